@@ -1,0 +1,344 @@
+"""The contract between recording and viewing: tables, columns, units, kinds, file names.
+
+Both sides import this file and nothing else of each other. A run on disk is
+
+    RUN/manifest.json
+    RUN/rank=00000/{thread,module,stack}.parquet
+    RUN/rank=00000/thread=<pid>-<ordinal>/<table>-00000.parquet
+
+Times are int64 nanoseconds of the recording host's monotonic clock. The manifest carries, per
+process, the offset to the run's common axis. `rank` and `thread` are the partition columns of the
+path (Hive style), so pandas, pyarrow, DuckDB and Polars add them when they read a whole run.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypedDict
+
+import pyarrow as pa
+
+FORMAT_VERSION = 1
+"""Version written by this code. A reader accepts 1..FORMAT_VERSION and refuses what is newer."""
+
+MANIFEST = "manifest.json"
+JOURNAL_FOLDER = "journal"
+LOCK_FILE = ".lock"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its meaning and unit are part of the contract, not a comment."""
+
+    name: str
+    type: pa.DataType
+    unit: str
+    doc: str
+    since: int = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table. `per_thread` tables live in a thread's folder, the others in the rank's."""
+
+    name: str
+    per_thread: bool
+    doc: str
+    columns: tuple[Column, ...]
+
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema, units in the field metadata."""
+        fields = [
+            pa.field(c.name, c.type, metadata={"unit": c.unit, "since": str(c.since)})
+            for c in self.columns
+        ]
+        return pa.schema(fields, metadata={"lanescope.format": str(FORMAT_VERSION)})
+
+
+# Text that repeats (op names, modules, shapes) is dictionary-encoded: a few bytes per row.
+TEXT = pa.dictionary(pa.int32(), pa.string())
+INT64 = pa.int64()
+INT32 = pa.int32()
+FLOAT64 = pa.float64()
+
+FRAME = pa.struct([("file", pa.string()), ("line", pa.int32()), ("function", pa.string())])
+
+_START = Column("start_ns", INT64, "ns", "start, monotonic clock of the recording process")
+_DURATION = Column("duration_ns", INT64, "ns", "duration; null: had not ended when the log ends")
+_TIME = Column("time_ns", INT64, "ns", "instant, monotonic clock of the recording process")
+_STEP = Column("step", INT32, "1", "training step, from 0; ends with the optimizer's step")
+_PHASE = Column("phase", TEXT, "", "innermost phase of the thread at the start, empty outside")
+_MODULE = Column("module", TEXT, "", "path of the innermost torch.nn.Module, empty outside")
+_STACK = Column("stack", INT32, "", "id in the rank's stack table; null: not captured")
+
+OP = Table(
+    "op",
+    True,
+    "One dispatched operator, autograd node, optimizer step or user scope on one thread.",
+    (
+        _START,
+        _DURATION,
+        Column("self_ns", INT64, "ns", "duration minus that of direct children; null: unfinished"),
+        Column("name", TEXT, "", "operator as the dispatcher knows it (aten::mm), or node name"),
+        Column("scope", TEXT, "", "one of OpScope: what made the event"),
+        Column("depth", pa.int16(), "1", "nesting on its thread, 0 outermost"),
+        _STEP,
+        _PHASE,
+        _MODULE,
+        Column(
+            "sequence",
+            INT64,
+            "1",
+            "autograd sequence number: the backward node with the same number was made by this "
+            "forward op (per forward thread); null: none",
+        ),
+        Column("shapes", TEXT, "elements", "shapes of tensor inputs: [4, 8] [8]; empty: none"),
+        Column("dtypes", TEXT, "", "dtypes of tensor inputs: float32 float32"),
+        Column("device", TEXT, "", "device of the first tensor input, else output: cpu, cuda:0"),
+        _STACK,
+    ),
+)
+
+COLLECTIVE = Table(
+    "collective",
+    True,
+    "One call of a collective or point-to-point operation.",
+    (
+        _START,
+        Column("duration_ns", INT64, "ns", "time in the call itself; null: never returned"),
+        Column(
+            "complete_ns",
+            INT64,
+            "ns",
+            "instant at which the operation was complete; null: not seen",
+        ),
+        Column("name", TEXT, "", "all_reduce, broadcast, send, ... as torch.distributed names it"),
+        Column("group", TEXT, "", "process group: its name in torch.distributed"),
+        Column("group_size", INT32, "ranks", "number of ranks in the group"),
+        Column("sequence", INT64, "1", "position among this group's calls in this process, from 0"),
+        Column("peer", INT32, "rank", "other rank of a send or recv, in the group; null: none"),
+        Column("shapes", TEXT, "elements", "shapes of the tensors"),
+        Column("dtypes", TEXT, "", "dtypes of the tensors"),
+        Column("bytes", INT64, "B", "bytes of this rank's input tensors (outputs for recv)"),
+        Column("asynchronous", pa.bool_(), "", "called with async_op=True or from C++"),
+        _STEP,
+        _PHASE,
+        _MODULE,
+        _STACK,
+    ),
+)
+
+PHASE = Table(
+    "phase",
+    True,
+    "An interval with a meaning (forward, backward, optimizer, data, user) or an instant mark.",
+    (
+        _START,
+        Column("duration_ns", INT64, "ns", "duration; 0 for a mark; null: had not ended"),
+        Column("name", TEXT, "", "what is shown: forward, AdamW.step, thread 3 start"),
+        Column("kind", TEXT, "", "one of PhaseKind"),
+        Column("depth", pa.int16(), "1", "nesting among phases of the thread"),
+        _STEP,
+        _MODULE,
+    ),
+)
+
+GRADIENT = Table(
+    "gradient",
+    True,
+    "One parameter's gradient as the optimizer saw it at its step.",
+    (
+        _TIME,
+        _STEP,
+        Column("parameter", TEXT, "", "name within the outermost module, wrappers removed"),
+        Column("norm", FLOAT64, "", "L2 norm of the gradient; null: the gradient was None"),
+        Column("numel", INT64, "elements", "number of elements of the parameter on this rank"),
+        Column("dtype", TEXT, "", "dtype of the gradient (of the parameter where it is None)"),
+        Column("device", TEXT, "", "device of the parameter"),
+        Column("optimizer", INT32, "", "ordinal of the optimizer in this process, from 0"),
+    ),
+)
+
+SYNC = Table(
+    "sync",
+    True,
+    "A thread event: start, begin, end, join.",
+    (
+        _START,
+        Column("duration_ns", INT64, "ns", "time spent waiting; 0 for instants; null: not ended"),
+        Column("kind", TEXT, "", "one of SyncKind"),
+        Column("peer", pa.string(), "", "id of the other thread (<pid>-<ordinal>); null: none"),
+        _STEP,
+        _STACK,
+    ),
+)
+
+VALUE = Table(
+    "value",
+    True,
+    "A logged number: from the program, or a counter of the recorder (names begin with lanescope/).",
+    (
+        _TIME,
+        Column("name", TEXT, "", "name of the series"),
+        Column("value", FLOAT64, "as logged", "the number"),
+        _STEP,
+    ),
+)
+
+STACK = Table(
+    "stack",
+    False,
+    "Python stacks, innermost frame first.",
+    (
+        Column("stack", INT32, "", "id within the rank"),
+        Column("frames", pa.list_(FRAME), "", "file, line, function"),
+    ),
+)
+
+THREAD = Table(
+    "thread",
+    False,
+    "Threads of all processes of the rank.",
+    (
+        Column("thread", pa.string(), "", "id: <pid>-<ordinal>, as in the folder's name"),
+        Column("pid", INT64, "", "process"),
+        Column("native_id", INT64, "", "the operating system's thread id"),
+        Column("name", pa.string(), "", "name in Python, or the operating system's"),
+        Column("kind", TEXT, "", "one of ThreadKind"),
+        Column("start_ns", INT64, "ns", "first event"),
+        Column("end_ns", INT64, "ns", "last event"),
+    ),
+)
+
+MODULE = Table(
+    "module",
+    False,
+    "Modules that were called, with their class and parameters.",
+    (
+        Column("path", pa.string(), "", "path within the outermost module, wrappers removed"),
+        Column("class", pa.string(), "", "qualified class name"),
+        Column(
+            "parameters", INT64, "elements", "elements of its own parameters, not its children's"
+        ),
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    t.name: t for t in (OP, COLLECTIVE, PHASE, GRADIENT, SYNC, VALUE, STACK, THREAD, MODULE)
+}
+THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thread)
+
+
+class OpScope(enum.IntEnum):
+    """What made an op event. The number is what the journal holds, the name what Parquet holds."""
+
+    function = 0  # an operator of the dispatcher
+    backward = 1  # an autograd node
+    user = 2  # torch.profiler.record_function
+    compiled = 3  # a torch.compile region
+    kernel = 4  # device activity
+
+
+class PhaseKind(enum.IntEnum):
+    """Phases with a meaning of their own; `user` is whatever the program named itself."""
+
+    user = 0
+    forward = 1
+    backward = 2
+    optimizer = 3
+    data = 4
+    evaluation = 5
+    mark = 6  # an instant
+
+
+class SyncKind(enum.IntEnum):
+    """Thread events. `start` is on the parent, `begin` on the child, `join` on the waiter."""
+
+    thread_start = 0
+    thread_begin = 1
+    thread_end = 2
+    thread_join = 3
+
+
+class ThreadKind(enum.IntEnum):
+    """What a thread is, for grouping lanes."""
+
+    main = 0  # the process's first thread
+    python = 1  # started through Python
+    native = 2  # known only to the operating system (autograd, collective backends)
+
+
+def rank_folder(rank: int) -> str:
+    """Folder of one rank: `rank=00003`."""
+    return f"rank={rank:05d}"
+
+
+def thread_folder(thread: str) -> str:
+    """Folder of one thread within its rank: `thread=4120-0`."""
+    return f"thread={thread}"
+
+
+def thread_id(pid: int, ordinal: int) -> str:
+    """Identity of a thread within a run: process id and order of appearance in the process."""
+    return f"{pid}-{ordinal}"
+
+
+def part_file(table: str, part: int) -> str:
+    """File of one table's part: `op-00000.parquet`."""
+    return f"{table}-{part:05d}.parquet"
+
+
+class Clock(TypedDict):
+    """How a process's monotonic clock maps to the run's axis: axis = local + offset + drift."""
+
+    offset_ns: int  # added to a local time
+    drift_ppb: float  # parts per billion by which the local clock runs slow
+    uncertainty_ns: int  # remaining error of the mapping, half-width
+    calibrated: bool  # False: aligned by wall clock only, or not at all
+    host: str  # boot id and time namespace: equal for processes that share the clock exactly
+
+
+class Process(TypedDict):
+    """One recorded process, as the manifest lists it."""
+
+    rank: int
+    pid: int
+    parent_pid: int
+    role: str  # "rank", or "child" for what a rank started (data-loader workers, forks)
+    host: str  # host name
+    engine: str
+    start_ns: int
+    end_ns: int
+    closed: bool  # False: the process died, the log ends where it ended
+    argv: list[str]
+    python: str
+    torch: str
+    modules_root: str  # class of the outermost module, empty where none was called
+    clock: Clock
+    coverage: dict[str, int]  # what was dropped, filtered or not seen: reason -> count
+
+
+class File(TypedDict):
+    """One file of the run: what it must look like."""
+
+    bytes: int
+    rows: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """manifest.json. Written before recording (complete false) and after it."""
+
+    format: int
+    id: str  # unique id of the run
+    created: str  # ISO 8601, UTC
+    command: list[str]
+    level: str
+    options: dict[str, str | int | float | bool | None | list[str]]
+    world_size: int
+    complete: bool  # every expected rank is there and its processes were closed
+    exit_status: int | None  # of the recorded command, where one process knew it
+    notes: list[str]  # sentences for the user: what is missing and why
+    processes: list[Process]
+    files: dict[str, File]  # path relative to the run -> what it must look like
