@@ -13,18 +13,49 @@ path (Hive style), so pandas, pyarrow, DuckDB and Polars add them when they read
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TypedDict
 
 import pyarrow as pa
 
-FORMAT_VERSION = 1
-"""Version written by this code. A reader accepts 1..FORMAT_VERSION and refuses what is newer."""
+from .kinds import (
+    FORMAT_VERSION,
+    JOURNAL_FOLDER,
+    LOCK_FILE,
+    MANIFEST,
+    OpScope,
+    PhaseKind,
+    SyncKind,
+    ThreadKind,
+    part_file,
+    rank_folder,
+    thread_folder,
+    thread_id,
+)
 
-MANIFEST = "manifest.json"
-JOURNAL_FOLDER = "journal"
-LOCK_FILE = ".lock"
+__all__ = [
+    "FORMAT_VERSION",
+    "FRAME",
+    "JOURNAL_FOLDER",
+    "LOCK_FILE",
+    "MANIFEST",
+    "TABLES",
+    "THREAD_TABLES",
+    "Clock",
+    "Column",
+    "File",
+    "Manifest",
+    "OpScope",
+    "PhaseKind",
+    "Process",
+    "SyncKind",
+    "Table",
+    "ThreadKind",
+    "part_file",
+    "rank_folder",
+    "thread_folder",
+    "thread_id",
+]
 
 
 @dataclass(frozen=True)
@@ -177,7 +208,7 @@ SYNC = Table(
 VALUE = Table(
     "value",
     True,
-    "A logged number: from the program, or a counter of the recorder (names begin with lanescope/).",
+    "A logged number: of the program, or a counter of the recorder (named lanescope/...).",
     (
         _TIME,
         Column("name", TEXT, "", "name of the series"),
@@ -218,9 +249,7 @@ MODULE = Table(
     (
         Column("path", pa.string(), "", "path within the outermost module, wrappers removed"),
         Column("class", pa.string(), "", "qualified class name"),
-        Column(
-            "parameters", INT64, "elements", "elements of its own parameters, not its children's"
-        ),
+        Column("parameters", INT64, "elements", "elements of its own parameters, without children"),
     ),
 )
 
@@ -228,65 +257,6 @@ TABLES: dict[str, Table] = {
     t.name: t for t in (OP, COLLECTIVE, PHASE, GRADIENT, SYNC, VALUE, STACK, THREAD, MODULE)
 }
 THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thread)
-
-
-class OpScope(enum.IntEnum):
-    """What made an op event. The number is what the journal holds, the name what Parquet holds."""
-
-    function = 0  # an operator of the dispatcher
-    backward = 1  # an autograd node
-    user = 2  # torch.profiler.record_function
-    compiled = 3  # a torch.compile region
-    kernel = 4  # device activity
-
-
-class PhaseKind(enum.IntEnum):
-    """Phases with a meaning of their own; `user` is whatever the program named itself."""
-
-    user = 0
-    forward = 1
-    backward = 2
-    optimizer = 3
-    data = 4
-    evaluation = 5
-    mark = 6  # an instant
-
-
-class SyncKind(enum.IntEnum):
-    """Thread events. `start` is on the parent, `begin` on the child, `join` on the waiter."""
-
-    thread_start = 0
-    thread_begin = 1
-    thread_end = 2
-    thread_join = 3
-
-
-class ThreadKind(enum.IntEnum):
-    """What a thread is, for grouping lanes."""
-
-    main = 0  # the process's first thread
-    python = 1  # started through Python
-    native = 2  # known only to the operating system (autograd, collective backends)
-
-
-def rank_folder(rank: int) -> str:
-    """Folder of one rank: `rank=00003`."""
-    return f"rank={rank:05d}"
-
-
-def thread_folder(thread: str) -> str:
-    """Folder of one thread within its rank: `thread=4120-0`."""
-    return f"thread={thread}"
-
-
-def thread_id(pid: int, ordinal: int) -> str:
-    """Identity of a thread within a run: process id and order of appearance in the process."""
-    return f"{pid}-{ordinal}"
-
-
-def part_file(table: str, part: int) -> str:
-    """File of one table's part: `op-00000.parquet`."""
-    return f"{table}-{part:05d}.parquet"
 
 
 class Clock(TypedDict):
@@ -335,7 +305,7 @@ class Manifest(TypedDict):
     created: str  # ISO 8601, UTC
     command: list[str]
     level: str
-    options: dict[str, str | int | float | bool | None | list[str]]
+    options: dict[str, str | int | float | bool | list[str] | None]
     world_size: int
     complete: bool  # every expected rank is there and its processes were closed
     exit_status: int | None  # of the recorded command, where one process knew it

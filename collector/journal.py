@@ -1,0 +1,311 @@
+"""Append-only, crash-safe record files, one per thread; both engines write this layout.
+
+A process writes into `RUN/journal/<pid>-<start>/`:
+
+    process.json              who this is (rewritten atomically when something becomes known)
+    strings.bin               interned texts: u32 length, UTF-8 bytes, ...; the id is the position, from 1
+    t00003-00001.lsj          thread of ordinal 3, second segment
+
+A segment is a header of 4096 bytes followed by records of 64 bytes, memory-mapped shared. What is
+in the page cache survives the death of the process, so a record is safe from the moment it is
+stored. Its first byte, the kind, is stored last: a record of kind 0 was never completed and is
+skipped. The header also holds the stack of events that are open, so that a reader can tell what a
+dead process was doing. Blocks are reserved before a segment is mapped: writing into a hole of a
+full disk would raise SIGBUS in the program that is observed.
+
+All record kinds share one layout (`RECORD`), with the meaning of each field given in `Kind`.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import mmap
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"LSJRNL01"
+HEADER_BYTES = 4096
+RECORD_BYTES = 64
+FIRST_SEGMENT_BYTES = 64 * 1024
+LAST_SEGMENT_BYTES = 4 * 1024 * 1024
+OPEN_OFFSET = 256
+OPEN_CAPACITY = (HEADER_BYTES - OPEN_OFFSET) // RECORD_BYTES
+
+PROCESS_FILE = "process.json"
+STRINGS_FILE = "strings.bin"
+SEGMENT_SUFFIX = ".lsj"
+
+# magic, record bytes, header bytes, capacity, ordinal, segment, thread kind, pid, native id,
+# created ns, dropped records, open depth
+HEADER = struct.Struct("<8sIIIIIIqqqQI")
+DROPPED_OFFSET = struct.calcsize("<8sIIIIIIqqq")
+OPEN_DEPTH_OFFSET = struct.calcsize("<8sIIIIIIqqqQ")
+
+RECORD = struct.Struct("<BBHIqqqiIIIIIq")
+assert RECORD.size == RECORD_BYTES
+FIELDS = (
+    ("kind", "u1"),
+    ("scope", "u1"),
+    ("depth", "<u2"),
+    ("name", "<u4"),
+    ("start", "<i8"),
+    ("end", "<i8"),
+    ("sequence", "<i8"),
+    ("step", "<i4"),
+    ("module", "<u4"),
+    ("signature", "<u4"),
+    ("stack", "<u4"),
+    ("phase", "<u4"),
+    ("aux", "<u4"),
+    ("extra", "<i8"),
+)
+
+NO_SEQUENCE = -1
+FLOAT_BITS = struct.Struct("<d")
+INT_BITS = struct.Struct("<q")
+
+
+class Kind(enum.IntEnum):
+    """Record kinds. Fields not named are as in OP or zero; `text` means an id in strings.bin."""
+
+    NONE = 0
+    # name: text; scope: OpScope; sequence: autograd sequence number or -1; module, phase: text;
+    # signature: text "shapes TAB dtypes TAB device"; stack: text, a frame a line, fields by TAB
+    OP = 1
+    # name: text; scope: 1 asynchronous; sequence: per group; aux: text "group TAB size TAB peer";
+    # extra: bytes
+    COLLECTIVE = 2
+    # aux: text of the group's name; sequence: per group; end: instant of completion
+    COLLECTIVE_END = 3
+    # name: text; scope: PhaseKind; end == start for a mark
+    PHASE = 4
+    # name: text, parameter; start: instant; sequence: norm as float64 bits; extra: numel;
+    # aux: optimizer; scope: 1 where the gradient is None; signature: text "TAB dtype TAB device"
+    GRADIENT = 5
+    # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none
+    SYNC = 6
+    # name: text; start: instant; sequence: value as float64 bits
+    VALUE = 7
+    # name: text, the thread's name
+    THREAD = 8
+    # name: text, path; aux: text, class; extra: elements of its own parameters
+    MODULE = 9
+
+
+def float_bits(value: float) -> int:
+    """The float64's bits as a signed 64-bit integer, to travel in an integer field."""
+    return int(INT_BITS.unpack(FLOAT_BITS.pack(value))[0])
+
+
+def segment_file(ordinal: int, segment: int) -> str:
+    """File of one segment: `t00003-00001.lsj`."""
+    return f"t{ordinal:05d}-{segment:05d}{SEGMENT_SUFFIX}"
+
+
+class ThreadJournal:
+    """Writes one thread's records. Only that thread calls it, so it takes no lock.
+
+    A segment that cannot be made (disk full, folder gone) is counted in `dropped` and never
+    raises: the observed program goes on.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_file_bytes",
+        "_folder",
+        "_map",
+        "_offset",
+        "_segment",
+        "created_ns",
+        "dropped",
+        "failure",
+        "kind",
+        "native_id",
+        "ordinal",
+        "pid",
+    )
+
+    def __init__(
+        self, folder: Path, *, pid: int, ordinal: int, native_id: int, kind: int, created_ns: int
+    ) -> None:
+        self._folder = folder
+        self._map: mmap.mmap | None = None
+        self._segment = 0
+        self._offset = 0
+        self._capacity = 0
+        self._file_bytes = FIRST_SEGMENT_BYTES
+        self.pid = pid
+        self.ordinal = ordinal
+        self.native_id = native_id
+        self.kind = kind
+        self.created_ns = created_ns
+        self.dropped = 0
+        self.failure: OSError | None = None
+        self._next_segment()
+
+    def append(
+        self,
+        kind: int,
+        scope: int,
+        depth: int,
+        name: int,
+        start: int,
+        end: int,
+        sequence: int,
+        step: int,
+        module: int,
+        signature: int,
+        stack: int,
+        phase: int,
+        aux: int,
+        extra: int,
+    ) -> None:
+        """Store one record. The kind byte goes last: until then a reader skips the record."""
+        offset = self._offset
+        if offset >= self._capacity and not self._next_segment():
+            self.dropped += 1
+            return
+        offset = self._offset
+        buffer = self._map
+        assert buffer is not None
+        RECORD.pack_into(
+            buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
+            signature, stack, phase, aux, extra,
+        )  # fmt: skip
+        buffer[offset] = kind
+        self._offset = offset + RECORD_BYTES
+
+    def push_open(
+        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int
+    ) -> None:
+        """Note that an event began, at nesting `level`, in case it never ends."""
+        if level >= OPEN_CAPACITY or self._map is None:
+            return
+        offset = OPEN_OFFSET + level * RECORD_BYTES
+        RECORD.pack_into(
+            self._map, offset, kind, scope, level, name, start, 0, NO_SEQUENCE, step,
+            0, 0, 0, phase, 0, 0,
+        )  # fmt: skip
+        struct.pack_into("<I", self._map, OPEN_DEPTH_OFFSET, level + 1)
+
+    def pop_open(self, level: int) -> None:
+        """Note that the event at nesting `level` ended."""
+        if level < OPEN_CAPACITY and self._map is not None:
+            struct.pack_into("<I", self._map, OPEN_DEPTH_OFFSET, level)
+
+    def close(self) -> None:
+        """Unmap, and give back the blocks behind the last record."""
+        used, path = self._offset, self._path()
+        if self._map is None:
+            return
+        if self.dropped:
+            struct.pack_into("<Q", self._map, DROPPED_OFFSET, self.dropped)
+        self._map.close()
+        self._map = None
+        self._capacity = 0
+        try:
+            os.truncate(path, used)
+        except OSError as error:  # the folder may be gone: nothing to give back then
+            self.failure = error
+
+    def _path(self) -> Path:
+        return self._folder / segment_file(self.ordinal, self._segment)
+
+    def _next_segment(self) -> bool:
+        if self.failure is not None:
+            return False
+        opened: bytes = b""
+        if self._map is not None:
+            # Open events stay open across segments: the reader looks at the last one only.
+            opened = self._map[OPEN_DEPTH_OFFSET:HEADER_BYTES]
+            self._map.close()
+            self._map = None
+            self._segment += 1
+            self._file_bytes = min(self._file_bytes * 4, LAST_SEGMENT_BYTES)
+        self._capacity = 0
+        try:
+            buffer = map_segment(self._path(), self._file_bytes)
+        except OSError as error:
+            self.failure = error
+            return False
+        HEADER.pack_into(
+            buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES,
+            (self._file_bytes - HEADER_BYTES) // RECORD_BYTES, self.ordinal, self._segment,
+            self.kind, self.pid, self.native_id, self.created_ns, self.dropped, 0,
+        )  # fmt: skip
+        if opened:
+            buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = opened
+        self._map = buffer
+        self._offset = HEADER_BYTES
+        self._capacity = self._file_bytes
+        return True
+
+
+def map_segment(path: Path, size: int) -> mmap.mmap:
+    """A new file of `size` bytes with its blocks reserved, mapped shared. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:  # macOS: write zeros, which reserves as well
+            os.write(descriptor, bytes(size))
+        return mmap.mmap(descriptor, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+class StringTable:
+    """Interned texts of a process, readable after its death.
+
+    A text is on disk before its id is handed out. Ids start at 1; 0 is the empty text.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._ids: dict[str, int] = {"": 0}
+        self._lock = threading.Lock()
+        self._file = os.open(
+            folder / STRINGS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+        self.failure: OSError | None = None
+
+    def intern(self, text: str) -> int:
+        """The text's id; 0 when it could not be stored."""
+        found = self._ids.get(text)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._ids.get(text)
+            if found is not None:
+                return found
+            if self.failure is not None:
+                return 0
+            data = text.encode("utf-8", "replace")
+            data = struct.pack("<I", len(data)) + data
+            try:
+                written = os.write(self._file, data)
+                if written != len(data):
+                    raise OSError(28, "No space left on device")
+            except OSError as error:
+                self.failure = error
+                return 0
+            found = len(self._ids)
+            self._ids[text] = found
+            return found
+
+    def close(self) -> None:
+        """Close the file; what was interned stays."""
+        os.close(self._file)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write atomically: a reader sees the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    temporary.write_text(json.dumps(value, indent=1))
+    os.replace(temporary, path)
