@@ -1,0 +1,206 @@
+"""Level of detail against brute force, and on rows whose answer can be worked out on paper."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lanescope.webapp import lod
+from lanescope.webapp.packing import enclosing, sub_rows
+
+Slices = list[tuple[int, int]]
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Slices:
+    """Slices that do not overlap: gaps and lengths of very different sizes, touching, empty."""
+    size = st.one_of(st.integers(0, 3), st.integers(0, 70), st.integers(0, 9000))
+    at, slices = 0, []
+    for gap, length in draw(st.lists(st.tuples(size, size), max_size=40)):
+        slices.append((at + gap, at + gap + length))
+        at += gap + length
+    return slices
+
+
+def arrays(slices: Slices) -> tuple[lod.I64, lod.I64]:
+    both = np.array(slices, np.int64).reshape(-1, 2)
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+Dense = dict[int, tuple[int, int, int]]
+
+
+def brute(slices: Slices, level: int, index: int) -> tuple[list[int], Dense]:
+    """Wide slices, and per bucket covered time, count and longest, one slice at a time."""
+    width = 1 << level
+    begin, stop = index * 1024 * width, (index + 1) * 1024 * width
+    wide: list[int] = []
+    dense: Dense = {}
+    for position, (start, end) in enumerate(slices):
+        if end - start >= width:
+            if start < stop and end > begin:
+                wide.append(position)
+            continue
+        for bucket in range(start // width, max(start, end - 1) // width + 1):
+            low, high = bucket * width, (bucket + 1) * width
+            if not begin <= low < stop:
+                continue
+            covered, count, longest = dense.get(bucket - index * 1024, (0, 0, -1))
+            covered += max(0, min(end, high) - max(start, low))
+            count += low <= start < high
+            if longest < 0 or end - start > slices[longest][1] - slices[longest][0]:
+                longest = position
+            dense[bucket - index * 1024] = (covered, count, longest)
+    return wide, dense
+
+
+def plain(tile: lod.Summary) -> tuple[list[int], Dense]:
+    buckets = tile.bucket.tolist()
+    assert buckets == sorted(set(buckets))
+    values = zip(tile.covered.tolist(), tile.count.tolist(), tile.longest.tolist(), strict=True)
+    return tile.wide.tolist(), dict(zip(buckets, values, strict=True))
+
+
+def tiles_of(slices: Slices, level: int) -> range:
+    last = max((end for _, end in slices), default=0) >> (level + lod.TILE_BITS)
+    return range(last + 2)
+
+
+@given(rows(), st.integers(0, 16))
+@settings(max_examples=300, deadline=None)
+def test_window_equals_brute_force(slices: Slices, level: int) -> None:
+    start, end = arrays(slices)
+    for index in list(tiles_of(slices, level))[:40]:
+        assert plain(lod.window(start, end, level, index)) == brute(slices, level, index)
+
+
+@given(rows(), st.integers(1, 6))
+@settings(max_examples=200, deadline=None)
+def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: int) -> None:
+    start, end = arrays(slices)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lod, "RAW_LIMIT", limit)
+        patch.setattr(lod, "MAX_LEVEL", 18)
+        made = {(level, index): tile for level, index, tile in lod.pyramid(start, end)}
+    crowded = {
+        (level, index)
+        for level in range(19)
+        for index in tiles_of(slices, level)
+        if sum(index == begin >> (level + 10) for begin, _ in slices) > limit
+    }
+    assert set(made) == crowded
+    for (level, index), tile in made.items():
+        assert plain(tile) == brute(slices, level, index)
+
+
+@given(rows())
+@settings(max_examples=100, deadline=None)
+def test_counts_and_covered_time_add_up_at_every_level(slices: Slices) -> None:
+    start, end = arrays(slices)
+    for level in (4, 9, lod.MAX_LEVEL):
+        covered = count = 0
+        wide: set[int] = set()
+        for index in tiles_of(slices, level):
+            tile = lod.window(start, end, level, index)
+            covered += int(tile.covered.sum())
+            count += int(tile.count.sum())
+            wide.update(tile.wide.tolist())
+        assert count + len(wide) == len(slices)
+        assert covered + sum(slices[i][1] - slices[i][0] for i in wide) == (end - start).sum()
+
+
+def test_one_nanosecond_among_millions_is_found_at_every_zoom() -> None:
+    n = 2_000_000
+    start = np.arange(n, dtype=np.int64) * 100
+    end = start + 60
+    lonely = 7_777_777_777_777
+    start, end = np.append(start, lonely), np.append(end, lonely + 1)
+    made = {(level, index): tile for level, index, tile in lod.pyramid(start, end)}
+    for level in range(lod.MAX_LEVEL + 1):
+        index, bucket = lonely >> (level + 10), lonely >> level & 1023
+        tile = made.get((level, index)) or lod.window(start, end, level, index)
+        if level == 0:
+            assert tile.wide.tolist() == [n]
+            continue
+        at = tile.bucket.tolist().index(bucket)
+        assert tile.covered[at] >= 1
+        assert tile.count[at] >= 1
+        if level < 33:  # above, it shares a bucket with longer ones
+            assert (tile.covered[at], tile.count[at], tile.longest[at]) == (1, 1, n)
+
+
+def test_full_resolution_pyramid_is_exact_on_a_long_row() -> None:
+    generator = np.random.default_rng(7)
+    n = 300_000
+    gaps = generator.integers(0, 2000, n) * (generator.random(n) < 0.5)
+    lengths = generator.integers(0, 3000, n) ** generator.integers(0, 2, n)
+    edges = np.cumsum(np.stack([gaps, lengths], 1).ravel())
+    start, end = edges[0::2].astype(np.int64), edges[1::2].astype(np.int64)
+    made = list(lod.pyramid(start, end))
+    assert len({level for level, _, _ in made}) > 20
+    assert sum(len(t.wide) + len(t.bucket) for _, _, t in made) < n
+    for level, index, tile in made:
+        assert plain(tile) == plain(lod.window(start, end, level, index))
+        assert len(tile.wide) + len(tile.bucket) <= 2 * lod.TILE_BUCKETS + 1
+
+
+def test_on_paper() -> None:
+    # Level 2: buckets of 4 ns. [0,1) [1,3) short; [3,9) wide; [9,9) empty; [10,13) has a tail.
+    start = np.array([0, 1, 3, 9, 10], np.int64)
+    end = np.array([1, 3, 9, 9, 13], np.int64)
+    assert plain(lod.window(start, end, 2, 0)) == (
+        [2],
+        {0: (3, 2, 1), 2: (2, 2, 4), 3: (1, 0, 4)},
+    )
+    assert plain(lod.window(start, end, 4, 0)) == ([], {0: (12, 5, 2)})
+    assert plain(lod.window(start, end, 0, 0)) == ([0, 1, 2, 4], {9: (0, 1, 3)})
+    assert not lod.window(start, end, 2, 1)
+
+
+def test_slice_that_spans_many_tiles_is_in_all_of_them() -> None:
+    start = np.array([5, 10_000_000], np.int64)
+    end = np.array([9_000_000, 10_000_001], np.int64)
+    for index in (0, 1, 4000, 8788):
+        assert lod.window(start, end, 0, index).wide.tolist() == [0]
+    assert not lod.window(start, end, 0, 8790)
+
+
+def test_empty_row() -> None:
+    none = np.empty(0, np.int64)
+    assert not lod.window(none, none, 3, 0)
+    assert list(lod.pyramid(none, none)) == []
+
+
+def first_fit(slices: Slices) -> list[int]:
+    ends: list[int] = []
+    rows = []
+    for start, end in slices:
+        row = next((i for i, last in enumerate(ends) if last <= start), len(ends))
+        ends[row:] = [end, *ends[row + 1 :]]
+        rows.append(row)
+    return rows
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_sub_rows_are_first_fit(pairs: Slices) -> None:
+    slices = sorted((start, start + length) for start, length in pairs)
+    assert sub_rows(*arrays(slices)).tolist() == first_fit(slices)
+
+
+def test_sub_rows_of_an_unfinished_slice_below_a_million() -> None:
+    start = np.arange(1_000_000, dtype=np.int64) * 10
+    end = start + 10
+    end[0] = 10_000_000
+    rows = sub_rows(start, end)
+    assert rows[0] == 0
+    assert (rows[1:] == 1).all()
+
+
+def test_enclosing() -> None:
+    start, end = np.array([2, 5, 5], np.int64), np.array([4, 5, 8], np.int64)
+    at = np.array([1, 2, 3, 4, 5, 7, 8], np.int64)
+    assert enclosing(start, end, at).tolist() == [-1, 0, 0, -1, 2, 2, -1]
+    assert enclosing(start[:0], end[:0], at[:2]).tolist() == [-1, -1]

@@ -1,0 +1,65 @@
+"""Which row of its lane a slice is drawn in, and which slice lies above it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+
+
+def sub_rows(start: I64, end: I64) -> I64:
+    """Sub-row of each slice, from 0, so that no two slices of a sub-row overlap.
+
+    `start` and `end` are sorted by (start, end). First fit: a slice goes to the lowest sub-row
+    whose last slice has ended by its start, so what nests or follows stays in row 0, nothing is
+    dropped and the result depends on the slices alone.
+
+    Row 0 of first fit is the chain that begins with the first slice and goes on with the first
+    one that starts after its end; row 1 is that chain among the rest, and so on. A chain runs
+    from neighbour to neighbour except where a slice overlaps the next one, so only those are
+    walked one by one.
+    """
+    rows = np.zeros(len(start), np.int64)
+    left = np.arange(len(start), dtype=np.int64)
+    row = 0
+    while len(left):
+        begins, ends = start[left], end[left]
+        overlaps = np.flatnonzero(ends[:-1] > begins[1:])
+        if not len(overlaps):
+            rows[left] = row
+            break
+        resume = np.searchsorted(begins, ends[overlaps])
+        chosen = _chain(len(left), overlaps.tolist(), resume.tolist())
+        rows[left[chosen]] = row
+        left = left[~chosen]
+        row += 1
+    return rows
+
+
+def _chain(size: int, overlaps: list[int], resume: list[int]) -> npt.NDArray[np.bool_]:
+    """Members of the chain, given the slices that overlap their successor and where it goes on."""
+    change = np.zeros(size + 1, np.int64)
+    here, turn = 0, 0
+    while here < size:
+        change[here] += 1
+        turn = bisect_left(overlaps, here, turn)
+        if turn == len(overlaps):
+            change[size] -= 1
+            break
+        change[overlaps[turn] + 1] -= 1
+        here = resume[turn]
+    return np.cumsum(change[:-1]) > 0
+
+
+def enclosing(start: I64, end: I64, instants: I64) -> I64:
+    """Position of the slice of a row that holds each instant, -1 where none does.
+
+    The row is sorted and without overlap; a slice holds the instants of [start, end).
+    """
+    if not len(start):
+        return np.full(len(instants), -1, np.int64)
+    position = np.searchsorted(start, instants, side="right") - 1
+    return np.where((position >= 0) & (end[position] > instants), position, -1)
