@@ -1,0 +1,1 @@
+"""One file per question: a run in, tables and findings out; no plotting, no Dash."""

@@ -1,0 +1,96 @@
+"""From a process's monotonic clock to the run's time axis, in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+
+TIME_COLUMNS = ("start_ns", "time_ns", "complete_ns", "end_ns")
+"""Columns that hold an instant, in whatever table."""
+
+SPAN_COLUMNS = ("duration_ns", "self_ns")
+"""Columns that hold a length of time; they stretch with the clock's drift."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Mapping of one process: axis = local + offset + (local - reference) * drift.
+
+    The reference is the process's start, so the drift's share stays small enough to be computed
+    in float64 without loss: 1e-4 of a week is 6e13 ns, far below 2^53. The instants themselves
+    never leave int64.
+    """
+
+    offset_ns: int
+    drift_ppb: float
+    reference_ns: int
+
+    @classmethod
+    def of(cls, process: schema.Process) -> Axis:
+        """The mapping that the manifest states for a process."""
+        clock = process["clock"]
+        return cls(clock["offset_ns"], float(clock["drift_ppb"]), process["start_ns"])
+
+    def instant(self, local_ns: int) -> int:
+        """One local instant on the axis."""
+        return int(self.instants(pa.chunked_array([[local_ns]], pa.int64()), 0)[0].as_py())
+
+    def instants(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
+        """Local instants (int64, null stays null) on the axis, relative to `origin_ns`."""
+        shifted = pc.add(local, pa.scalar(self.offset_ns - origin_ns, pa.int64()))
+        if not self.drift_ppb:
+            return shifted
+        elapsed = pc.subtract(local, pa.scalar(self.reference_ns, pa.int64()))
+        return pc.add(shifted, self._stretch(elapsed))
+
+    def spans(self, length: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Lengths of local time in axis time."""
+        return pc.add(length, self._stretch(length)) if self.drift_ppb else length
+
+    def _stretch(self, elapsed: pa.ChunkedArray) -> pa.ChunkedArray:
+        share = pc.multiply(pc.cast(elapsed, pa.float64(), safe=False), self.drift_ppb * 1e-9)
+        return pc.cast(pc.round(share), pa.int64(), safe=False)
+
+    def apply(self, table: pa.Table, origin_ns: int) -> pa.Table:
+        """All time columns of an event table on the axis.
+
+        A duration becomes the difference of its mapped ends, so that what nested before nests
+        after; rounding each length by itself would let a child end a nanosecond past its parent.
+        """
+        local = table
+        for name in TIME_COLUMNS:
+            table = _replaced(table, name, lambda column: self.instants(column, origin_ns))
+        if not self.drift_ppb:
+            return table
+        if "start_ns" in local.column_names and "duration_ns" in local.column_names:
+            end = self.instants(pc.add(local["start_ns"], local["duration_ns"]), origin_ns)
+            length = pc.subtract(end, table["start_ns"])
+            table = _replaced(table, "duration_ns", lambda _: length)
+        return _replaced(table, "self_ns", self.spans)
+
+
+def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
+    """The mapping of process `pid` of a rank.
+
+    One that the manifest does not list (it died before) shares its rank's host, hence the clock
+    of any other process of the rank; where there is none, local time stands for axis time.
+    """
+    own = axes.get((rank, pid))
+    if own is not None:
+        return own
+    shared = (axis for (other, _), axis in axes.items() if other == rank)
+    return next(shared, Axis(0, 0.0, 0))
+
+
+def _replaced(
+    table: pa.Table, name: str, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.Table:
+    position = table.schema.get_field_index(name)
+    if position < 0:
+        return table
+    return table.set_column(position, table.schema.field(position), change(table.column(position)))

@@ -1,0 +1,1 @@
+"""Sub-commands of `lanescope`, one file each, loaded when called."""

@@ -1,0 +1,80 @@
+"""Sentences about a run as a whole: what of it is missing, damaged or uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lanescope.collector import schema
+from lanescope.webapp.parts import Survey
+
+EXACT_NS = 2**53
+"""Longest run (104 days) whose nanoseconds float64, and with it the page, holds exactly."""
+
+_DAY_NS = 86_400 * 10**9
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
+
+
+def warnings_of(
+    manifest: schema.Manifest, found: Survey, ranks: Sequence[int], duration_ns: int
+) -> list[str]:
+    """What a reader of the run must know before he believes what he sees."""
+    said = [
+        f"rank {rank} is left out: {damage}; restore the file from a copy to see this rank"
+        for rank, damage in sorted(found.damage.items())
+    ]
+    world = manifest["world_size"]
+    missing = sorted(set(range(world)) - set(ranks) - set(found.damage))
+    if missing:
+        word = "rank" if len(missing) == 1 else "ranks"
+        said.append(f"{word} {ranks_text(missing)} of {world} missing from the run")
+    for process in manifest["processes"]:
+        if not process["closed"] and process["rank"] in ranks:
+            said.append(
+                f"rank {process['rank']}: process {process['pid']} did not close its log "
+                "(still running, or it died); its events end where the log ends"
+            )
+    hosts = {process["clock"]["host"] for process in manifest["processes"]}
+    loose = sorted({p["rank"] for p in manifest["processes"] if not p["clock"]["calibrated"]})
+    if len(hosts) > 1 and loose:
+        said.append(
+            f"the clock of rank {ranks_text(loose)} was not calibrated: times of different hosts "
+            "are aligned by wall clock only"
+        )
+    if duration_ns >= EXACT_NS:
+        said.append(
+            f"the events span {duration_ns / _DAY_NS:.0f} days, more than the "
+            f"{EXACT_NS // _DAY_NS} that can be shown exactly; the clocks are probably not aligned"
+        )
+    if found.ignored:
+        said.append(f"{found.ignored} files of a kind unknown to this version were not read")
+    return [*said, *manifest["notes"]]
+
+
+def nothing_to_read(root: Path, manifest: schema.Manifest, found: Survey) -> str:
+    """Why a run whose manifest is fine has no rows to show."""
+    if found.damage:
+        rank, damage = min(found.damage.items())
+        return (
+            f"{root}: no rank can be read; rank {rank}: {damage}; restore the file from a copy "
+            "or record again"
+        )
+    if not manifest["complete"]:
+        return (
+            f"{root}: the run holds no events yet, expected at least one; wait for the recording "
+            "to finish, or look at what the recorded command printed"
+        )
+    return (
+        f"{root}: the run holds no events, expected at least one; record a program that uses "
+        "torch, with `lanescope record -o RUN -- COMMAND`"
+    )

@@ -1,0 +1,189 @@
+"""The pieces of a run: which files hold which table, whether they are whole, their rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lanescope.collector import schema
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.manifest import file_parts
+
+_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one table of one rank (and thread): a Parquet file, or rows recovered in memory."""
+
+    table: str
+    rank: int
+    thread: str | None
+    rows: int
+    bytes: int = 0
+    path: Path | None = None
+    memory: pa.Table | None = None
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """The columns with the schema's types; a column the file is too old for is null.
+
+        Raises RunError where the file is damaged in a way its footer did not show.
+        """
+        try:
+            if self.memory is not None:
+                found = self.memory
+            else:
+                # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
+                with pq.ParquetFile(self.path) as file:
+                    present = [name for name in columns if name in file.schema_arrow.names]
+                    found = file.read(columns=present, use_threads=False)
+            return _conformed(found, schema.TABLES[self.table], columns)
+        except (OSError, pa.ArrowException) as error:
+            raise RunError(
+                f"{self.path}: cannot be read ({_reason(error)}); the file is damaged, restore "
+                "it from a copy or record again"
+            ) from None
+
+
+@dataclass
+class Survey:
+    """What was found of a run's files."""
+
+    parts: list[Part] = field(default_factory=list)
+    damage: dict[int, str] = field(default_factory=dict)  # rank -> what is wrong, first found
+    bytes: int = 0
+    ignored: int = 0  # files of no kind this version knows
+    unlisted: list[Part] = field(default_factory=list)  # on disk, not in the manifest
+
+
+def survey(root: Path, manifest: schema.Manifest) -> Survey:
+    """Looks at every file of the run without reading rows.
+
+    A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
+    the manifest's row count and the schema's columns. Anything else damages its rank as a whole:
+    half a rank would make every figure about it wrong without saying so.
+    """
+    found = Survey()
+    for path, expected in sorted(manifest["files"].items()):
+        kind = file_parts(path)
+        if kind is None:
+            found.ignored += 1
+            continue
+        rank, thread, table = kind
+        try:
+            size = _size(root, path, expected["bytes"])
+            rows = _checked_rows(root / path, table, path)
+            if rows != expected["rows"]:
+                raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
+        except _Damage as damage:
+            found.damage.setdefault(rank, str(damage))
+            continue
+        found.bytes += size
+        found.parts.append(Part(table, rank, thread, rows, size, root / path))
+    if not manifest["complete"]:
+        _add_unlisted(root, manifest, found)
+    return found
+
+
+def _add_unlisted(root: Path, manifest: schema.Manifest, found: Survey) -> None:
+    """Files that a recorder wrote before it died, too late to be listed. Whole ones count."""
+    for file in sorted(root.glob("rank=*/*.parquet")) + sorted(root.glob("rank=*/*/*.parquet")):
+        path = file.relative_to(root).as_posix()
+        kind = file_parts(path)
+        if kind is None or path in manifest["files"] or kind[0] >= manifest["world_size"]:
+            continue
+        rank, thread, table = kind
+        try:
+            size = file.stat().st_size
+            part = Part(table, rank, thread, _checked_rows(file, table, path), size, file)
+        except (_Damage, OSError):
+            continue  # being written, or torn by the death: its journal still has the rows
+        found.bytes += size
+        found.parts.append(part)
+        found.unlisted.append(part)
+
+
+class _Damage(Exception):
+    """What is wrong with one file, as the end of a sentence."""
+
+
+def _size(root: Path, path: str, expected: int) -> int:
+    try:
+        size = os.stat(root / path).st_size
+    except FileNotFoundError:
+        raise _Damage(f"{path} is missing") from None
+    except OSError as error:
+        raise _Damage(f"{path} cannot be read ({error.strerror})") from None
+    if size != expected:
+        word = "truncated: it has" if size < expected else "changed: it has"
+        raise _Damage(f"{path} is {word} {size} bytes, expected {expected}")
+    return size
+
+
+def _checked_rows(file: Path, table: str, path: str) -> int:
+    """Number of rows by the footer, once its columns are found to be the schema's."""
+    try:
+        # The magic first: garbage of the right size is told apart without Arrow guessing at it.
+        with open(file, "rb") as stream:
+            stream.seek(-min(4, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+            if stream.read(4) != _MAGIC:
+                raise _Damage(f"{path} does not end as a Parquet file does (truncated)")
+        with pq.ParquetFile(file) as parquet:
+            rows, columns = int(parquet.metadata.num_rows), parquet.schema_arrow
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise _Damage(f"{path} has an unreadable footer ({_reason(error)})") from None
+    for column in schema.TABLES[table].columns:
+        position = columns.get_field_index(column.name)
+        if position < 0:
+            if column.since > 1:
+                continue
+            raise _Damage(f"{path} has no column {column.name!r}")
+        if not _compatible(columns.field(position).type, column.type):
+            type_ = columns.field(position).type
+            raise _Damage(f"{path}: {column.name!r} is {type_}, expected {column.type}")
+    return rows
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """A type without its encoding: dictionaries and large strings are strings."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    return pa.string() if pa.types.is_large_string(type_) else type_
+
+
+def _compatible(found: pa.DataType, wanted: pa.DataType) -> bool:
+    found, wanted = _plain(found), _plain(wanted)
+    if pa.types.is_integer(wanted):
+        return bool(pa.types.is_integer(found))
+    if pa.types.is_nested(wanted):
+        # Arrow compares the names of a list's items; writers differ in them.
+        return bool(pa.types.is_nested(found))
+    return bool(found.equals(wanted))
+
+
+def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> pa.Table:
+    types = {column.name: column.type for column in table.columns}
+    arrays = []
+    for name in columns:
+        wanted = types[name]
+        if name not in found.column_names:
+            arrays.append(pa.chunked_array([pa.nulls(found.num_rows, wanted)]))
+            continue
+        array = found.column(name)
+        if not array.type.equals(wanted):
+            if pa.types.is_dictionary(wanted) and not pa.types.is_dictionary(array.type):
+                array = pc.dictionary_encode(array.cast(wanted.value_type))
+            else:
+                array = array.cast(wanted)
+        arrays.append(array)
+    return pa.table(arrays, names=list(columns))
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -1,0 +1,208 @@
+"""A recorded run: opens its directory, checks it, puts all ranks on one time axis.
+
+`Run` is immutable. It reads rows when asked for them; opening looks at the manifest, the footers
+and the thread tables only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.axis import Axis
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.leftovers import leftovers
+from lanescope.webapp.manifest import read_manifest
+from lanescope.webapp.notices import nothing_to_read, ranks_text, warnings_of
+from lanescope.webapp.parts import Part, Survey, survey
+from lanescope.webapp.rows import Rows
+from lanescope.webapp.steps import PHASE_COLUMNS, Steps, steps_of
+from lanescope.webapp.threads import Thread, threads_of
+
+__all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, as every analysis and page sees it. Made by `open_run`."""
+
+    path: Path
+    title: str  # the path as it was given
+    etag: str  # changes whenever what is read from the run changes
+    manifest: schema.Manifest
+    ranks: tuple[int, ...]  # present and whole
+    threads: tuple[Thread, ...]  # by rank, then process (the rank's own first), then ordinal
+    warnings: tuple[str, ...]  # sentences for the user
+    origin_ns: int  # instant of the first event on the axis
+    duration_ns: int  # from the first event to the last
+    counts: Mapping[str, int]  # rows per table
+    size_bytes: int  # of the Parquet files read
+    _rows: Rows = field(repr=False)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks the job had, recorded or not."""
+        return self.manifest["world_size"]
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the job that the run does not hold."""
+        return tuple(sorted(set(range(self.world_size)) - set(self.ranks)))
+
+    @property
+    def complete(self) -> bool:
+        """Every rank of the job is there, whole, and its processes were closed."""
+        return self.manifest["complete"] and not self.missing_ranks
+
+    @property
+    def coverage(self) -> dict[str, int]:
+        """What was dropped, filtered or not seen: reason -> count, summed over processes."""
+        total: dict[str, int] = {}
+        for process in self.manifest["processes"]:
+            for reason, count in process["coverage"].items():
+                total[reason] = total.get(reason, 0) + count
+        return total
+
+    @property
+    def dropped(self) -> int:
+        """Events that were seen and could not be kept: the coverage reasons named `dropped...`."""
+        return sum(n for reason, n in self.coverage.items() if reason.startswith("dropped"))
+
+    @property
+    def clock_calibrated(self) -> bool:
+        """All processes are on the axis by measurement: on one host, or by calibration."""
+        processes = self.manifest["processes"]
+        hosts = {process["clock"]["host"] for process in processes}
+        return len(hosts) <= 1 or all(process["clock"]["calibrated"] for process in processes)
+
+    @property
+    def clock_uncertainty_ns(self) -> int:
+        """Largest remaining error of any process's place on the axis, half-width."""
+        return max((p["clock"]["uncertainty_ns"] for p in self.manifest["processes"]), default=0)
+
+    def process(self, rank: int, pid: int) -> schema.Process | None:
+        """The manifest's entry of a process; None where it died before it was listed."""
+        for process in self.manifest["processes"]:
+            if (process["rank"], process["pid"]) == (rank, pid):
+                return process
+        return None
+
+    def events(
+        self,
+        table: str,
+        rank: int | None = None,
+        thread: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Rows of a table of `schema`, of all ranks and threads or of the ones named.
+
+        Columns are the schema's plus `rank` (int32) and, for tables kept per thread, `thread`
+        (dictionary of text, "<pid>-<ordinal>"); `columns` chooses some of them and their order.
+        `start_ns`, `time_ns`, `complete_ns` and `end_ns` are int64 nanoseconds on the run's axis
+        relative to `origin_ns`, so 0 is the start of the run. Rows are sorted by rank, thread (in
+        the order of `Run.threads`) and start, parents before children. A table the run does not
+        hold is empty, with the right schema.
+
+        Raises RunError for a table, column, rank or thread that does not exist, and for a file
+        found damaged while it is read.
+        """
+        ranks = self.ranks if rank is None else (self._present(rank),)
+        if thread is not None:
+            known = [one.thread for one in self.threads if one.rank in ranks]
+            if thread not in known:
+                raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
+        return self._rows.read(table, ranks, thread, columns)
+
+    def steps(self, rank: int) -> Steps:
+        """Step boundaries of a rank.
+
+        Step k ends where the last optimizer phase that carries step k ends, and starts where step
+        k-1 ended. The first one, and one after a gap in the recording, starts with the first phase
+        that carries its number. A step whose optimizer never finished is no step yet. A rank
+        without optimizer phases takes the end of the last finished phase of each number instead.
+        """
+        self._present(rank)
+        phases = self.events("phase", rank=rank, columns=[*PHASE_COLUMNS, "thread"])
+        children = [t.thread for t in self.threads if t.rank == rank and t.role != "rank"]
+        if children:
+            theirs = pc.is_in(phases["thread"].cast(pa.string()), pa.array(children))
+            phases = phases.filter(pc.invert(theirs))
+        return steps_of(phases)
+
+    def _present(self, rank: int) -> int:
+        if rank not in self.ranks:
+            raise RunError(
+                f"rank {rank}: no such rank; this run has {ranks_text(self.ranks)} of "
+                f"{self.world_size}"
+            )
+        return rank
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Opens the run directory at `path`.
+
+    Raises RunError, with one sentence, where there is no run, where it is of a future format,
+    where its manifest cannot be believed, and where nothing of it can be read. A rank with a
+    damaged file is left out; `Run.warnings` says so.
+    """
+    root = Path(path)
+    manifest, raw = read_manifest(root)
+    found = survey(root, manifest)
+    recovered, lost = leftovers(root, manifest)
+    axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
+
+    parts: dict[int, list[Part]] = {}
+    for part in [*found.parts, *recovered]:
+        parts.setdefault(part.rank, []).append(part)
+    threads: list[Thread] = []
+    for rank in sorted(set(parts) - set(found.damage)):
+        try:
+            threads += threads_of(rank, parts[rank], manifest, axes)
+        except RunError as error:
+            found.damage[rank] = str(error)
+    ranks = tuple(sorted(set(parts) - set(found.damage)))
+    used = [part for rank in ranks for part in parts[rank]]
+    if not any(part.rows for part in used):
+        raise RunError(nothing_to_read(root, manifest, found))
+
+    origin = min((t.start_ns for t in threads), default=0)
+    end = max((t.end_ns for t in threads), default=origin)
+    counts = dict.fromkeys(schema.TABLES, 0)
+    tables: dict[tuple[str, int], tuple[Part, ...]] = {}
+    for part in used:
+        counts[part.table] += part.rows
+        key = (part.table, part.rank)
+        tables[key] = (*tables.get(key, ()), part)
+    placed = tuple(thread.relative_to(origin) for thread in threads)
+    return Run(
+        path=root,
+        title=os.fspath(path),
+        etag=_etag(raw, found, used),
+        manifest=manifest,
+        ranks=ranks,
+        threads=placed,
+        warnings=(*warnings_of(manifest, found, ranks, end - origin), *lost),
+        origin_ns=origin,
+        duration_ns=end - origin,
+        counts=MappingProxyType(counts),
+        size_bytes=sum(part.bytes for part in used),
+        _rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
+    )
+
+
+def _etag(raw: bytes, found: Survey, used: list[Part]) -> str:
+    """Hash of all that decides what is read: the manifest, the parts in use, what is damaged."""
+    digest = hashlib.sha256(raw)
+    for part in used:
+        digest.update(f"{part.table} {part.rank} {part.thread} {part.rows} {part.bytes}\n".encode())
+    for rank, damage in sorted(found.damage.items()):
+        digest.update(f"{rank} {damage}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,55 @@
+"""Where the training steps of a rank begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+
+PHASE_COLUMNS = ("start_ns", "duration_ns", "kind", "step")
+"""What `steps_of` needs of the phase table."""
+
+_OPTIMIZER = schema.PhaseKind.optimizer.name
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of one rank, int64, ascending: step `index[i]` is [start_ns[i], end_ns[i])."""
+
+    index: npt.NDArray[np.int64]
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def steps_of(phases: pa.Table) -> Steps:
+    """Steps from the phases of a rank's own process; the definition stands at `Run.steps`."""
+    finished = phases.filter(pc.is_valid(phases["duration_ns"]))
+    step = finished["step"].to_numpy().astype(np.int64)
+    end = pc.add(finished["start_ns"], finished["duration_ns"]).to_numpy()
+    closing = pc.equal(finished["kind"].cast(pa.string()), _OPTIMIZER).to_numpy()
+    if closing.any():
+        step, end = step[closing], end[closing]
+    index, group = np.unique(step, return_inverse=True)
+    ends = np.full(len(index), np.iinfo(np.int64).min)
+    np.maximum.at(ends, group, end)
+    # A number that went back (two optimizers, a resumed counter) must not make a step end before
+    # the one in front of it.
+    ends = np.maximum.accumulate(ends) if len(ends) else ends
+
+    first = np.full(len(index), np.iinfo(np.int64).max)
+    all_steps = phases["step"].to_numpy().astype(np.int64)
+    place = np.searchsorted(index, all_steps)
+    inside = (place < len(index)) & np.isin(all_steps, index)
+    np.minimum.at(first, place[inside], phases["start_ns"].to_numpy()[inside])
+    starts = first.copy()
+    follows = np.flatnonzero(np.diff(index) == 1) + 1
+    starts[follows] = ends[follows - 1]
+    return Steps(index, np.minimum(starts, ends), ends)

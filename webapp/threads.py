@@ -1,0 +1,122 @@
+"""The threads of a rank, in the order in which lanes are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.webapp.parts import Part
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread of one process of one rank. Times are on the run's axis, from its start."""
+
+    rank: int
+    pid: int
+    thread: str  # "<pid>-<ordinal>", unique within the rank
+    native_id: int
+    name: str
+    kind: str  # one of schema.ThreadKind
+    start_ns: int  # first event
+    end_ns: int  # last event
+    role: str  # "rank", or "child" for a process that the rank started
+    process_name: str  # the program, as its command line names it
+
+    @property
+    def key(self) -> str:
+        """Identity within the run: "<rank>/<pid>-<ordinal>"."""
+        return f"{self.rank}/{self.thread}"
+
+    @property
+    def ordinal(self) -> int:
+        """Order of appearance within the process, from 0."""
+        return int(self.thread.partition("-")[2])
+
+    def relative_to(self, origin_ns: int) -> Thread:
+        """The same thread with its times counted from `origin_ns`."""
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
+
+
+def threads_of(
+    rank: int,
+    parts: list[Part],
+    manifest: schema.Manifest,
+    axes: Mapping[tuple[int, int], Axis],
+) -> list[Thread]:
+    """Threads of a rank with axis times: those its thread table names and those that left events.
+
+    A process that died may have left events of threads that its table never got to name; such a
+    thread is called after its id and spans its events.
+    """
+    processes = {p["pid"]: p for p in manifest["processes"] if p["rank"] == rank}
+    names = [column.name for column in schema.THREAD.columns]
+    rows = [row for p in parts if p.table == "thread" for row in p.read(names).to_pylist()]
+    found: dict[str, Thread] = {}
+    for row in rows:
+        thread = _thread(rank, row, processes, axes)
+        found.setdefault(thread.thread, thread)
+    for part in parts:
+        if part.thread is not None and part.thread not in found:
+            same = [p for p in parts if p.thread == part.thread and p.rows]
+            span = _span(same)
+            if span is not None:
+                row = {"thread": part.thread, "start_ns": span[0], "end_ns": span[1]}
+                found[part.thread] = _thread(rank, row, processes, axes)
+    children = {pid for pid, process in processes.items() if process["role"] != "rank"}
+    return sorted(found.values(), key=lambda t: (t.pid in children, t.pid, t.ordinal))
+
+
+def _thread(
+    rank: int,
+    row: Mapping[str, object],
+    processes: Mapping[int, schema.Process],
+    axes: Mapping[tuple[int, int], Axis],
+) -> Thread:
+    identity = str(row["thread"])
+    pid = int(identity.partition("-")[0])
+    process = processes.get(pid)
+    axis = axis_of(axes, rank, pid)
+    start, end = (int(str(row.get(name) or 0)) for name in ("start_ns", "end_ns"))
+    return Thread(
+        rank=rank,
+        pid=pid,
+        thread=identity,
+        native_id=int(str(row.get("native_id") or 0)),
+        name=str(row.get("name") or f"thread {identity}"),
+        kind=str(row.get("kind") or schema.ThreadKind.native.name),
+        start_ns=axis.instant(start),
+        end_ns=axis.instant(max(start, end)),
+        role=process["role"] if process else "child",
+        process_name=_program(process["argv"]) if process else "",
+    )
+
+
+def _program(argv: list[str]) -> str:
+    """`train.py` for `/data/train.py --steps 3`; empty where the command line is not known."""
+    return PurePath(argv[0]).name if argv else ""
+
+
+def _span(parts: list[Part]) -> tuple[int, int] | None:
+    """First and last instant of some parts of one thread, local time."""
+    low: list[int] = []
+    high: list[int] = []
+    for part in parts:
+        names = [c.name for c in schema.TABLES[part.table].columns]
+        table = part.read([n for n in names if n in TIME_COLUMNS or n == "duration_ns"])
+        for name in table.column_names:
+            if name == "duration_ns":
+                column: pa.ChunkedArray = pc.add(table["start_ns"], table["duration_ns"])
+            else:
+                column = table[name]
+            ends = pc.min_max(column).as_py()
+            if ends["min"] is not None:
+                low.append(ends["min"])
+                high.append(ends["max"])
+    return (min(low), max(high)) if low else None
