@@ -1,0 +1,79 @@
+# `make` alone says what there is. Everything happens inside .venv; nothing else is touched.
+
+PYTHON   ?= python3
+VENV     ?= .venv
+JOBS     ?= 2
+HEADLESS ?=
+# Sizes that let four ranks finish in well under a minute on two cores.
+DEMO     ?= --dim 128 --seq 64 --steps 40 --slow-rank 2 --slow-ms 40
+
+BIN   := $(abspath $(VENV))/bin
+READY := $(VENV)/.ready
+LINKS := $(abspath $(VENV))/links
+# A console script (torchrun, lanescope) finds its siblings without anybody activating anything.
+export PATH := $(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types bench docs lock clean
+.DELETE_ON_ERROR:
+
+help:  ## say what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(READY)  ## make .venv with pinned versions and the package in it (editable)
+
+$(READY): requirements-dev.txt pyproject.toml $(wildcard setup.py)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "development needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
+	@echo "Installing the pinned versions into $(VENV); the first time takes a minute or two."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -qq --requirement requirements-dev.txt
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)  ## record a 4-rank training run and open it in the browser (HEADLESS=1: only fetch the page)
+	rm -rf runs/demo
+	OMP_NUM_THREADS=1 lanescope record -o runs/demo -- torchrun --nproc-per-node 4 examples/train_gpt.py $(DEMO)
+	lanescope info runs/demo
+ifeq ($(HEADLESS),)
+	lanescope view runs/demo
+else
+	python examples/fetch_page.py runs/demo
+endif
+
+test: $(READY)  ## run all tests (ARGS='-k overlap' for some of them)
+	python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+lint: $(READY) types  ## check style, types and the number of suppressed checks
+	ruff check .
+	ruff format --check .
+	python tests/suppressions.py
+
+# mypy cannot see through setuptools' folder mapping, so it gets the same mapping as links. They
+# point at folders: a new file is checked without installing anything again.
+types: $(READY)  ## check types alone
+	@mkdir -p $(LINKS)/lanescope
+	@for part in collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$$part; done
+	MYPYPATH=$(LINKS) mypy
+
+format: $(READY)  ## bring the code into the project's format
+	ruff check --fix .
+	ruff format .
+
+bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
+	python benchmarks/run.py $(ONLY)
+
+docs: $(READY)  ## make the generated parts of the docs again: schema tables, screenshots
+	python docs/schema_reference.py
+	python docs/screenshots.py
+
+lock: $(READY)  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install -qq --requirement requirements-dev.in .
+	(echo '# Made by "make lock" from requirements-dev.in and pyproject.toml; not edited by hand.'; \
+	 build/lock/bin/python -m pip freeze --all --exclude lanescope --exclude pip | sed 's/+.*$$//') > requirements-dev.txt
+
+clean:  ## remove what the targets made (.venv, build, caches); keeps runs/
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
