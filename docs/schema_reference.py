@@ -1,0 +1,81 @@
+"""Writes the tables of run-format.md from the schema itself.
+
+    python docs/schema_reference.py
+
+The text around the tables is written by hand; what stands between the markers is not. A test
+fails when the two disagree.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+import pyarrow as pa
+
+from lanescope.collector import schema
+
+PAGE = Path(__file__).with_name("run-format.md")
+BEGIN = "<!-- tables: made by docs/schema_reference.py -->"
+END = "<!-- end of tables -->"
+
+
+def type_name(kind: pa.DataType) -> str:
+    """`int64`, `text` (dictionary-encoded string), `list of ...`: short enough for a column."""
+    if pa.types.is_dictionary(kind):
+        return "text"
+    if pa.types.is_string(kind):
+        return "string"
+    if pa.types.is_list(kind):
+        return f"list of ({type_name(kind.value_type)})"
+    if pa.types.is_struct(kind):
+        return ", ".join(f"{field.name} {type_name(field.type)}" for field in kind)
+    return str(kind)
+
+
+def cell(text: str) -> str:
+    """Text as it may stand in a table's cell."""
+    return text.replace("|", "\\|")
+
+
+def table_section(table: schema.Table) -> str:
+    """Heading, meaning, where its files are, and one row per column."""
+    folder = "rank=R/thread=T/" if table.per_thread else "rank=R/"
+    file = f"{table.name}-00000.parquet" if table.per_thread else f"{table.name}.parquet"
+    rows = "\n".join(
+        f"| `{c.name}` | {type_name(c.type)} | {c.unit} | {cell(c.doc)} | {c.since} |"
+        for c in table.columns
+    )
+    return (
+        f"### {table.name}\n\n{table.doc} Files: `{folder}{file}`.\n\n"
+        f"| column | type | unit | meaning | since |\n|---|---|---|---|---|\n{rows}\n"
+    )
+
+
+def kinds_section(kinds: type[enum.IntEnum]) -> str:
+    """The words an enumerated column may hold."""
+    doc = (kinds.__doc__ or "").strip().partition("\n")[0]
+    names = ", ".join(f"`{kind.name}`" for kind in kinds)
+    return f"- **{kinds.__name__}.** {doc} Values: {names}.\n"
+
+
+def reference() -> str:
+    """Everything between the markers."""
+    kinds = (schema.OpScope, schema.PhaseKind, schema.SyncKind, schema.ThreadKind)
+    tables = "\n".join(table_section(table) for table in schema.TABLES.values())
+    words = "".join(kinds_section(kind) for kind in kinds)
+    return f"Format version {schema.FORMAT_VERSION}.\n\n{tables}\n### Fixed words\n\n{words}"
+
+
+def updated(page: str) -> str:
+    """The page with its tables made anew. Raises ValueError where the markers are missing."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name}: needs the markers {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{PAGE.name}: {len(schema.TABLES)} tables")

@@ -1,0 +1,82 @@
+"""The docs are true: tables are the schema's, examples run, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import duckdb
+import pytest
+
+from tests.synthetic import write_run
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def examples(language: str) -> list[object]:
+    """Code blocks marked ```<language> run, as parameters named after page and line."""
+    found: list[object] = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in re.finditer(
+            rf"^```{language} run\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        ):
+            line = text.count("\n", 0, block.start()) + 1
+            found.append(pytest.param(block[1], id=f"{page.name}:{line}"))
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the runs the examples speak of: runs/demo and runs/base."""
+    write_run(tmp_path / "runs/demo", ranks=4, steps=4)
+    write_run(tmp_path / "runs/base", ranks=4, steps=4, gradient_scale=1.5)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_run_format_tables_are_current() -> None:
+    reference = load(ROOT / "docs/schema_reference.py")
+    page = reference.PAGE.read_text(encoding="utf-8")
+    assert reference.updated(page) == page, "run: python docs/schema_reference.py"
+
+
+@pytest.mark.parametrize("code", examples("python"))
+@pytest.mark.usefixtures("here")
+def test_python_examples_run(code: str) -> None:
+    exec(compile(code, "<example>", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("query", examples("sql"))
+@pytest.mark.usefixtures("here")
+def test_sql_examples_return_rows(query: str) -> None:
+    assert duckdb.sql(query).fetchall()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+    targets += re.findall(r'(?:src|srcset)="([^":]+)"', text)
+    broken = [target for target in targets if not (page.parent / target).exists()]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_named_in_the_docs_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)", page.read_text(encoding="utf-8")))
+    assert named - targets == set()

@@ -1,0 +1,194 @@
+"""The package as a stranger gets it: wheel, source archive and editable install, each used from a
+clean environment in a folder far from the sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "collector", "webapp", "assets")
+PARTS = ("collector", "webapp", "assets")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the package is made from: builds must leave nothing in the working tree."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+            )
+        elif source.exists():
+            shutil.copy2(source, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def archives(project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The source archive, and the wheel built from it, as an index would serve them."""
+    target = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", target, project)
+    (wheel,) = target.glob("*.whl")
+    (source,) = target.glob("*.tar.gz")
+    return {"wheel": wheel, "source": source}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that finds the dependencies of this one, but not its lanescope."""
+
+    folder: Path
+
+    @property
+    def scripts(self) -> Path:
+        return self.folder / ("Scripts" if os.name == "nt" else "bin")
+
+    @property
+    def packages(self) -> Path:
+        paths = {"base": str(self.folder), "platbase": str(self.folder)}
+        return Path(sysconfig.get_path("purelib", scheme="venv", vars=paths))
+
+    def install(self, *arguments: str | Path) -> None:
+        python = self.scripts / "python"
+        options = ("--no-deps", "--no-build-isolation", "--quiet")
+        run(sys.executable, "-m", "pip", "--python", python, "install", *options, *arguments)
+
+    def python(self, code: str) -> str:
+        return run(self.scripts / "python", "-c", code, cwd=self.folder)
+
+
+def new_environment(folder: Path) -> Environment:
+    environment = Environment(folder)
+    venv.create(folder, with_pip=False)
+    # A plain line in a .pth file adds a folder to sys.path without reading the .pth files in it:
+    # torch and dash are there, the editable lanescope of this environment is not.
+    (environment.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    missing = environment.python(
+        "import importlib.util as u; print(u.find_spec('lanescope'), u.find_spec('torch') is None)"
+    )
+    assert missing.split() == ["None", "False"]
+    return environment
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**clean, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module", params=["wheel", "editable"])
+def installed(
+    request: pytest.FixtureRequest,
+    project: Path,
+    archives: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Environment:
+    environment = new_environment(tmp_path_factory.mktemp(request.param) / "venv")
+    if request.param == "wheel":
+        environment.install(archives["wheel"])
+    else:
+        environment.install("--editable", project)
+    return environment
+
+
+def package_files() -> set[str]:
+    """What belongs into the package: every module, every asset, the marks of typed packages."""
+    wanted = {"*.py", "py.typed", "*.css", "*.js", "*.svg", "*.cpp", "*.pth"}
+    return {
+        f"lanescope/{path.relative_to(ROOT).as_posix()}"
+        for part in PARTS
+        for pattern in wanted
+        for path in (ROOT / part).rglob(pattern)
+        if "__pycache__" not in path.parts
+    }
+
+
+def test_wheel_holds_all_modules_and_assets(archives: dict[str, Path]) -> None:
+    names = set(zipfile.ZipFile(archives["wheel"]).namelist())
+    assert package_files() - names == set()
+    assert {f"lanescope/{part}/py.typed" for part in PARTS} <= names
+    assert any(name.endswith(".js") for name in names)
+    assert any(name.endswith(".css") for name in names)
+
+
+def test_wheel_holds_nothing_else(archives: dict[str, Path]) -> None:
+    names = set(zipfile.ZipFile(archives["wheel"]).namelist())
+    tops = {name.split("/")[0] for name in names}
+    extra = {top for top in tops if top != "lanescope" and not top.endswith((".dist-info", ".pth"))}
+    assert extra == set(), "would shadow or clutter the modules of the recorded program"
+    assert not any("__pycache__" in name or "/tests/" in name for name in names)
+
+
+def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> None:
+    # `build` makes the wheel out of the source archive, so that the wheel is complete shows most.
+    with tarfile.open(archives["source"]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "collector/schema.py", "assets/py.typed"} <= names
+
+
+def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
+    code = (
+        "import importlib, importlib.util as u\n"
+        f"for part in {PARTS}: importlib.import_module('lanescope.' + part)\n"
+        f"print([part for part in {PARTS} if u.find_spec(part)])"
+    )
+    assert installed.python(code).strip() == "[]"
+
+
+def test_assets_are_found_as_files(installed: Environment) -> None:
+    code = (
+        "from importlib.resources import files\n"
+        "root = files('lanescope.assets')\n"
+        "print(len([f for f in root.joinpath('timeline').iterdir() if f.name.endswith('.js')]))\n"
+        "print(len([f for f in root.iterdir() if f.name.endswith('.css')]))"
+    )
+    scripts, styles = map(int, installed.python(code).split())
+    assert scripts == len(list((ROOT / "assets/timeline").glob("*.js"))) > 0
+    assert styles == len(list((ROOT / "assets").glob("*.css"))) > 0
+
+
+def test_console_script_runs(installed: Environment) -> None:
+    text = run(installed.scripts / "lanescope", "--help", cwd=installed.folder)
+    for command in ("record", "view", "info", "diff"):
+        assert command in text
+
+
+def test_an_idle_interpreter_stays_light(installed: Environment) -> None:
+    """Being installed must cost other programs nothing: no recorder, no torch at start-up."""
+    code = "import sys; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'pyarrow')])"
+    assert installed.python(code).strip() == "[]"
+
+
+def test_editable_install_sees_a_new_file(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    environment = new_environment(tmp_path_factory.mktemp("fresh") / "venv")
+    environment.install("--editable", project)
+    new = project / "webapp" / "written_after_the_install.py"
+    new.write_text("ANSWER = 42\n")
+    try:
+        code = "from lanescope.webapp.written_after_the_install import ANSWER; print(ANSWER)"
+        assert environment.python(code).strip() == "42"
+    finally:
+        new.unlink()
