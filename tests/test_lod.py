@@ -56,11 +56,31 @@ def brute(slices: Slices, level: int, index: int) -> tuple[list[int], Dense]:
     return wide, dense
 
 
-def plain(tile: lod.Summary) -> tuple[list[int], Dense]:
-    buckets = tile.bucket.tolist()
+def plain(made: lod.Tiles, k: int = 0, shift: int = 0) -> tuple[list[int], Dense]:
+    """Tile k, positions counted from `shift`."""
+    wide = made.wide[made.wide_at[k] : made.wide_at[k + 1]] - shift
+    part = slice(made.dense_at[k], made.dense_at[k + 1])
+    buckets = made.bucket[part].tolist()
     assert buckets == sorted(set(buckets))
-    values = zip(tile.covered.tolist(), tile.count.tolist(), tile.longest.tolist(), strict=True)
-    return tile.wide.tolist(), dict(zip(buckets, values, strict=True))
+    values = zip(
+        made.covered[part].tolist(),
+        made.count[part].tolist(),
+        (made.longest[part] - shift).tolist(),
+        strict=True,
+    )
+    return wide.tolist(), dict(zip(buckets, values, strict=True))
+
+
+def window(start: lod.I64, end: lod.I64, level: int, index: int) -> tuple[list[int], Dense]:
+    return plain(lod.window(start, end, np.array([0]), np.array([len(start)]), level, index))
+
+
+def pyramid(start: lod.I64, end: lod.I64) -> dict[tuple[int, int], tuple[list[int], Dense]]:
+    return {
+        (level, index): plain(made, k)
+        for level, indexes, made in lod.pyramid(start, end)
+        for k, index in enumerate(indexes.tolist())
+    }
 
 
 def tiles_of(slices: Slices, level: int) -> range:
@@ -73,7 +93,20 @@ def tiles_of(slices: Slices, level: int) -> range:
 def test_window_equals_brute_force(slices: Slices, level: int) -> None:
     start, end = arrays(slices)
     for index in list(tiles_of(slices, level))[:40]:
-        assert plain(lod.window(start, end, level, index)) == brute(slices, level, index)
+        assert window(start, end, level, index) == brute(slices, level, index)
+
+
+@given(st.lists(rows(), max_size=6), st.integers(0, 16), st.integers(0, 3))
+@settings(max_examples=300, deadline=None)
+def test_several_rows_in_one_pass_equal_each_alone(
+    several: list[Slices], level: int, index: int
+) -> None:
+    start, end = arrays([one for slices in several for one in slices])
+    at = lod.offsets(np.array([len(slices) for slices in several], np.int64))
+    made = lod.window(start, end, at[:-1], at[1:], level, index)
+    for k, slices in enumerate(several):
+        wide, dense = plain(made, k, int(at[k]))
+        assert (wide, dense) == brute(slices, level, index)
 
 
 @given(rows(), st.integers(1, 6))
@@ -83,7 +116,7 @@ def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lod, "RAW_LIMIT", limit)
         patch.setattr(lod, "MAX_LEVEL", 18)
-        made = {(level, index): tile for level, index, tile in lod.pyramid(start, end)}
+        made = pyramid(start, end)
     crowded = {
         (level, index)
         for level in range(19)
@@ -92,7 +125,7 @@ def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: 
     }
     assert set(made) == crowded
     for (level, index), tile in made.items():
-        assert plain(tile) == brute(slices, level, index)
+        assert tile == brute(slices, level, index)
 
 
 @given(rows())
@@ -103,10 +136,10 @@ def test_counts_and_covered_time_add_up_at_every_level(slices: Slices) -> None:
         covered = count = 0
         wide: set[int] = set()
         for index in tiles_of(slices, level):
-            tile = lod.window(start, end, level, index)
-            covered += int(tile.covered.sum())
-            count += int(tile.count.sum())
-            wide.update(tile.wide.tolist())
+            long, dense = window(start, end, level, index)
+            covered += sum(one[0] for one in dense.values())
+            count += sum(one[1] for one in dense.values())
+            wide.update(long)
         assert count + len(wide) == len(slices)
         assert covered + sum(slices[i][1] - slices[i][0] for i in wide) == (end - start).sum()
 
@@ -117,18 +150,18 @@ def test_one_nanosecond_among_millions_is_found_at_every_zoom() -> None:
     end = start + 60
     lonely = 7_777_777_777_777
     start, end = np.append(start, lonely), np.append(end, lonely + 1)
-    made = {(level, index): tile for level, index, tile in lod.pyramid(start, end)}
+    made = pyramid(start, end)
     for level in range(lod.MAX_LEVEL + 1):
-        index, bucket = lonely >> (level + 10), lonely >> level & 1023
-        tile = made.get((level, index)) or lod.window(start, end, level, index)
+        key = level, lonely >> (level + 10)
+        wide, dense = made[key] if key in made else window(start, end, *key)
         if level == 0:
-            assert tile.wide.tolist() == [n]
+            assert wide == [n]
             continue
-        at = tile.bucket.tolist().index(bucket)
-        assert tile.covered[at] >= 1
-        assert tile.count[at] >= 1
+        covered, count, longest = dense[lonely >> level & 1023]
+        assert covered >= 1
+        assert count >= 1
         if level < 33:  # above, it shares a bucket with longer ones
-            assert (tile.covered[at], tile.count[at], tile.longest[at]) == (1, 1, n)
+            assert (covered, count, longest) == (1, 1, n)
 
 
 def test_full_resolution_pyramid_is_exact_on_a_long_row() -> None:
@@ -138,38 +171,38 @@ def test_full_resolution_pyramid_is_exact_on_a_long_row() -> None:
     lengths = generator.integers(0, 3000, n) ** generator.integers(0, 2, n)
     edges = np.cumsum(np.stack([gaps, lengths], 1).ravel())
     start, end = edges[0::2].astype(np.int64), edges[1::2].astype(np.int64)
-    made = list(lod.pyramid(start, end))
-    assert len({level for level, _, _ in made}) > 20
-    assert sum(len(t.wide) + len(t.bucket) for _, _, t in made) < n
-    for level, index, tile in made:
-        assert plain(tile) == plain(lod.window(start, end, level, index))
-        assert len(tile.wide) + len(tile.bucket) <= 2 * lod.TILE_BUCKETS + 1
+    made = pyramid(start, end)
+    assert len({level for level, _ in made}) > 20
+    assert sum(len(wide) + len(dense) for wide, dense in made.values()) < n
+    for (level, index), tile in made.items():
+        assert tile == window(start, end, level, index)
+        assert len(tile[0]) + len(tile[1]) <= 2 * lod.TILE_BUCKETS + 1
 
 
 def test_on_paper() -> None:
     # Level 2: buckets of 4 ns. [0,1) [1,3) short; [3,9) wide; [9,9) empty; [10,13) has a tail.
     start = np.array([0, 1, 3, 9, 10], np.int64)
     end = np.array([1, 3, 9, 9, 13], np.int64)
-    assert plain(lod.window(start, end, 2, 0)) == (
+    assert window(start, end, 2, 0) == (
         [2],
         {0: (3, 2, 1), 2: (2, 2, 4), 3: (1, 0, 4)},
     )
-    assert plain(lod.window(start, end, 4, 0)) == ([], {0: (12, 5, 2)})
-    assert plain(lod.window(start, end, 0, 0)) == ([0, 1, 2, 4], {9: (0, 1, 3)})
-    assert not lod.window(start, end, 2, 1)
+    assert window(start, end, 4, 0) == ([], {0: (12, 5, 2)})
+    assert window(start, end, 0, 0) == ([0, 1, 2, 4], {9: (0, 1, 3)})
+    assert window(start, end, 2, 1) == ([], {})
 
 
 def test_slice_that_spans_many_tiles_is_in_all_of_them() -> None:
     start = np.array([5, 10_000_000], np.int64)
     end = np.array([9_000_000, 10_000_001], np.int64)
     for index in (0, 1, 4000, 8788):
-        assert lod.window(start, end, 0, index).wide.tolist() == [0]
-    assert not lod.window(start, end, 0, 8790)
+        assert window(start, end, 0, index) == ([0], {})
+    assert window(start, end, 0, 8790) == ([], {})
 
 
 def test_empty_row() -> None:
     none = np.empty(0, np.int64)
-    assert not lod.window(none, none, 3, 0)
+    assert window(none, none, 3, 0) == ([], {})
     assert list(lod.pyramid(none, none)) == []
 
 

@@ -15,12 +15,14 @@ reach past the bucket's edge. All of a bucket follows from its first and last sl
 covered by all but the last, and the longest of all but the last (`Buckets`), and two neighbours
 merge without looking at the slices between. So a row is read once, each level costs no more than
 the buckets it has, and a tile costs no more than its pixels or RAW_LIMIT slices.
+
+Several rows are answered in one pass: their buckets get numbers of their own, far enough apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,67 +36,69 @@ TILE_BITS = 10
 TILE_BUCKETS = 1 << TILE_BITS
 
 RAW_LIMIT = 4096
-"""Slices per tile up to which it is made from the slices when asked for, in some 0.1 ms. Tiles
-with more are made ahead (`pyramid`): they hold at most 2049 entries, so each level made ahead has
-at most half as many entries as the row has slices, and in practice far fewer."""
+"""Slices per tile up to which it is made from the slices when asked for. Tiles with more are made
+ahead (`pyramid`): they hold at most 2049 entries, so a level made ahead has at most half as many
+entries as the row has slices, and in practice all levels together have about a fifth."""
 
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """The buckets of one row and level in which slices begin, in order of time."""
+    """Buckets of one level in which slices begin, in order of time; of one row or of several."""
 
-    number: I64  # start >> level
-    first: I64  # position in the row of the first slice that begins in it
+    number: I64  # ascending; next to each other in time: numbers that differ by one
+    first: I64  # position of the first slice that begins in it
     last: I64  # and of the last
     inner: I64  # ns covered by all but the last; these lie within the bucket
     longest: I64  # position of the longest of all but the last (the first of equals); -1: none
 
-    def part(self, low: int, high: int) -> Buckets:
-        """The buckets `low:high`."""
-        cut = slice(low, high)
+    def take(self, which: I64) -> Buckets:
+        """Some of the buckets."""
         return Buckets(
-            self.number[cut], self.first[cut], self.last[cut], self.inner[cut], self.longest[cut]
+            self.number[which],
+            self.first[which],
+            self.last[which],
+            self.inner[which],
+            self.longest[which],
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
-    """One row within one tile."""
+class Tiles:
+    """Tiles of one level, one after another.
 
-    wide: I64  # positions of wide slices that touch the tile
+    Tile k has the entries `wide_at[k]:wide_at[k + 1]` and `dense_at[k]:dense_at[k + 1]`.
+    """
+
+    wide: I64  # positions of the wide slices that touch the tile, in order of time
+    wide_at: I64
     bucket: I64  # 0..1023 within the tile, ascending: buckets touched by short slices
     covered: I64  # ns of the bucket that short slices cover
     count: I64  # short slices that begin in it; 0 where only a tail reaches in
     longest: I64  # position of the longest short slice that touches it (the first of equals)
-
-    def __bool__(self) -> bool:
-        return bool(len(self.wide) or len(self.bucket))
+    dense_at: I64
 
 
-def buckets(start: I64, end: I64, level: int, begin: int = 0, stop: int | None = None) -> Buckets:
-    """The buckets of the slices `begin:stop` of a row, from the slices. O(stop - begin)."""
-    start = start[begin:stop]
+def buckets(start: I64, end: I64, number: I64) -> Buckets:
+    """The buckets of slices, given each slice's bucket number (ascending). O(slices)."""
     if not len(start):
         none = np.empty(0, np.int64)
         return Buckets(none, none, none, none, none)
-    number = start >> level
-    first = np.concatenate(([0], np.flatnonzero(number[1:] != number[:-1]) + 1))
+    first = runs(number)
     last = np.concatenate((first[1:], [len(start)])) - 1
-    length = end[begin:stop] - start
+    length = end - start
     total = np.cumsum(length)
     inner = (total[last] - length[last]) - (total[first] - length[first])
     length[last] = -1  # "all but the last"
     most = np.maximum.reduceat(length, first)
     at = np.flatnonzero(length == np.repeat(most, last - first + 1))
-    longest = at[np.searchsorted(at, first)]
-    longest = np.where(most < 0, -1, longest + begin)
-    return Buckets(number[first], first + begin, last + begin, inner, longest)
+    longest = np.where(most < 0, -1, at[np.searchsorted(at, first)])
+    return Buckets(number[first], first, last, inner, longest)
 
 
 def coarser(start: I64, end: I64, fine: Buckets) -> Buckets:
     """The buckets one level up: each is one of the finer ones, or two merged."""
     number = fine.number >> 1
-    keep = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))
+    keep = runs(number)
     other = np.concatenate((keep[1:], [len(number)])) - 1  # equals keep where there is no partner
     pair = np.flatnonzero(other != keep)
     left, right = keep[pair], other[pair]
@@ -112,79 +116,111 @@ def coarser(start: I64, end: I64, fine: Buckets) -> Buckets:
     return Buckets(number[keep], fine.first[keep], fine.last[other], inner, longest)
 
 
-def summary(start: I64, end: I64, row: Buckets, level: int, index: int) -> Summary:
-    """The tile `index` of `level`, from that level's buckets.
+def tiles(
+    start: I64, end: I64, level: int, found: Buckets, origin: I64, begin: I64, floor: I64
+) -> Tiles:
+    """Tiles: the 1024 buckets of tile k are numbered from `origin[k]` and begin at `begin[k]` ns.
 
-    `row` has to hold the tile's buckets and the one before them; more does no harm.
+    `found` holds at least the tiles' buckets and the one before each, if its row has one. The row
+    of tile k begins at position `floor[k]`. Origins ascend.
     """
-    begins, ends = start[row.last], end[row.last]
+    begins, ends = start[found.last], end[found.last]
     length = ends - begins
     wide = length >= 1 << level
-    edge = (row.number + 1) << level
-    covered = row.inner + np.where(wide, 0, np.minimum(ends, edge) - begins)
-    count = row.last - row.first + 1 - wide
-    most = _length(start, end, row.longest)
+    edge = ((begins >> level) + 1) << level
+    number = found.number
+    covered = found.inner + np.where(wide, 0, np.minimum(ends, edge) - begins)
+    count = found.last - found.first + 1 - wide
+    most = _length(start, end, found.longest)
     better = ~wide & (length > most)
-    longest = np.where(better, row.last, row.longest)
-    most = np.where(better, length, most)
+    longest = np.where(better, found.last, found.longest)
     present = count > 0
-    number = row.number
 
     # The tail of a bucket's last short slice lies in the very next bucket.
     tail = np.flatnonzero(~wide & (ends > edge))
-    if len(tail):
-        spill = ends[tail] - edge[tail]
-        target = number[tail] + 1
-        after = np.minimum(tail + 1, len(number) - 1)
-        known = number[after] == target
-        to, of = after[known], tail[known]
-        covered[to] += spill[known]
-        longest[to] = np.where(length[of] >= most[to], row.last[of], longest[to])
-        present[to] = True
-        alone = tail[~known]
-        present = np.concatenate((present, np.ones(len(alone), np.bool_)))
+    target = number[tail] + 1
+    known = number[np.minimum(tail + 1, len(number) - 1)] == target
+    of = tail[known]
+    to = of + 1
+    covered[to] += ends[of] - edge[of]
+    most[better] = length[better]
+    longest[to] = np.where(length[of] >= most[to], found.last[of], longest[to])
+    present[to] = True
+    dense = np.flatnonzero(present)
+    alone = tail[~known]
+    if len(alone):
+        size = len(number)
         number = np.concatenate((number, target[~known]))
-        covered = np.concatenate((covered, spill[~known]))
+        covered = np.concatenate((covered, ends[alone] - edge[alone]))
         count = np.concatenate((count, np.zeros(len(alone), np.int64)))
-        longest = np.concatenate((longest, row.last[alone]))
+        longest = np.concatenate((longest, found.last[alone]))
+        dense = np.concatenate((dense, np.arange(size, size + len(alone))))
+        dense = dense[np.argsort(number[dense], kind="stable")]
+    low, high = np.searchsorted(number[dense], (origin, origin + TILE_BUCKETS))
+    dense = dense[ranges(low, high)]
 
-    origin = index << TILE_BITS
-    inside = np.flatnonzero(present & (number >= origin) & (number < origin + TILE_BUCKETS))
-    if len(tail):
-        inside = inside[np.argsort(number[inside], kind="stable")]
-    touching = wide & (begins < (origin + TILE_BUCKETS) << level) & (ends > origin << level)
-    return Summary(
-        row.last[touching],
-        number[inside] - origin,
-        covered[inside],
-        count[inside],
-        longest[inside],
+    wides = np.flatnonzero(wide)
+    first, stop = np.searchsorted(found.number[wides], (origin, origin + TILE_BUCKETS))
+    if len(wides):
+        # Of the row's slices that begin before the tile, only the last one can reach into it.
+        before = wides[np.maximum(first - 1, 0)]
+        first = first - ((first > 0) & (found.last[before] >= floor) & (ends[before] > begin))
+    return Tiles(
+        wide=found.last[wides[ranges(first, stop)]],
+        wide_at=offsets(stop - first),
+        bucket=number[dense] - np.repeat(origin, high - low),
+        covered=covered[dense],
+        count=count[dense],
+        longest=longest[dense],
+        dense_at=offsets(high - low),
     )
 
 
-def window(start: I64, end: I64, level: int, index: int) -> Summary:
-    """The tile `index` of `level`, from the slices. O(log n + slices that begin in the tile)."""
-    span = TILE_BITS + level
-    begin, stop = np.searchsorted(start, (index << span, (index + 1) << span))
+def window(start: I64, end: I64, low: I64, high: I64, level: int, index: int) -> Tiles:
+    """The tile `index` of `level` of each of the rows `low[k]:high[k]` of `start` and `end`.
+
+    O(log n + slices that begin in the tiles). Positions are those in `start` and `end`.
+    """
+    begin = index << (level + TILE_BITS)
+    edges = np.array((begin, begin + (1 << (level + TILE_BITS))), np.int64)
+    # One binary search per row beats one over all rows in numpy: 2 us a row against 10 us a step.
+    inside = np.array(
+        [
+            start[one:other].searchsorted(edges)
+            for one, other in zip(low.tolist(), high.tolist(), strict=True)
+        ],
+        np.int64,
+    ).reshape(-1, 2)
     # Only the slice just before can reach into the tile.
-    row = buckets(start, end, level, max(int(begin) - 1, 0), int(stop))
-    return summary(start, end, row, level, index)
+    first, last = low + np.maximum(inside[:, 0] - 1, 0), low + inside[:, 1]
+    position = ranges(first, last)
+    begins, ends = start[position], end[position]
+    # The tile of row k has the numbers from (2k + 1) * 1024. The slice before it keeps its own
+    # number only where that is the one just before; all others are out of reach.
+    relative = np.maximum((begins >> level) - (index << TILE_BITS), -2)
+    origin = (2 * np.arange(len(low)) + 1) << TILE_BITS
+    sizes = last - first
+    found = buckets(begins, ends, np.repeat(origin, sizes) + relative)
+    made = tiles(begins, ends, level, found, origin, np.full(len(low), begin), offsets(sizes)[:-1])
+    return replace(made, wide=position[made.wide], longest=position[made.longest])
 
 
-def pyramid(start: I64, end: I64) -> Iterator[tuple[int, int, Summary]]:
-    """All tiles of a row that hold more than RAW_LIMIT slices: (level, index, summary).
+def pyramid(start: I64, end: I64) -> Iterator[tuple[int, I64, Tiles]]:
+    """All tiles of a row that hold more than RAW_LIMIT slices: (level, their indexes, tiles).
 
-    Ordered by level, then index. `window` gives the same for each; these are the ones for which
-    it would take long.
+    Ordered by level. `window` gives the same for each; these are the ones for which it would take
+    long.
     """
     level = _finest(start)
     if level > MAX_LEVEL:
         return
-    row = buckets(start, end, level)
+    row = buckets(start, end, start >> level)
     while True:
-        for index, low, high in _crowded(row.number, row.first, len(start)):
-            near = row.part(max(low - 1, 0), high)
-            yield level, index, summary(start, end, near, level, index)
+        index, near = _crowded(row, len(start))
+        if len(index):
+            floor = np.zeros(len(index), np.int64)
+            origin, begin = index << TILE_BITS, index << (TILE_BITS + level)
+            yield level, index, tiles(start, end, level, near, origin, begin, floor)
         if level == MAX_LEVEL:
             return
         row = coarser(start, end, row)
@@ -200,17 +236,34 @@ def _finest(start: I64) -> int:
     return max(0, span.bit_length() - TILE_BITS)
 
 
-def _crowded(number: I64, first: I64, total: int) -> list[tuple[int, int, int]]:
-    """Tiles with more than RAW_LIMIT slices: (index, range of their buckets)."""
-    tile = number >> TILE_BITS
-    low = np.concatenate(([0], np.flatnonzero(tile[1:] != tile[:-1]) + 1))
+def _crowded(row: Buckets, total: int) -> tuple[I64, Buckets]:
+    """Indexes of the tiles with more than RAW_LIMIT slices, and the buckets they need."""
+    tile = row.number >> TILE_BITS
+    low = runs(tile)
     high = np.concatenate((low[1:], [len(tile)]))
-    begin = first[low]
-    slices = np.concatenate((begin[1:], [total])) - begin
-    crowded = np.flatnonzero(slices > RAW_LIMIT)
-    return list(
-        zip(tile[low[crowded]].tolist(), low[crowded].tolist(), high[crowded].tolist(), strict=True)
-    )
+    begin = row.first[low]
+    crowded = np.concatenate((begin[1:], [total])) - begin > RAW_LIMIT
+    needed = np.repeat(crowded, high - low)
+    needed[np.maximum(low[crowded] - 1, 0)] = True
+    near = row if needed.all() else row.take(np.flatnonzero(needed))
+    return tile[low[crowded]], near
+
+
+def runs(values: I64) -> I64:
+    """Position at which each run of equal neighbours begins."""
+    return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+
+
+def offsets(sizes: I64) -> I64:
+    """0 and the running total: where the parts of these sizes begin, and the last one ends."""
+    return np.concatenate(([0], np.cumsum(sizes)))
+
+
+def ranges(low: I64, high: I64) -> I64:
+    """`low[0]..high[0] - 1`, then `low[1]..high[1] - 1` and so on, in one array."""
+    sizes = high - low
+    at = offsets(sizes)
+    return np.arange(at[-1]) + np.repeat(low - at[:-1], sizes)
 
 
 def _length(start: I64, end: I64, position: I64) -> I64:
