@@ -1,0 +1,101 @@
+"""The example program: it trains, repeats its bits, and recording it changes none of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parent.parent / "examples/train_gpt.py"
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+SMALL = (
+    "--layers=2", "--dim=32", "--seq=32", "--steps=6", "--text-bytes=60000",
+    "--eval-every=2", "--eval-batches=2", "--checkpoint-every=3",
+)  # fmt: skip
+TWO_RANKS = (SCRIPTS / "torchrun", "--standalone", "--nproc-per-node=2", PROGRAM)
+
+
+def run(*command: str | Path) -> str:
+    """Standard output of a command that must succeed."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("LANESCOPE")}
+    done = subprocess.run(
+        [str(word) for word in command],
+        env={**clean, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What two ranks compute when nobody looks."""
+    file = tmp_path_factory.mktemp("plain") / "losses"
+    run(*TWO_RANKS, *SMALL, f"--losses={file}")
+    return file.read_text()
+
+
+def test_one_process_needs_no_launcher_and_leaves_no_checkpoints(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    said = run(
+        sys.executable, PROGRAM, *SMALL, "--workers=0", f"--checkpoints={kept}",
+        f"--losses={tmp_path / 'losses'}",
+    )  # fmt: skip
+    assert "held-out loss" in said
+    assert sorted(file.name for file in kept.iterdir()) == [
+        "step-00002-rank-0.pt",
+        "step-00005-rank-0.pt",
+    ]
+    steps = [line.split() for line in (tmp_path / "losses").read_text().splitlines()]
+    assert [(step, rank) for step, rank, _ in steps] == [(str(k), "0") for k in range(6)]
+
+
+def test_an_error_in_a_side_thread_ends_the_program(tmp_path: Path) -> None:
+    (tmp_path / "step-00002-rank-0.partial").mkdir()  # where the checkpoint thread wants a file
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *SMALL, f"--checkpoints={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    assert "step-00002-rank-0.partial" in done.stderr
+
+
+@pytest.mark.torchrun
+def test_losses_go_down_and_differ_between_ranks(losses: str) -> None:
+    rows = [line.split() for line in losses.splitlines()]
+    value = {(int(step), int(rank)): float.fromhex(loss) for step, rank, loss in rows}
+    assert len(value) == 12
+    assert value[5, 0] < value[0, 0]
+    assert value[0, 0] != value[0, 1]
+
+
+@pytest.mark.torchrun
+def test_a_slow_rank_changes_no_bit(losses: str, tmp_path: Path) -> None:
+    run(*TWO_RANKS, *SMALL, "--slow-rank=1", "--slow-ms=5", f"--losses={tmp_path / 'losses'}")
+    assert (tmp_path / "losses").read_text() == losses
+
+
+@pytest.mark.torchrun
+def test_recording_changes_no_bit_and_sees_every_kind_of_event(losses: str, tmp_path: Path) -> None:
+    record = (SCRIPTS / "lanescope", "record", "-o", tmp_path / "run", "--")
+    run(*record, *TWO_RANKS, *SMALL, f"--losses={tmp_path / 'losses'}")
+    assert (tmp_path / "losses").read_text() == losses
+
+    info = json.loads(run(SCRIPTS / "lanescope", "info", tmp_path / "run", "--json"))
+    assert info["world_size"] == 2
+    assert info["ranks"] == [0, 1]
+    assert info["steps"] == 6
+    assert info["threads"] >= 2 * 3, "per rank: training, evaluator, checkpoint"
+    assert info["complete"]
+    assert info["dropped"] == 0
+    assert {kind for kind, count in info["events"].items() if count == 0} == set()
