@@ -3,7 +3,7 @@
 A process writes into `RUN/journal/<pid>-<start>/`:
 
     process.json              who this is (rewritten atomically when something becomes known)
-    strings.bin               interned texts: u32 length, UTF-8 bytes, ...; the id is the position, from 1
+    strings.bin               interned texts: u32 length, UTF-8 bytes; id: position, from 1
     t00003-00001.lsj          thread of ordinal 3, second segment
 
 A segment is a header of 4096 bytes followed by records of 64 bytes, memory-mapped shared. What is
@@ -19,6 +19,7 @@ All record kinds share one layout (`RECORD`), with the meaning of each field giv
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import mmap
 import os
@@ -264,16 +265,32 @@ def map_segment(path: Path, size: int) -> mmap.mmap:
 class StringTable:
     """Interned texts of a process, readable after its death.
 
-    A text is on disk before its id is handed out. Ids start at 1; 0 is the empty text.
+    Ids start at 1; 0 is the empty text. Once `attach` gave it a folder, a text is on disk before
+    its id is handed out. A forked child attaches to a folder of its own and writes all texts so
+    far, so that ids which callers remember stay valid in it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self._ids: dict[str, int] = {"": 0}
         self._lock = threading.Lock()
-        self._file = os.open(
-            folder / STRINGS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        self._file: int | None = None
         self.failure: OSError | None = None
+
+    def attach(self, folder: Path) -> None:
+        """Keep the texts in `folder` from now on. Raises OSError."""
+        with self._lock:
+            self._file = os.open(
+                folder / STRINGS_FILE,
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+                0o644,
+            )
+            self._write(b"".join(_encoded(text) for text in self._ids if text))
+
+    def detach(self) -> None:
+        """Forget the folder, keep the ids (a forked child; locks of the parent are void there)."""
+        self._lock = threading.Lock()
+        self.close()
+        self.failure = None
 
     def intern(self, text: str) -> int:
         """The text's id; 0 when it could not be stored."""
@@ -286,22 +303,31 @@ class StringTable:
                 return found
             if self.failure is not None:
                 return 0
-            data = text.encode("utf-8", "replace")
-            data = struct.pack("<I", len(data)) + data
-            try:
-                written = os.write(self._file, data)
-                if written != len(data):
-                    raise OSError(28, "No space left on device")
-            except OSError as error:
-                self.failure = error
-                return 0
+            if self._file is not None:
+                try:
+                    self._write(_encoded(text))
+                except OSError as error:
+                    self.failure = error
+                    return 0
             found = len(self._ids)
             self._ids[text] = found
             return found
 
     def close(self) -> None:
         """Close the file; what was interned stays."""
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        if data and os.write(self._file, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _encoded(text: str) -> bytes:
+    data = text.encode("utf-8", "replace")
+    return struct.pack("<I", len(data)) + data
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,0 +1,1 @@
+"""Engines: what turns dispatched operators into journal records."""

@@ -1,0 +1,1 @@
+"""One file per thing observed. Each has `install(recorder)`, which returns how to undo it."""

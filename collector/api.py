@@ -1,0 +1,132 @@
+"""The in-code interface: begin and end a recording, and say what the program is doing."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import manifest
+from .kinds import PhaseKind
+from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_session: Session | None = None
+"""The recording of this process. A process has one dispatcher, hence one recording."""
+
+
+def active() -> Session | None:
+    """The recording that is on, if any."""
+    return _session
+
+
+def start(run: str | os.PathLike[str], **settings: Any) -> None:
+    """Record this process into the folder `run` until `stop`.
+
+    `settings` are the fields of `Options`: level, stacks, stack_depth, include, ... Where a
+    recording is on already (the program runs under `lanescope record`), that one goes on.
+    Raises ValueError for a setting that makes no sense.
+    """
+    global _session
+    if _session is not None:
+        return
+    options = Options(**settings)
+    from .session import Session  # loads torch
+
+    folder = Path(run).absolute()
+    session = Session(folder, options)
+    try:
+        manifest.create(folder, options, sys.argv, world_size=1)
+    except OSError as error:
+        session.recorder.warn(f"cannot write to {run} ({error.strerror}); nothing is recorded")
+        return
+    session.start()
+    _session = session
+    atexit.register(stop)
+
+
+def stop() -> None:
+    """End the recording that `start` began, and turn it into Parquet. Without one: nothing."""
+    global _session
+    session, _session = _session, None
+    if session is None:
+        return
+    atexit.unregister(stop)
+    session.stop()
+    if os.environ.get(SUPERVISOR_VARIABLE) is None:
+        from .launch import finish_apart
+
+        finish_apart(session.recorder)
+
+
+@contextlib.contextmanager
+def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
+    """Record what is inside the block; see `start`. Inside another recording: marks only."""
+    if _session is not None:
+        yield
+        return
+    start(run, **settings)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def start_from_environment() -> None:
+    """Record this process if LANESCOPE_RECORD says so; what cannot start says why, once."""
+    global _session
+    run = os.environ.get(RUN_VARIABLE)
+    if not run or _session is not None:
+        return
+    start(run, **vars(Options.from_environment()))
+
+
+def mark(name: str) -> None:
+    """An instant on the calling thread's lane."""
+    if (session := _session) is not None:
+        with session.recorder.guarded():
+            session.recorder.mark(name)
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """An interval on the calling thread's lane.
+
+    A name of one of the kinds (forward, backward, optimizer, data, evaluation) counts as that
+    kind: `phase("backward")` enters the overlap rate of backward.
+    """
+    session = _session
+    if session is None:
+        yield
+        return
+    recorder = session.recorder
+    kind = PhaseKind.__members__.get(name, PhaseKind.user)
+    depth: int | None = None
+    with recorder.guarded():
+        depth = recorder.begin_phase(name, PhaseKind.user if kind is PhaseKind.mark else kind)
+    try:
+        yield
+    finally:
+        if depth is not None:
+            with recorder.guarded():
+                recorder.end_phase(depth)
+
+
+def value(name: str, number: float) -> None:
+    """One number of a series, now, with the current step."""
+    if (session := _session) is not None:
+        with session.recorder.guarded():
+            session.recorder.value(name, float(number))
+
+
+def step() -> None:
+    """A training step ends here. From the first call on, only these calls end steps."""
+    if (session := _session) is not None and session.optimizers is not None:
+        with session.recorder.guarded():
+            session.optimizers.mark_step()

@@ -1,0 +1,101 @@
+"""`lanescope record`: the settings, once, for the command and for `-m lanescope.collector`."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import ENGINES, LEVELS, STACKS, Options, parse_duration, parse_steps
+
+
+def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that make up `Options`, and -o."""
+    for decorate in reversed(
+        (
+            click.option(
+                "-o", "--output", type=click.Path(path_type=Path), metavar="RUN",
+                help="Folder to record into.  [default: runs/<date>-<time>]",
+            ),
+            click.option(
+                "--level", type=click.Choice(LEVELS), default="access", show_default=True,
+                help="How much is recorded; each level holds the one before.",
+            ),
+            click.option(
+                "--steps", metavar="A:B", help="Record the training steps A to B-1 only."
+            ),
+            click.option(
+                "--min-duration", default="0ns", metavar="TIME", show_default=True,
+                help="Leave out ops shorter than this, as in 1ms; they are counted.",
+            ),
+            click.option(
+                "--stacks", type=click.Choice(STACKS), default="auto", show_default=True,
+                help="Where Python stacks are captured.",
+            ),
+            click.option(
+                "--stack-depth", type=click.IntRange(min=1), default=15, show_default=True,
+                metavar="FRAMES", help="Frames kept of a stack, innermost first.",
+            ),
+            click.option(
+                "--include", multiple=True, metavar="PATTERN",
+                help="Record ops of this name after all, as in 'aten::view*'.",
+            ),
+            click.option(
+                "--exclude", multiple=True, metavar="PATTERN", help="Leave out ops of this name."
+            ),
+            click.option(
+                "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
+                help="What observes the dispatcher.",
+            ),
+        )
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def options_from(settings: dict[str, Any]) -> Options:
+    """The settings as `Options`. Raises click.UsageError, exit status 2."""
+    try:
+        return Options(
+            level=settings["level"],
+            engine=settings["engine"],
+            stacks=settings["stacks"],
+            stack_depth=settings["stack_depth"],
+            min_duration_ns=parse_duration(settings["min_duration"]),
+            steps=parse_steps(settings["steps"]) if settings["steps"] else None,
+            include=settings["include"],
+            exclude=settings["exclude"],
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def default_run() -> Path:
+    """A new folder's name, by date and time."""
+    return Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@recording_settings
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def record(output: Path | None, command: tuple[str, ...], **settings: Any) -> None:
+    """Run COMMAND and record every Python process of it that uses torch.
+
+    \b
+    lanescope record -o runs/a -- torchrun --nproc-per-node 4 train.py --epochs 3
+
+    The exit status is that of COMMAND.
+    """
+    from .launch import LaunchError, run_recorded
+
+    run = output or default_run()
+    try:
+        status = run_recorded(run, options_from(settings), command)
+    except LaunchError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"lanescope: recorded {run}; see it with: lanescope view {run}", err=True)
+    sys.exit(status)

@@ -1,0 +1,336 @@
+"""Journal records -> Arrow tables of `schema`. Pure: reads a journal, writes nothing.
+
+The compactor uses it to make Parquet, and a reader to recover a run whose processes died before
+anyone could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .journal import NO_SEQUENCE, Kind
+from .journal_reader import DTYPE, ProcessLog, Records, ThreadLog
+from .kinds import OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
+from .schema import TABLES, Table
+
+CHUNK_RECORDS = 1_000_000
+"""Records decoded at a time: bounds memory, and is the size of a part file."""
+
+_EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
+_NULL_TEXT = 0
+
+
+@dataclass
+class Decoder:
+    """Turns one process's journal into tables.
+
+    `stack_ids` maps texts of stacks to the ids used so far in the rank; it grows.
+    """
+
+    log: ProcessLog
+    stack_ids: dict[str, int] = field(default_factory=dict)
+    _texts: NDArray[np.object_] = field(init=False)
+    _completions: dict[tuple[str, int], int] = field(init=False)
+    _modules: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
+    _threads: list[dict[str, Any]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._texts = np.array(self.log.texts, dtype=object)
+        self._completions = dict(self._find_completions())
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return int(self.log.process["pid"])
+
+    def is_empty(self) -> bool:
+        """Whether the process did nothing worth a lane (a launcher, a helper)."""
+        return not any(
+            np.isin(records["kind"], _EVENTS).any()
+            for thread in self.log.threads
+            for records in (*thread.records(), thread.open_events())
+        )
+
+    def thread_tables(self) -> Iterator[tuple[str, str, pa.Table]]:
+        """(thread id, table, rows): each table of each thread, in parts, sorted by start."""
+        for thread in self.log.threads:
+            identity = thread_id(self.pid, thread.ordinal)
+            name = ""
+            first, last = 2**63 - 1, 0
+            for records in _chunks(thread):
+                named = records[records["kind"] == Kind.THREAD]
+                if len(named):
+                    name = self._text(int(named[-1]["name"]))
+                times = records[records["kind"] != Kind.COLLECTIVE_END]
+                if len(times):
+                    first = min(first, int(times["start"].min()))
+                    last = max(last, int(np.maximum(times["start"], times["end"]).max()))
+                for table, rows in self._decode(records):
+                    yield identity, table, rows
+            self._threads.append(
+                {
+                    "thread": identity,
+                    "pid": self.pid,
+                    "native_id": thread.native_id,
+                    "name": name or f"thread {thread.ordinal}",
+                    "kind": ThreadKind(thread.kind).name,
+                    "start_ns": min(first, last),
+                    "end_ns": last,
+                }
+            )
+
+    def rank_tables(self) -> dict[str, pa.Table]:
+        """Threads, modules and stacks; complete once `thread_tables` was read to its end."""
+        stacks = [{"stack": i, "frames": _frames(t)} for t, i in self.stack_ids.items()]
+        modules = [
+            {"path": path, "class": kind, "parameters": count}
+            for path, (kind, count) in self._modules.items()
+        ]
+        rows = {"thread": self._threads, "module": modules, "stack": stacks}
+        return {n: pa.Table.from_pylist(r, TABLES[n].arrow()) for n, r in rows.items()}
+
+    @property
+    def dropped(self) -> int:
+        """Records that found no room, as the segments' headers count them."""
+        return sum(thread.dropped for thread in self.log.threads)
+
+    # one chunk -----------------------------------------------------------------------------
+
+    def _decode(self, records: Records) -> Iterator[tuple[str, pa.Table]]:
+        for module in records[records["kind"] == Kind.MODULE]:
+            path = self._text(int(module["name"]))
+            self._modules[path] = (self._text(int(module["aux"])), int(module["extra"]))
+        for kind, table, columns in (
+            (Kind.OP, "op", self._op),
+            (Kind.COLLECTIVE, "collective", self._collective),
+            (Kind.PHASE, "phase", self._phase),
+            (Kind.GRADIENT, "gradient", self._gradient),
+            (Kind.SYNC, "sync", self._sync),
+            (Kind.VALUE, "value", self._value),
+        ):
+            chosen = records[records["kind"] == kind]
+            if not len(chosen):
+                continue
+            # Parents before children: by start, and at the same start the outer one first.
+            order = np.lexsort((chosen["depth"], chosen["start"]))
+            rows = chosen[order]
+            yield table, _table(TABLES[table], columns(rows))
+
+    def _op(self, rows: Records) -> dict[str, Any]:
+        duration, unfinished = _durations(rows)
+        shapes, dtypes, devices = self._signature(rows["signature"])
+        return {
+            "start_ns": rows["start"],
+            "duration_ns": pa.array(duration, mask=unfinished),
+            "self_ns": pa.array(self_times(rows, duration), mask=unfinished),
+            "name": self._dictionary(rows["name"]),
+            "scope": _enum(rows["scope"], OpScope),
+            "depth": rows["depth"].astype(np.int16),
+            "step": rows["step"],
+            "phase": self._dictionary(rows["phase"]),
+            "module": self._dictionary(rows["module"]),
+            "sequence": pa.array(rows["sequence"], mask=rows["sequence"] == NO_SEQUENCE),
+            "shapes": shapes,
+            "dtypes": dtypes,
+            "device": devices,
+            "stack": self._stack(rows["stack"]),
+        }
+
+    def _collective(self, rows: Records) -> dict[str, Any]:
+        duration, unfinished = _durations(rows)
+        shapes, dtypes, _ = self._signature(rows["signature"])
+        group, size, peer = self._split(rows["aux"])
+        names = group.to_pylist()
+        ends = [
+            self._completions.get((name, int(sequence)))
+            for name, sequence in zip(names, rows["sequence"], strict=True)
+        ]
+        peers = [int(p) if p else None for p in peer.to_pylist()]
+        return {
+            "start_ns": rows["start"],
+            "duration_ns": pa.array(duration, mask=unfinished),
+            "complete_ns": pa.array(ends, pa.int64()),
+            "name": self._dictionary(rows["name"]),
+            "group": group,
+            "group_size": pa.array([int(s) if s else None for s in size.to_pylist()], pa.int32()),
+            "sequence": rows["sequence"],
+            "peer": pa.array(peers, pa.int32()),
+            "shapes": shapes,
+            "dtypes": dtypes,
+            "bytes": rows["extra"],
+            "asynchronous": pa.array(rows["scope"] == 1),
+            "step": rows["step"],
+            "phase": self._dictionary(rows["phase"]),
+            "module": self._dictionary(rows["module"]),
+            "stack": self._stack(rows["stack"]),
+        }
+
+    def _phase(self, rows: Records) -> dict[str, Any]:
+        duration, unfinished = _durations(rows)
+        return {
+            "start_ns": rows["start"],
+            "duration_ns": pa.array(duration, mask=unfinished),
+            "name": self._dictionary(rows["name"]),
+            "kind": _enum(rows["scope"], PhaseKind),
+            "depth": rows["depth"].astype(np.int16),
+            "step": rows["step"],
+            "module": self._dictionary(rows["module"]),
+        }
+
+    def _gradient(self, rows: Records) -> dict[str, Any]:
+        _, dtypes, devices = self._signature(rows["signature"])
+        norms = np.ascontiguousarray(rows["sequence"]).view("<f8")
+        return {
+            "time_ns": rows["start"],
+            "step": rows["step"],
+            "parameter": self._dictionary(rows["name"]),
+            "norm": pa.array(norms, mask=rows["scope"] == 1, from_pandas=False),
+            "numel": rows["extra"],
+            "dtype": dtypes,
+            "device": devices,
+            "optimizer": rows["aux"].astype(np.int32),
+        }
+
+    def _sync(self, rows: Records) -> dict[str, Any]:
+        duration, unfinished = _durations(rows)
+        peers = [thread_id(self.pid, int(a) - 1) if a else None for a in rows["aux"]]
+        return {
+            "start_ns": rows["start"],
+            "duration_ns": pa.array(duration, mask=unfinished),
+            "kind": _enum(rows["scope"], SyncKind),
+            "peer": pa.array(peers, pa.string()),
+            "step": rows["step"],
+            "stack": self._stack(rows["stack"]),
+        }
+
+    def _value(self, rows: Records) -> dict[str, Any]:
+        return {
+            "time_ns": rows["start"],
+            "name": self._dictionary(rows["name"]),
+            "value": np.ascontiguousarray(rows["sequence"]).view("<f8"),
+            "step": rows["step"],
+        }
+
+    # texts ---------------------------------------------------------------------------------
+
+    def _text(self, identity: int) -> str:
+        return self.log.texts[identity] if identity < len(self.log.texts) else ""
+
+    def _dictionary(self, ids: NDArray[np.uint32]) -> pa.DictionaryArray:
+        codes, present = _codes(ids, len(self._texts))
+        return _dictionary(codes, [self._texts[i] for i in present])
+
+    def _split(self, ids: NDArray[np.uint32]) -> tuple[pa.DictionaryArray, ...]:
+        """Three columns from texts of three parts, each with a dictionary of its own."""
+        codes, present = _codes(ids, len(self._texts))
+        parts = [[*self._texts[i].split("\t"), "", "", ""][:3] for i in present]
+        return tuple(_dictionary(codes, [p[column] for p in parts]) for column in range(3))
+
+    _signature = _split
+
+    def _stack(self, ids: NDArray[np.uint32]) -> pa.Array:
+        codes, present = _codes(ids, len(self._texts))
+        known = np.zeros(max(1, len(present)), np.int32)
+        for position, identity in enumerate(present):
+            if identity != _NULL_TEXT:
+                text = self._texts[identity]
+                known[position] = self.stack_ids.setdefault(text, len(self.stack_ids))
+        return pa.array(known[codes], mask=ids == _NULL_TEXT)
+
+    def _find_completions(self) -> Iterator[tuple[tuple[str, int], int]]:
+        for thread in self.log.threads:
+            for records in thread.records():
+                for end in records[records["kind"] == Kind.COLLECTIVE_END]:
+                    key = (self._text(int(end["aux"])), int(end["sequence"]))
+                    yield key, int(end["end"])
+
+
+def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Duration less that of direct children, ns. `rows` sorted by start, parents first.
+
+    The parent of a row of depth d is the last row of depth d-1 that starts no later, provided it
+    reaches as far; a row whose parent was filtered out takes from no one.
+    """
+    depths, starts = rows["depth"].astype(np.int64), rows["start"].astype(np.int64)
+    ends = starts + duration
+    result = duration.copy()
+    for depth in range(1, int(depths.max(initial=0)) + 1):
+        children = np.flatnonzero(depths == depth)
+        parents = np.flatnonzero(depths == depth - 1)
+        if not len(children) or not len(parents):
+            continue
+        position = np.searchsorted(starts[parents], starts[children], "right") - 1
+        parent = parents[np.maximum(position, 0)]
+        inside = (position >= 0) & (ends[parent] >= ends[children])
+        np.subtract.at(result, parent[inside], duration[children[inside]])
+    return result
+
+
+def _chunks(thread: ThreadLog) -> Iterator[Records]:
+    """Records in portions cut where no op is open, so that parents stay with their children."""
+    held: list[Records] = []
+    count = 0
+    for records in thread.records():
+        held.append(records)
+        count += len(records)
+        if count < CHUNK_RECORDS:
+            continue
+        whole = np.concatenate(held)
+        outermost = np.flatnonzero((whole["kind"] == Kind.OP) & (whole["depth"] == 0))
+        cut = int(outermost[-1]) + 1 if len(outermost) else len(whole)
+        yield whole[:cut]
+        held, count = [whole[cut:]], len(whole) - cut
+    held.append(thread.open_events())
+    yield np.concatenate(held) if held else np.empty(0, DTYPE)
+
+
+def _durations(rows: Records) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    unfinished = rows["end"] == 0
+    duration = np.where(unfinished, 0, rows["end"] - rows["start"]).astype(np.int64)
+    return duration, unfinished
+
+
+def _codes(ids: NDArray[np.uint32], count: int) -> tuple[NDArray[np.int32], list[int]]:
+    """Codes into the list of the ids present. An id past the table's end counts as empty."""
+    safe = np.where(ids < count, ids, 0)
+    present = np.zeros(count, bool)
+    present[safe] = True
+    code_of = np.cumsum(present, dtype=np.int32) - 1
+    return code_of[safe].astype(np.int32), np.flatnonzero(present).tolist()
+
+
+def _dictionary(codes: NDArray[np.int32], texts: list[str]) -> pa.DictionaryArray:
+    """A dictionary array; equal texts share an entry."""
+    entries: dict[str, int] = {}
+    merged = np.array([entries.setdefault(t, len(entries)) for t in texts], np.int32)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(merged[codes] if len(texts) else codes), pa.array(list(entries), pa.string())
+    )
+
+
+def _enum(values: NDArray[np.uint8], kind: Any) -> pa.DictionaryArray:
+    names = [member.name for member in kind]
+    codes = np.minimum(values, len(names) - 1).astype(np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
+
+
+def _table(table: Table, columns: dict[str, Any]) -> pa.Table:
+    schema = table.arrow()
+    arrays = [pa.array(columns[f.name]).cast(f.type) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _frames(text: str) -> list[dict[str, Any]]:
+    frames = []
+    for line in text.split("\n"):
+        file, number, function = [*line.split("\t"), "", ""][:3]
+        frames.append(
+            {"file": file, "line": int(number) if number.isdigit() else 0, "function": function}
+        )
+    return frames

@@ -1,0 +1,298 @@
+"""The engine that needs no compiler: a TorchDispatchMode in every thread.
+
+It sees what the dispatcher runs below autograd: leaf operators, also those of autograd nodes and of
+DDP's reducer. It does not see composite operators (they are decomposed by then), nor the exact
+bounds of an autograd node: a node's slice spans the ops that ran for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from .. import clock
+from ..filters import OpFilter
+from ..journal import NO_SEQUENCE, Kind
+from ..kinds import OpScope
+from ..recorder import Recorder, ThreadState
+from ..sources.collectives import NAMESPACES, Call, Collectives
+from ..sources.stacks import Stacks
+
+NAME = "portable"
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SCOPE_ENTER = "profiler::_record_function_enter"
+_SCOPE_EXIT = "profiler::_record_function_exit"
+_ACCUMULATE = 2**63
+"""Nodes that accumulate into a leaf carry the largest number, which ties to no forward op."""
+
+
+class Operator(NamedTuple):
+    """What is known of an operator after its first call."""
+
+    name: int
+    wanted: bool
+    collective: bool
+    enters_scope: bool
+    exits_scope: bool
+
+
+class Node:
+    """The autograd node whose ops are being seen on a thread."""
+
+    __slots__ = ("end", "identity", "name", "sequence", "start")
+
+    def __init__(self, identity: int, name: int, sequence: int, start: int) -> None:
+        self.identity = identity
+        self.name = name
+        self.sequence = sequence
+        self.start = start
+        self.end = start
+
+
+class PortableEngine:
+    """Records the ops of every thread that enters it."""
+
+    def __init__(self, recorder: Recorder, collectives: Collectives, stacks: Stacks | None) -> None:
+        options = recorder.options
+        self._recorder = recorder
+        self._collectives = collectives
+        self._stacks = stacks
+        self._filter = OpFilter(options.include, options.exclude)
+        self._minimum = options.min_duration_ns
+        self._operators: dict[Any, Operator] = {}
+        self._signatures: dict[tuple[Any, ...], int] = {}
+        self._main = self.enter()
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Record the calling thread's ops while inside."""
+        mode = _Mode(self)
+        # The mode's own __enter__ also sets process-wide flags that other threads would read.
+        _push_mode(mode)
+        try:
+            yield
+        finally:
+            _pop_mode()
+
+    def start(self) -> None:
+        """Record the calling thread (the main one) from here on."""
+        self._main.__enter__()
+
+    def stop(self) -> None:
+        """Record the calling thread no more."""
+        self._main.__exit__(None, None, None)
+
+    # per op --------------------------------------------------------------------------------
+
+    def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the operator as it is, and record that it ran."""
+        recorder = self._recorder
+        state = recorder.thread()
+        if state.busy or recorder.closed or not recorder.active:
+            return operator(*args, **kwargs)
+        call: Call | None = None
+        known: Operator | None = None
+        signature = NO_SEQUENCE
+        opened = -1
+        try:
+            known = self._operators.get(operator) or self._learn(operator)
+            self._follow_node(state)
+            if known.wanted:
+                signature = self._signature(args, kwargs)
+                if known.collective:
+                    call = self._collectives.begin(operator, args)
+                opened = state.open
+                state.open += 1
+                state.journal.push_open(
+                    opened, Kind.OP, OpScope.function, known.name, clock.now(), recorder.step,
+                    state.phase,
+                )  # fmt: skip
+        except Exception as error:
+            recorder.failed(error)
+        start = clock.now()
+        result: Any = None
+        try:
+            result = operator(*args, **kwargs)
+            return result
+        finally:
+            end = clock.now()
+            try:
+                if opened >= 0:
+                    state.open = opened
+                    state.journal.pop_open(opened)
+                if known is not None:
+                    self._record(state, known, signature, call, result, args, start, end)
+            except Exception as error:
+                recorder.failed(error)
+
+    def _record(
+        self,
+        state: ThreadState,
+        known: Operator,
+        signature: int,
+        call: Call | None,
+        result: Any,
+        args: tuple[Any, ...],
+        start: int,
+        end: int,
+    ) -> None:
+        recorder = self._recorder
+        if state.node is not None:
+            state.node.end = end
+        if known.enters_scope:
+            state.scopes.append((str(args[0]), start, state.depth))
+            state.depth += 1
+            return
+        if known.exits_scope:
+            self._leave_scope(state, end)
+            return
+        if not known.wanted:
+            recorder.coverage["filtered"] += 1
+            return
+        if end - start < self._minimum:
+            recorder.coverage["shorter_than_minimum"] += 1
+            return
+        if call is not None:
+            self._collectives.end(call, result, start, end)
+        in_node = state.node is not None
+        recorder.put(
+            state,
+            Kind.OP,
+            scope=OpScope.function,
+            depth=state.depth + in_node,
+            name=known.name,
+            start=start,
+            end=end,
+            sequence=state.node.sequence if in_node else self._forward_sequence(args),
+            signature=signature,
+            stack=self._stacks.capture() if self._stacks else 0,
+        )
+
+    # autograd ------------------------------------------------------------------------------
+
+    def flush_node(self) -> None:
+        """The calling thread's backward ended: so did its last node."""
+        state = self._recorder.thread()
+        node: Node | None = state.node
+        if node is None:
+            return
+        state.node = None
+        self._recorder.put(
+            state, Kind.OP, scope=OpScope.backward, depth=state.depth, name=node.name,
+            start=node.start, end=node.end, sequence=node.sequence,
+        )  # fmt: skip
+
+    def _follow_node(self, state: ThreadState) -> None:
+        node = torch._C._current_autograd_node()
+        current: Node | None = state.node
+        # No reference is kept: that would keep the graph's saved tensors alive.
+        identity = id(node)
+        if current is not None:
+            if node is not None and current.identity == identity:
+                return
+            self.flush_node()
+        if node is not None:
+            sequence = node._sequence_nr()
+            state.node = Node(
+                identity,
+                self._recorder.intern(node.name().rpartition("::")[2]),
+                sequence if sequence < _ACCUMULATE else NO_SEQUENCE,
+                clock.now(),
+            )
+
+    @staticmethod
+    def _forward_sequence(args: tuple[Any, ...]) -> int:
+        """Number of the node this op made: it is made just before the op is dispatched."""
+        if not torch.is_grad_enabled():
+            return NO_SEQUENCE
+        for argument in args:
+            if isinstance(argument, torch.Tensor):
+                needs = argument.requires_grad
+            elif isinstance(argument, (list, tuple)):
+                needs = any(isinstance(t, torch.Tensor) and t.requires_grad for t in argument)
+            else:
+                continue
+            if needs:
+                return torch._C._autograd._get_sequence_nr() - 1
+        return NO_SEQUENCE
+
+    # names and signatures ------------------------------------------------------------------
+
+    def _learn(self, operator: Any) -> Operator:
+        schema = getattr(operator, "_schema", None)
+        name = schema.name if schema is not None else f"higher_order::{operator.name()}"
+        enters, exits = name.startswith(_SCOPE_ENTER), name.startswith(_SCOPE_EXIT)
+        known = Operator(
+            name=self._recorder.intern(name),
+            wanted=self._filter.wanted(name),
+            collective=name.partition("::")[0] in NAMESPACES,
+            enters_scope=enters,
+            exits_scope=exits,
+        )
+        self._operators[operator] = known
+        return known
+
+    def _leave_scope(self, state: ThreadState, end: int) -> None:
+        if not state.scopes:
+            return
+        name, start, depth = state.scopes.pop()
+        state.depth = depth
+        self._recorder.put(
+            state, Kind.OP, scope=OpScope.user, depth=depth, name=self._recorder.intern(name),
+            start=start, end=end, sequence=NO_SEQUENCE,
+        )  # fmt: skip
+
+    def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        key: list[Any] = []
+        for argument in args:
+            if isinstance(argument, torch.Tensor):
+                key.append((argument.shape, argument.dtype, argument.device))
+            elif isinstance(argument, (list, tuple)):
+                key.extend(
+                    (t.shape, t.dtype, t.device) for t in argument if isinstance(t, torch.Tensor)
+                )
+        if not key:
+            device = kwargs.get("device")
+            return self._recorder.intern(f"\t\t{device}") if device is not None else 0
+        whole = tuple(key)
+        found = self._signatures.get(whole)
+        if found is None:
+            shapes = " ".join(str(list(shape)) for shape, _, _ in whole)
+            dtypes = " ".join(str(dtype).removeprefix("torch.") for _, dtype, _ in whole)
+            found = self._recorder.intern(f"{shapes}\t{dtypes}\t{whole[0][2]}")
+            self._signatures[whole] = found
+        return found
+
+
+class _Mode(TorchDispatchMode):
+    """One per thread: dispatch modes are thread-local. Holds no counter, because autograd's device
+    threads inherit it and then run it at the same time."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, engine: PortableEngine) -> None:
+        super().__init__()
+        self._engine = engine
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        # A mode that answers False makes torch.compile skip every frame, silently.
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        for kind in types:
+            if kind not in _PLAIN:
+                # A subclass (DTensor, ...) decomposes itself, and its parts come here again.
+                return NotImplemented
+        return self._engine.dispatch(func, args, kwargs or {})

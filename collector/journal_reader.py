@@ -1,0 +1,170 @@
+"""Reads journals: of processes that ended, and of those that died in the middle of a record."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .journal import (
+    FIELDS,
+    HEADER,
+    HEADER_BYTES,
+    LAST_SEGMENT_BYTES,
+    MAGIC,
+    OPEN_CAPACITY,
+    OPEN_DEPTH_OFFSET,
+    OPEN_OFFSET,
+    PROCESS_FILE,
+    RECORD_BYTES,
+    SEGMENT_SUFFIX,
+    STRINGS_FILE,
+    Kind,
+)
+
+DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
+Records = NDArray[np.void]
+
+_MAXIMUM_JSON = 1 << 20
+_LAST_KIND = max(Kind)
+
+
+class JournalError(Exception):
+    """A journal that cannot be read, in one sentence."""
+
+
+@dataclass(frozen=True)
+class ThreadLog:
+    """One thread's segments, oldest first."""
+
+    ordinal: int
+    native_id: int
+    kind: int
+    pid: int
+    dropped: int
+    segments: tuple[Path, ...]
+
+    def records(self) -> Iterator[Records]:
+        """The complete records of each segment, in the order in which they were stored."""
+        for path in self.segments:
+            yield read_records(path)
+
+    def open_events(self) -> Records:
+        """What had begun and not ended when the log ends, outermost first."""
+        with self.segments[-1].open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        (depth,) = struct.unpack_from("<I", header, OPEN_DEPTH_OFFSET)
+        count = min(int(depth), OPEN_CAPACITY)
+        found = np.frombuffer(header, DTYPE, count, OPEN_OFFSET)
+        return found[_whole(found)]
+
+
+@dataclass(frozen=True)
+class ProcessLog:
+    """One process's journal: who it was, its texts, its threads by ordinal."""
+
+    folder: Path
+    process: dict[str, Any]
+    texts: tuple[str, ...]  # by id; 0 is the empty text
+    threads: tuple[ThreadLog, ...]
+    damage: tuple[str, ...]  # sentences about segments that were left out
+
+
+def read_process(folder: Path) -> ProcessLog:
+    """Open one process's journal. Raises JournalError where it is not one."""
+    try:
+        with (folder / PROCESS_FILE).open("rb") as file:
+            process = json.loads(file.read(_MAXIMUM_JSON))
+    except (OSError, ValueError) as error:
+        raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
+    if not isinstance(process, dict):
+        raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
+    threads: dict[int, list[tuple[int, Path, tuple[Any, ...]]]] = {}
+    damage: list[str] = []
+    for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}")):
+        try:
+            header = _read_header(path)
+        except JournalError as error:
+            damage.append(str(error))
+            continue
+        threads.setdefault(header[4], []).append((header[5], path, header))
+    logs = []
+    for ordinal, segments in sorted(threads.items()):
+        segments.sort(key=lambda s: s[0])
+        last = segments[-1][2]
+        logs.append(
+            ThreadLog(
+                ordinal=ordinal,
+                native_id=last[8],
+                kind=last[6],
+                pid=last[7],
+                dropped=last[10],
+                segments=tuple(path for _, path, _ in segments),
+            )
+        )
+    return ProcessLog(folder, process, read_texts(folder), tuple(logs), tuple(damage))
+
+
+def read_texts(folder: Path) -> tuple[str, ...]:
+    """The interned texts by id. A text cut off at the end of the file is left out."""
+    texts = [""]
+    try:
+        data = (folder / STRINGS_FILE).read_bytes()
+    except OSError:
+        return tuple(texts)
+    offset = 0
+    while offset + 4 <= len(data):
+        (length,) = struct.unpack_from("<I", data, offset)
+        offset += 4
+        if offset + length > len(data):
+            break
+        texts.append(data[offset : offset + length].decode("utf-8", "replace"))
+        offset += length
+    return tuple(texts)
+
+
+def read_records(path: Path) -> Records:
+    """The complete records of a segment: those whose kind byte was stored."""
+    size = path.stat().st_size
+    count = max(0, size - HEADER_BYTES) // RECORD_BYTES
+    found = np.fromfile(path, DTYPE, count, offset=HEADER_BYTES)
+    return found[_whole(found)]
+
+
+def _whole(records: Records) -> NDArray[np.bool_]:
+    kinds = records["kind"]
+    whole: NDArray[np.bool_] = (kinds != Kind.NONE) & (kinds <= _LAST_KIND)
+    return whole
+
+
+def _read_header(path: Path) -> tuple[Any, ...]:
+    with path.open("rb") as file:
+        data = file.read(HEADER_BYTES)
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+        raise JournalError(f"{path}: is no journal segment (expected {MAGIC.decode()} first)")
+    header: tuple[Any, ...] = HEADER.unpack_from(data)
+    if header[1] != RECORD_BYTES or header[2] != HEADER_BYTES:
+        raise JournalError(
+            f"{path}: has records of {header[1]} bytes, this version reads {RECORD_BYTES}"
+        )
+    if path.stat().st_size > 2 * LAST_SEGMENT_BYTES:
+        raise JournalError(f"{path}: is larger than any segment")
+    return header
+
+
+__all__ = [
+    "DTYPE",
+    "JournalError",
+    "ProcessLog",
+    "Records",
+    "ThreadLog",
+    "read_process",
+    "read_records",
+    "read_texts",
+]

@@ -1,0 +1,122 @@
+"""Runs a command with recording on, and finishes the run when it is over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from . import manifest
+from .options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
+from .recorder import Recorder
+
+STARTUP_FOLDER = Path(__file__).parent / "startup"
+SETTLE_S = 5.0
+"""How long processes that outlive the command (data-loader workers) may take to end, seconds."""
+
+
+class LaunchError(Exception):
+    """The command cannot be recorded, in one sentence."""
+
+
+def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
+    """Run `command`, every Python process of it recorded into `run`; returns its exit status.
+
+    A command that a signal ended gives 128 + signal, as a shell does. Raises LaunchError.
+    """
+    prepare(run, options, command)
+    process = _start(command, environment_for(run, options))
+    with _signals_passed_to(process):
+        status = process.wait()
+    status = 128 - status if status < 0 else status
+    finish(run, exit_status=status)
+    return status
+
+
+def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
+    """Make the run's folder and manifest. Raises LaunchError where that cannot be."""
+    try:
+        if run.exists() and (not run.is_dir() or any(run.iterdir())):
+            raise LaunchError(
+                f"{run} is there already and is not empty; "
+                "choose another place with -o, or remove it first"
+            )
+        manifest.create(run, options, command, world_size=1)
+    except OSError as error:
+        raise LaunchError(
+            f"{run} cannot be written ({error.strerror}); choose another place with -o"
+        ) from error
+
+
+def environment_for(run: Path, options: Options) -> dict[str, str]:
+    """The environment that makes Python processes record themselves into `run`."""
+    environment = dict(os.environ)
+    environment[RUN_VARIABLE] = str(run.absolute())
+    environment[OPTIONS_VARIABLE] = options.to_environment()
+    environment[SUPERVISOR_VARIABLE] = str(os.getpid())
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP_FOLDER), *([path] if path else [])])
+    return environment
+
+
+def finish(run: Path, *, exit_status: int) -> None:
+    """Turn the journals into Parquet; what cannot be is said, and is recovered by the reader."""
+    from .compact import compact  # loads pyarrow
+
+    try:
+        compact(run, wait_s=SETTLE_S, exit_status=exit_status)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        sys.stderr.write(f"lanescope: {run} is not finished ({reason}); it opens as it is\n")
+
+
+def finish_apart(recorder: Recorder) -> None:
+    """Finish a run that no `lanescope record` watches over, in a process of low priority."""
+    if recorder.folder is None:
+        return
+    environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
+    command = [sys.executable, "-m", "lanescope.collector.compact", str(recorder.run)]
+    try:
+        subprocess.run(command, env=environment, check=False)
+    except OSError as error:
+        recorder.warn(f"{recorder.run} is not finished ({error}); it opens as it is")
+
+
+def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, env=environment)
+    except FileNotFoundError as error:
+        raise LaunchError(f"{command[0]}: no such command") from error
+    except OSError as error:
+        raise LaunchError(f"{command[0]} cannot be started ({error.strerror})") from error
+
+
+class _signals_passed_to:
+    """While inside, signals meant for the command reach it, and do not end this process.
+
+    A terminal sends SIGINT to the whole foreground group, the command included: it is only
+    ignored here. SIGTERM comes to this process alone and is passed on.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._pass_on)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._process.send_signal(number)

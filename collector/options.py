@@ -1,0 +1,107 @@
+"""How to record: every setting with its unit, and its way into child processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+RUN_VARIABLE = "LANESCOPE_RECORD"
+OPTIONS_VARIABLE = "LANESCOPE_OPTIONS"
+SUPERVISOR_VARIABLE = "LANESCOPE_SUPERVISOR"
+"""Set by `lanescope record`: the recorded processes leave the finishing to it."""
+
+LEVELS = ("timing", "access", "numerics")
+STACKS = ("auto", "none", "collectives", "all")
+ENGINES = ("auto", "native", "portable")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a recording. Raises ValueError, in one sentence, for what makes no sense."""
+
+    level: str = "access"
+    engine: str = "auto"
+    stacks: str = "auto"
+    stack_depth: int = 15  # frames
+    min_duration_ns: int = 0
+    steps: tuple[int, int] | None = None  # first, one past the last
+    include: tuple[str, ...] = ()  # patterns of op names, as in fnmatch
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("level", LEVELS), ("stacks", STACKS), ("engine", ENGINES)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        if self.stack_depth < 1:
+            raise ValueError(f"stack depth is {self.stack_depth}; it must be at least 1 frame")
+        if self.min_duration_ns < 0:
+            raise ValueError(f"minimum duration is {self.min_duration_ns} ns; it must not be < 0")
+        if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
+            raise ValueError(f"steps are {self.steps[0]}:{self.steps[1]}; A:B needs 0 <= A < B")
+
+    @property
+    def op_stacks(self) -> bool:
+        """Whether every op's Python stack is captured."""
+        return self.stacks == "all" or (self.stacks == "auto" and self.level == "numerics")
+
+    @property
+    def collective_stacks(self) -> bool:
+        """Whether collectives' and thread events' Python stacks are captured."""
+        return self.op_stacks or self.stacks == "collectives" or (
+            self.stacks == "auto" and self.level == "access"
+        )  # fmt: skip
+
+    def to_environment(self) -> str:
+        """The value of OPTIONS_VARIABLE."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
+        """The settings that a parent process passed on; the defaults where it passed none."""
+        text = environment.get(OPTIONS_VARIABLE)
+        if not text:
+            return cls()
+        try:
+            values = json.loads(text)
+            known = {f.name for f in fields(cls)}
+            unknown = sorted(set(values) - known)
+            if unknown:
+                raise ValueError(f"unknown settings {', '.join(unknown)}")
+            for name in ("steps", "include", "exclude"):
+                if isinstance(values.get(name), list):
+                    values[name] = tuple(values[name])
+            return cls(**values)
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{OPTIONS_VARIABLE} cannot be used: {error}") from error
+
+
+_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+def parse_duration(text: str) -> int:
+    """`1ms`, `250us`, `2s`, `40ns` as nanoseconds. Raises ValueError."""
+    for unit in ("ns", "us", "µs", "ms", "s"):
+        if text.endswith(unit):
+            number = text[: -len(unit)].strip()
+            try:
+                value = float(number) * _UNITS[unit]
+            except ValueError:
+                break
+            if 0 <= value < 2**62:
+                return round(value)
+            break
+    raise ValueError(f"{text!r} is no duration; write a number with ns, us, ms or s, as in 1ms")
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """`10:20` as (10, 20): steps 10 to 19. `:20` begins at 0. Raises ValueError."""
+    first, colon, last = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return (int(first or 0), int(last) if last else 2**31 - 1)
+    except ValueError:
+        raise ValueError(f"{text!r} is no step window; write A:B, as in 10:20") from None

@@ -1,0 +1,114 @@
+"""Wires recorder, engine and sources together; the only place that knows all of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from . import clock
+from .engines.portable import NAME as PORTABLE
+from .engines.portable import PortableEngine
+from .options import Options
+from .recorder import Recorder
+from .sources import autograd, data, memory, modules, optimizers, threads
+from .sources.collectives import Collectives
+from .sources.gradients import Gradients
+from .sources.stacks import Stacks
+
+
+class Session:
+    """The recording of this process, from `start` to `stop`."""
+
+    def __init__(self, run: Path, options: Options) -> None:
+        self.recorder = Recorder(run, options)
+        self.recorder.engine = PORTABLE
+        self.recorder.describe(**_process(options))
+        already = threading.active_count() - 1
+        if already:
+            self.recorder.coverage["threads_started_before"] = already
+        self._undo: list[Callable[[], None]] = []
+        self._gradients: Gradients | None = None
+        self.optimizers: optimizers.Optimizers | None = None
+
+    def start(self) -> None:
+        """Install everything. What fails is left out and said once; the program goes on."""
+        recorder, options = self.recorder, self.recorder.options
+        stacks = Stacks(recorder.intern, options.stack_depth)
+        for_collectives = stacks if options.collective_stacks else None
+        collectives = Collectives(recorder, for_collectives)
+        engine = PortableEngine(recorder, collectives, stacks if options.op_stacks else None)
+
+        names, undo = modules.install(recorder)
+        self._undo.append(undo)
+        self._gradients = Gradients(recorder, names)
+        self.optimizers, undo = optimizers.install(recorder, self._gradients.record)
+        self._undo.append(undo)
+        recorder.on_step = memory.sample
+        self._undo.append(autograd.install(recorder, engine.flush_node))
+        self._undo.append(data.install(recorder))
+        self._undo.append(threads.install(recorder, for_collectives, engine.enter))
+        engine.start()
+        self._undo.append(engine.stop)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def stop(self) -> None:
+        """Remove every hook and close the journal. Safe to call twice."""
+        recorder = self.recorder
+        if recorder.closed:
+            return
+        for undo in reversed(self._undo):
+            try:
+                undo()
+            except Exception as error:
+                recorder.failed(error)
+        self._undo.clear()
+        try:
+            if self._gradients is not None and recorder.folder is not None:
+                self._gradients.drain(wait=True)
+        except Exception as error:
+            recorder.failed(error)
+        recorder.close()
+
+    def _after_fork(self) -> None:
+        recorder = self.recorder
+        if recorder.closed:
+            return
+        try:
+            recorder.after_fork(
+                pid=os.getpid(), parent_pid=os.getppid(), role="child", closed=False,
+                start_ns=clock.now(), end_ns=0,
+            )  # fmt: skip
+        except Exception as error:
+            recorder.failed(error)
+
+
+def _process(options: Options) -> dict[str, object]:
+    """What process.json says from the start."""
+    environment = os.environ
+    return {
+        "rank": int(environment.get("RANK", "0")),
+        "world_size": int(environment.get("WORLD_SIZE", "1")),
+        "pid": os.getpid(),
+        "parent_pid": os.getppid(),
+        "role": "child" if multiprocessing.parent_process() else "rank",
+        "host": socket.gethostname(),
+        "engine": PORTABLE,
+        "start_ns": clock.now(),
+        "end_ns": 0,
+        "closed": False,
+        "argv": sys.argv or [""],
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "modules_root": "",
+        "clock_identity": clock.clock_identity(),
+        "wall_minus_monotonic_ns": clock.wall_minus_monotonic_ns(),
+        "level": options.level,
+    }

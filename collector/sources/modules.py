@@ -1,0 +1,188 @@
+"""Module paths and forward phases, from torch's global module hooks.
+
+Paths are those of `named_modules()` of the outermost module, with wrappers (DDP, compile, ...)
+taken out, so that a run with them compares to one without. The first outermost model gives its
+paths bare; further models carry their class in front, with a number where it repeats.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+
+from ..journal import Kind
+from ..kinds import PhaseKind
+from ..recorder import Recorder
+
+WRAPPED = {
+    "AveragedModel": "module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+"""Wrapper class -> the attribute that holds what it wraps."""
+
+
+class Modules:
+    """Keeps each thread's stack of modules, and names modules and parameters."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self._prefixes: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._models: list[str] = []  # classes of the models seen, in order
+        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+    def enter(self, module: torch.nn.Module, args: Any) -> None:
+        """Global forward pre-hook."""
+        # Dynamo folds this to a constant: the hook vanishes from compiled code.
+        if torch.compiler.is_compiling():
+            return
+        recorder = self._recorder
+        try:
+            state = recorder.thread()
+            path = self._paths.get(module)
+            if path is None:
+                path = self._name(module, inside=bool(state.modules))
+            # A recomputation in backward (checkpointing) is part of backward.
+            if not state.modules and state.phase_kind != PhaseKind.backward:
+                if torch.is_grad_enabled():
+                    state.forward = recorder.begin_phase("forward", PhaseKind.forward)
+                else:
+                    state.forward = recorder.begin_phase("evaluation", PhaseKind.evaluation)
+            state.modules.append(path)
+            state.module = path
+        except Exception as error:
+            recorder.failed(error)
+
+    def leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Global forward hook, also called when the forward raised."""
+        if torch.compiler.is_compiling():
+            return
+        recorder = self._recorder
+        try:
+            state = recorder.thread()
+            modules = state.modules
+            if not modules:
+                return  # recording began inside this module
+            modules.pop()
+            state.module = modules[-1] if modules else 0
+            if not modules and state.forward is not None:
+                recorder.end_phase(state.forward)
+                state.forward = None
+        except Exception as error:
+            recorder.failed(error)
+
+    def parameter_name(self, parameter: torch.Tensor) -> str | None:
+        """The parameter's name in the outermost module it was found in; None: never seen."""
+        found = self._parameters.get(id(parameter))
+        if found is None or found[0]() is not parameter:
+            return None
+        return found[1]
+
+    def refresh(self) -> None:
+        """Name parameters anew: some may have been replaced or added since."""
+        for root, prefix in list(self._prefixes.items()):
+            self._name_tree(root, prefix)
+
+    def _name(self, module: torch.nn.Module, *, inside: bool) -> int:
+        recorder = self._recorder
+        if inside:  # made after its root was named: its class is all that can be known
+            return self._put(module, type(module).__name__)
+        prefix = self._prefix(module)
+        self._prefixes[module] = prefix
+        self._name_tree(module, prefix)
+        if not recorder.process.get("modules_root"):
+            recorder.describe(modules_root=type(unwrap(module)).__qualname__)
+        return self._paths[module]
+
+    def _prefix(self, root: torch.nn.Module) -> str:
+        model = unwrap(root)
+        if not model._modules:  # a loss or an activation called on its own is no model
+            return ""
+        name = type(model).__name__
+        first, same = not self._models, self._models.count(name)
+        self._models.append(name)
+        if first:
+            return ""
+        return f"{name}#{same + 1}." if same else f"{name}."
+
+    def _name_tree(self, root: torch.nn.Module, prefix: str) -> None:
+        top = prefix.rstrip(".") or type(unwrap(root)).__name__
+        for path, module in clean_paths(root):
+            if module not in self._paths:
+                self._put(module, prefix + path if path else top)
+            for name, parameter in module._parameters.items():
+                if parameter is not None and self.parameter_name(parameter) is None:
+                    full = f"{prefix}{path}.{name}" if path else prefix + name
+                    self._parameters[id(parameter)] = (weakref.ref(parameter), full)
+
+    def _put(self, module: torch.nn.Module, path: str) -> int:
+        recorder = self._recorder
+        text = recorder.intern(path)
+        self._paths[module] = text
+        kind = type(module)
+        recorder.put(
+            recorder.thread(),
+            Kind.MODULE,
+            name=text,
+            aux=recorder.intern(f"{kind.__module__}.{kind.__qualname__}"),
+            extra=sum(_elements(p) for p in module._parameters.values()),
+        )
+        return text
+
+
+def unwrap(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside wrappers."""
+    while (key := WRAPPED.get(type(module).__name__)) and key in module._modules:
+        inner = module._modules[key]
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+def clean_paths(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """(path, module) for the tree below `root`, wrappers taking no part in the path."""
+    seen: set[int] = set()
+    pending: list[tuple[str, torch.nn.Module]] = [("", root)]
+    while pending:
+        path, module = pending.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        wrapped = WRAPPED.get(type(module).__name__)
+        for name, child in reversed(module._modules.items()):
+            if child is None:
+                continue
+            pending.append((path if name == wrapped else f"{path}.{name}" if path else name, child))
+
+
+def _elements(parameter: torch.Tensor | None) -> int:
+    if parameter is None or isinstance(parameter, torch.nn.UninitializedParameter):
+        return 0
+    return parameter.numel()
+
+
+def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
+    """Hook all modules of the process; returns the names and how to undo it."""
+    modules = Modules(recorder)
+    handles = (
+        nn_module.register_module_forward_pre_hook(modules.enter),
+        nn_module.register_module_forward_hook(modules.leave, always_call=True),
+    )
+
+    def uninstall() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return modules, uninstall

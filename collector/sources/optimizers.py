@@ -1,0 +1,81 @@
+"""Optimizer phases and training steps, from torch's global optimizer hooks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ..kinds import PhaseKind
+from ..recorder import Recorder
+
+
+class Optimizers:
+    """Tells steps apart: one ends when the first optimizer that ever stepped has stepped again.
+
+    A program with several optimizers (a GAN) so counts each round once. `mark_step` makes the
+    program's own boundaries the only ones.
+    """
+
+    def __init__(self, recorder: Recorder, before: Callable[[Optimizer, int], None]) -> None:
+        self._recorder = recorder
+        self._before = before
+        self._ordinals: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._explicit = False
+
+    def mark_step(self) -> None:
+        """The program says that a step ends here."""
+        self._explicit = True
+        self._recorder.next_step()
+
+    def begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Global step pre-hook."""
+        recorder = self._recorder
+        try:
+            ordinal = self._ordinals.setdefault(optimizer, len(self._ordinals))
+            left_open = self._open.pop(optimizer, None)
+            if left_open is not None:  # its last step raised, so no post-hook came
+                recorder.end_phase(left_open)
+            if recorder.active:
+                self._before(optimizer, ordinal)
+            name = f"{type(optimizer).__name__}.step"
+            self._open[optimizer] = recorder.begin_phase(name, PhaseKind.optimizer)
+        except Exception as error:
+            recorder.failed(error)
+
+    def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Global step post-hook."""
+        recorder = self._recorder
+        try:
+            depth = self._open.pop(optimizer, None)
+            if depth is None:
+                return
+            recorder.end_phase(depth)
+            if not self._explicit and self._ordinals.get(optimizer) == 0:
+                recorder.next_step()
+        except Exception as error:
+            recorder.failed(error)
+
+
+def install(
+    recorder: Recorder, before: Callable[[Optimizer, int], None]
+) -> tuple[Optimizers, Callable[[], None]]:
+    """Hook all optimizers; `before(optimizer, ordinal)` runs just before each step."""
+    optimizers = Optimizers(recorder, before)
+    handles = (
+        register_optimizer_step_pre_hook(optimizers.begin),
+        register_optimizer_step_post_hook(optimizers.end),
+    )
+
+    def uninstall() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return optimizers, uninstall

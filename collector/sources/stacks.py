@@ -1,0 +1,63 @@
+"""Python stacks: the frames of the program, without those of torch, Python and the recorder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+
+CACHE_LIMIT = 100_000
+"""Distinct stacks remembered; past it the cache starts anew, so that memory stays bounded."""
+
+
+class Stacks:
+    """Captures the calling thread's stack as a text id; 0 where no frame of the program is on it.
+
+    A frame is a line `file TAB line TAB function`, innermost first, at most `depth` of them.
+    """
+
+    def __init__(self, intern: Callable[[str], int], depth: int) -> None:
+        self._intern = intern
+        self._depth = depth
+        self._library: dict[str, bool] = {}
+        self._seen: dict[tuple[tuple[CodeType, int], ...], int] = {}
+        own = Path(__file__).resolve().parents[1]
+        torch_file = getattr(sys.modules.get("torch"), "__file__", None)
+        # Installed packages lie below the standard library's folder, but belong to the program.
+        self._inside = tuple(
+            str(folder) + os.sep
+            for folder in (own, torch_file and Path(torch_file).parent)
+            if folder
+        )
+        self._standard = sysconfig.get_path("stdlib") + os.sep
+        self._packages = tuple({sysconfig.get_path(p) + os.sep for p in ("purelib", "platlib")})
+
+    def capture(self) -> int:
+        """Id of the caller's stack."""
+        frame: FrameType | None = sys._getframe(1)
+        frames: list[tuple[CodeType, int]] = []
+        library = self._library
+        while frame is not None and len(frames) < self._depth:
+            code = frame.f_code
+            skipped = library.get(code.co_filename)
+            if skipped is None:
+                skipped = library[code.co_filename] = self._is_library(code.co_filename)
+            if not skipped:
+                frames.append((code, frame.f_lineno))
+            frame = frame.f_back
+        key = tuple(frames)
+        found = self._seen.get(key)
+        if found is None:
+            if len(self._seen) >= CACHE_LIMIT:
+                self._seen.clear()
+            text = "\n".join(f"{code.co_filename}\t{line}\t{code.co_name}" for code, line in frames)
+            found = self._seen[key] = self._intern(text)
+        return found
+
+    def _is_library(self, file: str) -> bool:
+        if file.startswith(("<frozen", *self._inside)):
+            return True
+        return file.startswith(self._standard) and not file.startswith(self._packages)

@@ -1,0 +1,133 @@
+"""Threads: their start, begin, end and join, and the way for an engine into each new one."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+from .. import clock
+from ..kinds import SyncKind
+from ..recorder import Recorder
+from .stacks import Stacks
+
+
+class Threads:
+    """Wraps `threading.Thread` and `_thread.start_new_thread`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        stacks: Stacks | None,
+        inside: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._recorder = recorder
+        self._stacks = stacks
+        self._inside = inside
+        self._ordinals: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int]] = (
+            weakref.WeakKeyDictionary()
+        )  # thread -> its ordinal, its parent's
+
+    def started(self, thread: threading.Thread) -> None:
+        """The calling thread is about to start `thread`."""
+        recorder = self._recorder
+        ordinal = recorder.reserve_thread()
+        self._ordinals[thread] = (ordinal, recorder.thread().ordinal)
+        instant = clock.now()
+        recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
+
+    def joined(self, thread: threading.Thread, start: int) -> None:
+        """The calling thread waited for `thread` since `start`; it has ended."""
+        known = self._ordinals.get(thread)
+        if known is not None and not thread.is_alive():
+            self._recorder.sync(SyncKind.thread_join, start, clock.now(), known[0], self._stack())
+
+    @contextlib.contextmanager
+    def running(self, thread: threading.Thread | None) -> Iterator[None]:
+        """Around everything a started thread does."""
+        recorder = self._recorder
+        inside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        try:
+            ordinal, parent = self._ordinals.get(thread, (None, None)) if thread else (None, None)
+            recorder.enter_thread(ordinal)
+            instant = clock.now()
+            recorder.sync(SyncKind.thread_begin, instant, instant, parent)
+            inside = self._inside()
+        except Exception as error:
+            recorder.failed(error)
+        try:
+            with inside:
+                yield
+        finally:
+            try:
+                instant = clock.now()
+                recorder.sync(SyncKind.thread_end, instant, instant)
+                recorder.leave_thread()
+            except Exception as error:
+                recorder.failed(error)
+
+    def _stack(self) -> int:
+        return self._stacks.capture() if self._stacks else 0
+
+
+def install(
+    recorder: Recorder,
+    stacks: Stacks | None,
+    inside: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Callable[[], None]:
+    """Record thread events; `inside` is entered in every thread that starts from now on."""
+    threads = Threads(recorder, stacks, inside)
+    thread_class: Any = threading.Thread
+    start, join = thread_class.start, thread_class.join
+    bootstrap, start_raw = thread_class._bootstrap_inner, _thread.start_new_thread
+
+    @wraps(start)
+    def recorded_start(self: threading.Thread) -> None:
+        try:
+            threads.started(self)
+        except Exception as error:
+            recorder.failed(error)
+        start(self)
+
+    @wraps(join)
+    def recorded_join(self: threading.Thread, timeout: float | None = None) -> None:
+        begun = clock.now()
+        join(self, timeout)
+        try:
+            threads.joined(self, begun)
+        except Exception as error:
+            recorder.failed(error)
+
+    @wraps(bootstrap)
+    def recorded_bootstrap(self: threading.Thread) -> None:
+        with threads.running(self):
+            bootstrap(self)
+
+    @wraps(start_raw)
+    def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            with threads.running(None):
+                return function(*arguments, **keywords)
+
+        return start_raw(run, *args)
+
+    # threading keeps the original start_new_thread under a name of its own, so that a
+    # threading.Thread passes through `running` once.
+    patches = (
+        (thread_class, "start", start, recorded_start),
+        (thread_class, "join", join, recorded_join),
+        (thread_class, "_bootstrap_inner", bootstrap, recorded_bootstrap),
+        (_thread, "start_new_thread", start_raw, recorded_start_raw),
+    )
+    for owner, name, _, replacement in patches:
+        setattr(owner, name, replacement)
+
+    def uninstall() -> None:
+        for owner, name, original, _ in patches:
+            setattr(owner, name, original)
+
+    return uninstall
