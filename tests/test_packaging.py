@@ -174,6 +174,15 @@ def test_console_script_runs(installed: Environment) -> None:
         assert command in text
 
 
+def test_records_a_program_that_knows_nothing_of_it(installed: Environment, tmp_path: Path) -> None:
+    program = "import torch; print((torch.ones(3) + 1).sum().item())"
+    command = (installed.scripts / "lanescope", "record", "-o", tmp_path / "run", "--")
+    said = run(*command, installed.scripts / "python", "-c", program, cwd=installed.folder)
+    assert said.split() == ["6.0"]
+    ops = list(tmp_path.glob("run/rank=00000/thread=*/op-00000.parquet"))
+    assert len(ops) == 1
+
+
 def test_an_idle_interpreter_stays_light(installed: Environment) -> None:
     """Being installed must cost other programs nothing: no recorder, no torch at start-up."""
     code = "import sys; print([m for m in sys.modules if m.split('.')[0] in ('torch', 'pyarrow')])"
