@@ -23,6 +23,7 @@ CHUNK_RECORDS = 1_000_000
 """Records decoded at a time: bounds memory, and is the size of a part file."""
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
+_TIMED = (*_EVENTS, Kind.SYNC)
 _NULL_TEXT = 0
 
 
@@ -67,12 +68,14 @@ class Decoder:
                 named = records[records["kind"] == Kind.THREAD]
                 if len(named):
                     name = self._text(int(named[-1]["name"]))
-                times = records[records["kind"] != Kind.COLLECTIVE_END]
+                times = records[np.isin(records["kind"], _TIMED)]
                 if len(times):
                     first = min(first, int(times["start"].min()))
                     last = max(last, int(np.maximum(times["start"], times["end"]).max()))
                 for table, rows in self._decode(records):
                     yield identity, table, rows
+            if not last:  # a backend's thread that only reported completions
+                continue
             self._threads.append(
                 {
                     "thread": identity,
@@ -80,7 +83,7 @@ class Decoder:
                     "native_id": thread.native_id,
                     "name": name or f"thread {thread.ordinal}",
                     "kind": ThreadKind(thread.kind).name,
-                    "start_ns": min(first, last),
+                    "start_ns": first,
                     "end_ns": last,
                 }
             )

@@ -71,6 +71,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._ordinals = itertools.count()
         self._journals: dict[int, ThreadJournal] = {}
+        self._native: dict[int, ThreadState] = {}  # by the operating system's thread id
         self.start_ns = clock.now()
 
     # threads and texts ---------------------------------------------------------------------
@@ -91,17 +92,27 @@ class Recorder:
         """An ordinal for a thread that is about to start."""
         return next(self._ordinals)
 
-    def enter_thread(self, ordinal: int | None = None) -> ThreadState:
-        """Begin the calling thread's journal, under an ordinal reserved for it or the next."""
+    def enter_thread(
+        self, ordinal: int | None = None, thread: threading.Thread | None = None
+    ) -> ThreadState:
+        """Begin the calling thread's journal, under an ordinal reserved for it or the next.
+
+        `thread` is given where Python does not know yet which one is running.
+        """
         started = clock.now()
         native_id = threading.get_native_id()
         # current_thread() would leave a dummy in threading.enumerate(), where programs see it.
-        thread = threading._active.get(threading.get_ident())
+        thread = thread or threading._active.get(threading.get_ident())
         if native_id == os.getpid():
             name, kind = "main", ThreadKind.main
         elif thread is not None:
             name, kind = thread.name, ThreadKind.python
         else:
+            # Python forgets such a thread, and what is local to it, after each of its calls.
+            known = self._native.get(native_id)
+            if known is not None:
+                self.local.state = known
+                return known
             name, kind = _system_thread_name(native_id), ThreadKind.native
         with self._lock:
             folder = self._open_folder()
@@ -114,6 +125,8 @@ class Recorder:
         self._journals[ordinal] = journal
         state = ThreadState(journal)
         self.local.state = state
+        if kind is ThreadKind.native:
+            self._native[native_id] = state
         self.put(state, Kind.THREAD, name=self.intern(name), start=started, end=started)
         self._check_journal(journal)
         return state

@@ -53,7 +53,7 @@ class Threads:
         inside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         try:
             ordinal, parent = self._ordinals.get(thread, (None, None)) if thread else (None, None)
-            recorder.enter_thread(ordinal)
+            recorder.enter_thread(ordinal, thread)
             instant = clock.now()
             recorder.sync(SyncKind.thread_begin, instant, instant, parent)
             inside = self._inside()
