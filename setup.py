@@ -1,0 +1,25 @@
+"""Adds the start-up file to the wheel; everything else is in pyproject.toml.
+
+`lanescope_start.pth` lies beside the packages in site-packages. It makes LANESCOPE_RECORD=RUN
+record any Python process, however it was started, and does nothing while that is not set.
+"""
+
+import shutil
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+START_FILE = "lanescope_start.pth"
+
+
+class BuildWithStartFile(build_py):
+    """Puts the start-up file at the root of the wheel, of an editable one too."""
+
+    def run(self) -> None:
+        """Build, then copy the file beside the packages."""
+        super().run()
+        root = self.get_finalized_command("install").install_lib if self.editable_mode else None
+        shutil.copy(START_FILE, root or self.build_lib)
+
+
+setup(cmdclass={"build_py": BuildWithStartFile})
