@@ -102,7 +102,7 @@ class Recorder:
         started = clock.now()
         native_id = threading.get_native_id()
         # current_thread() would leave a dummy in threading.enumerate(), where programs see it.
-        thread = thread or threading._active.get(threading.get_ident())
+        thread = thread or vars(threading)["_active"].get(threading.get_ident())
         if native_id == os.getpid():
             name, kind = "main", ThreadKind.main
         elif thread is not None:

@@ -269,14 +269,14 @@ class PortableEngine:
         return found
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One per thread: dispatch modes are thread-local. Holds no counter, because autograd's device
     threads inherit it and then run it at the same time."""
 
     supports_higher_order_operators = True
 
     def __init__(self, engine: PortableEngine) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._engine = engine
 
     @classmethod

@@ -184,7 +184,8 @@ def plan_for(operator: Any) -> Plan | None:
 
 def _group(argument: Any) -> tuple[str, int]:
     if isinstance(argument, str):
-        group = dist.distributed_c10d._resolve_process_group(argument)
+        resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
+        group = resolve(argument)
     elif isinstance(argument, torch.ScriptObject):
         group = dist.ProcessGroup.unbox(argument)
     else:

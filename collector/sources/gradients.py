@@ -93,7 +93,8 @@ class Gradients:
         if device.type == "cuda":
             host = torch.empty_like(norms, device="cpu", pin_memory=True)
             host.copy_(norms, non_blocking=True)
-            event = torch.cuda.Event()
+            make_event: Any = torch.cuda.Event
+            event = make_event()
             event.record()
             self._pending.append((event, host, rows))
         else:
