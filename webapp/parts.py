@@ -59,7 +59,6 @@ class Survey:
     damage: dict[int, str] = field(default_factory=dict)  # rank -> what is wrong, first found
     bytes: int = 0
     ignored: int = 0  # files of no kind this version knows
-    unlisted: list[Part] = field(default_factory=list)  # on disk, not in the manifest
 
 
 def survey(root: Path, manifest: schema.Manifest) -> Survey:
@@ -77,53 +76,35 @@ def survey(root: Path, manifest: schema.Manifest) -> Survey:
             continue
         rank, thread, table = kind
         try:
-            size = _size(root, path, expected["bytes"])
+            size = _size(root / path, path)
+            if size < expected["bytes"] or (size > expected["bytes"] and manifest["complete"]):
+                word = "truncated" if size < expected["bytes"] else "changed"
+                raise _Damage(f"{path} is {word}: {size} bytes, expected {expected['bytes']}")
             rows = _checked_rows(root / path, table, path)
-            if rows != expected["rows"]:
+            # A recorder that died, or is at work, may have replaced a table by a longer one before
+            # the manifest says so.
+            grown = not manifest["complete"] and size > expected["bytes"]
+            if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
         except _Damage as damage:
             found.damage.setdefault(rank, str(damage))
             continue
         found.bytes += size
         found.parts.append(Part(table, rank, thread, rows, size, root / path))
-    if not manifest["complete"]:
-        _add_unlisted(root, manifest, found)
     return found
-
-
-def _add_unlisted(root: Path, manifest: schema.Manifest, found: Survey) -> None:
-    """Files that a recorder wrote before it died, too late to be listed. Whole ones count."""
-    for file in sorted(root.glob("rank=*/*.parquet")) + sorted(root.glob("rank=*/*/*.parquet")):
-        path = file.relative_to(root).as_posix()
-        kind = file_parts(path)
-        if kind is None or path in manifest["files"] or kind[0] >= manifest["world_size"]:
-            continue
-        rank, thread, table = kind
-        try:
-            size = file.stat().st_size
-            part = Part(table, rank, thread, _checked_rows(file, table, path), size, file)
-        except (_Damage, OSError):
-            continue  # being written, or torn by the death: its journal still has the rows
-        found.bytes += size
-        found.parts.append(part)
-        found.unlisted.append(part)
 
 
 class _Damage(Exception):
     """What is wrong with one file, as the end of a sentence."""
 
 
-def _size(root: Path, path: str, expected: int) -> int:
+def _size(file: Path, path: str) -> int:
     try:
-        size = os.stat(root / path).st_size
+        return file.stat().st_size
     except FileNotFoundError:
         raise _Damage(f"{path} is missing") from None
     except OSError as error:
         raise _Damage(f"{path} cannot be read ({error.strerror})") from None
-    if size != expected:
-        word = "truncated: it has" if size < expected else "changed: it has"
-        raise _Damage(f"{path} is {word} {size} bytes, expected {expected}")
-    return size
 
 
 def _checked_rows(file: Path, table: str, path: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,16 +66,19 @@ class Run:
     @property
     def coverage(self) -> dict[str, int]:
         """What was dropped, filtered or not seen: reason -> count, summed over processes."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for process in self.manifest["processes"]:
-            for reason, count in process["coverage"].items():
-                total[reason] = total.get(reason, 0) + count
-        return total
+            total.update(process["coverage"])
+        return dict(total)
 
     @property
     def dropped(self) -> int:
-        """Events that were seen and could not be kept: the coverage reasons named `dropped...`."""
-        return sum(n for reason, n in self.coverage.items() if reason.startswith("dropped"))
+        """Events that were seen and could not be kept, of all ranks."""
+        return sum(_dropped(process) for process in self.manifest["processes"])
+
+    def dropped_of(self, rank: int) -> int:
+        """Events of one rank that were seen and could not be kept."""
+        return sum(_dropped(p) for p in self.manifest["processes"] if p["rank"] == rank)
 
     @property
     def clock_calibrated(self) -> bool:
@@ -87,6 +91,12 @@ class Run:
     def clock_uncertainty_ns(self) -> int:
         """Largest remaining error of any process's place on the axis, half-width."""
         return max((p["clock"]["uncertainty_ns"] for p in self.manifest["processes"]), default=0)
+
+    def counts_of(self, rank: int) -> dict[str, int]:
+        """Rows per table of one rank."""
+        self._present(rank)
+        parts = self._rows.parts
+        return {name: sum(p.rows for p in parts.get((name, rank), ())) for name in schema.TABLES}
 
     def process(self, rank: int, pid: int) -> schema.Process | None:
         """The manifest's entry of a process; None where it died before it was listed."""
@@ -196,6 +206,11 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         size_bytes=sum(part.bytes for part in used),
         _rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
     )
+
+
+def _dropped(process: schema.Process) -> int:
+    coverage = process["coverage"]
+    return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
 
 
 def _etag(raw: bytes, found: Survey, used: list[Part]) -> str:

@@ -1,0 +1,246 @@
+"""Do two runs compute the same, and where is the first difference?
+
+Compared are gradient norms, by rank, step and parameter, and how often each op ran, by rank,
+thread name, step and op name. Ranks, steps and names are matched as they are; what has no partner
+is counted, never guessed at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from lanescope.webapp.analysis.frames import json_number, to_frame
+from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.run import Run
+
+Mode = Literal["bitwise", "tolerance", "simple"]
+Verdict = Literal["identical", "within_tolerance", "diverged"]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+RELATIVE = {
+    "float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3,
+    "complex128": 1e-7, "complex64": 1.3e-6,
+}  # fmt: skip
+"""Relative tolerance per dtype of mode tolerance: the defaults of torch.testing.assert_close."""
+
+COARSEST = max(RELATIVE.values())  # for a dtype not listed: the 8-bit floats are coarser than all
+
+SIMPLE = 1e-4
+"""Absolute tolerance of mode simple."""
+
+TABLE_COLUMNS = (
+    "kind", "rank", "thread", "step", "name", "base", "run", "difference", "state",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side. `diff --json` prints `to_json`; `table` has one row per pair."""
+
+    mode: Mode
+    verdict: Verdict
+    compared: int  # gradient norms and op calls that both runs have
+    only_in_base: int
+    only_in_run: int
+    first: dict[str, Any] | None  # the first norm that differs
+    table: pd.DataFrame = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `diff --json` prints."""
+        return {
+            "verdict": self.verdict,
+            "compared": self.compared,
+            "only_in_base": self.only_in_base,
+            "only_in_run": self.only_in_run,
+            "first": self.first,
+        }
+
+
+def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
+    """The table of `compare`: all that was compared, one row per gradient norm and op count.
+
+    kind ("gradient" or "op"), rank, thread (its name), step, name (parameter or op), base and run
+    (norm or number of calls; NaN on a side that has none), difference (run - base), state
+    ("identical", "within_tolerance", "different", "only_in_base", "only_in_run"; for an op these
+    two mean more calls on that side). Gradients first, each kind by step, rank and order of
+    recording.
+    """
+    return compare(base, run, mode).table
+
+
+def compare(base: Run, run: Run, mode: Mode = "bitwise") -> Comparison:
+    """Compares two runs.
+
+    Norms are the same in mode bitwise where their bits are equal (a NaN equals itself, 0.0 is not
+    -0.0), in mode tolerance where
+        |base - run| <= RELATIVE[dtype] * max(|base|, |run|)
+    with the coarser of the two dtypes, in mode simple where |base - run| <= 1e-4; NaN equals NaN
+    in the latter two. No gradient on one side and one on the other is a difference in all modes.
+
+    The verdict is "diverged" where a norm differs, "within_tolerance" where none does but not all
+    have equal bits, "identical" otherwise. Calls of ops that only one side made are counted in
+    `only_in_base` and `only_in_run` and leave the verdict alone: a logging thread that comes round
+    once more does not make two trainings differ. Only where the runs have no norm in common do
+    they decide: other numbers of calls, or nothing in common at all, is "diverged" then.
+    """
+    if mode not in MODES:
+        raise RunError(f"no mode {mode!r}, expected one of {', '.join(MODES)}")
+    norms = _norms(base, run, mode)
+    calls = _calls(base, run)
+    matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())
+    shared = calls[["base", "run"]].fillna(0)
+    excess = (shared["run"] - shared["base"]).astype("int64")
+    compared = matched + int(shared.min(axis=1).sum())
+    only_in_base = int((norms["state"] == "only_in_base").sum() - excess.clip(upper=0).sum())
+    only_in_run = int((norms["state"] == "only_in_run").sum() + excess.clip(lower=0).sum())
+
+    states = set(norms["state"])
+    if "different" in states or compared == 0:
+        verdict: Verdict = "diverged"
+    elif matched == 0 and only_in_base + only_in_run:
+        verdict = "diverged"
+    else:
+        verdict = "within_tolerance" if "within_tolerance" in states else "identical"
+    wanted = "different" if "different" in states else "within_tolerance"
+    return Comparison(
+        mode=mode,
+        verdict=verdict,
+        compared=compared,
+        only_in_base=only_in_base,
+        only_in_run=only_in_run,
+        first=_first(norms[norms["state"] == wanted], run),
+        table=pd.concat([norms, calls], ignore_index=True)[list(TABLE_COLUMNS)],
+    )
+
+
+def _norms(base: Run, run: Run, mode: Mode) -> pd.DataFrame:
+    keys = ["rank", "step", "parameter", "optimizer", "again"]
+    sides = []
+    for one in (base, run):
+        frame = gradients(one)
+        names = {(t.rank, t.thread): t.name for t in one.threads}
+        frame["thread_name"] = [
+            names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
+        ]
+        # A parameter may pass an optimizer twice within a step (an explicit step boundary).
+        frame["again"] = frame.groupby(keys[:-1]).cumcount()
+        frame["order"] = np.arange(len(frame))
+        sides.append(frame)
+    both = sides[0].merge(sides[1], on=keys, how="outer", suffixes=("_base", "_run"))
+    both["order"] = both["order_run"].fillna(both["order_base"])
+    both = both.sort_values(["step", "rank", "order"], kind="stable", ignore_index=True)
+    here, there = both["order_run"].notna(), both["order_base"].notna()
+    low = both["norm_base"].to_numpy(np.float64)
+    high = both["norm_run"].to_numpy(np.float64)
+    gone = both[["missing_base", "missing_run"]].fillna(False).to_numpy(bool)
+    state = _states(low, high, gone, _tolerances(both), mode)
+    state[~here.to_numpy()] = "only_in_base"
+    state[~there.to_numpy()] = "only_in_run"
+    thread = both["thread_name_run"].where(here, both["thread_name_base"])
+    return pd.DataFrame(
+        {
+            "kind": "gradient", "rank": both["rank"], "thread": thread, "step": both["step"],
+            "name": both["parameter"], "base": low, "run": high, "difference": high - low,
+            "state": state, "thread_id": both["thread_run"], "dtype_base": both["dtype_base"],
+            "dtype_run": both["dtype_run"], "missing_base": gone[:, 0], "missing_run": gone[:, 1],
+        }
+    )  # fmt: skip
+
+
+def _tolerances(both: pd.DataFrame) -> npt.NDArray[np.float64]:
+    sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
+    low, high = (side.to_numpy(np.float64) for side in sides)
+    coarser: npt.NDArray[np.float64] = np.maximum(low, high)
+    return coarser
+
+
+def _states(
+    base: npt.NDArray[np.float64],
+    run: npt.NDArray[np.float64],
+    gone: npt.NDArray[np.bool_],
+    relative: npt.NDArray[np.float64],
+    mode: Mode,
+) -> npt.NDArray[np.object_]:
+    """State of each pair of norms; `gone` says, per side, that there was no gradient."""
+    neither, both = gone.all(axis=1), ~gone.any(axis=1)
+    same = neither | (both & (base.view(np.int64) == run.view(np.int64)))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(run - base)
+        if mode == "tolerance":
+            close = apart <= relative * np.maximum(np.abs(base), np.abs(run))
+        elif mode == "simple":
+            close = apart <= SIMPLE
+        else:
+            close = np.zeros(len(base), np.bool_)
+    if mode != "bitwise":
+        # Infinity times a tolerance is infinity: it must not be close to every number.
+        close = close & np.isfinite(base) & np.isfinite(run)
+        close |= (np.isnan(base) & np.isnan(run)) | (base == run)
+    state = np.full(len(base), "different", np.object_)
+    state[close & both] = "within_tolerance"
+    state[same] = "identical"
+    return state
+
+
+def _calls(base: Run, run: Run) -> pd.DataFrame:
+    keys = ["step", "rank", "thread", "name"]
+    both = _counted(base).merge(_counted(run), on=keys, how="outer", suffixes=("_base", "_run"))
+    both = both.sort_values(keys, kind="stable", ignore_index=True)
+    low, high = both["calls_base"], both["calls_run"]
+    apart = high.fillna(0) - low.fillna(0)
+    state = np.where(apart == 0, "identical", np.where(apart > 0, "only_in_run", "only_in_base"))
+    return pd.DataFrame(
+        {
+            "kind": "op", "rank": both["rank"], "thread": both["thread"], "step": both["step"],
+            "name": both["name"], "base": low.astype("float64"), "run": high.astype("float64"),
+            "difference": apart.astype("float64"), "state": state,
+        }
+    )  # fmt: skip
+
+
+def _counted(run: Run) -> pd.DataFrame:
+    """Calls per step, rank, thread name and op name. Threads of one name are counted as one."""
+    names = {(t.rank, t.thread): t.name for t in run.threads}
+    rows = run.events("op", columns=["rank", "thread", "step", "name"])
+    counted = rows.group_by(["rank", "thread", "step", "name"]).aggregate([([], "count_all")])
+    frame = to_frame(counted)
+    frame["thread"] = [
+        names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
+    ]
+    keys = ["step", "rank", "thread", "name"]
+    return frame.groupby(keys, as_index=False)["count_all"].sum().rename(
+        columns={"count_all": "calls"}
+    )  # fmt: skip
+
+
+def _first(differing: pd.DataFrame, run: Run) -> dict[str, Any] | None:
+    if differing.empty:
+        return None
+    row = differing.iloc[0]
+    parameter = str(row["name"])
+    sides = {
+        side: {
+            "norm": None if row[f"missing_{side}"] else json_number(float(row[side])),
+            "dtype": str(row[f"dtype_{side}"]),
+        }
+        for side in ("base", "run")
+    }
+    return {
+        "rank": int(row["rank"]),
+        "thread": str(row["thread_id"]),
+        "step": int(row["step"]),
+        "phase": "backward",
+        "op": "gradient",
+        "parameter": parameter,
+        "module": parameter.rpartition(".")[0],
+        "where": None,
+        **sides,
+        "origin": None,
+    }

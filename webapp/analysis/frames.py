@@ -1,0 +1,34 @@
+"""From Arrow to pandas and JSON, the same way for every analysis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """A data frame with plain texts instead of categories, whose codes differ between runs."""
+    for position, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = table.column(position).cast(field.type.value_type)
+            table = table.set_column(position, field.name, plain)
+    return table.to_pandas()
+
+
+def json_number(value: float | None) -> float | str | None:
+    """A number as JSON may hold it: NaN and the infinities, which it may not, become texts."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as JSON objects."""
+    rows: list[dict[str, Any]] = frame.astype("object").to_dict("records")
+    return [
+        {str(k): json_number(v) if isinstance(v, float) else v for k, v in row.items()}
+        for row in rows
+    ]

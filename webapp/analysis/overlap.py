@@ -1,0 +1,134 @@
+"""Are two threads in the same phase at the same time, and for how long?
+
+Threads of one rank are looked at together, over the whole run. Threads of different ranks are in
+different processes and share no autograd graph, so their overlap is the normal case and says
+nothing; it is not counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.intervals import Intervals, at_least
+from lanescope.webapp.run import Run
+
+COLUMNS: Mapping[str, str] = {
+    "rank": "int64",
+    "a": "str",
+    "b": "str",
+    "name_a": "str",
+    "name_b": "str",
+    "a_ns": "int64",
+    "b_ns": "int64",
+    "overlap_ns": "int64",
+    "rate": "float64",
+}
+
+
+@dataclass(frozen=True)
+class Region:
+    """A maximal interval in which two or more threads of a rank are in the phase at once."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    threads: tuple[str, ...]  # those in the phase at any instant of it
+
+
+def phase_lanes(
+    run: Run, rank: int, phase: str = "backward", window: tuple[int, int] | None = None
+) -> dict[str, Intervals]:
+    """Per thread of a rank, the time it spends in a phase; threads that never do are left out.
+
+    `phase` is one of schema.PhaseKind; a phase that had not ended lasts to the end of the run.
+    `window` = (t0, t1), ns from the start of the run, cuts the intervals to [t0, t1).
+    """
+    kinds = [kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark]
+    if phase not in kinds:
+        raise RunError(f"no phase {phase!r}, expected one of {', '.join(kinds)}")
+    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
+    rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), phase))
+    start = rows["start_ns"]
+    end = pc.add(start, rows["duration_ns"]).fill_null(run.duration_ns)
+    codes = pc.dictionary_encode(rows["thread"].cast(pa.string())).combine_chunks()
+    lanes: dict[str, Intervals] = {}
+    low, high, code = start.to_numpy(), end.to_numpy(), codes.indices.to_numpy()
+    for position, thread in enumerate(codes.dictionary.to_pylist()):
+        mine = code == position
+        lane = Intervals.of(low[mine], high[mine])
+        lane = lane if window is None else lane.clip(*window)
+        if len(lane):
+            lanes[thread] = lane
+    return lanes
+
+
+def overlap(
+    run: Run, phase: str = "backward", window: tuple[int, int] | None = None
+) -> pd.DataFrame:
+    """Overlap per pair of threads of a rank in a phase, highest rate first.
+
+    With A and B the unions of the phase's intervals on the two threads,
+        rate = |A & B| / min(|A|, |B|)
+    so 1 means that the one with less of the phase is never in it alone. One row per pair of
+    threads that enter the phase at all (in the window, see `phase_lanes`): rank, a, b (thread
+    ids), name_a, name_b, a_ns = |A|, b_ns = |B|, overlap_ns = |A & B| (ns), rate (0..1).
+    """
+    names = {(thread.rank, thread.thread): thread.name for thread in run.threads}
+    rows = []
+    for rank in run.ranks:
+        lanes = phase_lanes(run, rank, phase, window)
+        for (a, left), (b, right) in itertools.combinations(lanes.items(), 2):
+            shared = left.intersection(right).total
+            rate = shared / min(left.total, right.total)
+            name_a, name_b = names[rank, a], names[rank, b]
+            rows.append((rank, a, b, name_a, name_b, left.total, right.total, shared, rate))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
+    return frame.sort_values("rate", ascending=False, kind="stable", ignore_index=True)
+
+
+def overlap_rate(
+    run: Run, phase: str = "backward", window: tuple[int, int] | None = None
+) -> float | None:
+    """Overlap rate of the run: time with two or more threads in the phase / time with one or more.
+
+    The times are taken per rank, over the threads of that rank, and summed over ranks. None where
+    no thread is ever in the phase. This is the metric `thread_overlap_rate`.
+    """
+    several = one = 0
+    for rank in run.ranks:
+        lanes = list(phase_lanes(run, rank, phase, window).values())
+        several += at_least(lanes, 2).total
+        one += at_least(lanes, 1).total
+    return several / one if one else None
+
+
+def overlap_regions(
+    run: Run, phase: str = "backward", window: tuple[int, int] | None = None
+) -> list[Region]:
+    """Where two or more threads of a rank are in the phase at once, longest first."""
+    found = []
+    for rank in run.ranks:
+        lanes = phase_lanes(run, rank, phase, window)
+        regions = at_least(list(lanes.values()), 2)
+        inside = {thread: _meets(lane, regions) for thread, lane in lanes.items()}
+        for i in range(len(regions)):
+            threads = tuple(thread for thread in lanes if inside[thread][i])
+            found.append(Region(rank, int(regions.start[i]), int(regions.end[i]), threads))
+    return sorted(found, key=lambda r: (r.start_ns - r.end_ns, r.start_ns, r.rank))
+
+
+def _meets(lane: Intervals, regions: Intervals) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """For each region, whether the lane has an instant in it."""
+    begun = np.searchsorted(lane.start, regions.end, side="left")
+    over = np.searchsorted(lane.end, regions.start, side="right")
+    meets: np.ndarray[tuple[int], np.dtype[np.bool_]] = begun > over
+    return meets

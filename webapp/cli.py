@@ -1,0 +1,73 @@
+"""The `lanescope` command. A sub-command is imported when it is called, not before."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import click
+
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.units import printable
+
+# name -> where it is, and its line in the help (so that `--help` imports none of them)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "record": ("lanescope.collector.cli:record", "Run a command and record it."),
+    "view": ("lanescope.webapp.commands.view:view", "Show a run in the browser."),
+    "info": ("lanescope.webapp.commands.info:info", "Say what a run holds."),
+    "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
+    "diff": ("lanescope.webapp.commands.diff:diff", "Compare two runs."),
+}
+
+
+class Refusal(click.ClickException):
+    """Input that cannot be read: its sentence on standard error, exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        """Prints the sentence."""
+        click.echo(f"lanescope: {printable(self.format_message())}", file=file, err=file is None)
+
+
+class Commands(click.Group):
+    """A group that knows its commands by entry point and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands that are installed."""
+        return [name for name, (entry, _) in COMMANDS.items() if _exists(entry)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports one command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; what cannot be read becomes one sentence and status 2."""
+        try:
+            return super().invoke(ctx)
+        except RunError as error:
+            raise Refusal(str(error)) from None
+
+
+def _exists(entry: str) -> bool:
+    return importlib.util.find_spec(entry.partition(":")[0]) is not None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="lanescope", message="%(package)s %(version)s")
+def main() -> None:
+    """Record PyTorch runs and look at them: all ranks and threads on one time axis.
+
+    Exit status: 0 fine, 1 the answer is no, 2 wrong usage or unreadable input.
+    """

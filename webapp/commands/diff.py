@@ -1,0 +1,94 @@
+"""`lanescope diff`: do two runs compute the same?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.diff import MODES, Comparison, Mode, compare
+from lanescope.webapp.run import open_run
+
+SHOWN = 10
+"""Rows of a table that people get to see; the JSON and the Python interface have all."""
+
+_WORDS = {
+    "identical": ("identical", "green"),
+    "within_tolerance": ("within tolerance", "yellow"),
+    "diverged": ("diverged", "red"),
+}
+
+
+@click.command()
+@click.argument("base", metavar="RUN0")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default="bitwise",
+    show_default=True,
+    help="bitwise: equal bits; tolerance: relative, by dtype; simple: 1e-4 absolute.",
+)
+@click.pass_context
+def diff(ctx: click.Context, base: str, run: str, as_json: bool, mode: Mode) -> None:
+    """Compare RUN with RUN0: gradient norms by step and parameter, calls of each op by step.
+
+    Exit status 1 where they diverged.
+    """  # fmt: skip
+    result = compare(open_run(base), open_run(run), mode)
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+    else:
+        show(result, Console(highlight=False, soft_wrap=True))
+    ctx.exit(1 if result.verdict == "diverged" else 0)
+
+
+def show(result: Comparison, console: Console) -> None:
+    """Prints the verdict, the first difference, the norms that differ and the op counts."""
+    word, style = _WORDS[result.verdict]
+    console.print(Text.assemble((word, f"bold {style}"), f"  (mode {result.mode})"))
+    console.print(
+        Text(
+            f"  compared {units.count(result.compared)}, only in base "
+            f"{units.count(result.only_in_base)}, only in run {units.count(result.only_in_run)}"
+        )
+    )
+    if result.first is not None:
+        console.print(Text(f"  first difference: {_place(result.first)}"))
+    table = result.table
+    differs = table["state"] != "identical"
+    _rows(table[(table["kind"] == "gradient") & differs], "gradient norms", console)
+    _rows(table[(table["kind"] == "op") & differs], "calls of ops", console)
+
+
+def _place(first: dict[str, Any]) -> str:
+    return units.printable(
+        f"step {first['step']}, rank {first['rank']}, gradient of {first['parameter']}: "
+        f"{first['base']['norm']} became {first['run']['norm']}"
+    )
+
+
+def _rows(rows: Any, title: str, console: Console) -> None:
+    if rows.empty:
+        return
+    console.print()
+    table = Table(box=None, header_style="bold", title=title, title_justify="left")
+    for name in ("step", "rank", "thread", "name", "base", "run", "state"):
+        table.add_column(name, justify="left" if name in ("thread", "name", "state") else "right")
+    for row in rows.head(SHOWN).itertuples():
+        texts = (str(row.step), str(row.rank), row.thread, row.name, _number(row.base),
+                 _number(row.run), row.state.replace("_", " "))  # fmt: skip
+        table.add_row(*(Text(units.printable(text)) for text in texts))
+    console.print(table)
+    if len(rows) > SHOWN:
+        console.print(Text(f"  and {units.count(len(rows) - SHOWN)} more"))
+
+
+def _number(value: float) -> str:
+    return "-" if value != value else f"{value:.9g}"

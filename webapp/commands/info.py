@@ -1,0 +1,95 @@
+"""`lanescope info`: what a run holds, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lanescope.webapp import units
+from lanescope.webapp.run import Run, open_run
+
+EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(run: str, as_json: bool) -> None:
+    """Say what RUN holds: ranks, threads, steps, events, size, what was dropped."""
+    opened = open_run(run)
+    if as_json:
+        click.echo(json.dumps(summary(opened)))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        show(opened, console)
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The object that `info --json` prints."""
+    return {
+        "format": run.manifest["format"],
+        "run": run.title,
+        "world_size": run.world_size,
+        "ranks": list(run.ranks),
+        "threads": len(run.threads),
+        "steps": max(len(run.steps(rank)) for rank in run.ranks),
+        "duration_ns": run.duration_ns,
+        "events": {table: run.counts[table] for table in EVENTS},
+        "dropped": run.dropped,
+        "complete": run.complete,
+        "clock": {
+            "calibrated": run.clock_calibrated,
+            "uncertainty_ns": run.clock_uncertainty_ns,
+        },
+        "engine": ", ".join(sorted({p["engine"] for p in run.manifest["processes"]})),
+        "size_bytes": run.size_bytes,
+        "missing_ranks": list(run.missing_ranks),
+        "warnings": list(run.warnings),
+    }
+
+
+def show(run: Run, console: Console) -> None:
+    """Prints the run as a table with a line per rank."""
+    about = summary(run)
+    console.print(Text(units.printable(run.title), style="bold"))
+    command = units.printable(" ".join(run.manifest["command"]))
+    facts = [
+        ("command", command or "-"),
+        ("length", f"{units.duration(run.duration_ns)}, {about['steps']} steps"),
+        ("engine", f"{units.printable(about['engine'])}, level {run.manifest['level']}"),
+        ("on disk", units.size(run.size_bytes)),
+        ("clock", _clock(run)),
+    ]
+    for name, value in facts:
+        console.print(Text(f"  {name:<9}{value}"))
+    table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1))
+    for name in ("rank", "threads", "steps", *EVENTS, "dropped"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for rank in run.ranks:
+        counts = run.counts_of(rank)
+        numbers = [
+            sum(thread.rank == rank for thread in run.threads),
+            len(run.steps(rank)),
+            *(counts[name] for name in EVENTS),
+            run.dropped_of(rank),
+        ]
+        table.add_row(str(rank), *(units.count(number) for number in numbers))
+    if len(run.ranks) > 1:
+        numbers = [len(run.threads), about["steps"], *about["events"].values(), run.dropped]
+        table.add_section()
+        table.add_row("all", *(units.count(number) for number in numbers), style="bold")
+    console.print(table)
+    for warning in run.warnings:
+        console.print(Text(f"  ! {units.printable(warning)}", style="yellow"))
+
+
+def _clock(run: Run) -> str:
+    if len({process["clock"]["host"] for process in run.manifest["processes"]}) <= 1:
+        return "one host, exact"
+    word = "calibrated" if run.clock_calibrated else "not calibrated"
+    return f"{word}, within {units.duration(run.clock_uncertainty_ns)}"

@@ -1,0 +1,92 @@
+"""`lanescope view`: serves the page of a run on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+import webbrowser
+from typing import Any, NoReturn
+
+import click
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from lanescope.webapp import units
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.run import open_run
+
+
+class Quiet(WSGIRequestHandler):
+    """Handles requests without a line for each: a page asks for hundreds of tiles."""
+
+    protocol_version = "HTTP/1.1"  # keeps connections: a new one per tile doubles its time
+
+    def log_request(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@click.command()
+@click.argument("run")
+@click.option("--baseline", metavar="RUN0", help="A run to compare with.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to bind.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8050,
+    show_default=True,
+    help="Port to bind; 0 takes a free one.",
+)
+@click.option("--no-browser", is_flag=True, help="Do not open a browser.")
+def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool) -> None:
+    """Show RUN in the browser. The first line printed is the address, alone."""  # fmt: skip
+    address = loopback(host)
+    opened = open_run(run)
+    base = open_run(baseline) if baseline else None
+    for warning in opened.warnings:
+        click.echo(f"lanescope: {units.printable(warning)}", err=True)
+
+    from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
+
+    app = make_app(opened, base)
+    try:
+        # Bound here, not by werkzeug: that one prints and exits where the port is taken.
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, port), family=family)
+    except OSError as error:
+        raise RunError(
+            f"port {port} of {host} cannot be bound ({error.strerror}); choose another with "
+            "--port, or 0 for a free one"
+        ) from None
+    with listener:
+        bound = listener.getsockname()[1]
+        server = make_server(
+            address, bound, app.server, threaded=True, request_handler=Quiet, fd=listener.fileno()
+        )
+        signal.signal(signal.SIGTERM, _stop)
+        shown = f"[{address}]" if ":" in address else address
+        url = f"http://{shown}:{bound}/"
+        click.echo(url)
+        if not no_browser:
+            webbrowser.open(url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+
+
+def loopback(host: str) -> str:
+    """The address of a loopback host; refuses any other, which would show the run to others."""
+    name = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    try:
+        if ipaddress.ip_address(name).is_loopback:
+            return name
+    except ValueError:
+        pass
+    raise RunError(
+        f"--host {host} is not a loopback address, expected 127.0.0.1, ::1 or localhost; to look "
+        "from another machine forward the port: ssh -L 8050:127.0.0.1:8050 THIS-MACHINE"
+    )
+
+
+def _stop(*_: object) -> NoReturn:
+    raise SystemExit(0)

@@ -1,0 +1,43 @@
+"""Numbers with their units, for people: 3-4 significant digits, unit chosen by size."""
+
+from __future__ import annotations
+
+THIN = "\N{THIN SPACE}"
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def duration(ns: float) -> str:
+    """`1.24 s` for 1_240_000_000 ns; the unit is the largest that leaves one digit in front."""
+    return _scaled(ns, _TIMES)
+
+
+def size(count: float) -> str:
+    """`14.9 MB` for 14_863_295 bytes; powers of ten, as storage is sold and Parquet reported."""
+    return _scaled(count, _SIZES)
+
+
+def count(number: int) -> str:
+    """`2 000 000` with thin spaces between thousands."""
+    return f"{number:,}".replace(",", THIN)
+
+
+def share(rate: float | None) -> str:
+    """`4.20 %` for 0.042; a dash for what was not measured."""
+    return "-" if rate is None else f"{rate * 100:.3g} %"
+
+
+def printable(text: str) -> str:
+    """Untrusted text on one line: control characters, which could steer a terminal, become dots."""
+    return "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in text)
+
+
+def _scaled(number: float, units: tuple[tuple[float, str], ...]) -> str:
+    factor, unit = next((u for u in units if abs(number) >= u[0]), units[-1])
+    value = number / factor
+    if factor == 1.0:
+        return f"{value:.0f} {unit}"
+    # %g drops trailing zeros and turns to exponents past its digits; three to four are kept here.
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f} {unit}"
