@@ -1,0 +1,148 @@
+"""The journal: what is stored comes back, what was torn does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lanescope.collector import journal
+from lanescope.collector.journal import Kind, StringTable, ThreadJournal, write_json
+from lanescope.collector.journal_reader import JournalError, read_process, read_records, read_texts
+
+
+def new_journal(folder: Path, ordinal: int = 0) -> ThreadJournal:
+    write_json(folder / journal.PROCESS_FILE, {"pid": 7, "rank": 0})
+    return ThreadJournal(folder, pid=7, ordinal=ordinal, native_id=11, kind=1, created_ns=5)
+
+
+def put(target: ThreadJournal, value: int, kind: Kind = Kind.OP) -> None:
+    target.append(kind, 1, 2, value, 10 * value, 10 * value + 5, -1, 3, 4, 5, 6, 7, 8, -9)
+
+
+def test_every_field_comes_back(tmp_path: Path) -> None:
+    written = new_journal(tmp_path, ordinal=3)
+    written.append(Kind.OP, 1, 65535, 2**32 - 1, -(2**63), 2**63 - 1, -1, -2, 4, 5, 6, 7, 8, -9)
+    written.close()
+    (thread,) = read_process(tmp_path).threads
+    (records,) = thread.records()
+    assert (thread.ordinal, thread.native_id, thread.kind, thread.pid) == (3, 11, 1, 7)
+    assert records[0].item() == (
+        Kind.OP, 1, 65535, 2**32 - 1, -(2**63), 2**63 - 1, -1, -2, 4, 5, 6, 7, 8, -9,
+    )  # fmt: skip
+
+
+def test_records_fill_segment_after_segment_in_order(tmp_path: Path) -> None:
+    written = new_journal(tmp_path)
+    for value in range(5_000):
+        put(written, value)
+    written.close()
+    (thread,) = read_process(tmp_path).threads
+    names = [int(n) for records in thread.records() for n in records["name"]]
+    assert names == list(range(5_000))
+    assert len(thread.segments) == 3
+    # The last segment gave back what it did not need.
+    used = sum(p.stat().st_size for p in thread.segments)
+    assert used == 3 * journal.HEADER_BYTES + 5_000 * journal.RECORD_BYTES
+
+
+def test_a_record_without_its_kind_is_skipped(tmp_path: Path) -> None:
+    written = new_journal(tmp_path)
+    for value in range(3):
+        put(written, value)
+    written.close()
+    path = tmp_path / journal.segment_file(0, 0)
+    data = bytearray(path.read_bytes())
+    data[journal.HEADER_BYTES + journal.RECORD_BYTES] = Kind.NONE
+    path.write_bytes(data[:-1])  # and the third one is cut short
+    assert read_records(path)["name"].tolist() == [0]
+
+
+def test_open_events_are_known_until_they_end(tmp_path: Path) -> None:
+    written = new_journal(tmp_path)
+    for level in range(journal.OPEN_CAPACITY + 5):  # deeper than there is room for
+        written.push_open(level, Kind.PHASE, 2, 100 + level, level, 0, 0)
+    for level in reversed(range(2, journal.OPEN_CAPACITY + 5)):
+        written.pop_open(level)
+    for value in range(2_000):  # into the next segment
+        put(written, value)
+    (thread,) = read_process(tmp_path).threads
+    assert thread.open_events()["name"].tolist() == [100, 101]
+    assert set(thread.open_events()["end"].tolist()) == {0}
+
+
+def test_texts_are_on_disk_before_their_id_is_known(tmp_path: Path) -> None:
+    texts = StringTable()
+    early = texts.intern("before the folder")
+    texts.attach(tmp_path)
+    late = texts.intern("après")
+    assert (texts.intern(""), early, late, texts.intern("après")) == (0, 1, 2, 2)
+    assert read_texts(tmp_path) == ("", "before the folder", "après")
+    with (tmp_path / journal.STRINGS_FILE).open("ab") as file:
+        file.write(b"\xff\x00\x00\x00cut")  # a text that a death cut short
+    assert read_texts(tmp_path) == ("", "before the folder", "après")
+
+
+def test_texts_keep_their_ids_in_a_forked_child(tmp_path: Path) -> None:
+    texts = StringTable()
+    (tmp_path / "parent").mkdir()
+    (tmp_path / "child").mkdir()
+    texts.attach(tmp_path / "parent")
+    assert texts.intern("a") == 1
+    texts.detach()
+    texts.attach(tmp_path / "child")
+    assert texts.intern("b") == 2
+    assert read_texts(tmp_path / "child") == ("", "a", "b")
+    assert read_texts(tmp_path / "parent") == ("", "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (journal.PROCESS_FILE, b"{"),
+        (journal.PROCESS_FILE, b"[]"),
+        (journal.PROCESS_FILE, b"\xff\xfe"),
+    ],
+)
+def test_what_is_no_journal_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(JournalError, match=r"process\.json"):
+        read_process(tmp_path)
+
+
+def test_a_damaged_segment_is_left_out_and_named(tmp_path: Path) -> None:
+    put(new_journal(tmp_path), 1)
+    (tmp_path / journal.segment_file(1, 0)).write_bytes(b"no journal")
+    log = read_process(tmp_path)
+    assert [t.ordinal for t in log.threads] == [0]
+    assert "t00001-00000.lsj: is no journal segment" in log.damage[0]
+
+
+def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
+    """A real limit on file size, in a process of its own: the next segment finds no room."""
+    script = f"""
+        import resource
+        from pathlib import Path
+        from tests.test_journal import new_journal, put
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        written = new_journal(Path({str(tmp_path)!r}))
+        for value in range(3_000):
+            put(written, value)
+        written.close()
+        print(written.dropped, written.failure.strerror)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True,
+        env={**os.environ},
+    )  # fmt: skip
+    kept = (journal.FIRST_SEGMENT_BYTES - journal.HEADER_BYTES) // journal.RECORD_BYTES
+    assert done.stdout.split(maxsplit=1) == [str(3_000 - kept), "File too large\n"]
+    (thread,) = read_process(tmp_path).threads
+    assert [len(r) for r in thread.records()] == [kept]
