@@ -1,0 +1,182 @@
+"""Journal -> tables: each table's columns come back as they were recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lanescope.collector.decode import Decoder, self_times
+from lanescope.collector.journal import NO_SEQUENCE, Kind, float_bits
+from lanescope.collector.journal_reader import DTYPE, read_process
+from lanescope.collector.kinds import OpScope, PhaseKind, SyncKind
+from lanescope.collector.options import Options
+from lanescope.collector.recorder import Recorder
+from lanescope.collector.schema import TABLES, THREAD_TABLES
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    recorder = Recorder(tmp_path, Options())
+    recorder.describe(pid=7, rank=0)
+    return recorder
+
+
+def decoded(recorder: Recorder) -> dict[str, list[dict[str, Any]]]:
+    """All tables of what was recorded, as rows."""
+    recorder.close()
+    assert recorder.folder is not None
+    decoder = Decoder(read_process(recorder.folder))
+    tables: dict[str, pa.Table] = {t: rows for _, t, rows in decoder.thread_tables()}
+    tables |= decoder.rank_tables()
+    for name, rows in tables.items():
+        assert rows.schema.equals(TABLES[name].arrow(), check_metadata=True), name
+    return {name: rows.to_pylist() for name, rows in tables.items()}
+
+
+def signature(recorder: Recorder) -> int:
+    return recorder.intern("[2, 3] [3]\tfloat32 bfloat16\tcpu")
+
+
+def write_op(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.OP, scope=OpScope.backward, depth=3, name=r.intern("MulBackward0"),
+          start=100, end=150, sequence=9, signature=signature(r),
+          stack=r.intern("a.py\t12\tf\nb.py\t3\t<module>"))  # fmt: skip
+    return {
+        "start_ns": 100, "duration_ns": 50, "self_ns": 50, "name": "MulBackward0",
+        "scope": "backward", "depth": 3, "step": 4, "phase": "warm-up", "module": "blocks.0",
+        "sequence": 9, "shapes": "[2, 3] [3]", "dtypes": "float32 bfloat16", "device": "cpu",
+        "stack": 0,
+    }  # fmt: skip
+
+
+def write_collective(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.COLLECTIVE, scope=1, name=r.intern("send"), start=100, end=150,
+          sequence=2, signature=signature(r), aux=r.intern("dp\t4\t3"), extra=2**40)  # fmt: skip
+    r.put(r.thread(), Kind.COLLECTIVE_END, end=190, sequence=2, aux=r.intern("dp"))
+    return {
+        "start_ns": 100, "duration_ns": 50, "complete_ns": 190, "name": "send", "group": "dp",
+        "group_size": 4, "sequence": 2, "peer": 3, "shapes": "[2, 3] [3]",
+        "dtypes": "float32 bfloat16", "bytes": 2**40, "asynchronous": True, "step": 4,
+        "phase": "warm-up", "module": "blocks.0", "stack": None,
+    }  # fmt: skip
+
+
+def write_gradient(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.GRADIENT, name=r.intern("fc.weight"), start=100,
+          signature=r.intern("\tfloat16\tcuda:1"), sequence=float_bits(0.1), extra=64,
+          aux=1)  # fmt: skip
+    return {
+        "time_ns": 100, "step": 4, "parameter": "fc.weight", "norm": 0.1, "numel": 64,
+        "dtype": "float16", "device": "cuda:1", "optimizer": 1,
+    }  # fmt: skip
+
+
+def write_sync(r: Recorder) -> dict[str, Any]:
+    r.sync(SyncKind.thread_join, 100, 150, peer=2, stack=r.intern("a.py\t1\tf"))
+    return {
+        "start_ns": 100, "duration_ns": 50, "kind": "thread_join", "peer": "7-2", "step": 4,
+        "stack": 0,
+    }  # fmt: skip
+
+
+def write_value(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.VALUE, name=r.intern("loss"), start=100, sequence=float_bits(-2.5))
+    return {"time_ns": 100, "name": "loss", "value": -2.5, "step": 4}
+
+
+def write_phase(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.PHASE, scope=PhaseKind.data, depth=1, name=r.intern("next"),
+          start=100, end=150)  # fmt: skip
+    return {
+        "start_ns": 100, "duration_ns": 50, "name": "next", "kind": "data", "depth": 1,
+        "step": 4, "module": "blocks.0",
+    }  # fmt: skip
+
+
+WRITERS = {
+    "op": write_op,
+    "collective": write_collective,
+    "gradient": write_gradient,
+    "sync": write_sync,
+    "value": write_value,
+    "phase": write_phase,
+}
+
+
+def test_there_is_a_round_trip_for_every_table() -> None:
+    assert set(WRITERS) == {t.name for t in THREAD_TABLES}
+
+
+@pytest.mark.parametrize("table", WRITERS)
+def test_round_trip(recorder: Recorder, table: str) -> None:
+    recorder.step = 4
+    state = recorder.thread()
+    state.phase, state.module = recorder.intern("warm-up"), recorder.intern("blocks.0")
+    expected = WRITERS[table](recorder)
+    assert decoded(recorder)[table] == [expected]
+
+
+def test_rank_tables(recorder: Recorder) -> None:
+    write_op(recorder)
+    recorder.put(recorder.thread(), Kind.MODULE, name=recorder.intern("blocks.0"),
+                 aux=recorder.intern("gpt.Block"), extra=12)  # fmt: skip
+    tables = decoded(recorder)
+    assert tables["module"] == [{"path": "blocks.0", "class": "gpt.Block", "parameters": 12}]
+    frames = [
+        {"file": "a.py", "line": 12, "function": "f"},
+        {"file": "b.py", "line": 3, "function": "<module>"},
+    ]
+    assert tables["stack"] == [{"stack": 0, "frames": frames}]
+    (thread,) = tables["thread"]
+    assert (thread["thread"], thread["kind"], thread["start_ns"], thread["end_ns"]) == (
+        "7-0", "main", 100, 150,
+    )  # fmt: skip
+
+
+def test_nulls(recorder: Recorder) -> None:
+    state = recorder.thread()
+    recorder.put(state, Kind.OP, name=1, start=1, end=2, sequence=NO_SEQUENCE)
+    recorder.put(state, Kind.GRADIENT, name=1, scope=1)
+    recorder.put(state, Kind.GRADIENT, name=1, sequence=float_bits(float("nan")))
+    tables = decoded(recorder)
+    assert (tables["op"][0]["sequence"], tables["op"][0]["stack"]) == (None, None)
+    missing, not_a_number = tables["gradient"]
+    assert missing["norm"] is None
+    assert np.isnan(not_a_number["norm"])  # a NaN gradient is a value, not a missing one
+
+
+def test_what_had_not_ended_has_no_duration(recorder: Recorder) -> None:
+    depth = recorder.begin_phase("outer", PhaseKind.user)
+    recorder.begin_phase("inner", PhaseKind.backward)
+    recorder.begin_phase("innermost", PhaseKind.user)
+    recorder.end_phase(depth + 2)
+    rows = {row["name"]: row for row in decoded(recorder)["phase"]}
+    assert rows["outer"]["duration_ns"] is None
+    assert (rows["inner"]["duration_ns"], rows["inner"]["kind"]) == (None, "backward")
+    assert rows["innermost"]["duration_ns"] is not None
+
+
+def test_an_exception_through_phases_closes_the_inner_ones(recorder: Recorder) -> None:
+    outer = recorder.begin_phase("outer", PhaseKind.user)
+    recorder.begin_phase("left open", PhaseKind.optimizer)
+    recorder.end_phase(outer)
+    rows = decoded(recorder)["phase"]
+    assert [(row["name"], row["depth"]) for row in rows] == [("outer", 0), ("left open", 1)]
+    assert all(row["duration_ns"] is not None for row in rows)
+
+
+def test_self_time_takes_off_direct_children_only() -> None:
+    #   0    a [0, 100)          own 100 - 60 - 10 = 30
+    #   1      b [10, 70)        own 60 - 20 = 40
+    #   2        c [20, 40)      own 20
+    #   1      d [80, 90)        own 10
+    #   1    e [200, 210)        its parent was filtered out
+    rows = np.zeros(5, DTYPE)
+    rows["start"] = [0, 10, 20, 80, 200]
+    rows["depth"] = [0, 1, 2, 1, 1]
+    duration = np.array([100, 60, 20, 10, 10])
+    assert self_times(rows, duration).tolist() == [30, 40, 20, 10, 10]

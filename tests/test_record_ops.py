@@ -1,0 +1,130 @@
+"""A known model, op by op, in a real recorded process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recording import Recorded, record_program
+
+TWO_LAYERS = """
+    import torch
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    for _ in range(2):
+        loss = model(torch.ones(3, 4)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("two-layers")
+    return record_program(folder, TWO_LAYERS, "--engine", "portable", "--stacks", "all")
+
+
+def ops(recorded: Recorded, step: int, phase: str) -> list[dict[str, Any]]:
+    return [r for r in recorded.rows("op") if r["step"] == step and r["phase"] == phase]
+
+
+def names(rows: list[dict[str, Any]], scope: str = "function") -> list[str]:
+    return [r["name"].removeprefix("aten::") for r in rows if r["scope"] == scope]
+
+
+def test_forward_ops_with_module_and_shapes(two_layers: Recorded) -> None:
+    rows = ops(two_layers, 0, "forward")
+    assert [(r["name"], r["module"], r["shapes"], r["dtypes"]) for r in rows] == [
+        ("aten::addmm", "0", "[8] [3, 4] [4, 8]", "float32 float32 float32"),
+        ("aten::relu", "1", "[3, 8]", "float32"),
+        ("aten::addmm", "2", "[2] [3, 8] [8, 2]", "float32 float32 float32"),
+    ]
+    assert {r["device"] for r in rows} == {"cpu"}
+
+
+def test_backward_nodes_and_the_ops_that_ran_for_them(two_layers: Recorded) -> None:
+    rows = ops(two_layers, 1, "backward")
+    assert names(rows, "backward") == [
+        "SumBackward0", "AddmmBackward0", "AccumulateGrad", "TBackward0", "AccumulateGrad",
+        "ReluBackward0", "AddmmBackward0", "AccumulateGrad", "TBackward0", "AccumulateGrad",
+    ]  # fmt: skip
+    assert names(rows) == ["mm", "mm", "sum", "threshold_backward", "mm", "sum"]
+    assert {r["depth"] for r in rows if r["scope"] == "backward"} == {0}
+    assert {r["depth"] for r in rows if r["scope"] == "function"} == {1}
+
+
+def test_sequence_numbers_tie_backward_to_forward(two_layers: Recorded) -> None:
+    for step in (0, 1):
+        forward = {r["sequence"]: r for r in ops(two_layers, step, "forward")}
+        nodes = [r for r in ops(two_layers, step, "backward") if r["scope"] == "backward"]
+        tied = [(r["name"], forward[r["sequence"]]["module"]) for r in nodes
+                if r["sequence"] in forward]  # fmt: skip
+        assert tied == [("AddmmBackward0", "2"), ("ReluBackward0", "1"), ("AddmmBackward0", "0")]
+
+
+def test_phases_and_steps(two_layers: Recorded) -> None:
+    rows = two_layers.rows("phase")
+    assert [(r["name"], r["kind"], r["step"]) for r in rows] == [
+        ("forward", "forward", 0),
+        ("backward", "backward", 0),
+        ("SGD.step", "optimizer", 0),
+        ("forward", "forward", 1),
+        ("backward", "backward", 1),
+        ("SGD.step", "optimizer", 1),
+    ]
+
+
+def test_optimizer_ops_belong_to_its_phase(two_layers: Recorded) -> None:
+    assert names(ops(two_layers, 0, "SGD.step")) == ["add_"] * 4
+
+
+def test_gradients_of_every_parameter_each_step(two_layers: Recorded) -> None:
+    rows = two_layers.rows("gradient")
+    assert [(r["step"], r["parameter"], r["numel"]) for r in rows] == [
+        (step, name, numel)
+        for step in (0, 1)
+        for name, numel in (("0.weight", 32), ("0.bias", 8), ("2.weight", 16), ("2.bias", 2))
+    ]
+    # The loss is a sum over three rows: each of the two biases' gradients is 3.
+    assert rows[3]["norm"] == pytest.approx(18**0.5, rel=1e-7)
+
+
+def test_stacks_name_the_line(two_layers: Recorded) -> None:
+    stacks = {r["stack"]: r["frames"] for r in two_layers.rows("stack")}
+    source = (two_layers.run.parent / "program.py").read_text().splitlines()
+    for phase, text in (("forward", "model(torch"), ("backward", "backward()")):
+        for row in ops(two_layers, 0, phase):
+            if row["scope"] == "function":
+                (frame,) = stacks[row["stack"]]
+                assert frame["file"].endswith("program.py")
+                assert text in source[frame["line"] - 1]
+
+
+def test_what_computes_nothing_is_left_out_and_counted(two_layers: Recorded) -> None:
+    assert not {"aten::t", "aten::detach", "aten::ones_like"} & {
+        r["name"] for r in two_layers.rows("op")
+    }
+
+
+def test_patterns_bring_ops_back_and_take_ops_out(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path, TWO_LAYERS, "--engine", "portable",
+        "--include", "aten::t", "--exclude", "aten::*mm",
+    )  # fmt: skip
+    assert names(ops(recorded, 0, "forward")) == ["t", "relu", "t"]
+
+
+def test_a_step_window_records_only_its_steps(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, TWO_LAYERS, "--steps", "1:2")
+    for table in ("op", "phase", "gradient"):
+        assert {r["step"] for r in recorded.rows(table)} == {1}, table
+
+
+def test_a_minimum_duration_leaves_out_short_ops(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, TWO_LAYERS, "--min-duration", "10s")
+    assert [r for r in recorded.rows("op") if r["scope"] == "function"] == []
+    assert len(recorded.rows("phase")) == 6
