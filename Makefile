@@ -23,7 +23,7 @@ help:  ## say what there is
 
 setup: $(READY)  ## make .venv with pinned versions and the package in it (editable)
 
-$(READY): requirements-dev.txt pyproject.toml $(wildcard setup.py)
+$(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "development needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
 	@echo "Installing the pinned versions into $(VENV); the first time takes a minute or two."
 	$(PYTHON) -m venv $(VENV)

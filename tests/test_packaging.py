@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "collector", "webapp", "assets")
+SOURCES = (
+    "pyproject.toml", "setup.py", "MANIFEST.in", "lanescope_start.pth", "README.md",
+    "collector", "webapp", "assets",
+)  # fmt: skip
 PARTS = ("collector", "webapp", "assets")
 
 
@@ -31,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(
                 source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
             )
-        elif source.exists():
+        else:
             shutil.copy2(source, folder / name)
     return folder
 
@@ -84,7 +87,11 @@ def new_environment(folder: Path) -> Environment:
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "LANESCOPE"))
+    }
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -144,7 +151,7 @@ def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> No
     # `build` makes the wheel out of the source archive, so that the wheel is complete shows most.
     with tarfile.open(archives["source"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "collector/schema.py", "assets/py.typed"} <= names
+    assert {"setup.py", "README.md", "collector/schema.py", "assets/py.typed"} <= names
 
 
 def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
@@ -174,13 +181,26 @@ def test_console_script_runs(installed: Environment) -> None:
         assert command in text
 
 
-def test_records_a_program_that_knows_nothing_of_it(installed: Environment, tmp_path: Path) -> None:
-    program = "import torch; print((torch.ones(3) + 1).sum().item())"
+PROGRAM = "import torch; print((torch.ones(3) + 1).sum().item())"
+
+
+def op_files(run_folder: Path) -> list[Path]:
+    return list(run_folder.glob("rank=00000/thread=*/op-00000.parquet"))
+
+
+def test_the_command_records_a_program(installed: Environment, tmp_path: Path) -> None:
     command = (installed.scripts / "lanescope", "record", "-o", tmp_path / "run", "--")
-    said = run(*command, installed.scripts / "python", "-c", program, cwd=installed.folder)
+    said = run(*command, installed.scripts / "python", "-c", PROGRAM, cwd=installed.folder)
     assert said.split() == ["6.0"]
-    ops = list(tmp_path.glob("run/rank=00000/thread=*/op-00000.parquet"))
-    assert len(ops) == 1
+    assert len(op_files(tmp_path / "run")) == 1
+
+
+def test_the_environment_records_a_program(installed: Environment, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    python = installed.scripts / "python"
+    said = run("env", f"LANESCOPE_RECORD={folder}", python, "-c", PROGRAM, cwd=installed.folder)
+    assert said.split() == ["6.0"]
+    assert len(op_files(folder)) == 1
 
 
 def test_an_idle_interpreter_stays_light(installed: Environment) -> None:
