@@ -22,6 +22,7 @@ from .kinds import JOURNAL_FOLDER, PhaseKind, SyncKind, ThreadKind
 from .options import Options
 
 NO_STEP = 0
+MAIN_ORDINAL = 0
 
 
 class ThreadState:
@@ -69,7 +70,7 @@ class Recorder:
         self.folder: Path | None = None
         self.local = threading.local()
         self._lock = threading.Lock()
-        self._ordinals = itertools.count()
+        self._ordinals = itertools.count(MAIN_ORDINAL + 1)
         self._journals: dict[int, ThreadJournal] = {}
         self._native: dict[int, ThreadState] = {}  # by the operating system's thread id
         self.start_ns = clock.now()
@@ -104,7 +105,7 @@ class Recorder:
         # current_thread() would leave a dummy in threading.enumerate(), where programs see it.
         thread = thread or vars(threading)["_active"].get(threading.get_ident())
         if native_id == os.getpid():
-            name, kind = "main", ThreadKind.main
+            name, kind, ordinal = "main", ThreadKind.main, MAIN_ORDINAL
         elif thread is not None:
             name, kind = thread.name, ThreadKind.python
         else:

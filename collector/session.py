@@ -98,7 +98,7 @@ def _process(options: Options) -> dict[str, object]:
         "world_size": int(environment.get("WORLD_SIZE", "1")),
         "pid": os.getpid(),
         "parent_pid": os.getppid(),
-        "role": "child" if multiprocessing.parent_process() else "rank",
+        "role": "child" if _is_spawned() else "rank",
         "host": socket.gethostname(),
         "engine": PORTABLE,
         "start_ns": clock.now(),
@@ -112,3 +112,8 @@ def _process(options: Options) -> dict[str, object]:
         "wall_minus_monotonic_ns": clock.wall_minus_monotonic_ns(),
         "level": options.level,
     }
+
+
+def _is_spawned() -> bool:
+    # A spawned child imports the program's modules, torch among them, before it has a parent.
+    return bool(multiprocessing.parent_process()) or "--multiprocessing-fork" in sys.orig_argv
