@@ -211,7 +211,7 @@ def pyramid(start: I64, end: I64) -> Iterator[tuple[int, I64, Tiles]]:
     Ordered by level. `window` gives the same for each; these are the ones for which it would take
     long.
     """
-    level = _finest(start)
+    level = finest_crowded(start)
     if level > MAX_LEVEL:
         return
     row = buckets(start, end, start >> level)
@@ -227,7 +227,7 @@ def pyramid(start: I64, end: I64) -> Iterator[tuple[int, I64, Tiles]]:
         level += 1
 
 
-def _finest(start: I64) -> int:
+def finest_crowded(start: I64) -> int:
     """The finest level at which a tile can hold more than RAW_LIMIT of these instants."""
     if len(start) <= RAW_LIMIT:
         return MAX_LEVEL + 1

@@ -1,0 +1,202 @@
+"""What the timeline says in words: the run, one slice with everything known of it, its neighbours.
+
+All answers are plain dictionaries for JSON. Instants and lengths that are shown to the nanosecond
+are decimal text, since JSON numbers end up as float64; those that only place things are numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp.index import SAMPLES
+from lanescope.webapp.lanes import THREAD, Lane
+from lanescope.webapp.partners import Place, autograd_partner, same_collective
+from lanescope.webapp.slices import SOURCES, STYLES
+from lanescope.webapp.tiles import STYLE_UNFINISHED
+from lanescope.webapp.timeline import NoSuch, Timeline
+
+Json = dict[str, Any]
+
+EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns")
+"""Columns that travel as decimal text."""
+
+MAX_REGIONS = 2000
+"""Overlap regions that one answer lists; it tells how many there are in all."""
+
+
+def run_facts(timeline: Timeline) -> Json:
+    """The run as the page needs it to begin: its axis, steps, threads, lanes and names."""
+    run = timeline.run
+    first = run.ranks[0] if run.ranks else None
+    steps: list[list[int]] = []
+    if first is not None:
+        own = run.steps(first)
+        steps = np.stack([own.index, own.start_ns, own.end_ns], axis=1).tolist()
+    return {
+        "title": run.title,
+        "etag": timeline.etag,
+        "duration_ns": run.duration_ns,
+        "origin_ns": str(run.origin_ns),
+        "world_size": run.world_size,
+        "ranks": list(run.ranks),
+        "missing_ranks": list(run.missing_ranks),
+        "steps": {"count": len(steps), "rank0": steps},
+        "threads": [{**asdict(thread), "key": thread.key} for thread in run.threads],
+        "events": dict(run.counts),
+        "dropped": run.dropped,
+        "clock": {"calibrated": run.clock_calibrated, "uncertainty_ns": run.clock_uncertainty_ns},
+        "warnings": list(run.warnings),
+        "names": list(timeline.index.names),
+        "lanes": [{**asdict(lane), "group": f"rank {lane.rank}"} for lane in timeline.index.lanes],
+    }
+
+
+def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
+    """Everything known of one slice (or sample) of a lane. NoSuch where there is none."""
+    lane = timeline.lane(lane_id)
+    index = timeline.index
+    rows = index.lane_rows[lane_id]
+    base, size = index.row_begin[rows[0]], index.row_end[rows[-1]] - index.row_begin[rows[0]]
+    if not 0 <= ref < size:
+        raise NoSuch(f"no slice {ref}, lane {lane_id} has {size} (0 to {size - 1})")
+    flat = base + ref
+    ends = np.array([index.row_end[row] for row in rows])
+    row = rows[int(np.searchsorted(ends, flat, side="right"))]
+    facts: Json = {"lane": lane_id, "row": row - rows[0], "ref": ref, "rank": lane.rank}
+    if index.arrays["row_table"][row] == SAMPLES:
+        return facts | _sample_facts(timeline, lane, flat)
+    table = SOURCES[index.arrays["row_table"][row]]
+    source = int(index.arrays["source"][flat])
+    thread = lane.thread if lane.kind == THREAD else None
+    event = timeline.run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
+    style = int(index.slices.style[flat])
+    facts |= {
+        **{name: _shown(name, value) for name, value in event.items()},
+        "table": table,
+        "style": STYLES[style & ~STYLE_UNFINISHED],
+        "unfinished": bool(style & STYLE_UNFINISHED),
+        "drawn": [int(index.slices.start[flat]), int(index.slices.end[flat])],
+        "stack": _frames(timeline, lane.rank, event.get("stack")),
+    }
+    if table == "op":
+        partner = autograd_partner(timeline, lane.rank, event)
+        facts["partner"] = None if partner is None else _place(timeline, partner)
+    if table == "collective":
+        facts["peers"] = [
+            {**_place(timeline, place), "name": name, "rank": rank}
+            for rank, name, place in same_collective(timeline, event)
+            if rank != lane.rank
+        ]
+    return facts
+
+
+def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -> Json:
+    """The first slice of a row that starts after `t`, or the last one that starts before it.
+
+    `ref` is null where there is none.
+    """
+    lane = timeline.lane(lane_id)
+    if not 0 <= row < lane.rows:
+        raise NoSuch(f"no row {row}, lane {lane_id} has {lane.rows} (0 to {lane.rows - 1})")
+    index = timeline.index
+    flat_row = index.lane_rows[lane_id][row]
+    begin, end = index.row_begin[flat_row], index.row_end[flat_row]
+    samples = index.arrays["row_table"][flat_row] == SAMPLES
+    starts = index.arrays["time" if samples else "start"]
+    if forward:
+        flat = begin + int(starts[begin:end].searchsorted(t, side="right"))
+    else:
+        flat = begin + int(starts[begin:end].searchsorted(t)) - 1
+    if not begin <= flat < end:
+        return {"lane": lane_id, "row": row, "ref": None}
+    start = int(starts[flat])
+    found: Json = {
+        "lane": lane_id,
+        "row": row,
+        "ref": flat - index.row_begin[index.lane_rows[lane_id][0]],
+        "start_ns": start,
+        "end_ns": start if samples else int(index.slices.end[flat]),
+    }
+    found["name"] = lane.label if samples else index.names[int(index.slices.name[flat])]
+    return found
+
+
+def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None) -> Json:
+    """Where threads of a rank are in a phase at once, and how much of the time each pair is."""
+    run = timeline.run
+    lanes = {(lane.rank, lane.thread): lane.id for lane in timeline.index.lanes if lane.thread}
+    pairs = overlap(run, phase, window)
+    regions = overlap_regions(run, phase, window)
+    return {
+        "phase": phase,
+        "rate": overlap_rate(run, phase, window),
+        "pairs": [
+            {
+                "rank": pair["rank"],
+                "a": lanes[pair["rank"], pair["a"]],
+                "b": lanes[pair["rank"], pair["b"]],
+                "a_ns": pair["a_ns"],
+                "b_ns": pair["b_ns"],
+                "overlap_ns": pair["overlap_ns"],
+                "rate": pair["rate"],
+            }
+            for pair in pairs.to_dict("records")
+        ],
+        "regions": [
+            [one.start_ns, one.end_ns, [lanes[one.rank, thread] for thread in one.threads]]
+            for one in regions[:MAX_REGIONS]
+        ],
+        "total": len(regions),
+    }
+
+
+def _sample_facts(timeline: Timeline, lane: Lane, flat: int) -> Json:
+    arrays = timeline.index.arrays
+    value = float(arrays["value"][flat])
+    return {
+        "table": "value" if lane.series else "gradient",
+        "name": lane.label,
+        "time_ns": str(int(arrays["time"][flat])),
+        "value": _number(value),
+        "step": int(arrays["step"][flat]),
+    }
+
+
+def _shown(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in EXACT:
+        return str(value)
+    return _number(value) if isinstance(value, float) else value
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: these travel as text."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _frames(timeline: Timeline, rank: int, stack: int | None) -> list[Json]:
+    if stack is None:
+        return []
+    stacks = timeline.run.events("stack", rank, columns=["stack", "frames"])
+    found = stacks.filter(pc.equal(stacks["stack"], pa.scalar(stack, pa.int32())))
+    return list(found["frames"][0].as_py() or []) if found.num_rows else []
+
+
+def _place(timeline: Timeline, place: Place) -> Json:
+    flat = timeline.index.row_begin[timeline.index.lane_rows[place.lane][0]] + place.ref
+    return {
+        "lane": place.lane,
+        "row": place.row,
+        "ref": place.ref,
+        "name": timeline.index.names[int(timeline.index.slices.name[flat])],
+        "start_ns": place.start_ns,
+        "end_ns": place.end_ns,
+    }

@@ -1,0 +1,212 @@
+"""The index of a run: all slices and samples as flat arrays, and the crowded tiles made ahead.
+
+Rows of all lanes stand one after another, in the order of lanes and rows. A row of slices is a
+range of `start`, `end`, `name`, `style` and `source`; a row of samples a range of `time`, `value`
+and `step`. There is no object per event, and nothing but the ranges that a tile needs is touched,
+so the arrays may be far larger than memory. Building it goes lane by lane.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
+from lanescope.webapp.lod import TILE_BITS, pyramid
+from lanescope.webapp.run import Run
+from lanescope.webapp.samples import sample_pyramid
+from lanescope.webapp.slices import LaneSlices, Names
+from lanescope.webapp.store import Arrays, FolderStore, MemoryStore, Store, load
+from lanescope.webapp.tiles import Block, Slices, sample_block, slice_blocks
+
+VERSION = 1
+"""Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
+
+DTYPES: Mapping[str, str] = {
+    # per slice
+    "start": "<i8", "end": "<i8", "name": "<u4", "style": "u1", "source": "<u4",
+    # per sample
+    "time": "<i8", "value": "<f8", "step": "<i8",
+    # per row: its range of slices (or samples), what it holds, its range of tiles made ahead
+    "row_begin": "<i8", "row_end": "<i8", "row_table": "u1", "row_made": "<i8",
+    # per tile made ahead, sorted within a row: level << 48 | index, its entries, its bytes
+    "made_key": "<i8", "made_n": "<u4", "made_m": "<u4", "made_end": "<i8", "made_data": "u1",
+}  # fmt: skip
+
+SAMPLES = 0xFF
+"""`row_table` of a row of samples; others are positions in slices.SOURCES."""
+
+SMALL = 200_000
+"""A run of fewer events is indexed faster than it is worth storing."""
+
+Progress = Callable[[int, int], None]
+"""Told (events done, events in all) after each lane."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """A run's index. Immutable; threads may share it."""
+
+    lanes: tuple[Lane, ...]
+    names: tuple[str, ...]
+    arrays: Arrays
+    slices: Slices
+    lane_rows: tuple[range, ...]  # per lane its rows
+    row_begin: tuple[int, ...]
+    row_end: tuple[int, ...]
+    row_made: tuple[int, ...]  # per row the end of its tiles made ahead
+
+    @classmethod
+    def of(cls, lanes: tuple[Lane, ...], names: tuple[str, ...], arrays: Arrays) -> Index:
+        """The index of these parts."""
+        at, ranges = 0, []
+        for lane in lanes:
+            ranges.append(range(at, at + lane.rows))
+            at += lane.rows
+        return cls(
+            lanes,
+            names,
+            arrays,
+            Slices(arrays["start"], arrays["end"], arrays["name"], arrays["style"]),
+            tuple(ranges),
+            # What each tile reads of every row: single items of an array cost 20 times as much.
+            *(tuple(arrays[name].tolist()) for name in ("row_begin", "row_end", "row_made")),
+        )
+
+    def made(self, row: int, level: int, index: int) -> Block | None:
+        """The block of a tile that was made ahead, if it was."""
+        begin, end = self.row_made[row - 1] if row else 0, self.row_made[row]
+        if begin == end:
+            return None
+        key = _key(level, index)
+        at = begin + int(self.arrays["made_key"][begin:end].searchsorted(key))
+        if at == end or self.arrays["made_key"][at] != key:
+            return None
+        low = int(self.arrays["made_end"][at - 1]) if at else 0
+        data = self.arrays["made_data"][low : int(self.arrays["made_end"][at])].tobytes()
+        return Block(int(self.arrays["made_n"][at]), int(self.arrays["made_m"][at]), data)
+
+
+def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -> Index:
+    """The index of a run: the stored one, or one built now and stored.
+
+    `cache` is the folder that holds indexes; None, or a run that is too small to be worth it,
+    builds in memory. So does a folder that cannot be written: the page works all the same.
+    """
+    events = sum(run.counts[table] for table in ("op", "phase", "collective", "value"))
+    if cache is not None and events >= SMALL and re.fullmatch(r"[0-9A-Za-z._-]+", run.etag):
+        folder = cache / f"{run.etag}-{VERSION}"
+        stored = load(folder, DTYPES)
+        if stored is not None:
+            index = _restored(*stored)
+            if index is not None:
+                return index
+        try:
+            store = FolderStore(folder, DTYPES)
+        except OSError:
+            return _built(run, MemoryStore(DTYPES), events, progress)
+        try:
+            return _built(run, store, events, progress)
+        except OSError:
+            store.abandon()
+        except BaseException:
+            store.abandon()
+            raise
+    return _built(run, MemoryStore(DTYPES), events, progress)
+
+
+def _restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
+    """The stored index, unless its parts do not fit each other."""
+    try:
+        lanes = tuple(Lane(**lane) for lane in catalogue["lanes"])
+        names = tuple(str(name) for name in catalogue["names"])
+        rows = sum(lane.rows for lane in lanes)
+    except (KeyError, TypeError):
+        return None
+    ends = {"row_end": rows, "row_made": rows, "made_end": len(arrays["made_key"])}
+    if any(len(arrays[name]) != size for name, size in ends.items()):
+        return None
+    made = int(arrays["made_end"][-1]) if len(arrays["made_end"]) else 0
+    if made != len(arrays["made_data"]) or any(i != lane.id for i, lane in enumerate(lanes)):
+        return None
+    return Index.of(lanes, names, arrays)
+
+
+def _built(run: Run, store: Store, events: int, progress: Progress | None) -> Index:
+    names = Names()
+    lanes: list[Lane] = []
+    builder = _Builder(store)
+    for lane, content in lanes_of(run, names):
+        lanes.append(lane)
+        if isinstance(content, LaneSlices):
+            builder.add_slices(content)
+        else:
+            builder.add_samples(content)
+        if progress is not None:
+            progress(builder.slices + builder.samples, events)
+    arrays = store.finish({"lanes": [asdict(lane) for lane in lanes], "names": names.texts})
+    return Index.of(tuple(lanes), tuple(names.texts), arrays)
+
+
+class _Builder:
+    """Appends lanes to a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.slices = self.samples = 0
+        self._made = self._bytes = 0
+
+    def add_slices(self, lane: LaneSlices) -> None:
+        """Appends the rows of a lane and the tiles they need."""
+        for name in ("start", "end", "name", "style", "source", "row_table"):
+            self._store.append(name, getattr(lane, name))
+        self._store.append("row_begin", lane.row_at[:-1] + self.slices)
+        self._store.append("row_end", lane.row_at[1:] + self.slices)
+        for row, (low, high) in enumerate(zip(lane.row_at[:-1], lane.row_at[1:], strict=True)):
+            self._add_tiles(lane, row, int(low), int(high))
+        self.slices += len(lane.start)
+
+    def _add_tiles(self, lane: LaneSlices, row: int, low: int, high: int) -> None:
+        part = slice(low, high)
+        columns = Slices(lane.start[part], lane.end[part], lane.name[part], lane.style[part])
+        for level, indexes, tiles in pyramid(columns.start, columns.end):
+            begin = indexes << (TILE_BITS + level)
+            # Positions are counted within the row, refs within the lane.
+            base = np.full(len(indexes), -low)
+            blocks = slice_blocks(tiles, columns, level, begin, base)
+            self._add_made(level, indexes.tolist(), blocks)
+        self._store.append("row_made", [self._made])
+
+    def add_samples(self, lane: LaneSamples) -> None:
+        """Appends a counter and the tiles it needs."""
+        store = self._store
+        for name in ("time", "value", "step"):
+            store.append(name, getattr(lane, name))
+        store.append("row_begin", [self.samples])
+        self.samples += len(lane.time)
+        store.append("row_end", [self.samples])
+        store.append("row_table", [SAMPLES])
+        for level, index, tile in sample_pyramid(lane.time, lane.value):
+            self._add_made(level, [index], [sample_block(tile)])
+        store.append("row_made", [self._made])
+
+    def _add_made(self, level: int, indexes: list[int], blocks: list[Block]) -> None:
+        ends = np.cumsum([len(block.data) for block in blocks]) + self._bytes
+        self._made += len(blocks)
+        self._bytes = int(ends[-1])
+        self._store.append("made_key", [_key(level, index) for index in indexes])
+        self._store.append("made_n", [block.n for block in blocks])
+        self._store.append("made_m", [block.m for block in blocks])
+        self._store.append("made_end", ends)
+        data = b"".join(block.data for block in blocks)
+        self._store.append("made_data", np.frombuffer(data, np.uint8))
+
+
+def _key(level: int, index: int) -> int:
+    """Order of tiles within a row. An index has at most 43 bits, as an instant has 53."""
+    return level << 48 | index

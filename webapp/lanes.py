@@ -1,0 +1,203 @@
+"""Which lanes a run has, in the order in which they are drawn.
+
+Rank by rank: one lane per thread that did anything, one per process group (each collective from
+its call to its completion), and one per counter: the norm of the whole gradient, and every logged
+value of each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.webapp.lod import runs
+from lanescope.webapp.run import Run, Thread
+from lanescope.webapp.slices import (
+    I64,
+    LaneSlices,
+    Names,
+    coded,
+    collective_slices,
+    phase_styles,
+    thread_slices,
+)
+
+THREAD, COLLECTIVES, COUNTER = "thread", "collectives", "counter"
+
+GRADIENT_NORM = "gradient norm"
+
+_UNITS = {"lanescope/rss": "B"}
+"""Units of the recorder's own series; those of the program have none that is known."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One lane as the page lists it. Times are ns from the start of the run."""
+
+    key: str  # the same for the same lane each time the run is opened
+    rank: int
+    kind: str  # THREAD, COLLECTIVES or COUNTER
+    label: str
+    title: str  # what the label is short for
+    rows: int
+    phase_rows: int  # leading rows that hold phases
+    first_ns: int
+    last_ns: int
+    id: int = -1  # position among the run's lanes
+    pid: int | None = None
+    thread: str | None = None
+    process_group: str | None = None
+    series: str | None = None  # of a counter; None: the gradient norm
+    unit: str = ""
+    min: float | None = None  # least and greatest finite value of a counter
+    max: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LaneSamples:
+    """The samples of a counter lane in order of time."""
+
+    time: I64
+    value: npt.NDArray[np.float64]
+    step: I64
+
+
+def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
+    """All lanes and their contents, one lane in memory at a time."""
+    number = 0
+    for rank in run.ranks:
+        for lane, content in _of_rank(run, rank, names):
+            yield replace(lane, id=number), content
+            number += 1
+
+
+def gradient_norms(run: Run, rank: int) -> LaneSamples:
+    """Norm of the whole gradient per step: sqrt(sum over parameters of norm^2).
+
+    At the instant of the step's last gradient. Parameters without gradient are left out, steps
+    without any gradient too. NaN and infinity are passed on.
+    """
+    rows = run.events("gradient", rank, columns=["time_ns", "step", "norm"])
+    rows = rows.filter(pc.is_valid(rows["norm"]))
+    step = rows["step"].to_numpy().astype(np.int64)
+    order = np.argsort(step, kind="stable")
+    step, time = step[order], rows["time_ns"].to_numpy()[order]
+    norm = rows["norm"].to_numpy()[order]
+    if not len(step):
+        return LaneSamples(time, norm, step)
+    first = runs(step)
+    total = np.sqrt(np.add.reduceat(norm * norm, first))
+    return _in_time(np.maximum.reduceat(time, first), total, step[first])
+
+
+def _of_rank(run: Run, rank: int, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
+    styles = phase_styles(run, rank)
+    for thread in run.threads:
+        if thread.rank == rank:
+            slices = thread_slices(run, thread, names, styles)
+            if slices is not None:
+                yield _thread_lane(run, thread, slices), slices
+    groups = collective_slices(run, rank, names)
+    for (group, size), slices in groups.items():
+        lane = Lane(
+            key=f"{rank}/collectives/{group}",
+            rank=rank,
+            kind=COLLECTIVES,
+            label="collectives" if len(groups) == 1 else f"collectives {group}",
+            title=f"collectives of process group {group} ({size} ranks), call to completion",
+            process_group=group,
+            **_shape(slices),
+        )
+        yield lane, slices
+    norms = gradient_norms(run, rank)
+    if len(norms.time):
+        title = "L2 norm of the whole gradient as the optimizer saw it"
+        yield _counter_lane(f"{rank}/{GRADIENT_NORM}", rank, GRADIENT_NORM, title, norms), norms
+    yield from _values(run, rank)
+
+
+def _thread_lane(run: Run, thread: Thread, slices: LaneSlices) -> Lane:
+    process = run.process(rank=thread.rank, pid=thread.pid)
+    host = f" on {process['host']}" if process else ""
+    return Lane(
+        key=thread.key,
+        rank=thread.rank,
+        kind=THREAD,
+        label=thread.name,
+        title=f"{thread.process_name or 'process'} {thread.pid}{host}, "
+        f"{thread.kind} thread {thread.native_id}",
+        pid=thread.pid,
+        thread=thread.thread,
+        **_shape(slices),
+    )
+
+
+def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
+    """One counter per series and process; threads of a process write to the same series."""
+    rows = run.events("value", rank, columns=["time_ns", "name", "value", "step", "thread"])
+    series, names = coded(rows["name"])
+    thread, threads = coded(rows["thread"])
+    pids = [int(text.partition("-")[0]) for text in threads]
+    pid = np.array(pids or [0])[thread]
+    main = next((t.pid for t in run.threads if t.rank == rank), None)  # the rank's own comes first
+    for one in dict.fromkeys(pids):
+        own = one == main
+        for code, name in enumerate(names):
+            chosen = np.flatnonzero((series == code) & (pid == one))
+            if not len(chosen):
+                continue
+            part = rows.take(pa.array(chosen))
+            samples = _in_time(
+                part["time_ns"].to_numpy(),
+                part["value"].to_numpy(),
+                part["step"].to_numpy().astype(np.int64),
+            )
+            label = name if own else f"{name} ({one})"
+            title = f"value {name} logged by process {one}"
+            key = f"{rank}/value/{name}" if own else f"{rank}/value/{name}/{one}"
+            lane = _counter_lane(key, rank, label, title, samples)
+            yield replace(lane, pid=one, series=name, unit=_UNITS.get(name, "")), samples
+
+
+def _counter_lane(key: str, rank: int, label: str, title: str, samples: LaneSamples) -> Lane:
+    finite = samples.value[np.isfinite(samples.value)]
+    return Lane(
+        key=key,
+        rank=rank,
+        kind=COUNTER,
+        label=label,
+        title=title,
+        rows=1,
+        phase_rows=0,
+        first_ns=int(samples.time[0]),
+        last_ns=int(samples.time[-1]),
+        min=float(finite.min()) if len(finite) else None,
+        max=float(finite.max()) if len(finite) else None,
+    )
+
+
+class _Shape(TypedDict):
+    rows: int
+    phase_rows: int
+    first_ns: int
+    last_ns: int
+
+
+def _shape(slices: LaneSlices) -> _Shape:
+    return {
+        "rows": len(slices.row_table),
+        "phase_rows": slices.phase_rows,
+        "first_ns": int(slices.start.min()),
+        "last_ns": int(slices.end.max()),
+    }
+
+
+def _in_time(time: I64, value: npt.NDArray[np.float64], step: I64) -> LaneSamples:
+    order = np.argsort(time, kind="stable")
+    return LaneSamples(time[order], value[order], step[order])

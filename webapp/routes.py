@@ -1,0 +1,168 @@
+"""The addresses under which the page fetches a run: its facts, tiles, slices, overlaps.
+
+All but /api/run carry the run's etag, so an answer never changes and a browser may keep it. What
+is asked wrongly is answered with {"error": one sentence}: 400 for an argument that cannot be read,
+404 for what the run does not have, 409 for the etag of another run than the one being served, 500
+where a file of the run can no longer be read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flask
+
+from lanescope.collector import schema
+from lanescope.webapp.details import nearest, overlap_facts, run_facts, slice_facts
+from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.timeline import NoSuch, Timeline
+
+PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
+FOREVER = "private, max-age=31536000, immutable"
+MAX_LANES = 4096
+"""Lanes that one tile request may ask for."""
+
+
+class BadRequest(ValueError):
+    """An argument that cannot be read; the message is one sentence."""
+
+
+def register(server: flask.Flask, timeline: Timeline, prefix: str = "") -> None:
+    """Adds the routes of a run to a server, under `prefix` (several runs need several)."""
+    routes = _Routes(timeline)
+    rules: dict[str, Callable[..., flask.Response]] = {
+        "/api/run": routes.run,
+        "/tile/<etag>/<level>/<index>": routes.tile,
+        "/api/slice/<etag>/<lane>/<ref>": routes.slice,
+        "/api/nearest/<etag>/<lane>": routes.nearest,
+        "/api/overlap/<etag>": routes.overlap,
+    }
+    for rule, view in rules.items():
+        name = f"lanescope{prefix}{rule}".replace("/", "_").replace(".", "_")
+        server.add_url_rule(prefix + rule, name, _guarded(view), methods=["GET"])
+
+
+def _guarded(view: Callable[..., flask.Response]) -> Callable[..., flask.Response]:
+    """Turns what a view raises about its arguments into an answer."""
+
+    @functools.wraps(view)
+    def answer(**arguments: str) -> flask.Response:
+        try:
+            return view(**arguments)
+        except NoSuch as error:
+            return _refusal(404, error)
+        except BadRequest as error:
+            return _refusal(400, error)
+        except _OtherRun as error:
+            return _refusal(409, error)
+        except RunError as error:  # a file that was damaged or removed since the run was opened
+            return _refusal(500, error)
+
+    return answer
+
+
+class _OtherRun(Exception):
+    pass
+
+
+class _Routes:
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+
+    def run(self) -> flask.Response:
+        response = _json(run_facts(self._timeline))
+        response.headers["Cache-Control"] = "no-cache"
+        response.set_etag(hashlib.sha256(response.get_data()).hexdigest()[:32])
+        response.make_conditional(flask.request)
+        return response
+
+    def tile(self, etag: str, level: str, index: str) -> flask.Response:
+        self._check(etag)
+        lanes = _lanes(flask.request.args.get("lanes", ""))
+        place = (_integer("level", level), _integer("index", index), lanes)
+        self._timeline.check(*place)
+        tag = hashlib.sha256(repr((etag, place)).encode()).hexdigest()[:32]
+        if flask.request.if_none_match.contains(tag):
+            response = flask.Response(status=304)
+        else:
+            began = time.perf_counter()
+            payload = self._timeline.tile(*place)
+            spent = (time.perf_counter() - began) * 1e3
+            response = flask.Response(payload, mimetype="application/octet-stream")
+            response.headers["Server-Timing"] = f"tile;dur={spent:.3f}"
+        response.headers["Cache-Control"] = FOREVER
+        response.set_etag(tag)
+        return response
+
+    def slice(self, etag: str, lane: str, ref: str) -> flask.Response:
+        self._check(etag)
+        place = (_integer("lane", lane), _integer("slice", ref))
+        return _kept(_json(slice_facts(self._timeline, *place)))
+
+    def nearest(self, etag: str, lane: str) -> flask.Response:
+        self._check(etag)
+        args = flask.request.args
+        direction = args.get("dir", "next")
+        if direction not in ("next", "prev"):
+            raise BadRequest(f"dir is {shown(direction)}, expected next or prev")
+        row, t = _integer("row", args.get("row", "0")), _integer("t", args.get("t", ""))
+        found = nearest(self._timeline, _integer("lane", lane), row, t, direction == "next")
+        return _kept(_json(found))
+
+    def overlap(self, etag: str) -> flask.Response:
+        self._check(etag)
+        args = flask.request.args
+        phase = args.get("phase", "backward")
+        if phase not in PHASES:
+            raise BadRequest(f"phase is {shown(phase)}, expected one of {', '.join(PHASES)}")
+        window = None
+        if "t0" in args or "t1" in args:
+            window = _integer("t0", args.get("t0", "")), _integer("t1", args.get("t1", ""))
+            if window[0] >= window[1]:
+                raise BadRequest(f"t0 is {window[0]} and t1 is {window[1]}, expected t0 < t1")
+        return _kept(_json(overlap_facts(self._timeline, phase, window)))
+
+    def _check(self, etag: str) -> None:
+        if etag != self._timeline.etag:
+            raise _OtherRun(
+                f"this page shows {shown(etag)}, but {shown(self._timeline.etag)} is what is "
+                "served now; reload the page"
+            )
+
+
+def _integer(name: str, text: str) -> int:
+    """A whole number that JavaScript holds exactly (up to 2^53)."""
+    if not re.fullmatch(r"-?[0-9]{1,16}", text, re.ASCII) or abs(int(text)) > 1 << 53:
+        raise BadRequest(f"{name} is {shown(text)}, expected a whole number")
+    return int(text)
+
+
+def _lanes(text: str) -> list[int]:
+    """Distinct lanes of a list like 0,1,2."""
+    parts = text.split(",", MAX_LANES)
+    if len(parts) > MAX_LANES:
+        raise BadRequest(f"more than {MAX_LANES} lanes in one request, ask for them in parts")
+    return list(dict.fromkeys(_integer("lanes", part) for part in parts))
+
+
+def _json(value: dict[str, Any]) -> flask.Response:
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return flask.Response(text, mimetype="application/json")
+
+
+def _kept(response: flask.Response) -> flask.Response:
+    response.headers["Cache-Control"] = FOREVER
+    return response
+
+
+def _refusal(status: int, error: Exception) -> flask.Response:
+    response = _json({"error": str(error)})
+    response.status_code = status
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,108 @@
+"""Level of detail of a counter: what a series of numbers looks like at 2^level ns a pixel.
+
+The same tiles as for slices (see `lod`). Each bucket that holds samples tells the least, the
+greatest and the last of them. A counter keeps its value until the next sample, so a tile also
+tells the value in force as it begins. A NaN makes its bucket's least and greatest NaN: what is
+wrong stays visible at every zoom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lanescope.webapp.lod import (
+    I64,
+    MAX_LEVEL,
+    RAW_LIMIT,
+    TILE_BITS,
+    TILE_BUCKETS,
+    finest_crowded,
+    runs,
+)
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleTile:
+    """One counter within one tile. Where `leading`, entry 0 is the value in force before it."""
+
+    leading: bool
+    bucket: I64  # 0..1023 within the tile, ascending; 0 for the leading entry
+    low: F64
+    high: F64
+    last: F64
+
+    def __len__(self) -> int:
+        return len(self.bucket)
+
+
+@dataclass(frozen=True, eq=False)
+class _Buckets:
+    number: I64
+    first: I64  # position of the bucket's first sample
+    last: I64
+    low: F64
+    high: F64
+
+    @classmethod
+    def of(cls, number: I64, value: F64, offset: int) -> _Buckets:
+        if not len(number):
+            none = np.empty(0, np.int64)
+            return cls(none, none, none, np.empty(0), np.empty(0))
+        first = runs(number)
+        last = np.concatenate((first[1:], [len(number)])) - 1
+        low, high = np.minimum.reduceat(value, first), np.maximum.reduceat(value, first)
+        return cls(number[first], first + offset, last + offset, low, high)
+
+    def coarser(self) -> _Buckets:
+        number = self.number >> 1
+        keep = runs(number)
+        until = np.concatenate((keep[1:], [len(number)])) - 1
+        low, high = np.minimum.reduceat(self.low, keep), np.maximum.reduceat(self.high, keep)
+        return _Buckets(number[keep], self.first[keep], self.last[until], low, high)
+
+    def tile(self, value: F64, index: int, before: int) -> SampleTile:
+        """The tile, given the position of the sample before it (-1: none)."""
+        origin = index << TILE_BITS
+        low, high = np.searchsorted(self.number, (origin, origin + TILE_BUCKETS))
+        cut = slice(int(low), int(high))
+        lead = value[before : before + 1] if before >= 0 else value[:0]
+        return SampleTile(
+            leading=bool(len(lead)),
+            bucket=np.concatenate((np.zeros(len(lead), np.int64), self.number[cut] - origin)),
+            low=np.concatenate((lead, self.low[cut])),
+            high=np.concatenate((lead, self.high[cut])),
+            last=np.concatenate((lead, value[self.last[cut]])),
+        )
+
+
+def sample_window(time: I64, value: F64, level: int, index: int) -> SampleTile:
+    """The tile of a counter, from its samples (sorted by time)."""
+    span = TILE_BITS + level
+    low, high = (int(x) for x in np.searchsorted(time, (index << span, (index + 1) << span)))
+    found = _Buckets.of(time[low:high] >> level, value[low:high], low)
+    return found.tile(value, index, low - 1)
+
+
+def sample_pyramid(time: I64, value: F64) -> Iterator[tuple[int, int, SampleTile]]:
+    """All tiles of a counter that hold more than RAW_LIMIT samples: (level, index, tile)."""
+    level = finest_crowded(time)
+    if level > MAX_LEVEL:
+        return
+    found = _Buckets.of(time >> level, value, 0)
+    while True:
+        tile = found.number >> TILE_BITS
+        begin = found.first[runs(tile)]
+        crowded = np.concatenate((begin[1:], [len(time)])) - begin > RAW_LIMIT
+        for at in begin[crowded].tolist():
+            index = int(time[at]) >> (level + TILE_BITS)
+            yield level, index, found.tile(value, index, at - 1)
+        if level == MAX_LEVEL:
+            return
+        found = found.coarser()
+        level += 1

@@ -1,0 +1,307 @@
+"""From a run's tables to the slices of one lane: rows, extents, names, colours.
+
+The rows of a thread are its phases by depth, then its ops by depth. Slices of a row that overlap
+without nesting go to rows of their own right below (`packing.sub_rows`); nothing is dropped. What
+had not ended when the recording stopped lasts to the end of the run and is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.packing import enclosing, sub_rows
+from lanescope.webapp.run import Run, Thread
+from lanescope.webapp.tiles import STYLE_UNFINISHED
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+SOURCES = ("phase", "op", "collective")
+"""Tables that slices come from; a row of a lane holds slices of one of them."""
+
+STYLES = (
+    "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
+)  # fmt: skip
+"""What a slice is coloured by; its style is the position here."""
+
+_STYLE = {name: position for position, name in enumerate(STYLES)}
+_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
+
+
+@dataclass(frozen=True, eq=False)
+class LaneSlices:
+    """The slices of a lane, row after row, each row in order of time and free of overlap."""
+
+    start: I64
+    end: I64
+    name: npt.NDArray[np.uint32]  # see `Names`
+    style: U8  # position in STYLES, with STYLE_UNFINISHED
+    source: npt.NDArray[np.uint32]  # position in the table the row's slices come from
+    row_at: I64  # row r is row_at[r]:row_at[r + 1]
+    row_table: U8  # position in SOURCES, per row
+
+    @property
+    def phase_rows(self) -> int:
+        """Number of leading rows that hold phases."""
+        return int(np.count_nonzero(self.row_table == SOURCES.index("phase")))
+
+
+class Names:
+    """Numbers for the names of slices, over the whole run."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    @property
+    def texts(self) -> list[str]:
+        """All names so far, in the order of their numbers."""
+        return list(self._ids)
+
+    def of(self, column: pa.ChunkedArray) -> npt.NDArray[np.uint32]:
+        """The number of each text of a dictionary column."""
+        codes, texts = coded(column)
+        ids = [self._ids.setdefault(text, len(self._ids)) for text in texts]
+        return np.array(ids, np.uint32)[codes]
+
+
+def coded(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Codes and texts of a dictionary column; null is the empty text."""
+    array = column.unify_dictionaries().combine_chunks()
+    texts = ["" if text is None else str(text) for text in array.dictionary.to_pylist()]
+    codes = array.indices
+    if codes.null_count:
+        texts.append("")
+        codes = codes.fill_null(len(texts) - 1)
+    return codes.to_numpy(zero_copy_only=False), texts
+
+
+def phase_styles(run: Run, rank: int) -> dict[str, int]:
+    """The style of each phase name of a rank, for ops that know their phase by name alone.
+
+    Autograd's own threads have no phases; their ops carry the name of the one they work for. A
+    name used with several kinds counts as the first kind that is not `user`.
+    """
+    phases = run.events("phase", rank, columns=["name", "kind"]).group_by(["name", "kind"])
+    pairs = phases.aggregate([]).cast(pa.schema([("name", pa.string()), ("kind", pa.string())]))
+    found: dict[str, int] = {}
+    for row in pairs.to_pylist():
+        style = _STYLE.get(row["kind"], 0)
+        if found.get(row["name"], _STYLE["user"]) == _STYLE["user"]:
+            found[row["name"]] = style
+    return found
+
+
+def thread_slices(
+    run: Run, thread: Thread, names: Names, by_name: Mapping[str, int]
+) -> LaneSlices | None:
+    """Phases and ops of a thread; its collectives where it has neither; None where it has none."""
+    phases = _phases(run, thread, names)
+    ops = _ops(run, thread, names, phases, by_name)
+    if not len(phases.start) and not len(ops.start):
+        calls = run.events("collective", thread.rank, thread.thread, _CALL_COLUMNS)
+        return _joined(_calls(calls, _end(calls), run.duration_ns, names, "collective"))
+    return _joined(phases, ops)
+
+
+def collective_slices(run: Run, rank: int, names: Names) -> dict[tuple[str, int], LaneSlices]:
+    """Per process group (name, size) the collectives of a rank, from call to completion.
+
+    One whose completion was not seen ends where its call returned.
+    """
+    rows = run.events("collective", rank, columns=[*_CALL_COLUMNS, *_GROUP_COLUMNS])
+    codes, texts = coded(rows["group"])
+    found = {}
+    for code in np.unique(codes).tolist():
+        chosen = np.flatnonzero(codes == code)
+        mine = rows.take(pa.array(chosen))
+        end = pc.coalesce(mine["complete_ns"], _end(mine))
+        piece = _calls(mine, end, run.duration_ns, names, "collective", chosen)
+        slices = _joined(piece)
+        if slices is not None:
+            found[texts[code], int(mine["group_size"][0].as_py() or 0)] = slices
+    return found
+
+
+_CALL_COLUMNS = ["start_ns", "duration_ns", "name"]
+_GROUP_COLUMNS = ["complete_ns", "group", "group_size"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Consecutive rows of a lane whose slices come from one table."""
+
+    table: str
+    start: I64
+    end: I64
+    name: npt.NDArray[np.uint32]
+    style: U8
+    source: I64
+    sizes: list[int]  # slices per row
+
+
+def _phases(run: Run, thread: Thread, names: Names) -> _Piece:
+    columns = [*_CALL_COLUMNS, "kind", "depth"]
+    rows = run.events("phase", thread.rank, thread.thread, columns)
+    start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
+    style = _matching(rows["kind"], _STYLE) | unfinished
+    return _piece("phase", rows, start, end, style, names, _depth(rows))
+
+
+def _ops(
+    run: Run, thread: Thread, names: Names, phases: _Piece, by_name: Mapping[str, int]
+) -> _Piece:
+    columns = [*_CALL_COLUMNS, "scope", "depth", "phase"]
+    rows = run.events("op", thread.rank, thread.thread, columns)
+    start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
+    depth = _depth(rows)
+    style = _op_styles(rows, start, end, depth, phases, by_name) | unfinished
+    return _piece("op", rows, start, end, style, names, depth)
+
+
+def _calls(
+    rows: pa.Table,
+    until: pa.ChunkedArray,
+    run_end: int,
+    names: Names,
+    table: str,
+    source: I64 | None = None,
+) -> _Piece:
+    start, end, unfinished = _extent(rows, until, run_end)
+    style = np.uint8(_STYLE["collective"]) | unfinished
+    depth = np.zeros(len(start), np.int16)
+    return _piece(table, rows, start, end, style, names, depth, source)
+
+
+def _piece(
+    table: str,
+    rows: pa.Table,
+    start: I64,
+    end: I64,
+    style: U8,
+    names: Names,
+    depth: npt.NDArray[np.int16],
+    source: I64 | None = None,
+) -> _Piece:
+    order, sizes = _stack(depth, start, end)
+    name = names.of(rows["name"])[order]
+    source = order if source is None else source[order]
+    return _Piece(table, start[order], end[order], name, style[order], source, sizes)
+
+
+def _joined(*pieces: _Piece) -> LaneSlices | None:
+    sizes = [size for piece in pieces for size in piece.sizes]
+    if not sizes:
+        return None
+    tables = [SOURCES.index(piece.table) for piece in pieces for _ in piece.sizes]
+    return LaneSlices(
+        start=np.concatenate([piece.start for piece in pieces]),
+        end=np.concatenate([piece.end for piece in pieces]),
+        name=np.concatenate([piece.name for piece in pieces]),
+        style=np.concatenate([piece.style for piece in pieces]),
+        source=np.concatenate([piece.source for piece in pieces]).astype(np.uint32),
+        row_at=np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))),
+        row_table=np.array(tables, np.uint8),
+    )
+
+
+def _end(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.add(rows["start_ns"], rows["duration_ns"])
+
+
+def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I64, U8]:
+    """Start and end of each row, and the mark of those without an end of their own."""
+    start = rows["start_ns"].to_numpy()
+    unfinished = end.is_null().to_numpy()
+    until = np.maximum(end.fill_null(run_end).to_numpy(), start)
+    return start, until, np.where(unfinished, np.uint8(STYLE_UNFINISHED), np.uint8(0))
+
+
+def _depth(rows: pa.Table) -> npt.NDArray[np.int16]:
+    depth: npt.NDArray[np.int16] = rows["depth"].to_numpy()
+    return depth
+
+
+def _stack(depth: npt.NDArray[np.int16], start: I64, end: I64) -> tuple[I64, list[int]]:
+    """Order of the slices row by row, and the slices per row.
+
+    One row per depth that occurs, the outermost first, each followed by its sub-rows.
+    """
+    if not len(start):
+        return np.empty(0, np.int64), []
+    by_depth = np.argsort(depth, kind="stable")
+    orders: list[I64] = []
+    sizes: list[int] = []
+    for part in np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1):
+        low, high = start[part], end[part]
+        swapped = (low[1:] == low[:-1]) & (high[1:] < high[:-1])
+        if swapped.any() or (low[1:] < low[:-1]).any():
+            part = part[np.lexsort((high, low))]
+            low, high = start[part], end[part]
+        rows = sub_rows(low, high)
+        orders.append(part[np.argsort(rows, kind="stable")] if rows.any() else part)
+        sizes += np.bincount(rows).tolist()
+    return np.concatenate(orders), sizes
+
+
+def _op_styles(
+    rows: pa.Table,
+    start: I64,
+    end: I64,
+    depth: npt.NDArray[np.int16],
+    phases: _Piece,
+    by_name: Mapping[str, int],
+) -> U8:
+    """Communication and autograd nodes by what they are, others by the phase they run in.
+
+    Ops outside every phase take the style of the op around them.
+    """
+    style = _painted(start, phases)
+    if not style.all():
+        style = np.where(style == 0, _matching(rows["phase"], by_name), style)
+    scopes = {
+        schema.OpScope.backward.name: _STYLE["backward"],
+        schema.OpScope.user.name: _STYLE["user"],
+    }
+    scope = _matching(rows["scope"], scopes)
+    style = np.where((scope == _STYLE["backward"]) | (style == 0), scope, style)
+    codes, texts = coded(rows["name"])
+    talks = np.array([text.startswith(_COMMUNICATION) for text in texts] or [False])[codes]
+    style[talks] = _STYLE["collective"]
+    if style.any() and not style.all():
+        for level in range(1, int(depth.max()) + 1):
+            bare = np.flatnonzero((depth == level) & (style == 0))
+            around = np.flatnonzero(depth == level - 1)
+            if len(bare) and len(around):
+                parent = enclosing(start[around], end[around], start[bare])
+                style[bare] = np.where(parent < 0, 0, style[around[parent]])
+    return style
+
+
+def _painted(instants: I64, phases: _Piece) -> U8:
+    """Style of the phase around each instant (ascending): the innermost one that is not `user`."""
+    style = np.zeros(len(instants), np.uint8)
+    at = np.concatenate(([0], np.cumsum(phases.sizes, dtype=np.int64)))
+    for row in range(len(phases.sizes)):
+        part = slice(at[row], at[row + 1])
+        # The phases of a row do not overlap: their instants are consecutive stretches.
+        first = np.searchsorted(instants, phases.start[part])
+        stop = np.searchsorted(instants, phases.end[part])
+        sizes = np.diff(np.stack([first, stop], 1).ravel(), prepend=0, append=len(instants))
+        kinds = np.zeros(len(sizes), np.uint8)
+        kinds[1::2] = phases.style[part] & ~np.uint8(STYLE_UNFINISHED)
+        paint = np.repeat(kinds, sizes)
+        style = np.where((paint == 0) | ((paint == _STYLE["user"]) & (style != 0)), style, paint)
+    return style
+
+
+def _matching(column: pa.ChunkedArray, chosen: Mapping[str, int]) -> U8:
+    """The chosen number of each text, 0 for texts without one."""
+    codes, texts = coded(column)
+    return np.array([chosen.get(text, 0) for text in texts] or [0], np.uint8)[codes]

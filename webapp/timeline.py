@@ -1,0 +1,119 @@
+"""A run as the timeline asks for it: tiles of lanes at any place and resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lanescope.webapp import index as indexes
+from lanescope.webapp import tiles
+from lanescope.webapp.index import Index, Progress, open_index
+from lanescope.webapp.lanes import COUNTER, Lane
+from lanescope.webapp.lod import MAX_LEVEL, TILE_BITS, window
+from lanescope.webapp.run import Run
+from lanescope.webapp.samples import sample_window
+from lanescope.webapp.store import cache_folder
+from lanescope.webapp.tiles import KIND_COUNTER, KIND_SLICES, Block, sample_block, slice_blocks
+
+MAX_INDEX = (1 << 53 - TILE_BITS) - 1
+"""Last tile of the finest level: the page counts ns in float64, exact up to 2^53."""
+
+
+class NoSuch(LookupError):
+    """A level, tile, lane, row or slice that the run does not have; the message is a sentence."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Timeline:
+    """A run and its index. Made once and passed around; safe to use from several threads."""
+
+    def __init__(self, run: Run, index: Index) -> None:
+        self.run = run
+        self.index = index
+
+    @classmethod
+    def open(
+        cls, run: Run, *, cache: Path | None = None, progress: Progress | None = None
+    ) -> Timeline:
+        """Takes the run's index from the cache, or builds it.
+
+        `cache` is the folder for indexes, by default one within the user's cache. The run itself
+        is never written to.
+        """
+        folder = cache_folder() / "index" if cache is None else cache
+        return cls(run, open_index(run, folder, progress))
+
+    @property
+    def etag(self) -> str:
+        """Changes with the run and with the version of what is served of it."""
+        return f"{self.run.etag}-{indexes.VERSION}.{tiles.VERSION}"
+
+    def tile(self, level: int, index: int, lanes: Sequence[int]) -> bytes:
+        """The payload (see `tiles`) of some lanes within one tile.
+
+        Raises NoSuch for a level, index or lane that does not exist.
+        """
+        self.check(level, index, lanes)
+        found: dict[int, Block] = {}
+        rows: list[int] = []
+        bases: list[int] = []
+        for lane in lanes:
+            base = self.index.row_begin[self.index.lane_rows[lane][0]]
+            for row in self.index.lane_rows[lane]:
+                made = self.index.made(row, level, index)
+                if made is not None:
+                    found[row] = made
+                elif self.index.lanes[lane].kind == COUNTER:
+                    found[row] = self._samples(row, level, index)
+                else:
+                    rows.append(row)
+                    bases.append(base)
+        found.update(zip(rows, self._slices(rows, bases, level, index), strict=True))
+        return tiles.pack(
+            level,
+            index,
+            (
+                (lane, number, self._kind(lane), found[row])
+                for lane in lanes
+                for number, row in enumerate(self.index.lane_rows[lane])
+            ),
+        )
+
+    def check(self, level: int, index: int, lanes: Sequence[int]) -> None:
+        """Raises NoSuch where there is no such tile or lane."""
+        if not 0 <= level <= MAX_LEVEL:
+            raise NoSuch(f"no level {level}, levels go from 0 to {MAX_LEVEL}")
+        if not 0 <= index <= MAX_INDEX >> level:
+            raise NoSuch(f"no tile {index}, level {level} has 0 to {MAX_INDEX >> level}")
+        for lane in lanes:
+            self.lane(lane)
+
+    def lane(self, lane: int) -> Lane:
+        """The lane of this number. NoSuch where there is none."""
+        if not 0 <= lane < len(self.index.lanes):
+            raise NoSuch(f"no lane {lane}, this run has {len(self.index.lanes)}, counted from 0")
+        return self.index.lanes[lane]
+
+    def _kind(self, lane: int) -> int:
+        return KIND_COUNTER if self.index.lanes[lane].kind == COUNTER else KIND_SLICES
+
+    def _samples(self, row: int, level: int, index: int) -> Block:
+        part = slice(self.index.row_begin[row], self.index.row_end[row])
+        arrays = self.index.arrays
+        return sample_block(
+            sample_window(arrays["time"][part], arrays["value"][part], level, index)
+        )
+
+    def _slices(self, rows: list[int], bases: list[int], level: int, index: int) -> list[Block]:
+        if not rows:
+            return []
+        slices = self.index.slices
+        low = np.array([self.index.row_begin[row] for row in rows])
+        high = np.array([self.index.row_end[row] for row in rows])
+        made = window(slices.start, slices.end, low, high, level, index)
+        begin = np.full(len(rows), index << (level + TILE_BITS))
+        return slice_blocks(made, slices, level, begin, np.array(bases))
