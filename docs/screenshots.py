@@ -1,0 +1,142 @@
+"""Takes the pictures of the docs: the real page, on a real run, in headless Chromium.
+
+    python docs/screenshots.py [RUN]
+
+Without RUN it is runs/demo, recorded first where it is missing. Every picture is taken in both
+themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from playwright.sync_api import Page, ViewportSize, sync_playwright
+
+HERE = Path(__file__).resolve().parent
+IMAGES = HERE / "images"
+DEMO = HERE.parent / "runs" / "demo"
+SIZE = ViewportSize(width=1440, height=900)
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-color-profile=srgb",
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: which page, which address, what to do before it is taken."""
+
+    name: str
+    path: str
+    query: Callable[[dict[str, Any]], str] = lambda run: ""
+    prepare: Callable[[Page], None] = lambda page: None
+
+
+def step_window(run: dict[str, Any], first: int, last: int) -> str:
+    """The part of the address that shows the steps first..last, with a little room around."""
+    steps = {step: (start, end) for step, start, end in run["steps"]["rank0"]}
+    low, high = steps[first][0], steps[last][1]
+    room = (high - low) // 50
+    return f"t={max(0, low - room)}-{high + room}"
+
+
+def middle(run: dict[str, Any]) -> int:
+    """A step from the middle of the run, where everything has warmed up."""
+    return int(run["steps"]["count"]) // 2
+
+
+def select_widest(page: Page) -> None:
+    """Click the widest slice with a name below the phases: its details fill the dock."""
+    state = page.evaluate("lanescope.debugState()")
+    named = [label for label in state["labels"] if "::" in label["name"]]
+    if not named:
+        return
+    label = max(named, key=lambda label: label["w"])
+    box = state["canvas"]
+    page.mouse.click(box["x"] + label["x"] + label["w"] / 2, box["y"] + label["y"] + label["h"] / 2)
+    page.mouse.move(box["x"] + 1, box["y"] + 1)
+
+
+PICTURES = (
+    Picture(
+        "timeline",
+        "timeline",
+        lambda run: step_window(run, middle(run), middle(run) + 2) + "&overlaps=1",
+        select_widest,
+    ),
+    Picture("step", "timeline", lambda run: step_window(run, middle(run), middle(run))),
+    Picture("run", "timeline"),
+    Picture("overlap", "overlap"),
+    Picture("gradients", "gradients"),
+)
+
+
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    """The address of the run's page, for as long as it is needed."""
+    command = ["lanescope", "view", str(run), "--no-browser", "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        if not address.startswith("http"):
+            raise SystemExit(f"no address from: {' '.join(command)}")
+        yield address
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def take(page: Page, address: str, run: dict[str, Any], picture: Picture, theme: str) -> None:
+    """One picture in one theme."""
+    query = "&".join(filter(None, [picture.query(run), f"theme={theme}"]))
+    page.goto(f"{address}{picture.path}?{query}")
+    page.evaluate("lanescope.idle()")
+    picture.prepare(page)
+    page.evaluate("lanescope.idle()")
+    page.screenshot(path=IMAGES / f"{picture.name}-{theme}.png")
+
+
+def main() -> int:
+    """All pictures in both themes; an error in the page's console ends it."""
+    run = Path(sys.argv[1]) if len(sys.argv) > 1 else DEMO
+    if not run.exists() and run == DEMO:
+        subprocess.run(["make", "demo", "HEADLESS=1"], cwd=HERE.parent, check=True)
+    IMAGES.mkdir(exist_ok=True)
+    problems: list[str] = []
+    with served(run) as address, sync_playwright() as playwright:
+        description = json.load(urlopen(f"{address}api/run"))
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=list(FLAGS)
+        )
+        for theme in ("light", "dark"):
+            context = browser.new_context(viewport=SIZE, color_scheme=theme)
+            page = context.new_page()
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            for picture in PICTURES:
+                take(page, address, description, picture, theme)
+                print(f"{picture.name}-{theme}.png")
+            context.close()
+        browser.close()
+    for problem in problems:
+        print(f"error in the page: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
