@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import platform
 import socket
@@ -58,6 +59,8 @@ class Session:
         engine.start()
         self._undo.append(engine.stop)
         os.register_at_fork(after_in_child=self._after_fork)
+        # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.
+        multiprocessing.util.register_after_fork(self, Session._close_at_exit)
 
     def stop(self) -> None:
         """Remove every hook and close the journal. Safe to call twice."""
@@ -88,6 +91,9 @@ class Session:
             )  # fmt: skip
         except Exception as error:
             recorder.failed(error)
+
+    def _close_at_exit(self) -> None:
+        multiprocessing.util.Finalize(None, self.recorder.close, exitpriority=0)
 
 
 def _process(options: Options) -> dict[str, object]:

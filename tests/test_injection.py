@@ -68,14 +68,14 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
             def __len__(self):
                 return 8
             def __getitem__(self, i):
-                return torch.tensor(float(i)).square()
+                return torch.tensor(float(i)).neg()
 
         def child():
             torch.ones(3).cosh()
 
         if __name__ == "__main__":
             total = sum(float(batch.sum()) for batch in DataLoader(Numbers(), 2, num_workers=2))
-            assert total == 140.0
+            assert total == -28.0
             context = torch.multiprocessing.get_context("spawn")
             process = context.Process(target=child)
             process.start()
@@ -86,8 +86,9 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
     assert recorded.status == 0, recorded.stderr
     roles = sorted(str(p["role"]) for p in processes(recorded))
     assert roles == ["child", "child", "child", "rank", "rank"]
+    assert all(p["closed"] for p in processes(recorded))
     names = [r["name"] for r in recorded.rows("op")]
-    assert names.count("aten::square") == 8
+    assert names.count("aten::neg") == 8
     assert {"aten::cosh", "aten::sinh"} <= set(names)
     kinds = [(p["name"], p["kind"]) for p in recorded.rows("phase")]
     assert kinds.count(("fetch", "data")) == 4
