@@ -100,7 +100,8 @@ def test_tiles_made_ahead_equal_those_made_on_demand(
 
 
 def test_every_slice_is_in_every_level_exactly_once(tmp_path: Path) -> None:
-    run = open_run(write_run(tmp_path / "run", ranks=1, threads=2, steps=4, ops=50))
+    shape = {"ranks": 1, "threads": 2, "steps": 4, "ops": 50, "step_ns": 20_000}
+    run = open_run(write_run(tmp_path / "run", **shape))
     timeline = Timeline(run, open_index(run, None))
     thread = next(lane for lane in timeline.index.lanes if lane.thread == "1000-1")
     events = run.counts["op"] // 2 + run.counts["phase"] // 2
