@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import manifest as manifests
-from .decode import Decoder
+from .decode import Decoder, axis_reference, process_entry
 from .journal import write_json
 from .journal_reader import JournalError, read_process
 from .kinds import JOURNAL_FOLDER, MANIFEST, part_file, rank_folder, thread_folder
@@ -106,18 +106,14 @@ def _write_process(run: Path, rank: Path, decoder: Decoder) -> None:
     # A process that died could not say what it dropped, but its segments' headers did.
     coverage["dropped"] = max(coverage.get("dropped", 0), decoder.dropped)
     known = manifest["processes"]
-    reference = manifest.setdefault("axis", _clock_of(process))
-    entry = manifests.process_entry(process, reference)
+    reference = manifest["axis"] = manifest["axis"] or axis_reference(process)
+    entry = process_entry(process, reference)
     others = [p for p in known if (p["rank"], p["pid"]) != (entry["rank"], entry["pid"])]
     manifest["processes"] = sorted([*others, entry], key=lambda p: (p["rank"], p["start_ns"]))
     manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))
     manifest["notes"].extend(decoder.log.damage)
     manifest["files"].update(files)
     write_json(run / MANIFEST, manifest)
-
-
-def _clock_of(process: dict[str, Any]) -> dict[str, Any]:
-    return {k: process[k] for k in ("clock_identity", "wall_minus_monotonic_ns")}
 
 
 def _write(
@@ -162,16 +158,9 @@ def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
     return pa.concat_tables([old.filter(pa.array(kept, pa.bool_())), rows]).combine_chunks()
 
 
-def _known_stacks(rank: Path) -> dict[str, int]:
-    """Stacks that the rank's table holds already, by the text that the journal has for them."""
+def _known_stacks(rank: Path) -> pa.Table | None:
     path = rank / "stack.parquet"
-    if not path.exists():
-        return {}
-    found = {}
-    for row in pq.read_table(path, partitioning=None).to_pylist():
-        text = "\n".join(f"{f['file']}\t{f['line']}\t{f['function']}" for f in row["frames"])
-        found[text] = row["stack"]
-    return found
+    return pq.read_table(path, partitioning=None) if path.exists() else None
 
 
 def _note(run: Path, sentence: str) -> None:

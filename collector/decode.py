@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .journal import NO_SEQUENCE, Kind
 from .journal_reader import DTYPE, ProcessLog, Records, ThreadLog
 from .kinds import OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
-from .schema import TABLES, Table
+from .schema import TABLES, AxisReference, Process, Table
 
 CHUNK_RECORDS = 1_000_000
 """Records decoded at a time: bounds memory, and is the size of a part file."""
@@ -31,11 +31,14 @@ _NULL_TEXT = 0
 class Decoder:
     """Turns one process's journal into tables.
 
-    `stack_ids` maps texts of stacks to the ids used so far in the rank; it grows.
+    `known_stacks` are the rows of the rank's stack table so far: a stack that is there keeps its
+    id, and only new ones come out of `rank_tables`.
     """
 
     log: ProcessLog
-    stack_ids: dict[str, int] = field(default_factory=dict)
+    known_stacks: pa.Table | None = None
+    _stack_ids: dict[str, int] = field(init=False, default_factory=dict)
+    _stacks_before: int = field(init=False, default=0)
     _texts: NDArray[np.object_] = field(init=False)
     _completions: dict[tuple[str, int], int] = field(init=False)
     _modules: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
@@ -43,6 +46,11 @@ class Decoder:
 
     def __post_init__(self) -> None:
         self._texts = np.array(self.log.texts, dtype=object)
+        if self.known_stacks is not None:
+            for row in self.known_stacks.to_pylist():
+                frames = (f"{f['file']}\t{f['line']}\t{f['function']}" for f in row["frames"])
+                self._stack_ids["\n".join(frames)] = row["stack"]
+        self._stacks_before = len(self._stack_ids)
         self._completions = dict(self._find_completions())
 
     @property
@@ -90,7 +98,8 @@ class Decoder:
 
     def rank_tables(self) -> dict[str, pa.Table]:
         """Threads, modules and stacks; complete once `thread_tables` was read to its end."""
-        stacks = [{"stack": i, "frames": _frames(t)} for t, i in self.stack_ids.items()]
+        new = list(self._stack_ids.items())[self._stacks_before :]
+        stacks = [{"stack": i, "frames": _frames(text)} for text, i in new]
         modules = [
             {"path": path, "class": kind, "parameters": count}
             for path, (kind, count) in self._modules.items()
@@ -243,7 +252,7 @@ class Decoder:
         for position, identity in enumerate(present):
             if identity != _NULL_TEXT:
                 text = self._texts[identity]
-                known[position] = self.stack_ids.setdefault(text, len(self.stack_ids))
+                known[position] = self._stack_ids.setdefault(text, len(self._stack_ids))
         return pa.array(known[codes], mask=ids == _NULL_TEXT)
 
     def _find_completions(self) -> Iterator[tuple[tuple[str, int], int]]:
@@ -252,6 +261,47 @@ class Decoder:
                 for end in records[records["kind"] == Kind.COLLECTIVE_END]:
                     key = (self._text(int(end["aux"])), int(end["sequence"]))
                     yield key, int(end["end"])
+
+
+UNCALIBRATED_NS = 1_000_000_000
+"""Uncertainty stated for hosts aligned by their wall clocks alone: nothing better is known."""
+
+
+def axis_reference(process: dict[str, Any]) -> AxisReference:
+    """The clock of a process as the one that the run's axis is."""
+    return {
+        "clock_identity": process["clock_identity"],
+        "wall_minus_monotonic_ns": process["wall_minus_monotonic_ns"],
+    }
+
+
+def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
+    """A process as the manifest lists it; `reference` is the clock that the run's axis is."""
+    shared = process["clock_identity"] == reference["clock_identity"]
+    offset = process["wall_minus_monotonic_ns"] - reference["wall_minus_monotonic_ns"]
+    return {
+        "rank": process["rank"],
+        "pid": process["pid"],
+        "parent_pid": process["parent_pid"],
+        "role": process["role"],
+        "host": process["host"],
+        "engine": process["engine"],
+        "start_ns": process["start_ns"],
+        "end_ns": process["end_ns"],
+        "closed": process["closed"],
+        "argv": process["argv"],
+        "python": process["python"],
+        "torch": process["torch"],
+        "modules_root": process["modules_root"],
+        "clock": {
+            "offset_ns": 0 if shared else offset,
+            "drift_ppb": 0.0,
+            "uncertainty_ns": 0 if shared else UNCALIBRATED_NS,
+            "calibrated": shared,
+            "host": process["clock_identity"],
+        },
+        "coverage": process.get("coverage", {}),
+    }
 
 
 def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,9 +16,6 @@ from .journal import write_json
 from .kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
 from .options import Options
 
-UNCALIBRATED_NS = 1_000_000_000
-"""Uncertainty stated for hosts aligned by their wall clocks alone: nothing better is known."""
-
 
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
@@ -51,6 +48,7 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
                 "complete": False,
                 "exit_status": None,
                 "notes": [],
+                "axis": None,
                 "processes": [],
                 "files": {},
             },
@@ -61,35 +59,6 @@ def read(run: Path) -> dict[str, Any]:
     """The manifest as it stands. Raises OSError or ValueError."""
     manifest: dict[str, Any] = json.loads((run / MANIFEST).read_text())
     return manifest
-
-
-def process_entry(process: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
-    """A process as the manifest lists it; `reference` is the process whose clock is the axis."""
-    shared = process["clock_identity"] == reference["clock_identity"]
-    offset = process["wall_minus_monotonic_ns"] - reference["wall_minus_monotonic_ns"]
-    return {
-        "rank": process["rank"],
-        "pid": process["pid"],
-        "parent_pid": process["parent_pid"],
-        "role": process["role"],
-        "host": process["host"],
-        "engine": process["engine"],
-        "start_ns": process["start_ns"],
-        "end_ns": process["end_ns"],
-        "closed": process["closed"],
-        "argv": process["argv"],
-        "python": process["python"],
-        "torch": process["torch"],
-        "modules_root": process["modules_root"],
-        "clock": {
-            "offset_ns": 0 if shared else offset,
-            "drift_ppb": 0.0,
-            "uncertainty_ns": 0 if shared else UNCALIBRATED_NS,
-            "calibrated": shared,
-            "host": process["clock_identity"],
-        },
-        "coverage": process.get("coverage", {}),
-    }
 
 
 def is_complete(manifest: dict[str, Any]) -> bool:

@@ -41,6 +41,7 @@ __all__ = [
     "MANIFEST",
     "TABLES",
     "THREAD_TABLES",
+    "AxisReference",
     "Clock",
     "Column",
     "File",
@@ -269,6 +270,13 @@ class Clock(TypedDict):
     host: str  # boot id and time namespace: equal for processes that share the clock exactly
 
 
+class AxisReference(TypedDict):
+    """The clock that is the run's axis: that of the first process that was finished."""
+
+    clock_identity: str
+    wall_minus_monotonic_ns: int
+
+
 class Process(TypedDict):
     """One recorded process, as the manifest lists it."""
 
@@ -310,5 +318,6 @@ class Manifest(TypedDict):
     complete: bool  # every expected rank is there and its processes were closed
     exit_status: int | None  # of the recorded command, where one process knew it
     notes: list[str]  # sentences for the user: what is missing and why
+    axis: AxisReference | None  # None while no process is listed
     processes: list[Process]
     files: dict[str, File]  # path relative to the run -> what it must look like
