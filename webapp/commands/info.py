@@ -67,7 +67,7 @@ def show(run: Run, console: Console) -> None:
     ]
     for name, value in facts:
         console.print(Text(f"  {name:<9}{value}"))
-    table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1))
+    table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))
     for name in ("rank", "threads", "steps", *EVENTS, "dropped"):
         table.add_column(name, justify="right", no_wrap=True)
     for rank in run.ranks:
