@@ -7,7 +7,6 @@ Nothing in here may raise into the observed program: `failed` counts, warns once
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import threading
@@ -17,47 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from . import clock
-from .journal import PROCESS_FILE, Kind, StringTable, ThreadJournal, float_bits, write_json
+from .journal import Kind, float_bits
 from .kinds import JOURNAL_FOLDER, PhaseKind, SyncKind, ThreadKind
 from .options import Options
+from .store import MAIN_ORDINAL, Store, ThreadState
 
 NO_STEP = 0
-MAIN_ORDINAL = 0
-
-
-class ThreadState:
-    """What the recorder keeps per thread. Only its own thread touches it."""
-
-    __slots__ = (
-        "busy", "depth", "forward", "journal", "module", "modules", "node", "open", "ordinal",
-        "phase", "phase_kind", "phases", "scopes",
-    )  # fmt: skip
-
-    def __init__(self, journal: ThreadJournal) -> None:
-        self.journal = journal
-        self.ordinal = journal.ordinal
-        self.busy = False  # the recorder's own work: nothing is recorded meanwhile
-        self.open = 0  # entries on the journal's stack of open events
-        self.depth = 0  # nesting of ops
-        self.phases: list[tuple[int, int, int, int, int]] = []  # name, kind, start, step, module
-        self.phase = 0  # text of the innermost phase
-        self.phase_kind = int(PhaseKind.user)
-        self.modules: list[int] = []  # texts of the paths of modules being called
-        self.module = 0
-        self.forward: int | None = None  # the phase that the outermost module opened
-        self.scopes: list[tuple[str, int, int]] = []  # user scopes: name, start, depth
-        self.node: Any = None  # the autograd node whose ops are being seen (portable engine)
 
 
 class Recorder:
     """Records one process into `run`. Cheap until the first event: no folder before that."""
 
-    def __init__(self, run: Path, options: Options) -> None:
+    def __init__(self, run: Path, options: Options, store: Store | None = None) -> None:
         self.run = run
+        self.store = store or Store()
         self.options = options
         self.step = NO_STEP
         self.coverage: Counter[str] = Counter()
-        self.texts = StringTable()
         self.process: dict[str, Any] = {}
         self.active = options.steps is None or options.steps[0] == 0
         self.closed = False
@@ -67,13 +42,16 @@ class Recorder:
         self._start()
 
     def _start(self) -> None:
-        self.folder: Path | None = None
         self.local = threading.local()
-        self._lock = threading.Lock()
-        self._ordinals = itertools.count(MAIN_ORDINAL + 1)
-        self._journals: dict[int, ThreadJournal] = {}
-        self._native: dict[int, ThreadState] = {}  # by the operating system's thread id
         self.start_ns = clock.now()
+        self.store.begin(self.run / JOURNAL_FOLDER / f"{os.getpid()}-{self.start_ns}")
+        self.store.moment(self.step, self.active)
+        self.describe()
+
+    @property
+    def folder(self) -> Path | None:
+        """The process's folder in the journal, once something is in it."""
+        return self.store.folder
 
     # threads and texts ---------------------------------------------------------------------
 
@@ -87,11 +65,11 @@ class Recorder:
 
     def intern(self, text: str) -> int:
         """Id of a text in this process's table."""
-        return self.texts.intern(text)
+        return self.store.intern(text)
 
     def reserve_thread(self) -> int:
         """An ordinal for a thread that is about to start."""
-        return next(self._ordinals)
+        return self.store.reserve_thread()
 
     def enter_thread(
         self, ordinal: int | None = None, thread: threading.Thread | None = None
@@ -110,26 +88,15 @@ class Recorder:
             name, kind = thread.name, ThreadKind.python
         else:
             # Python forgets such a thread, and what is local to it, after each of its calls.
-            known = self._native.get(native_id)
+            known = self.store.known_thread(native_id)
             if known is not None:
                 self.local.state = known
                 return known
             name, kind = _system_thread_name(native_id), ThreadKind.native
-        with self._lock:
-            folder = self._open_folder()
-        if ordinal is None:
-            ordinal = self.reserve_thread()
-        journal = ThreadJournal(
-            folder, pid=os.getpid(), ordinal=ordinal, native_id=native_id,
-            kind=int(kind), created_ns=started,
-        )  # fmt: skip
-        self._journals[ordinal] = journal
-        state = ThreadState(journal)
+        state = self.store.enter(ordinal, native_id, kind, name, started)
         self.local.state = state
-        if kind is ThreadKind.native:
-            self._native[native_id] = state
         self.put(state, Kind.THREAD, name=self.intern(name), start=started, end=started)
-        self._check_journal(journal)
+        self._check_store()
         return state
 
     def leave_thread(self) -> None:
@@ -137,24 +104,9 @@ class Recorder:
         state: ThreadState | None = getattr(self.local, "state", None)
         if state is None:
             return
-        self._check_journal(state.journal)
-        state.journal.close()
-        self._journals.pop(state.ordinal, None)
-        self.coverage["dropped"] += state.journal.dropped
+        self.store.leave(state)
+        self._check_store()
         del self.local.state
-
-    def _open_folder(self) -> Path:
-        if self.folder is not None:
-            return self.folder
-        folder = self.run / JOURNAL_FOLDER / f"{os.getpid()}-{self.start_ns}"
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.texts.attach(folder)
-            self.describe()
-        except OSError as error:
-            self.warn(f"cannot write to {self.run} ({error.strerror}); nothing more is recorded")
-        return folder
 
     # records -------------------------------------------------------------------------------
 
@@ -244,38 +196,34 @@ class Recorder:
         window = self.options.steps
         if window is not None:
             self.active = window[0] <= self.step < window[1]
+        self.store.moment(self.step, self.active)
 
     # the process ---------------------------------------------------------------------------
 
     def describe(self, **changes: Any) -> None:
         """Write process.json anew with what became known."""
         self.process.update(changes)
-        if self.folder is None:
-            return
-        self.process["coverage"] = {k: v for k, v in self.coverage.items() if v}
-        write_json(self.folder / PROCESS_FILE, self.process)
+        coverage = self.coverage + self.store.coverage()
+        self.process["coverage"] = {reason: n for reason, n in coverage.items() if n}
+        self.store.describe(self.process)
 
     def close(self) -> None:
         """Finish: after this nothing is recorded, and the journal says that the end is known."""
         if self.closed:
             return
         self.closed = True
-        for journal in list(self._journals.values()):
-            journal.close()
-            self.coverage["dropped"] += journal.dropped
-            if journal.failure is not None:
-                self._check_journal(journal)
+        self.store.close()
+        self._check_store()
         try:
             self.describe(closed=True, end_ns=clock.now())
         except OSError as error:
             self.warn(f"cannot write to {self.run} ({error.strerror}); the run is incomplete")
-        self.texts.close()
+        self.store.close_texts()
 
     def after_fork(self, **process: Any) -> None:
         """In a forked child: leave the parent's files alone and begin a journal of its own."""
         self.process.update(process)
         self.coverage = Counter()
-        self.texts.detach()
         self._start()
 
     # failures ------------------------------------------------------------------------------
@@ -303,9 +251,9 @@ class Recorder:
         except (OSError, ValueError):
             return  # nowhere to say it
 
-    def _check_journal(self, journal: ThreadJournal) -> None:
-        failure = journal.failure or self.texts.failure
-        if failure is not None and self.folder is not None:
+    def _check_store(self) -> None:
+        failure = self.store.failure
+        if failure is not None:
             self.warn(f"cannot write to {self.run} ({failure.strerror}); some events are lost")
 
 

@@ -1,0 +1,154 @@
+"""Where a process's events go: its folder, its texts, and a journal for each of its threads.
+
+`Store` writes from Python. An engine that writes from elsewhere brings a store of its own with the
+same methods, so that a thread has one journal and a text one id, whoever writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from .journal import PROCESS_FILE, StringTable, ThreadJournal, write_json
+from .kinds import PhaseKind, ThreadKind
+
+MAIN_ORDINAL = 0
+
+
+class ThreadState:
+    """What the recorder keeps per thread. Only its own thread touches it."""
+
+    __slots__ = (
+        "busy", "depth", "forward", "journal", "module", "modules", "node", "open", "ordinal",
+        "phase", "phase_kind", "phases", "scopes",
+    )  # fmt: skip
+
+    def __init__(self, journal: ThreadJournal) -> None:
+        self.journal = journal
+        self.ordinal = journal.ordinal
+        self.busy = False  # the recorder's own work: nothing is recorded meanwhile
+        self.open = 0  # entries on the journal's stack of open events
+        self.depth = 0  # nesting of ops
+        self.phases: list[tuple[int, int, int, int, int]] = []  # name, kind, start, step, module
+        self.phase = 0  # text of the innermost phase
+        self.phase_kind = int(PhaseKind.user)
+        self.modules: list[int] = []  # texts of the paths of modules being called
+        self.module = 0
+        self.forward: int | None = None  # the phase that the outermost module opened
+        self.scopes: list[tuple[str, int, int]] = []  # user scopes: name, start, depth
+        self.node: Any = None  # the autograd node whose ops are being seen (portable engine)
+
+
+class Store:
+    """Journals written from Python. Nothing is on disk before the first thread enters."""
+
+    def __init__(self) -> None:
+        self.texts = StringTable()
+        self._reset(Path())
+
+    def begin(self, folder: Path) -> None:
+        """Write into `folder` from now on; also in a forked child, which leaves the parent's."""
+        self.texts.detach()
+        self._reset(folder)
+
+    def _reset(self, folder: Path) -> None:
+        self._place = folder
+        self._opened = False
+        self._process: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._ordinals = itertools.count(MAIN_ORDINAL + 1)
+        self._journals: dict[int, ThreadJournal] = {}
+        self._native: dict[int, ThreadState] = {}  # by the operating system's thread id
+        self._coverage: Counter[str] = Counter()
+        self._failure: OSError | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The process's folder, once something is in it."""
+        return self._place if self._opened else None
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why events are being lost, if they are."""
+        return self._failure or self.texts.failure
+
+    def intern(self, text: str) -> int:
+        """Id of a text in this process's table."""
+        return self.texts.intern(text)
+
+    def moment(self, step: int, active: bool) -> None:
+        """The training step of the moment, and whether it is recorded."""
+
+    def describe(self, process: dict[str, Any]) -> None:
+        """What process.json shall say, now or once there is a folder. Raises OSError."""
+        self._process = process
+        if self._opened:
+            write_json(self._place / PROCESS_FILE, process)
+
+    # threads -------------------------------------------------------------------------------
+
+    def reserve_thread(self) -> int:
+        """An ordinal for a thread that is about to start."""
+        return next(self._ordinals)
+
+    def known_thread(self, native_id: int) -> ThreadState | None:
+        """State of a thread that Python forgets after each of its calls, if it entered before."""
+        return self._native.get(native_id)
+
+    def enter(
+        self, ordinal: int | None, native_id: int, kind: ThreadKind, name: str, started: int
+    ) -> ThreadState:
+        """Begin the calling thread's journal, under an ordinal reserved for it or the next."""
+        with self._lock:
+            self._open_folder()
+        if ordinal is None:
+            ordinal = self.reserve_thread()
+        journal = ThreadJournal(
+            self._place, pid=os.getpid(), ordinal=ordinal, native_id=native_id,
+            kind=int(kind), created_ns=started,
+        )  # fmt: skip
+        self._journals[ordinal] = journal
+        state = ThreadState(journal)
+        if kind is ThreadKind.native:
+            self._native[native_id] = state
+        self._failure = self._failure or journal.failure
+        return state
+
+    def leave(self, state: ThreadState) -> None:
+        """The calling thread ends: give its journal's spare blocks back."""
+        self._close(state.journal)
+        self._journals.pop(state.ordinal, None)
+
+    def close(self) -> None:
+        """Finish all journals of the process."""
+        for journal in list(self._journals.values()):
+            self._close(journal)
+        self._journals.clear()
+
+    def close_texts(self) -> None:
+        """No text comes any more."""
+        self.texts.close()
+
+    def coverage(self) -> Counter[str]:
+        """What the store itself lost or left out: reason -> count."""
+        return self._coverage
+
+    def _close(self, journal: ThreadJournal) -> None:
+        journal.close()
+        self._coverage["dropped"] += journal.dropped
+        self._failure = self._failure or journal.failure
+
+    def _open_folder(self) -> None:
+        if self._opened:
+            return
+        self._opened = True
+        try:
+            self._place.mkdir(parents=True, exist_ok=True)
+            self.texts.attach(self._place)
+            write_json(self._place / PROCESS_FILE, self._process)
+        except OSError as error:
+            self._failure = error
