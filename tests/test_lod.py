@@ -76,11 +76,23 @@ def window(start: lod.I64, end: lod.I64, level: int, index: int) -> tuple[list[i
 
 
 def pyramid(start: lod.I64, end: lod.I64) -> dict[tuple[int, int], tuple[list[int], Dense]]:
-    return {
-        (level, index): plain(made, k)
-        for level, indexes, made in lod.pyramid(start, end)
-        for k, index in enumerate(indexes.tolist())
-    }
+    return {key[1:]: tile for key, tile in pyramids([(start, end)]).items()}
+
+
+def pyramids(
+    rows: list[tuple[lod.I64, lod.I64]],
+) -> dict[tuple[int, int, int], tuple[list[int], Dense]]:
+    """(row, level, index) -> tile, positions counted from the row's begin."""
+    at = lod.offsets(np.array([len(start) for start, _ in rows], np.int64))
+    start = np.concatenate([start for start, _ in rows])
+    end = np.concatenate([end for _, end in rows])
+    found = {}
+    for level in lod.pyramid(start, end, at[:-1], at[1:]):
+        places = list(zip(level.row.tolist(), level.index.tolist(), strict=True))
+        assert places == sorted(places)
+        for k, (row, index) in enumerate(places):
+            found[row, level.level, index] = plain(level.tiles, k, int(at[row]))
+    return found
 
 
 def tiles_of(slices: Slices, level: int) -> range:
@@ -126,6 +138,37 @@ def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: 
     assert set(made) == crowded
     for (level, index), tile in made.items():
         assert tile == brute(slices, level, index)
+
+
+@given(
+    st.lists(rows(), min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([2, 7, 1 << 15])
+)
+@settings(max_examples=100, deadline=None)
+def test_pyramid_of_several_rows_equals_each_alone(
+    several: list[Slices], limit: int, piece: int
+) -> None:
+    separate = [arrays(slices) for slices in several]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lod, "RAW_LIMIT", limit)
+        patch.setattr(lod, "MAX_LEVEL", 18)
+        patch.setattr(lod, "PIECE", piece)
+        together = pyramids(separate)
+        alone = [pyramid(start, end) for start, end in separate]
+    assert together == {
+        (row, *place): tile for row, tiles in enumerate(alone) for place, tile in tiles.items()
+    }
+
+
+def test_rows_far_into_a_long_run_keep_apart() -> None:
+    # 2^53 ns leave room for 128 rows in one go.
+    begin = (1 << 53) - 4096 * 20
+    start = np.arange(4096 + 1, dtype=np.int64) * 10 + begin
+    made = pyramids([(start + k, start + k + 5) for k in range(300)])
+    for row, shift in ((0, 0), (127, 127), (128, 128), (299, 299)):
+        mine = {key[1:]: tile for key, tile in made.items() if key[0] == row}
+        assert mine == pyramid(start + shift, start + shift + 5)
+        (_, dense) = mine[lod.MAX_LEVEL, 7]
+        assert dense == {1023: (5 * 4097, 4097, 0)}
 
 
 @given(rows())
@@ -203,7 +246,7 @@ def test_slice_that_spans_many_tiles_is_in_all_of_them() -> None:
 def test_empty_row() -> None:
     none = np.empty(0, np.int64)
     assert window(none, none, 3, 0) == ([], {})
-    assert list(lod.pyramid(none, none)) == []
+    assert pyramid(none, none) == {}
 
 
 def first_fit(slices: Slices) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
-from lanescope.webapp.lod import TILE_BITS, pyramid
+from lanescope.webapp.lod import TILE_BITS, offsets, pyramid
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_pyramid
 from lanescope.webapp.slices import LaneSlices, Names
@@ -43,6 +43,9 @@ SAMPLES = 0xFF
 
 SMALL = 200_000
 """A run of fewer events is indexed faster than it is worth storing."""
+
+BATCH = 1_000_000
+"""Slices after which tiles are made ahead: enough for numpy's cost per call not to matter."""
 
 Progress = Callable[[int, int], None]
 """Told (events done, events in all) after each lane."""
@@ -149,62 +152,91 @@ def _built(run: Run, store: Store, events: int, progress: Progress | None) -> In
             builder.add_samples(content)
         if progress is not None:
             progress(builder.slices + builder.samples, events)
+    builder.flush()
     arrays = store.finish({"lanes": [asdict(lane) for lane in lanes], "names": names.texts})
     return Index.of(tuple(lanes), tuple(names.texts), arrays)
 
 
 class _Builder:
-    """Appends lanes to a store."""
+    """Appends lanes to a store. Tiles are made ahead for many lanes in one go."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.slices = self.samples = 0
         self._made = self._bytes = 0
+        # What waits for its tiles: rows so far, lanes of slices with their first row, and the
+        # tiles of rows that have them already.
+        self._rows = 0
+        self._lanes: list[tuple[int, LaneSlices]] = []
+        self._tiles: dict[int, list[tuple[int, Block]]] = {}
 
     def add_slices(self, lane: LaneSlices) -> None:
-        """Appends the rows of a lane and the tiles they need."""
+        """Appends the rows of a lane."""
         for name in ("start", "end", "name", "style", "source", "row_table"):
             self._store.append(name, getattr(lane, name))
         self._store.append("row_begin", lane.row_at[:-1] + self.slices)
         self._store.append("row_end", lane.row_at[1:] + self.slices)
-        for row, (low, high) in enumerate(zip(lane.row_at[:-1], lane.row_at[1:], strict=True)):
-            self._add_tiles(lane, row, int(low), int(high))
         self.slices += len(lane.start)
-
-    def _add_tiles(self, lane: LaneSlices, row: int, low: int, high: int) -> None:
-        part = slice(low, high)
-        columns = Slices(lane.start[part], lane.end[part], lane.name[part], lane.style[part])
-        for level, indexes, tiles in pyramid(columns.start, columns.end):
-            begin = indexes << (TILE_BITS + level)
-            # Positions are counted within the row, refs within the lane.
-            base = np.full(len(indexes), -low)
-            blocks = slice_blocks(tiles, columns, level, begin, base)
-            self._add_made(level, indexes.tolist(), blocks)
-        self._store.append("row_made", [self._made])
+        self._lanes.append((self._rows, lane))
+        self._rows += len(lane.row_table)
+        if sum(len(waiting.start) for _, waiting in self._lanes) >= BATCH:
+            self.flush()
 
     def add_samples(self, lane: LaneSamples) -> None:
-        """Appends a counter and the tiles it needs."""
-        store = self._store
+        """Appends a counter."""
         for name in ("time", "value", "step"):
-            store.append(name, getattr(lane, name))
-        store.append("row_begin", [self.samples])
+            self._store.append(name, getattr(lane, name))
+        self._store.append("row_begin", [self.samples])
         self.samples += len(lane.time)
-        store.append("row_end", [self.samples])
-        store.append("row_table", [SAMPLES])
-        for level, index, tile in sample_pyramid(lane.time, lane.value):
-            self._add_made(level, [index], [sample_block(tile)])
-        store.append("row_made", [self._made])
+        self._store.append("row_end", [self.samples])
+        self._store.append("row_table", [SAMPLES])
+        self._tiles[self._rows] = [
+            (_key(level, index), sample_block(tile))
+            for level, index, tile in sample_pyramid(lane.time, lane.value)
+        ]
+        self._rows += 1
 
-    def _add_made(self, level: int, indexes: list[int], blocks: list[Block]) -> None:
-        ends = np.cumsum([len(block.data) for block in blocks]) + self._bytes
-        self._made += len(blocks)
-        self._bytes = int(ends[-1])
-        self._store.append("made_key", [_key(level, index) for index in indexes])
-        self._store.append("made_n", [block.n for block in blocks])
-        self._store.append("made_m", [block.m for block in blocks])
+    def flush(self) -> None:
+        """Makes and appends the tiles of all rows that wait for them."""
+        if self._lanes:
+            self._make_tiles()
+        counts = [len(self._tiles.get(row, ())) for row in range(self._rows)]
+        made = [one for row in range(self._rows) for one in self._tiles.get(row, ())]
+        ends = np.cumsum([len(block.data) for _, block in made], dtype=np.int64) + self._bytes
+        self._store.append("row_made", np.cumsum(counts, dtype=np.int64) + self._made)
+        self._store.append("made_key", [key for key, _ in made])
+        self._store.append("made_n", [block.n for _, block in made])
+        self._store.append("made_m", [block.m for _, block in made])
         self._store.append("made_end", ends)
-        data = b"".join(block.data for block in blocks)
+        data = b"".join(block.data for _, block in made)
         self._store.append("made_data", np.frombuffer(data, np.uint8))
+        self._made += len(made)
+        self._bytes += len(data)
+        self._rows = 0
+        self._lanes, self._tiles = [], {}
+
+    def _make_tiles(self) -> None:
+        lanes = [lane for _, lane in self._lanes]
+        slices = Slices(
+            np.concatenate([lane.start for lane in lanes]),
+            np.concatenate([lane.end for lane in lanes]),
+            np.concatenate([lane.name for lane in lanes]),
+            np.concatenate([lane.style for lane in lanes]),
+        )
+        lane_at = offsets(np.array([len(lane.start) for lane in lanes]))[:-1]
+        rows = np.array([len(lane.row_table) for lane in lanes])
+        low = np.concatenate([lane.row_at[:-1] for lane in lanes]) + np.repeat(lane_at, rows)
+        high = np.concatenate([lane.row_at[1:] for lane in lanes]) + np.repeat(lane_at, rows)
+        base = np.repeat(lane_at, rows)
+        number = np.concatenate(
+            [first + np.arange(len(lane.row_table)) for first, lane in self._lanes]
+        )
+        for found in pyramid(slices.start, slices.end, low, high):
+            begin = found.index << (TILE_BITS + found.level)
+            blocks = slice_blocks(found.tiles, slices, found.level, begin, base[found.row])
+            places = zip(number[found.row].tolist(), found.index.tolist(), strict=True)
+            for (row, index), block in zip(places, blocks, strict=True):
+                self._tiles.setdefault(row, []).append((_key(found.level, index), block))
 
 
 def _key(level: int, index: int) -> int:
