@@ -1,0 +1,63 @@
+/**
+ * The view as text in the address bar, and back. Pure.
+ * @module
+ */
+
+/**
+ * @typedef {object} View
+ * @property {{t0: number, t1: number}|null} window null: the whole run
+ * @property {{lane: number, row: number, ref: number}|null} selected
+ * @property {{t0: number, t1: number}|null} range
+ * @property {number[]} collapsed indices of groups
+ * @property {number[]} expanded ids of lanes
+ * @property {string} query of the search
+ * @property {number} scrollY px
+ * @property {string} theme light, dark or empty: as the system
+ * @property {boolean} overlaps shaded
+ */
+
+const pair = ({ t0, t1 }) => `${Math.round(t0)}-${Math.round(t1)}`;
+
+/** @param {string} search of the address, with or without `?` @returns {View} */
+export function parse(search) {
+  const get = new URLSearchParams(search);
+  const window = span(get.get("t"));
+  const sel = /^(\d+)\.(\d+)\.(\d+)$/.exec(get.get("sel") ?? "");
+  return {
+    window,
+    selected: sel ? { lane: Number(sel[1]), row: Number(sel[2]), ref: Number(sel[3]) } : null,
+    range: span(get.get("range")),
+    collapsed: integers(get.get("closed")),
+    expanded: integers(get.get("open")),
+    query: get.get("q") ?? "",
+    scrollY: Math.max(0, Number.parseInt(get.get("y") ?? "0", 10) || 0),
+    theme: ["light", "dark"].includes(get.get("theme")) ? get.get("theme") : "",
+    overlaps: get.get("overlaps") === "1",
+  };
+}
+
+/** @param {View} view @returns {string} with `?`, or empty for the whole run as it opens */
+export function format(view) {
+  const parts = [];
+  if (view.window) parts.push(`t=${pair(view.window)}`);
+  if (view.selected) parts.push(`sel=${view.selected.lane}.${view.selected.row}.${view.selected.ref}`);
+  if (view.range) parts.push(`range=${pair(view.range)}`);
+  if (view.collapsed.length) parts.push(`closed=${view.collapsed.join(".")}`);
+  if (view.expanded.length) parts.push(`open=${view.expanded.join(".")}`);
+  if (view.scrollY > 0) parts.push(`y=${Math.round(view.scrollY)}`);
+  if (view.overlaps) parts.push("overlaps=1");
+  if (view.query) parts.push(`q=${encodeURIComponent(view.query)}`);
+  if (view.theme) parts.push(`theme=${view.theme}`);
+  return parts.length ? `?${parts.join("&")}` : "";
+}
+
+function span(text) {
+  const match = /^(\d+)-(\d+)$/.exec(text ?? "");
+  if (!match) return null;
+  const [t0, t1] = [Number(match[1]), Number(match[2])];
+  return t1 > t0 ? { t0, t1 } : null;
+}
+
+function integers(text) {
+  return (text ?? "").split(".").filter((part) => /^\d+$/.test(part)).map(Number);
+}

@@ -1,0 +1,54 @@
+/**
+ * The way to Dash: what has settled is told through set_props, never every frame.
+ * @module
+ */
+
+/** Stores of webapp/pages/ids.py that the timeline writes. */
+export const VIEW_STORE = "timeline-view";
+export const THEME_STORE = "theme";
+
+/**
+ * @param {string} id of a dcc.Store
+ * @param {unknown} data
+ * @returns {boolean} whether Dash is there to be told
+ */
+export function tell(id, data) {
+  const set = globalThis.dash_clientside?.set_props;
+  if (!set || !document.getElementById("frame")) return false;
+  set(id, { data });
+  return true;
+}
+
+/** Resolves with the element once Dash has rendered it. @param {string} id @returns {Promise<HTMLElement>} */
+export function appears(id) {
+  const here = document.getElementById(id);
+  if (here) return Promise.resolve(here);
+  return new Promise((resolve) => {
+    const observer = new MutationObserver(() => {
+      const found = document.getElementById(id);
+      if (!found) return;
+      observer.disconnect();
+      resolve(found);
+    });
+    observer.observe(document.body, { childList: true, subtree: true });
+  });
+}
+
+/**
+ * @param {string} address
+ * @param {unknown} [body] sent as JSON where given
+ * @returns {Promise<any>}
+ * @throws {Error} with a sentence
+ */
+export async function getJson(address, body) {
+  const sent = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  let response;
+  try {
+    response = await fetch(address, sent);
+  } catch {
+    throw new Error("The server does not answer. Is `lanescope view` still running?");
+  }
+  if (response.ok) return response.json();
+  const answer = await response.json().catch(() => null);
+  throw new Error(answer?.error ? `The server says: ${answer.error}` : `The server answered ${response.status}.`);
+}

@@ -1,0 +1,127 @@
+/**
+ * The panel of the selected slice: everything that is known of it.
+ * @module
+ */
+import { bytes, count, duration, instant } from "./format.js";
+import { element } from "./help.js";
+
+/** Known fields in the order in which people ask for them; whatever else comes is listed below. */
+const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", "device"];
+/** Told elsewhere in the panel, or meaningless to people. */
+const HIDDEN = new Set([
+  "name", "rank", "lane", "row", "ref", "style", "stack", "partner", "peers", "phase", "self_ns", "unfinished",
+  "drawn", "depth", "table",
+]);
+const LABELS = {
+  start_ns: "start", duration_ns: "duration", group_size: "group size", self_ns: "self", complete_ns: "complete",
+  sequence: "sequence", asynchronous: "asynchronous", bytes: "bytes", time_ns: "time",
+};
+
+/**
+ * Rows of label and text for a slice as the server describes it.
+ * @param {Record<string, any>} slice
+ * @returns {[string, string][]}
+ */
+export function factsOf(slice) {
+  const rows = [];
+  const keys = [...ORDER, ...Object.keys(slice).filter((key) => !ORDER.includes(key) && !HIDDEN.has(key))];
+  for (const key of keys) {
+    const text = textOf(key, slice[key], slice);
+    if (text) rows.push([key === "step" && slice.phase ? "step · phase" : LABELS[key] ?? key.replaceAll("_", " "), text]);
+  }
+  return rows;
+}
+
+function textOf(key, value, slice) {
+  if (key === "duration_ns") {
+    if (value === null || value === undefined) return slice.unfinished === false ? "" : "had not ended when the recording did";
+    const self = slice.self_ns === null || slice.self_ns === undefined ? "" : ` (self ${duration(Number(slice.self_ns), 4)})`;
+    return `${duration(Number(value), 4)}${self}`;
+  }
+  if (key === "step") {
+    const step = value === null || value === undefined || value < 0 ? "" : String(value);
+    return [step, slice.phase].filter(Boolean).join(" · ");
+  }
+  if (value === null || value === undefined || value === "") return "";
+  if (key === "start_ns" || key === "complete_ns" || key === "time_ns") return instant(String(value));
+  if (key.endsWith("_ns")) return duration(Number(value));
+  if (key === "bytes") return bytes(Number(value));
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.length && typeof value[0] !== "object" ? value.join(", ") : "";
+  if (typeof value === "object") return "";
+  if (typeof value === "number" && Number.isInteger(value)) return count(value);
+  return String(value);
+}
+
+/** The same collective on another rank: when it came there, compared with here. */
+function peerText(slice, peer) {
+  const gap = peer.start_ns - Number(slice.start_ns);
+  const when = gap === 0 ? "at the same time" : `${duration(Math.abs(gap))} ${gap > 0 ? "later" : "earlier"}`;
+  return `rank ${peer.rank}, ${when} ↗`;
+}
+
+export class Details {
+  /** @param {HTMLElement} host @param {(place: {lane: number, row: number, ref: number}) => void} jump */
+  constructor(host, jump) {
+    this.host = host;
+    this.jump = jump;
+    this.clear();
+  }
+
+  clear() {
+    const hint = element("p", "", "hint");
+    hint.append("Click a slice to see everything recorded about it. ", element("kbd", "."), " and ", element("kbd", ","),
+      " step through its row.");
+    const more = element("p", "", "hint");
+    more.append("Hold ", element("kbd", "Shift"), " and drag to measure a range. ", element("kbd", "?"), " lists all keys.");
+    this.host.replaceChildren(element("h2", "Nothing selected"), hint, more);
+  }
+
+  /**
+   * @param {Record<string, any>} slice
+   * @param {string} style class for the swatch
+   * @param {string} where rank and thread in words
+   */
+  show(slice, style, where) {
+    const title = element("h2", "", "slice-name");
+    title.append(element("i", "", `swatch ${style}`), element("span", slice.name), element("span", where, "muted"));
+    const list = element("dl", "", "facts");
+    for (const [label, text] of factsOf(slice)) list.append(element("dt", label), element("dd", text));
+    const { partner, peers, stack } = slice;
+    if (partner) {
+      const later = partner.start_ns > Number(slice.start_ns);
+      const gap = `${duration(Math.abs(partner.start_ns - Number(slice.start_ns)))} ${later ? "later" : "earlier"}`;
+      list.append(element("dt", later ? "backward" : "forward"), this.jumps([[partner, `${partner.name}, ${gap} ↗`]]));
+    }
+    if (peers?.length) {
+      list.append(element("dt", "other ranks"), this.jumps(peers.map((peer) => [peer, peerText(slice, peer)])));
+    }
+    if (stack?.length) {
+      const dd = element("dd", "", "frames");
+      for (const frame of stack) dd.append(element("div", `${frame.file}:${frame.line} ${frame.function}`));
+      list.append(element("dt", "stack"), dd);
+    }
+    this.host.replaceChildren(title, list);
+    this.host.scrollTop = 0;
+  }
+
+  /** Links to other slices. @param {[{lane: number, row: number, ref: number}, string][]} places */
+  jumps(places) {
+    const dd = element("dd", "");
+    for (const [place, text] of places) {
+      const link = element("button", text, "link");
+      link.type = "button";
+      link.addEventListener("click", () => this.jump(place));
+      const line = element("div", "");
+      line.append(link);
+      dd.append(line);
+    }
+    return dd;
+  }
+
+  /** @param {string} message a sentence */
+  fail(message) {
+    const note = element("p", message, "hint");
+    this.host.replaceChildren(element("h2", "This slice could not be read"), note);
+  }
+}

@@ -1,0 +1,236 @@
+/**
+ * The head above the lanes: strip of the whole run with the window, ruler, steps.
+ * @module
+ */
+import { duration as formatDuration } from "./format.js";
+import { STYLE_TOKENS } from "./palette.js";
+
+export const STRIP = 44;
+export const RULER = 24;
+export const STEPS = 20;
+export const HEAD = STRIP + RULER + STEPS;
+const TOP = 6;
+/** Grip on either edge of the window, px. */
+export const GRIP = 6;
+/** A window this narrow is drawn wider, or it could not be seen or taken hold of. */
+export const LEAST_WINDOW = 8;
+
+/**
+ * Time per pixel of the strip spent in each style, over the outermost rows of all thread lanes.
+ * @param {{lane: number, tile: import("./tile.js").Tile}[]} lanes
+ * @param {number} width px
+ * @param {number} duration ns
+ * @returns {Float32Array[]} per style, share of the lanes 0..1 per pixel
+ */
+export function activity(lanes, width, duration) {
+  const out = STYLE_TOKENS.map(() => new Float32Array(width));
+  const scale = width / Math.max(duration, 1);
+  const add = (style, x0, x1, weight) => {
+    const into = out[style] ?? out[0];
+    const last = Math.min(width - 1, Math.ceil(x1) - 1);
+    for (let x = Math.max(0, Math.floor(x0)); x <= last; x += 1) {
+      into[x] += ((Math.min(x1, x + 1) - Math.max(x0, x)) * weight) / lanes.length;
+    }
+  };
+  for (const { lane, tile } of lanes) {
+    const block = tile.block(lane, 0);
+    if (block?.slices) {
+      const s = block.slices;
+      for (let i = 0; i < s.n; i += 1) {
+        add(s.style[i], (tile.start + s.start[i] * tile.unit) * scale, (tile.start + s.end[i] * tile.unit) * scale, 1);
+      }
+    }
+    if (block?.dense) {
+      const d = block.dense;
+      for (let i = 0; i < d.n; i += 1) {
+        const t = tile.start + d.bucket[i] * tile.bucket;
+        add(d.style[i], t * scale, (t + tile.bucket) * scale, d.covered[i] / 65535);
+      }
+    }
+  }
+  return out;
+}
+
+/** Draws the head. */
+export class Header {
+  /** @param {HTMLCanvasElement} canvas */
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d", { alpha: false });
+    this.strip = document.createElement("canvas");
+    this.stripKey = "";
+  }
+
+  resize(width, ratio) {
+    this.width = width;
+    this.ratio = ratio;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(HEAD * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${HEAD}px`;
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans") || "sans-serif"}`;
+    this.stripKey = "";
+  }
+
+  /** Where the window stands on the strip, px. @returns {[number, number]} */
+  windowAt({ t0, t1 }, duration) {
+    const scale = this.width / Math.max(duration, 1);
+    const [a, b] = [t0 * scale, t1 * scale];
+    if (b - a >= LEAST_WINDOW) return [a, b];
+    const middle = Math.min(Math.max((a + b) / 2, LEAST_WINDOW / 2), this.width - LEAST_WINDOW / 2);
+    return [middle - LEAST_WINDOW / 2, middle + LEAST_WINDOW / 2];
+  }
+
+  /**
+   * @param {object} frame
+   * @param {{t0: number, t1: number}} frame.view
+   * @param {number} frame.duration
+   * @param {import("./palette.js").Palette} frame.palette
+   * @param {{base: number, ticks: {t: number, label: string}[]}} frame.ruler
+   * @param {[number, number, number][]} frame.steps step, start, end
+   * @param {{t0: number, t1: number}|null} frame.range
+   * @param {number|null} frame.hover instant under the pointer
+   * @param {string} frame.activityKey changes when the activity does
+   * @param {() => Float32Array[]} frame.activity
+   * @param {[number, number][]} frame.shaded overlap regions
+   */
+  draw(frame) {
+    const { context: c, width } = this;
+    const { palette, view, duration } = frame;
+    c.font = this.font;
+    c.textBaseline = "middle";
+    c.fillStyle = palette.token("ground");
+    c.fillRect(0, 0, width, HEAD);
+    this.drawStrip(frame);
+    this.drawWindow(view, duration, palette);
+    this.drawSteps(frame);
+    this.drawRuler(frame);
+    this.drawRegions(frame);
+  }
+
+  drawStrip({ palette, activity: compute, activityKey }) {
+    const key = `${activityKey}/${this.width}/${this.ratio}`;
+    if (key !== this.stripKey || this.stripPalette !== palette) {
+      this.stripKey = key;
+      this.stripPalette = palette;
+      this.paintStrip(compute(), palette);
+    }
+    this.context.drawImage(this.strip, 0, 0, this.width, STRIP);
+  }
+
+  /** The strip hardly ever changes: painted once, copied every frame. */
+  paintStrip(shares, palette) {
+    const { strip, width, ratio } = this;
+    strip.width = Math.round(width * ratio);
+    strip.height = Math.round(STRIP * ratio);
+    const c = strip.getContext("2d");
+    c.scale(ratio, ratio);
+    const room = STRIP - TOP - 4;
+    const bottom = STRIP - 4;
+    for (let x = 0; x < width; x += 1) {
+      let y = bottom;
+      for (let style = 0; style < shares.length; style += 1) {
+        const h = Math.min(shares[style][x] * room, y - TOP);
+        if (h <= 0) continue;
+        c.fillStyle = palette.token(STYLE_TOKENS[style]);
+        c.fillRect(x, y - h, 1, h);
+        y -= h;
+      }
+    }
+  }
+
+  drawWindow(view, duration, palette) {
+    const { context: c, width } = this;
+    const [a, b] = this.windowAt(view, duration);
+    c.fillStyle = palette.token("ground", 0.66);
+    c.fillRect(0, 0, a, STRIP);
+    c.fillRect(b, 0, width - b, STRIP);
+    c.strokeStyle = palette.token("accent");
+    c.lineWidth = 1.5;
+    c.strokeRect(Math.max(a, 1), 3, Math.min(b, width - 1) - Math.max(a, 1), STRIP - 5);
+  }
+
+  drawRuler({ palette, view, ruler, range, hover }) {
+    const { context: c, width } = this;
+    const scale = width / (view.t1 - view.t0);
+    const middle = STRIP + RULER / 2 + 1;
+    if (range) {
+      const [x0, x1] = [(range.t0 - view.t0) * scale, (range.t1 - view.t0) * scale];
+      c.fillStyle = palette.token("accent", 0.16);
+      c.fillRect(x0, STRIP, x1 - x0, HEAD - STRIP);
+    }
+    for (const { t, label } of ruler.ticks) {
+      const x = Math.round((t - view.t0) * scale * this.ratio) / this.ratio;
+      c.fillStyle = palette.token("line");
+      c.fillRect(x, STRIP + 4, 1 / this.ratio, HEAD - STRIP - 4);
+      if (x + 5 + c.measureText(label).width > width) continue;
+      c.fillStyle = palette.token("muted");
+      c.fillText(label, x + 5, middle);
+    }
+    if (range) this.pillText(formatDuration(range.t1 - range.t0), ((range.t0 + range.t1) / 2 - view.t0) * scale, middle, palette);
+    else if (hover !== null) {
+      c.fillStyle = palette.token("ink", 0.5);
+      c.fillRect((hover - view.t0) * scale, STRIP, 1 / this.ratio, HEAD - STRIP);
+    }
+  }
+
+  /** A measure on the ruler, on a plate so that no tick label shines through. */
+  pillText(text, x, y, palette) {
+    const { context: c } = this;
+    const w = c.measureText(text).width + 12;
+    const left = Math.min(Math.max(x - w / 2, 2), this.width - w - 2);
+    c.fillStyle = palette.token("accent");
+    c.fillRect(left, y - 9, w, 17);
+    c.fillStyle = palette.token("panel");
+    c.fillText(text, left + 6, y);
+  }
+
+  /** Steps of the first rank, every other one tinted. Too narrow ones are merged into a tone. */
+  drawSteps({ palette, view, steps }) {
+    const { context: c, width } = this;
+    const scale = width / (view.t1 - view.t0);
+    const y = STRIP + RULER;
+    let i = firstEnding(steps, view.t0);
+    let previous = -Infinity;
+    for (; i < steps.length && steps[i][1] < view.t1; i += 1) {
+      const [step, start, end] = steps[i];
+      const x0 = (start - view.t0) * scale;
+      const x1 = (end - view.t0) * scale;
+      if (x1 - previous < 1.5) continue;
+      previous = x1;
+      const a = Math.max(x0, 0);
+      const b = Math.min(x1, width);
+      c.fillStyle = palette.token("line", step % 2 ? 0.75 : 0.4);
+      c.fillRect(a, y + 2, Math.max(b - a - 1, 0.5), STEPS - 4);
+      const text = c.measureText(`step ${step}`).width + 10 <= b - a ? `step ${step}` : `${step}`;
+      if (c.measureText(text).width + 8 > b - a) continue;
+      c.fillStyle = palette.token("ink");
+      c.fillText(text, a + 6, y + STEPS / 2 + 0.5);
+    }
+  }
+
+  /** Where lanes overlap, as a line under the steps: to be seen without looking for it. */
+  drawRegions({ palette, view, shaded }) {
+    const { context: c, width } = this;
+    const scale = width / (view.t1 - view.t0);
+    c.fillStyle = palette.token("bad");
+    for (const [from, to] of shaded) {
+      const x0 = (from - view.t0) * scale;
+      const x1 = (to - view.t0) * scale;
+      if (x1 >= 0 && x0 <= width) c.fillRect(x0, HEAD - 3, Math.max(x1 - x0, 1), 3);
+    }
+  }
+}
+
+/** Index of the first step that ends after `t`. @param {[number, number, number][]} steps */
+export function firstEnding(steps, t) {
+  let low = 0;
+  let high = steps.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle][2] <= t) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,95 @@
+/**
+ * What lies under a point, from the same tiles that were drawn.
+ * @module
+ */
+import { sampleAt, samplesOf } from "./counter.js";
+
+/** A slice narrower than this can still be hit, px. */
+const REACH = 3;
+
+/**
+ * @typedef {object} Hit
+ * @property {"slice"|"dense"|"sample"} kind
+ * @property {number} lane
+ * @property {number} row
+ * @property {number} name id
+ * @property {number} ref
+ * @property {number} style
+ * @property {number} flags
+ * @property {number} start ns; of the bucket where dense
+ * @property {number} end ns
+ * @property {number} [count] slices in the bucket
+ * @property {number} [covered] share of the bucket
+ * @property {number} [value] of a counter
+ */
+
+/**
+ * @param {import("./plan.js").Source[]} sources of the lane
+ * @param {import("./layout.js").Row} row
+ * @param {number} t instant, ns
+ * @param {number} perPixel ns per pixel
+ * @returns {Hit|null}
+ */
+export function hitRow(sources, row, t, perPixel) {
+  if (row.lane.kind === "counter") return hitCounter(sources, row, t, perPixel);
+  let near = null;
+  let distance = REACH * perPixel;
+  for (const { tile, from, to } of sources) {
+    if (t < from - distance || t > to + distance) continue;
+    const block = tile.block(row.lane.id, row.row);
+    const slice = block?.slices && nearestSlice(block.slices, tile, t, distance);
+    if (slice?.distance === 0) return found(slice.i, block.slices, tile, row);
+    if (slice) {
+      near = found(slice.i, block.slices, tile, row);
+      distance = slice.distance;
+    }
+    const bucket = block?.dense && bucketAt(block.dense, tile, t);
+    if (bucket) return { ...bucket, lane: row.lane.id, row: row.row };
+  }
+  return near;
+}
+
+function nearestSlice(s, tile, t, reach) {
+  const at = (t - tile.start) / tile.unit;
+  let best = null;
+  for (let i = 0; i < s.n; i += 1) {
+    const gap = Math.max(s.start[i] - at, at - s.end[i], 0) * tile.unit;
+    if (gap === 0 && at < s.end[i]) return { i, distance: 0 };
+    if (gap <= reach && (!best || gap < best.distance)) best = { i, distance: Math.max(gap, 1e-9) };
+  }
+  return best;
+}
+
+function found(i, s, tile, row) {
+  return {
+    kind: "slice",
+    lane: row.lane.id,
+    row: row.row,
+    name: s.name[i],
+    ref: s.ref[i],
+    style: s.style[i],
+    flags: s.flags[i],
+    start: tile.start + s.start[i] * tile.unit,
+    end: tile.start + s.end[i] * tile.unit,
+  };
+}
+
+function bucketAt(d, tile, t) {
+  const bucket = Math.floor((t - tile.start) / tile.bucket);
+  for (let i = 0; i < d.n; i += 1) {
+    if (d.bucket[i] !== bucket) continue;
+    const start = tile.start + bucket * tile.bucket;
+    return {
+      kind: "dense", name: d.name[i], ref: d.ref[i], style: d.style[i], flags: 0,
+      start, end: start + tile.bucket, count: d.count[i], covered: d.covered[i] / 65535,
+    };
+  }
+  return null;
+}
+
+function hitCounter(sources, row, t, perPixel) {
+  const sample = sampleAt(samplesOf(sources, row.lane.id), t, 12 * perPixel);
+  if (!sample) return null;
+  const { t: start, last, min, max } = sample;
+  return { kind: "sample", lane: row.lane.id, row: 0, name: -1, ref: -1, style: 0, flags: 0, start, end: start, value: last, min, max };
+}

@@ -1,0 +1,75 @@
+/**
+ * Knows whether anything is still going on: requests, timers, frames. Tests wait for it.
+ * @module
+ */
+
+export class Idle {
+  constructor() {
+    this.pending = new Map();
+    this.waiting = [];
+  }
+
+  /** Something begins. @param {string} what @returns {() => void} call once when it is over */
+  begin(what) {
+    this.pending.set(what, (this.pending.get(what) ?? 0) + 1);
+    let open = true;
+    return () => {
+      if (!open) return;
+      open = false;
+      const left = this.pending.get(what) - 1;
+      if (left) this.pending.set(what, left);
+      else this.pending.delete(what);
+      this.check();
+    };
+  }
+
+  /** Follow a promise. @template T @param {string} what @param {Promise<T>} promise @returns {Promise<T>} */
+  track(what, promise) {
+    const end = this.begin(what);
+    promise.then(end, end);
+    return promise;
+  }
+
+  /** What is still going on, for messages of tests. @returns {string[]} */
+  get busy() {
+    return [...this.pending.keys()];
+  }
+
+  /** Resolves once nothing has been going on for two frames. @returns {Promise<void>} */
+  settled() {
+    return new Promise((resolve) => {
+      this.waiting.push(resolve);
+      this.check();
+    });
+  }
+
+  check() {
+    if (this.pending.size || !this.waiting.length) return;
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+      if (this.pending.size) return;
+      for (const resolve of this.waiting.splice(0)) resolve();
+    }));
+  }
+}
+
+/**
+ * A function that runs once the calls to it have paused.
+ * @param {Idle} idle
+ * @param {string} what
+ * @param {number} pause ms
+ * @param {(...args: any[]) => void} run
+ */
+export function debounced(idle, what, pause, run) {
+  let timer = 0;
+  let end = null;
+  return (...args) => {
+    clearTimeout(timer);
+    end ??= idle.begin(what);
+    timer = setTimeout(() => {
+      const done = end;
+      end = null;
+      run(...args);
+      done();
+    }, pause);
+  };
+}

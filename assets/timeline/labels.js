@@ -1,0 +1,93 @@
+/**
+ * The column left of the lanes: real elements, so that groups can be reached by keyboard and read
+ * by a screen reader. Only those in sight exist.
+ * @module
+ */
+import { expandable, GROUP } from "./layout.js";
+
+export class Labels {
+  /**
+   * @param {HTMLElement} host
+   * @param {{group: (index: number) => void, lane: (id: number) => void}} toggle
+   */
+  constructor(host, toggle) {
+    this.host = host;
+    this.toggle = toggle;
+    /** @type {Map<string, HTMLElement>} */
+    this.nodes = new Map();
+  }
+
+  /**
+   * @param {import("./layout.js").Layout} layout
+   * @param {number} scrollY
+   * @param {number} height
+   * @param {object} state
+   * @param {Set<number>} state.collapsed
+   * @param {Set<number>} state.expanded
+   * @param {number} state.selectedLane
+   * @param {(lane: import("./layout.js").Lane) => string} state.aside text behind a lane's label
+   */
+  draw(layout, scrollY, height, state) {
+    const seen = new Set();
+    for (const item of layout.visible(scrollY, scrollY + height)) {
+      const key = item.lane ? `lane ${item.lane.id}` : `group ${item.group.index}`;
+      seen.add(key);
+      let node = this.nodes.get(key);
+      if (!node) {
+        node = item.lane ? this.lane(item.lane) : this.group(item.group);
+        this.nodes.set(key, node);
+        this.host.append(node);
+      }
+      node.style.top = `${item.y - scrollY}px`;
+      node.style.height = `${item.h}px`;
+      if (item.lane) {
+        node.classList.toggle("selected", item.lane.id === state.selectedLane);
+        if (node.tagName === "BUTTON") node.setAttribute("aria-expanded", String(state.expanded.has(item.lane.id)));
+        const aside = state.aside(item.lane);
+        if (node.lastChild.textContent !== aside) node.lastChild.textContent = aside;
+      } else node.setAttribute("aria-expanded", String(!state.collapsed.has(item.group.index)));
+    }
+    for (const [key, node] of this.nodes) {
+      if (seen.has(key)) continue;
+      node.remove();
+      this.nodes.delete(key);
+    }
+  }
+
+  group(group) {
+    const node = document.createElement("button");
+    node.type = "button";
+    node.className = "tl-group";
+    node.style.minHeight = `${GROUP}px`;
+    const aside = document.createElement("span");
+    aside.className = "muted";
+    aside.textContent = processOf(group.lanes[0]?.title ?? "");
+    node.append(group.name, aside);
+    node.title = `${group.name} · ${(group.lanes[0]?.title ?? "").split(",")[0]}`;
+    node.addEventListener("click", () => this.toggle.group(group.index));
+    return node;
+  }
+
+  lane(lane) {
+    const opens = expandable(lane);
+    const node = document.createElement(opens ? "button" : "div");
+    node.className = `tl-lane ${lane.kind}`;
+    const aside = document.createElement("span");
+    aside.className = "muted";
+    node.append(`${lane.label} `, aside);
+    node.title = [lane.label, lane.title, opens ? "click: all rows in full height" : ""].filter(Boolean).join(" · ");
+    if (opens) {
+      node.type = "button";
+      node.addEventListener("click", () => this.toggle.lane(lane.id));
+    }
+    return node;
+  }
+}
+
+/** "train.py 4120 on node-a, main thread 4120" in few words: "node-a · pid 4120". @param {string} title */
+export function processOf(title) {
+  const [process] = title.split(",");
+  const found = /(\d+)(?: on (.+))?$/.exec(process);
+  if (!found) return process;
+  return [found[2], `pid ${found[1]}`].filter(Boolean).join(" · ");
+}

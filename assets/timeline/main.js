@@ -1,0 +1,167 @@
+/**
+ * Starts the timeline: fetches the run's description while Dash is still loading, mounts the lanes
+ * once the page has a place for them, and ties address, keys, search and theme together.
+ * @module
+ */
+import { format, parse } from "./address.js";
+import { appears, getJson, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
+import { debugState } from "./debug.js";
+import { Details } from "./details.js";
+import { Dock } from "./dock.js";
+import { element, helpDialog } from "./help.js";
+import { listen } from "./gestures.js";
+import { Idle } from "./idle.js";
+import { listenKeys } from "./keys.js";
+import { match, Search } from "./search.js";
+import { buildStage } from "./stage.js";
+import { Theme } from "./theme.js";
+import { Timeline } from "./timeline.js";
+
+const PATHS = new Set(["/", "/timeline"]);
+const idle = new Idle();
+const booted = idle.begin("boot");
+const onTimeline = () => PATHS.has(location.pathname);
+let timeline = null;
+let written = location.search;
+
+const theme = new Theme(parse(location.search).theme, (name) => {
+  timeline?.retheme();
+  tell(THEME_STORE, name);
+  writeAddress();
+});
+
+globalThis.lanescope = {
+  idle: () => idle.settled(),
+  debugState: () => (timeline ? debugState(timeline) : { busy: idle.busy }),
+  hit: (x, y) => timeline?.hit(x, y) ?? null,
+  shown: (address) => show(address),
+  answered: (number) => answered(number),
+};
+
+// ---- the address ----
+
+function writeAddress() {
+  if (!timeline || !onTimeline()) return;
+  const { view, duration, selection, range, collapsed, expanded, query, scrollY, overlaps } = timeline;
+  const all = view.t0 <= 0.5 && view.t1 >= duration - 0.5;
+  const { current } = selection;
+  const search = format({
+    window: all ? null : view, selected: current, range, collapsed: [...collapsed], expanded: [...expanded],
+    query, scrollY, theme: theme.chosen, overlaps: overlaps.on,
+  });
+  written = search;
+  if (search !== location.search) history.replaceState(history.state, "", `${location.pathname}${search}${location.hash}`);
+}
+
+function applyAddress(search) {
+  const state = parse(search);
+  timeline.collapsed = new Set(state.collapsed);
+  timeline.expanded = new Set(state.expanded);
+  timeline.relayout();
+  timeline.setView(state.window ?? { t0: 0, t1: timeline.duration });
+  timeline.scrollBy(state.scrollY - timeline.scrollY);
+  timeline.range = state.range;
+  find(state.query);
+  if (state.selected) timeline.selection.select(state.selected);
+  else if (timeline.selection.current) timeline.selection.clear();
+  if (state.overlaps) timeline.overlaps.show();
+}
+
+/** Dash shows another page or another address of this one. @param {string} href */
+function show(href) {
+  const { pathname, search } = new URL(href, location.href);
+  document.body.dataset.page = PATHS.has(pathname) ? "timeline" : pathname.slice(1);
+  if (!timeline || !PATHS.has(pathname)) return;
+  timeline.resize();
+  if (search && search !== written) applyAddress(search);
+  else writeAddress();
+}
+
+// ---- what Dash computes for the window or the range ----
+
+let asked = 0;
+const waiting = new Map();
+
+function tellView() {
+  if (!timeline || !onTimeline()) return;
+  const { view, range } = timeline;
+  const window = range ?? view;
+  const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), number: asked + 1 };
+  const text = JSON.stringify([data.t0, data.t1, data.range]);
+  if (text === tellView.last) return;
+  tellView.last = text;
+  asked += 1;
+  waiting.set(asked, idle.begin("dock"));
+  if (!tell(VIEW_STORE, data)) answered(asked);
+}
+
+function answered(number) {
+  for (const [n, end] of waiting) {
+    if (n > number) continue;
+    waiting.delete(n);
+    end();
+  }
+}
+
+// ---- search ----
+
+let search = null;
+
+function find(query) {
+  const found = match(timeline.names, query);
+  timeline.setSearch(query, found?.flags ?? null);
+  search?.set(query, found);
+}
+
+// ---- start ----
+
+function failed(host, error) {
+  const box = element("div", "", "tl-message");
+  box.append(element("b", "The run could not be loaded"), element("p", error.message));
+  host.replaceChildren(box);
+}
+
+async function start() {
+  const description = getJson("/api/run");
+  description.catch(() => {});
+  const host = await appears("timeline-host");
+  let run;
+  try {
+    run = await description;
+  } catch (error) {
+    failed(host, error);
+    return;
+  }
+  const dom = buildStage(host);
+  const details = new Details(await appears("slice-panel"), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
+  const settled = () => {
+    writeAddress();
+    tellView();
+  };
+  timeline = new Timeline(dom, run, idle, details, { settled });
+  timeline.onSearchCleared = () => find("");
+  new Dock(document.getElementById("dock"), document.getElementById("dock-bar"));
+  listen(timeline);
+  search = new Search(document.getElementById("search-host"), timeline.names, {
+    changed: find,
+    step: (direction) => timeline.selection.match(direction),
+    leave: () => host.focus(),
+  });
+  const help = document.body.appendChild(helpDialog());
+  listenKeys(timeline, {
+    shown: onTimeline,
+    help: () => help.showModal(),
+    theme: () => theme.toggle(),
+    search: () => search.focus(),
+  });
+  document.addEventListener("click", (event) => {
+    const action = event.target instanceof Element ? event.target.closest("[data-action]")?.dataset.action : "";
+    if (action === "help") help.showModal();
+    if (action === "theme") theme.toggle();
+  });
+  if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
+  if (onTimeline()) applyAddress(location.search);
+  tell(THEME_STORE, theme.name);
+}
+
+start().finally(booted);

@@ -1,0 +1,92 @@
+/**
+ * Where threads of a rank are in the backward phase at the same time: shading, and jumping there.
+ * @module
+ */
+import { getJson } from "./bridge.js";
+import { count, duration as formatDuration } from "./format.js";
+import { around } from "./viewport.js";
+
+/** More bands than this in one window would only be a red wall. */
+const DRAWN = 2000;
+
+/** @typedef {[number, number, number[]]} Region start, end, lanes that are in the phase there */
+
+export class Overlaps {
+  /** @param {import("./timeline.js").Timeline} timeline @param {string} etag of the run */
+  constructor(timeline, etag) {
+    this.timeline = timeline;
+    this.etag = etag;
+    this.on = false;
+    /** @type {Region[]|null} by start; null: not asked for yet */
+    this.regions = null;
+    this.at = -1;
+  }
+
+  /** The regions, fetched once. */
+  async load() {
+    if (this.regions) return this.regions;
+    const { timeline } = this;
+    const t1 = Math.ceil(timeline.duration);
+    const address = `/api/overlap/${this.etag}?phase=backward&t0=0&t1=${t1}`;
+    const answer = await timeline.idle.track("overlap", getJson(address));
+    this.regions = answer.regions.sort((x, y) => x[0] - y[0]);
+    this.total = answer.total ?? this.regions.length;
+    return this.regions;
+  }
+
+  /** Shade, without going anywhere: from the address. */
+  async show() {
+    try {
+      await this.load();
+      this.on = true;
+      this.timeline.invalidate("lanes");
+    } catch (error) {
+      this.timeline.toast(error.message);
+    }
+  }
+
+  hide() {
+    this.on = false;
+    this.at = -1;
+    this.timeline.invalidate("lanes");
+  }
+
+  /** To the next or previous region from the middle of the window. @param {1|-1} direction */
+  async step(direction) {
+    const { timeline } = this;
+    try {
+      await this.load();
+    } catch (error) {
+      timeline.toast(error.message);
+      return;
+    }
+    if (!this.regions.length) {
+      timeline.toast("No two threads of a rank are in the backward phase at the same time.");
+      return;
+    }
+    this.on = true;
+    this.at = this.following(direction);
+    const [t0, t1] = this.regions[this.at];
+    const next = around(t0, t1, 1, timeline.duration);
+    timeline.glideTo(next);
+    const lanes = this.regions[this.at][2].map((id) => timeline.laneById.get(id)).filter(Boolean);
+    if (lanes.length) timeline.revealRow(lanes[0].id, 0);
+    const who = lanes.length ? ` · rank ${lanes[0].rank}: ${lanes.map((lane) => lane.label).join(", ")}` : "";
+    timeline.toast(`Overlap ${count(this.at + 1)} of ${count(this.total)} · ${formatDuration(t1 - t0)}${who}`);
+  }
+
+  following(direction) {
+    const n = this.regions.length;
+    if (this.at >= 0) return (this.at + direction + n) % n;
+    const middle = (this.timeline.view.t0 + this.timeline.view.t1) / 2;
+    const after = this.regions.findIndex(([t]) => t >= middle);
+    const next = after < 0 ? 0 : after;
+    return direction > 0 ? next : (next - 1 + n) % n;
+  }
+
+  /** Regions in the window. @returns {Region[]} */
+  visible({ t0, t1 }) {
+    if (!this.on || !this.regions) return [];
+    return this.regions.filter(([a, b]) => b >= t0 && a <= t1).slice(0, DRAWN);
+  }
+}

@@ -1,0 +1,133 @@
+/**
+ * Colours: the style sheet's tokens turned into fills, pixels and readable text colours.
+ * Colour means phase; depth makes it softer, the op's name shifts its shade a little.
+ * @module
+ */
+
+export const TOKENS = [
+  "ground", "panel", "ink", "muted", "line", "accent", "good", "warn", "bad",
+  "forward", "backward", "optimizer", "collective", "data", "other",
+];
+/** Token of each style class of the payload. */
+export const STYLE_TOKENS = [
+  "other", "forward", "backward", "optimizer", "collective", "data", "other", "other", "ink",
+];
+/** Words for the style classes, for tooltips and screen readers. */
+export const STYLE_NAMES = [
+  "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
+];
+export const MARK = 8;
+const SOFT = [0, 0.1, 0.24, 0.34];
+const SHADES = [0, -0.07, 0.07];
+const DARK_TEXT = [11, 15, 20];
+const LIGHT_TEXT = [255, 255, 255];
+/** What WCAG asks of small text. */
+export const MIN_CONTRAST = 4.5;
+
+/** @typedef {[number, number, number]} Rgb */
+
+/**
+ * The tokens as the browser resolves them now. light-dark() has to be asked through a property
+ * that takes a colour; the custom property itself returns its source text.
+ * @param {HTMLElement} host
+ * @returns {Record<string, Rgb>}
+ */
+export function readTokens(host) {
+  const probe = document.createElement("i");
+  host.append(probe);
+  const tokens = {};
+  for (const token of TOKENS) {
+    probe.style.color = `var(--${token})`;
+    tokens[token] = parse(getComputedStyle(probe).color);
+  }
+  probe.remove();
+  return tokens;
+}
+
+/** @param {string} text `rgb(1, 2, 3)` @returns {Rgb} */
+function parse(text) {
+  const [r, g, b] = text.match(/[\d.]+/g).map(Number);
+  return [r, g, b];
+}
+
+/** @param {Rgb} a @param {Rgb} b @param {number} share of b @returns {Rgb} */
+export function mix(a, b, share) {
+  return a.map((v, i) => Math.round(v + (b[i] - v) * share));
+}
+
+/** Relative luminance as WCAG 2 defines it. @param {Rgb} colour */
+export function luminance(colour) {
+  const [r, g, b] = colour.map((v) => {
+    const c = v / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/** WCAG 2 contrast ratio, 1..21. @param {Rgb} a @param {Rgb} b */
+export function contrast(a, b) {
+  const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+  return (high + 0.05) / (low + 0.05);
+}
+
+/** Dark or white, whichever reads better on `fill`. @param {Rgb} fill @returns {Rgb} */
+export function textOn(fill) {
+  return contrast(fill, DARK_TEXT) >= contrast(fill, LIGHT_TEXT) ? DARK_TEXT : LIGHT_TEXT;
+}
+
+/** @param {Rgb} colour @param {number} [alpha] */
+export const css = ([r, g, b], alpha = 1) => (alpha === 1 ? `rgb(${r},${g},${b})` : `rgba(${r},${g},${b},${alpha})`);
+
+/** A small stable number from a name: the same op has the same shade on all ranks and in all runs. */
+export function shadeOf(name) {
+  let hash = 2166136261;
+  for (let i = 0; i < name.length; i += 1) hash = Math.imul(hash ^ name.charCodeAt(i), 16777619);
+  return (hash >>> 0) % SHADES.length;
+}
+
+/** All fills of one theme, addressed by a small integer. */
+export class Palette {
+  /**
+   * @param {Record<string, Rgb>} tokens
+   * @param {string[]} names of ops, by name id
+   */
+  constructor(tokens, names) {
+    this.tokens = tokens;
+    this.shades = Uint8Array.from(names, shadeOf);
+    /** @type {Rgb[]} */
+    this.rgb = [];
+    this.css = [];
+    this.text = [];
+    const dark = luminance(tokens.panel) < luminance(tokens.ink);
+    const towards = dark ? tokens.ground : tokens.panel;
+    for (const token of STYLE_TOKENS) {
+      for (const soft of SOFT) {
+        for (const shade of SHADES) {
+          const base = mix(tokens[token], towards, soft);
+          const fill = mix(base, shade < 0 ? [0, 0, 0] : [255, 255, 255], Math.abs(shade));
+          this.rgb.push(fill);
+          this.css.push(css(fill));
+          this.text.push(css(textOn(fill)));
+        }
+      }
+    }
+    this.pixel = Uint32Array.from(this.rgb, ([r, g, b]) => (b << 16) | (g << 8) | r);
+  }
+
+  /**
+   * Index of the fill of a slice.
+   * @param {number} style class of the payload
+   * @param {number} row of the lane; the outermost is the loudest
+   * @param {number} name id
+   */
+  index(style, row, name) {
+    const depth = row < SOFT.length ? row : SOFT.length - 1;
+    const shade = row === 0 ? 0 : this.shades[name] ?? 0;
+    return ((style < STYLE_TOKENS.length ? style : 0) * SOFT.length + depth) * SHADES.length + shade;
+  }
+
+  /** CSS colour of a token. @param {string} token @param {number} [alpha] */
+  token(token, alpha = 1) {
+    return css(this.tokens[token], alpha);
+  }
+}

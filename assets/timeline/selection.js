@@ -1,0 +1,158 @@
+/**
+ * The selected slice: fetched from the run, outlined, shown in the dock, followed to neighbours.
+ * @module
+ */
+import { getJson } from "./bridge.js";
+import { duration as formatDuration } from "./format.js";
+import { STYLE_NAMES, STYLE_TOKENS } from "./palette.js";
+import { around } from "./viewport.js";
+
+/**
+ * @typedef {object} Selected
+ * @property {number} lane
+ * @property {number} row
+ * @property {number} ref
+ * @property {string} name
+ * @property {number} start ns
+ * @property {number} end ns
+ */
+
+export class Selection {
+  /**
+   * @param {import("./timeline.js").Timeline} timeline
+   * @param {import("./details.js").Details} details
+   * @param {string} etag of the run
+   */
+  constructor(timeline, details, etag) {
+    this.timeline = timeline;
+    this.details = details;
+    this.etag = etag;
+    /** @type {Selected|null} */
+    this.current = null;
+    this.asked = 0;
+  }
+
+  /**
+   * Select a slice; what the run knows of it follows.
+   * @param {{lane: number, row: number, ref: number, start?: number, end?: number, name?: string}} slice
+   * @param {boolean} [reveal] move the window so that it can be seen
+   */
+  async select(slice, reveal = false) {
+    const { timeline } = this;
+    const lane = timeline.laneById.get(slice.lane);
+    if (!lane) return;
+    this.asked += 1;
+    const mine = this.asked;
+    if (slice.start !== undefined) this.set(slice, reveal);
+    try {
+      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${slice.lane}/${slice.ref}`));
+      if (mine !== this.asked) return;
+      const [start, end] = full.drawn;
+      const first = slice.start === undefined;
+      this.set({ ...slice, row: full.row ?? slice.row, name: full.name, start, end }, reveal && first);
+      this.show(full, lane);
+    } catch (error) {
+      if (mine === this.asked) this.details.fail(error.message);
+    }
+  }
+
+  set(slice, reveal) {
+    this.current = { ...slice };
+    if (reveal) this.reveal();
+    this.timeline.changed();
+  }
+
+  show(full, lane) {
+    const where = `rank ${lane.rank} · ${lane.label}`;
+    this.details.show(full, STYLE_TOKENS[STYLE_NAMES.indexOf(full.style)] ?? "other", where);
+    const length = full.duration_ns === null ? "unfinished" : formatDuration(Number(full.duration_ns));
+    this.timeline.dom.live.textContent = `${full.name}, ${length}, ${where}`;
+  }
+
+  clear() {
+    this.asked += 1;
+    this.current = null;
+    this.details.clear();
+    this.timeline.changed();
+  }
+
+  /** Move the window, without changing the zoom unless the slice is wider than it. */
+  reveal() {
+    const { timeline, current } = this;
+    const { t0, t1 } = timeline.goal;
+    const span = t1 - t0;
+    if (current.end - current.start > span) timeline.glideTo(around(current.start, current.end, 0.1, timeline.duration));
+    else if (current.start < t0 + span * 0.02 || current.end > t1 - span * 0.02) {
+      const middle = (current.start + current.end) / 2;
+      timeline.glideTo({ t0: middle - span / 2, t1: middle + span / 2 });
+    }
+    timeline.revealRow(current.lane, current.row);
+  }
+
+  /** The slice after or before the selected one in its row. @param {"next"|"prev"} direction */
+  async neighbour(direction) {
+    const { timeline, current } = this;
+    if (!current) {
+      timeline.toast("Select a slice first: click one.");
+      return;
+    }
+    await this.nearest(current.lane, current.row, current.start, direction, true);
+  }
+
+  /** The next or previous slice that the search matches, in any lane. @param {"next"|"prev"} direction */
+  async match(direction) {
+    const { timeline, current } = this;
+    if (!timeline.matches) return;
+    const names = [...timeline.matches.keys()].filter((id) => timeline.matches[id]);
+    const start = { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
+    const from = current ? { t: current.start, lane: current.lane, row: current.row } : start;
+    try {
+      const address = `/api/find/${this.etag}`;
+      const found = await timeline.idle.track("find", getJson(address, { names, ...from, dir: direction }));
+      if (found.ref === null) timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
+      else await this.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
+    } catch (error) {
+      timeline.toast(error.message);
+    }
+  }
+
+  /** Select the slice of a row that is nearest to an instant. */
+  async nearest(lane, row, t, direction, tellEnd) {
+    const { timeline } = this;
+    const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
+    try {
+      const found = await timeline.idle.track("nearest", getJson(address));
+      if (found && found.ref !== undefined && found.ref !== null) await this.select({ lane, row, ref: found.ref }, true);
+      else if (tellEnd) timeline.toast(direction === "next" ? "That is the last one in its row." : "That is the first one in its row.");
+      return Boolean(found && found.ref !== undefined && found.ref !== null);
+    } catch (error) {
+      timeline.toast(error.message);
+      return false;
+    }
+  }
+
+  /** The row above or below, at the time of the selected slice. @param {-1|1} step */
+  async vertical(step) {
+    const { timeline, current } = this;
+    const rows = timeline.layout.rows().filter((row) => row.lane.kind !== "counter");
+    if (!rows.length) return;
+    if (!current) {
+      const first = rows.find((row) => row.y >= timeline.scrollY) ?? rows[0];
+      await this.nearest(first.lane.id, first.row, timeline.view.t0, "next", false);
+      return;
+    }
+    const here = rows.findIndex((row) => row.lane.id === current.lane && row.row === current.row);
+    const t = Math.max(current.start, Math.min(current.end, timeline.view.t0));
+    for (let i = here + step; i >= 0 && i < rows.length; i += step) {
+      const { lane, row } = rows[i];
+      const hit = timeline.hitRow(rows[i], t);
+      if (hit && hit.ref >= 0) {
+        await this.select(hit, true);
+        return;
+      }
+      if (await this.nearest(lane.id, row, t, "next", false)) return;
+      if (await this.nearest(lane.id, row, t, "prev", false)) return;
+    }
+    timeline.toast(step > 0 ? "That is the lowest row." : "That is the topmost row.");
+  }
+}

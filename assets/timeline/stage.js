@@ -1,0 +1,76 @@
+/**
+ * Builds the timeline's elements inside the place that the page keeps for it.
+ * @module
+ */
+import { element } from "./help.js";
+import { HEAD } from "./header.js";
+
+/** @param {HTMLElement} host */
+export function buildStage(host) {
+  const grid = element("div", "", "tl-grid");
+  const corner = element("div", "", "tl-corner");
+  corner.style.height = `${HEAD + 1}px`;
+  const [run, base, steps] = ["", "", "steps"].map((text) => element("span", text));
+  corner.append(run, base, steps);
+  const head = element("div", "", "tl-head");
+  head.style.height = `${HEAD + 1}px`;
+  const headCanvas = element("canvas", "");
+  headCanvas.setAttribute("aria-hidden", "true");
+  head.append(headCanvas);
+  const labels = element("div", "", "tl-labels");
+  const lanes = element("div", "", "tl-lanes");
+  const lanesCanvas = element("canvas", "");
+  lanesCanvas.setAttribute("role", "img");
+  const overlayCanvas = element("canvas", "");
+  overlayCanvas.setAttribute("aria-hidden", "true");
+  const scroll = element("div", "", "tl-scroll");
+  const thumb = element("i", "");
+  scroll.append(thumb);
+  lanes.append(lanesCanvas, overlayCanvas, scroll);
+  const live = element("div", "", "visually-hidden");
+  live.setAttribute("aria-live", "polite");
+  const toast = element("div", "", "tl-toast");
+  toast.hidden = true;
+  toast.setAttribute("role", "status");
+  grid.append(corner, head, labels, lanes);
+  host.replaceChildren(grid, live, toast);
+  host.tabIndex = 0;
+  host.setAttribute("role", "application");
+  host.setAttribute("aria-label", "Timeline of all ranks and threads. Press question mark for the keys.");
+  return { host, grid, corner: { run, base, steps }, head, headCanvas, labels, lanes, lanesCanvas, overlayCanvas, scroll, thumb, live, toast };
+}
+
+/**
+ * Shows where in the lanes one is, and lets one drag there.
+ * @param {ReturnType<typeof buildStage>} dom
+ * @param {(y: number) => void} scrollTo
+ * @returns {(y: number, visible: number, all: number) => void} places the thumb
+ */
+export function verticalScroll(dom, scrollTo) {
+  let range = { visible: 1, all: 1 };
+  dom.scroll.addEventListener("pointerdown", (event) => {
+    event.stopPropagation();
+    event.preventDefault();
+    dom.scroll.setPointerCapture(event.pointerId);
+    dom.scroll.classList.add("dragging");
+    const thumb = dom.thumb.getBoundingClientRect();
+    const inside = event.clientY >= thumb.top && event.clientY < thumb.bottom;
+    const offset = inside ? event.clientY - thumb.top : thumb.height / 2;
+    const move = (e) => {
+      const track = dom.scroll.getBoundingClientRect();
+      scrollTo(((e.clientY - offset - track.top) / track.height) * range.all);
+    };
+    move(event);
+    dom.scroll.addEventListener("pointermove", move);
+    dom.scroll.addEventListener("lostpointercapture", () => {
+      dom.scroll.removeEventListener("pointermove", move);
+      dom.scroll.classList.remove("dragging");
+    }, { once: true });
+  });
+  return (y, visible, all) => {
+    range = { visible, all };
+    dom.scroll.hidden = all <= visible;
+    dom.thumb.style.top = `${(y / all) * 100}%`;
+    dom.thumb.style.height = `${Math.max((visible / all) * 100, 4)}%`;
+  };
+}

@@ -1,0 +1,368 @@
+/**
+ * The timeline: one state, one frame loop. Everything that moves the view comes through here; the
+ * modules that draw, fetch and listen know nothing of each other.
+ * @module
+ */
+import { Feed } from "./feed.js";
+import { duration as formatDuration, number } from "./format.js";
+import { activity, Header } from "./header.js";
+import { hitRow } from "./hit.js";
+import { debounced } from "./idle.js";
+import { Labels } from "./labels.js";
+import { groupsOf, Layout } from "./layout.js";
+import { Overlaps } from "./overlaps.js";
+import { Overlay } from "./overlay.js";
+import { Painter } from "./painter.js";
+import { Palette, readTokens } from "./palette.js";
+import { Selection } from "./selection.js";
+import { verticalScroll } from "./stage.js";
+import { ticksFor } from "./ticks.js";
+import { Tooltip, wordsFor } from "./tooltip.js";
+import * as vp from "./viewport.js";
+
+/** Share of the way covered per frame while gliding. */
+const GLIDE = 0.34;
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+export class Timeline {
+  /**
+   * @param {ReturnType<typeof import("./stage.js").buildStage>} dom
+   * @param {any} run as /api/run describes it
+   * @param {import("./idle.js").Idle} idle
+   * @param {import("./details.js").Details} details
+   * @param {{settled: () => void}} page told once the view has come to rest
+   */
+  constructor(dom, run, idle, details, page) {
+    Object.assign(this, { dom, run, idle });
+    this.duration = Math.max(run.duration_ns, 1);
+    this.names = run.names;
+    this.lanes = run.lanes;
+    this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
+    this.groups = groupsOf(run.lanes);
+    this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
+    this.view = { t0: 0, t1: this.duration };
+    this.goal = this.view;
+    this.scrollY = 0;
+    this.collapsed = new Set();
+    this.expanded = new Set();
+    this.range = null;
+    this.query = "";
+    this.matches = null;
+    this.pointer = { x: null, y: null };
+    this.width = 0;
+    this.height = 0;
+    this.dirty = new Set();
+    this.frames = { count: 0, last: 0, times: new Float32Array(240) };
+    this.feed = new Feed(run, this.duration, idle, () => this.invalidate("lanes"), (message) => this.toast(message, true));
+    this.painter = new Painter(dom.lanesCanvas, this.names);
+    this.header = new Header(dom.headCanvas);
+    this.overlay = new Overlay(dom.overlayCanvas);
+    this.tooltip = new Tooltip(dom.lanes);
+    this.labels = new Labels(dom.labels, {
+      group: (index) => this.toggleGroup(index),
+      lane: (id) => this.toggleLane(id),
+    });
+    this.selection = new Selection(this, details, run.etag);
+    this.overlaps = new Overlaps(this, run.etag);
+    this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
+    this.settled = debounced(idle, "settling", 160, page.settled);
+    this.retheme();
+    this.relayout();
+    new ResizeObserver(() => this.resize()).observe(dom.lanes);
+    this.resize();
+  }
+
+  // ---- size, theme, lanes ----
+
+  resize() {
+    const { clientWidth: width, clientHeight: height } = this.dom.lanes;
+    const ratio = globalThis.devicePixelRatio || 1;
+    if (!width || !height || (width === this.width && height === this.height && ratio === this.ratio)) return;
+    Object.assign(this, { width, height, ratio });
+    this.painter.resize(width, height, ratio);
+    this.overlay.resize(width, height, ratio);
+    this.header.resize(width, ratio);
+    this.scrollBy(0);
+    this.invalidate("lanes");
+    this.frame(); // at once: a resized canvas is blank
+  }
+
+  retheme() {
+    this.palette = new Palette(readTokens(this.dom.host), this.names);
+    this.invalidate("lanes");
+  }
+
+  relayout() {
+    this.layout = new Layout(this.groups, this.collapsed, this.expanded);
+    this.scrollBy(0);
+    this.changed();
+  }
+
+  toggleGroup(index) {
+    if (!this.collapsed.delete(index)) this.collapsed.add(index);
+    this.relayout();
+  }
+
+  toggleLane(id) {
+    if (!this.expanded.delete(id)) this.expanded.add(id);
+    this.relayout();
+  }
+
+  // ---- moving ----
+
+  /** Something about the view is different: draw, and tell the page once it rests. */
+  changed() {
+    this.invalidate("lanes");
+    this.settled();
+  }
+
+  /** @param {vp.Window} view */
+  setView(view) {
+    this.view = vp.clamp(view, this.duration);
+    this.goal = this.view;
+    this.changed();
+  }
+
+  show(t0, t1) {
+    this.setView({ t0, t1 });
+  }
+
+  /** @param {number} px to the right */
+  panBy(px) {
+    this.setView(vp.pan(this.view, (px / this.width) * (this.view.t1 - this.view.t0), this.duration));
+  }
+
+  /** @param {number} factor @param {number|null} anchor ns; null: the middle */
+  zoomBy(factor, anchor) {
+    this.setView(vp.zoom(this.view, factor, anchor ?? (this.view.t0 + this.view.t1) / 2, this.duration));
+  }
+
+  scrollBy(px) {
+    const most = Math.max(0, (this.layout?.height ?? 0) - this.height);
+    const next = Math.min(Math.max(this.scrollY + px, 0), most);
+    if (next === this.scrollY) return;
+    this.scrollY = next;
+    this.changed();
+  }
+
+  /** Keys move smoothly: each press moves the goal, frames follow it. */
+  glide(kind, amount) {
+    const { t0, t1 } = this.goal;
+    if (kind === "pan") this.glideTo(vp.pan(this.goal, (t1 - t0) * amount, this.duration));
+    else {
+      const at = this.pointer.x === null ? (t0 + t1) / 2 : t0 + (this.pointer.x / this.width) * (t1 - t0);
+      this.glideTo(vp.zoom(this.goal, amount, at, this.duration));
+    }
+  }
+
+  glideTo(goal) {
+    if (still.matches) {
+      this.setView(goal);
+      return;
+    }
+    this.goal = vp.clamp(goal, this.duration);
+    this.changed();
+  }
+
+  fitAll() {
+    this.glideTo({ t0: 0, t1: this.duration });
+  }
+
+  /** Fit the range or the selected slice; where that is in view already, the whole run. */
+  fit() {
+    const target = this.range ?? (this.selection.current && { t0: this.selection.current.start, t1: this.selection.current.end });
+    if (!target) {
+      this.fitAll();
+      return;
+    }
+    const next = vp.around(target.t0, target.t1, 0.15, this.duration);
+    const there = Math.abs(next.t0 - this.goal.t0) + Math.abs(next.t1 - this.goal.t1) < (next.t1 - next.t0) * 0.01;
+    if (there) this.fitAll();
+    else this.glideTo(next);
+  }
+
+  zoomToSelected() {
+    const { current } = this.selection;
+    if (current) this.glideTo(vp.around(current.start, current.end, 0.15, this.duration));
+  }
+
+  revealRow(lane, row) {
+    const group = this.groups.find((g) => g.lanes.some((l) => l.id === lane));
+    if (group && this.collapsed.has(group.index)) this.toggleGroup(group.index);
+    const place = this.layout.find(lane, row);
+    if (!place) return;
+    const margin = 24;
+    if (place.y - margin < this.scrollY) this.scrollBy(place.y - margin - this.scrollY);
+    else if (place.y + place.h + margin > this.scrollY + this.height) this.scrollBy(place.y + place.h + margin - this.scrollY - this.height);
+  }
+
+  // ---- selecting ----
+
+  timeAt(x) {
+    return this.view.t0 + (x / this.width) * (this.view.t1 - this.view.t0);
+  }
+
+  /** @param {number|null} x @param {number|null} y px in the lanes; null: not over them */
+  pointAt(x, y) {
+    this.pointer = { x, y };
+    this.invalidate("overlay");
+  }
+
+  /** What is under a point of the lanes. @returns {import("./hit.js").Hit|null} */
+  hit(x, y) {
+    const row = this.layout.rowAt(y + this.scrollY);
+    return row ? this.hitRow(row, this.timeAt(x)) : null;
+  }
+
+  hitRow(row, t) {
+    return hitRow(this.feed.sources(row.lane.id), row, t, (this.view.t1 - this.view.t0) / this.width);
+  }
+
+  click(x, y) {
+    const hit = this.hit(x, y);
+    if (hit && hit.ref >= 0) {
+      const exact = hit.kind === "slice" ? hit : { ...hit, start: undefined, end: undefined };
+      this.selection.select(exact);
+    } else if (hit === null) this.selection.clear();
+  }
+
+  neighbour(direction) {
+    return this.selection.neighbour(direction);
+  }
+
+  vertical(step) {
+    return this.selection.vertical(step);
+  }
+
+  setRange(t0, t1) {
+    this.range = t1 > t0 ? { t0: Math.round(t0), t1: Math.max(Math.round(t1), Math.round(t0) + 1) } : null;
+    this.changed();
+  }
+
+  rangeOfSelected() {
+    const { current } = this.selection;
+    if (current) this.setRange(current.start, current.end);
+    else this.toast("Select a slice first: click one.");
+  }
+
+  expandSelected() {
+    const { current } = this.selection;
+    if (current) this.toggleLane(current.lane);
+    else this.toast("Select a slice first: its lane opens.");
+  }
+
+  collapseSelected() {
+    const lane = this.selection.current?.lane;
+    const group = lane === undefined ? this.layout.itemAt(this.scrollY)?.group : this.groups.find((g) => g.lanes.some((l) => l.id === lane));
+    if (group) this.toggleGroup(group.index);
+  }
+
+  /** @param {string} query @param {Uint8Array|null} matches */
+  setSearch(query, matches) {
+    this.query = query;
+    this.matches = matches;
+    this.changed();
+  }
+
+  /** Esc: one thing at a time, the most recent kind first. */
+  letGo() {
+    if (this.query) this.onSearchCleared?.();
+    else if (this.range) this.setRange(0, 0);
+    else if (this.overlaps.on) this.overlaps.hide();
+    else if (this.selection.current) this.selection.clear();
+    this.settled();
+  }
+
+  // ---- frames ----
+
+  /** @param {"lanes"|"overlay"} what */
+  invalidate(what) {
+    this.dirty.add(what);
+    if (this.scheduled) return;
+    this.scheduled = this.idle.begin("frame");
+    requestAnimationFrame(() => {
+      const end = this.scheduled;
+      this.scheduled = null;
+      this.frame();
+      end();
+    });
+  }
+
+  frame() {
+    if (!this.width) return;
+    const begin = performance.now();
+    if (this.goal !== this.view) {
+      const { view, done } = vp.approach(this.view, this.goal, GLIDE);
+      this.view = view;
+      if (done) this.goal = view;
+      this.dirty.add("lanes");
+    }
+    const lanes = this.dirty.has("lanes");
+    this.dirty.clear();
+    if (lanes) this.drawLanes();
+    this.drawOverlay();
+    this.frames.last = performance.now() - begin;
+    this.frames.times[this.frames.count % this.frames.times.length] = this.frames.last;
+    this.frames.count += 1;
+    if (this.goal !== this.view) this.invalidate("lanes");
+  }
+
+  drawLanes() {
+    const { view, layout, scrollY, palette, matches, feed } = this;
+    const inSight = layout.visible(scrollY, scrollY + this.height).flatMap((item) => item.rows.map((row) => row.lane.id));
+    feed.frame(view, this.width, inSight);
+    this.ruler = ticksFor(view.t0, view.t1, this.width);
+    this.shaded = this.overlaps.visible(view);
+    this.painter.draw({
+      view, layout, scrollY, palette, matches, ticks: this.ruler.ticks, shaded: this.shaded,
+      sources: (lane) => feed.sources(lane),
+      whole: (lane) => feed.whole(lane),
+    });
+    this.labels.draw(layout, scrollY, this.height, {
+      collapsed: this.collapsed, expanded: this.expanded, selectedLane: this.selection.current?.lane ?? -1,
+      aside: (lane) => this.aside(lane),
+    });
+    this.placeThumb(scrollY, this.height, layout.height);
+    const { corner } = this.dom;
+    corner.run.textContent = `whole run · ${formatDuration(this.duration)}`;
+    corner.base.textContent = this.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`;
+  }
+
+  /** A counter says between what it lies; other lanes nothing. */
+  aside(lane) {
+    if (lane.kind !== "counter") return "";
+    return lane.min === null ? "" : `${number(lane.min, 3)} … ${number(lane.max, 3)}`;
+  }
+
+  drawOverlay() {
+    const { x, y } = this.pointer;
+    const hit = x !== null && y !== null ? this.hit(x, y) : null;
+    const place = (slice) => {
+      const row = slice && this.layout.find(slice.lane, slice.row);
+      return row ? { start: slice.start, end: slice.end, y: row.y - this.scrollY, h: row.h } : null;
+    };
+    this.overlay.draw({
+      view: this.view, palette: this.palette, cursor: x === null ? null : this.timeAt(x), range: this.range,
+      hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(this.selection.current),
+    });
+    const lane = hit && this.laneById.get(hit.lane);
+    this.tooltip.show(hit && wordsFor(hit, this.names, `rank ${lane.rank} · ${lane.label}`), x, y);
+    this.header.draw({
+      view: this.view, duration: this.duration, palette: this.palette, ruler: this.ruler, steps: this.steps,
+      range: this.range, hover: x === null ? null : this.timeAt(x), shaded: this.shaded,
+      activityKey: String(this.feed.stripTiles().length),
+      activity: () => activity(this.feed.stripTiles(), Math.ceil(this.width), this.duration),
+    });
+  }
+
+  /** A sentence at the foot of the lanes. @param {string} message empty: take it away @param {boolean} [stays] */
+  toast(message, stays = false) {
+    const { toast } = this.dom;
+    if (!message && !toast.dataset.stays) return;
+    toast.textContent = message;
+    toast.hidden = !message;
+    toast.dataset.stays = stays && message ? "1" : "";
+    clearTimeout(this.toastTimer);
+    if (message && !stays) this.toastTimer = setTimeout(() => { toast.hidden = true; }, 3500);
+  }
+}

@@ -1,0 +1,62 @@
+/**
+ * The words beside the pointer. Shown at once, never in the way of it.
+ * @module
+ */
+import { count, duration, number, percent } from "./format.js";
+import { STYLE_NAMES } from "./palette.js";
+import { UNFINISHED } from "./tile.js";
+
+/**
+ * What a hit says.
+ * @param {import("./hit.js").Hit} hit
+ * @param {string[]} names
+ * @param {string} lane where it is
+ * @returns {{title: string, lines: string[]}}
+ */
+export function wordsFor(hit, names, lane) {
+  if (hit.kind === "sample") {
+    const spread = hit.min === hit.max ? "" : `, ${number(hit.min)} to ${number(hit.max)} around here`;
+    return { title: number(hit.value), lines: [`${lane}${spread}`] };
+  }
+  const name = names[hit.name] ?? "?";
+  const style = STYLE_NAMES[hit.style] ?? "other";
+  if (hit.kind === "dense") {
+    const covered = `${percent(hit.covered)} of ${duration(hit.end - hit.start)}`;
+    if (hit.count === 1) return { title: name, lines: [`covers ${covered}`, `${style} · ${lane}`] };
+    return { title: name, lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`] };
+  }
+  const length = hit.flags & UNFINISHED ? "had not ended when the recording did" : duration(hit.end - hit.start);
+  return { title: name, lines: [style === "mark" ? "an instant" : length, `${style} · ${lane}`] };
+}
+
+export class Tooltip {
+  /** @param {HTMLElement} host */
+  constructor(host) {
+    this.host = host;
+    this.node = document.createElement("div");
+    this.node.className = "tl-tip";
+    this.node.hidden = true;
+    this.node.setAttribute("role", "tooltip");
+    host.append(this.node);
+  }
+
+  /** @param {{title: string, lines: string[]}|null} words @param {number} x @param {number} y in the host */
+  show(words, x, y) {
+    this.node.hidden = !words;
+    if (!words) return;
+    const title = document.createElement("b");
+    title.textContent = words.title;
+    const lines = words.lines.map((line) => {
+      const node = document.createElement("span");
+      node.textContent = line;
+      return node;
+    });
+    this.node.replaceChildren(title, ...lines);
+    const { clientWidth, clientHeight } = this.host;
+    const { offsetWidth: w, offsetHeight: h } = this.node;
+    const left = x + 14 + w > clientWidth ? Math.max(4, x - 14 - w) : x + 14;
+    const top = y + 18 + h > clientHeight ? Math.max(4, y - 10 - h) : y + 18;
+    this.node.style.left = `${left}px`;
+    this.node.style.top = `${top}px`;
+  }
+}

@@ -1,0 +1,148 @@
+"""Which ops ran in a window of time, and how much of it did each take?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.webapp.run import Run
+
+I64 = npt.NDArray[np.int64]
+
+COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
+
+COMMUNICATION = ("c10d::", "gloo:", "nccl:")
+"""Names of ops that are communication in whatever phase they run."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Ops:
+    """The ops of a run as flat arrays, and for each its parent's position (-1: none)."""
+
+    start: I64
+    end: I64
+    parent: I64
+    name: npt.NDArray[np.int32]
+    names: tuple[str, ...]
+    kind: npt.NDArray[np.int32]
+    kinds: tuple[str, ...]
+
+
+def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
+    """One row per op name that ran in the window [t0, t1) ns, the most self time first.
+
+    count: calls that have an instant in the window. total_ns, self_ns: time within the window,
+        total(op) = sum |call & W|,  self(op) = total(op) - sum over direct children |child & W|,
+    so self times of all ops add up to the time that threads spent in ops. mean_ns, p50_ns, p99_ns,
+    max_ns: of the whole durations of those calls. kind: phase in which the op spent most of the
+    total ("collective" for communication, "other" outside any phase). An op that had not ended
+    lasts to the end of the run.
+    """
+    ops = _ops(run)
+    low, high = window if window is not None else (0, run.duration_ns + 1)
+    inside = (ops.end > low) & (ops.start < high)
+    # An instant op has no extent to overlap with; it counts where it happens.
+    inside |= (ops.start == ops.end) & (ops.start >= low) & (ops.start < high)
+    chosen = np.flatnonzero(inside)
+    if not len(chosen):
+        return _typed(pd.DataFrame(columns=list(COLUMNS)))
+    cut = np.minimum(ops.end[chosen], high) - np.maximum(ops.start[chosen], low)
+    cut = np.maximum(cut, 0)
+    own = np.zeros(len(ops.start), np.int64)
+    own[chosen] = cut
+    nested = ops.parent[chosen] >= 0
+    # A child in the window overlaps it no more than its parent does, so parents are chosen too.
+    np.subtract.at(own, ops.parent[chosen][nested], cut[nested])
+    frame = pd.DataFrame(
+        {
+            "name": ops.name[chosen],
+            "kind": ops.kind[chosen],
+            "cut": cut,
+            "own": own[chosen],
+            "full": (ops.end - ops.start)[chosen],
+        }
+    )
+    groups = frame.groupby("name", sort=True)
+    full = groups["full"]
+    by_kind = frame.groupby(["name", "kind"], sort=True)["cut"].sum()
+    main_kind = by_kind.groupby(level="name").idxmax().map(lambda pair: pair[1])
+    table = pd.DataFrame(
+        {
+            "op": [ops.names[i] for i in groups.groups],
+            "kind": [ops.kinds[i] for i in main_kind],
+            "count": groups.size(),
+            "total_ns": groups["cut"].sum(),
+            "self_ns": groups["own"].sum(),
+            "mean_ns": full.mean(),
+            "p50_ns": full.quantile(0.5),
+            "p99_ns": full.quantile(0.99),
+            "max_ns": full.max(),
+        }
+    )
+    table = table.sort_values(["self_ns", "op"], ascending=[False, True], kind="stable")
+    return _typed(table.reset_index(drop=True))
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    whole = dict.fromkeys(("count", "total_ns", "self_ns", "max_ns"), "int64")
+    return table.astype({**whole, **dict.fromkeys(("mean_ns", "p50_ns", "p99_ns"), "float64")})
+
+
+@lru_cache(maxsize=2)  # a page asks for one window after another of the same run
+def _ops(run: Run) -> _Ops:
+    columns = ["rank", "thread", "start_ns", "duration_ns", "depth", "name", "phase"]
+    rows = run.events("op", columns=columns)
+    start = rows["start_ns"].to_numpy()
+    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+    name, names = _coded(rows["name"])
+    phase, phases = _coded(rows["phase"])
+    kinds = _kinds(run)
+    words = tuple(dict.fromkeys(["other", "collective", *kinds.values()]))
+    kind_of_phase = np.array([words.index(kinds.get(p, "other")) for p in phases] or [0], np.int32)
+    kind = kind_of_phase[phase] if len(phase) else phase
+    talks = np.array([text.startswith(COMMUNICATION) for text in names] or [False])
+    kind = np.where(talks[name], words.index("collective"), kind).astype(np.int32)
+    thread, _ = _coded(rows["thread"])
+    place = rows["rank"].to_numpy().astype(np.int64) << 32 | thread
+    parent = _parents(place, rows["depth"].to_numpy())
+    return _Ops(start, end, parent, name, tuple(names), kind, words)
+
+
+def _parents(place: I64, depth: npt.NDArray[np.int16]) -> I64:
+    """Position of each row's parent: the last row above it, of its thread, one level shallower.
+
+    Rows are sorted by thread and start with parents first, so that is the enclosing call.
+    """
+    parent = np.full(len(depth), -1, np.int64)
+    above = np.flatnonzero(depth == 0)
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        here = np.flatnonzero(depth == level)
+        if len(above):
+            at = np.searchsorted(above, here) - 1
+            found = above[np.maximum(at, 0)]
+            known = (at >= 0) & (place[found] == place[here])
+            parent[here[known]] = found[known]
+        above = here
+    return parent
+
+
+def _kinds(run: Run) -> dict[str, str]:
+    """Kind of each phase by its name, as an op's `phase` column holds the name."""
+    rows = run.events("phase", columns=["name", "kind"])
+    pairs = rows.group_by(["name", "kind"]).aggregate([([], "count_all")]).to_pylist()
+    pairs.sort(key=lambda pair: pair["count_all"])  # the most common kind of a name comes last
+    return {str(pair["name"]): str(pair["kind"]) for pair in pairs}
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
+    array = column.unify_dictionaries().combine_chunks()
+    if array.null_count:
+        array = pc.dictionary_encode(array.cast(pa.string()).fill_null(""))
+    codes: npt.NDArray[np.int32] = array.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+    return codes, [str(text) for text in array.dictionary.to_pylist()]

@@ -1,0 +1,81 @@
+"""The next slice of one of some names, from one place of the timeline on.
+
+Slices are gone through in the order of their start, then lane, then row, over all lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from lanescope.webapp.index import SAMPLES
+from lanescope.webapp.timeline import Timeline
+
+CHUNK = 1 << 16
+"""Slices of a row looked at in one go: a match is mostly near, and then the rest is not read."""
+
+Key = tuple[int, int, int]
+"""(start in ns, lane, row)."""
+
+
+def find(
+    timeline: Timeline, names: Collection[int], place: Key, forward: bool
+) -> dict[str, Any] | None:
+    """The slice after (or before) `place` whose name is one of `names`; None: there is none.
+
+    The answer is like that of `details.nearest`.
+    """
+    index = timeline.index
+    wanted = np.zeros(len(index.names), np.bool_)
+    wanted[[name for name in names if 0 <= name < len(wanted)]] = True
+    best: Key | None = None
+    found = -1
+    for lane in index.lanes:
+        for number, row in enumerate(index.lane_rows[lane.id]):
+            if index.arrays["row_table"][row] == SAMPLES:
+                continue
+            at = _in_row(timeline, row, wanted, place, (lane.id, number), forward, best)
+            if at is None:
+                continue
+            key = (int(index.slices.start[at]), lane.id, number)
+            if best is None or (key < best) == forward:
+                best, found = key, at
+    if best is None:
+        return None
+    start, lane_id, number = best
+    return {
+        "lane": lane_id,
+        "row": number,
+        "ref": found - index.row_begin[index.lane_rows[lane_id][0]],
+        "start_ns": start,
+        "end_ns": int(index.slices.end[found]),
+        "name": index.names[int(index.slices.name[found])],
+    }
+
+
+def _in_row(
+    timeline: Timeline, row: int, wanted: np.ndarray[Any, np.dtype[np.bool_]], place: Key,
+    here: tuple[int, int], forward: bool, best: Key | None,
+) -> int | None:  # fmt: skip
+    """Position of the row's first match in that direction; None also where `best` is nearer."""
+    index = timeline.index
+    begin, end = index.row_begin[row], index.row_end[row]
+    starts, names = index.slices.start[begin:end], index.slices.name[begin:end]
+    # At the instant of the place itself, what comes later in the order of lanes and rows counts.
+    after = here > place[1:]
+    side = ("left" if after else "right") if forward else ("right" if here < place[1:] else "left")
+    at = int(starts.searchsorted(place[0], side=side))  # type: ignore[call-overload]
+    while 0 <= at <= len(starts):
+        low, high = (at, min(at + CHUNK, len(starts))) if forward else (max(at - CHUNK, 0), at)
+        if low == high:
+            return None
+        nearest = int(starts[low if forward else high - 1])
+        if best is not None and (nearest > best[0] if forward else nearest < best[0]):
+            return None
+        hits = np.flatnonzero(wanted[names[low:high]])
+        if len(hits):
+            return begin + low + int(hits[0 if forward else -1])
+        at = high if forward else low
+    return None

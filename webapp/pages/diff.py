@@ -1,0 +1,190 @@
+"""This run beside its baseline: op counts and gradient norms by step."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import charts, units
+from lanescope.webapp.analysis.diff import MODES, Comparison, Mode, compare
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
+from lanescope.webapp.theme import Theme
+
+MODE_WORDS = {
+    "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",
+    "simple": "within 1e-4",
+}  # fmt: skip
+VERDICTS = {
+    "identical": ("good", "Identical"),
+    "within_tolerance": ("good", "Within tolerance"),
+    "diverged": ("bad", "Diverged"),
+}
+MOST_ROWS = 2000
+"""Rows sent to the browser; the differing ones come first."""
+
+
+def layout(context: Context) -> Component:
+    """The comparison, or how to get one."""
+    base = context.baseline
+    if base is None:
+        command = f"lanescope view {context.run.title} --baseline OTHER_RUN"
+        return parts.page(
+            "Diff",
+            "Two recordings side by side, aligned by rank, step and name.",
+            parts.empty(
+                "There is no baseline to compare with.",
+                html.P(["Open this run together with another one: ", html.Code(command)]),
+                html.P(
+                    "Here you would then see from which step on gradient norms differ, and which "
+                    "ops ran more or less often."
+                ),
+            ),
+        )
+    ranks = [rank for rank in context.run.ranks if rank in base.ranks] or list(context.run.ranks)
+    return parts.page(
+        "Diff",
+        [html.B(context.run.title), " compared with the baseline ", html.B(base.title),
+         ", aligned by rank, step and name."],
+        html.Div(
+            [
+                html.Label("norms are the same", htmlFor=ids.DIFF_MODE),
+                dcc.Dropdown(
+                    [{"label": MODE_WORDS[m], "value": m} for m in MODES], "bitwise",
+                    id=ids.DIFF_MODE, clearable=False, searchable=False,
+                ),
+            ],
+            className="controls",
+        ),
+        html.Div(id=ids.DIFF_BODY),
+        html.H2("Gradient norm per step"),
+        html.Div(
+            [
+                html.Label("rank", htmlFor=ids.DIFF_RANK),
+                dcc.Dropdown(
+                    [{"label": f"rank {rank}", "value": rank} for rank in ranks], ranks[0],
+                    id=ids.DIFF_RANK, clearable=False, searchable=False,
+                ),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.DIFF_CHART, height=340),
+        html.Div(id=ids.DIFF_TABLES),
+    )  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """Verdict, tables and chart follow the mode, the rank and the theme."""
+    base = context.baseline
+    if base is None:
+        return
+
+    @app.callback(
+        Output(ids.DIFF_BODY, "children"),
+        Output(ids.DIFF_TABLES, "children"),
+        Input(ids.DIFF_MODE, "value"),
+    )
+    def show(mode: Mode) -> tuple[list[Any], list[Any]]:
+        result = _compared(base, context.run, mode)
+        return verdict(result), tables(result)
+
+    @app.callback(
+        Output(ids.DIFF_CHART, "figure"),
+        Input(ids.DIFF_MODE, "value"),
+        Input(ids.DIFF_RANK, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw(mode: Mode, rank: int, theme: Theme | None) -> go.Figure:
+        table = _compared(base, context.run, mode).table
+        return charts.compared_norms(table, rank, theme or "light")
+
+
+def verdict(result: Comparison) -> list[Any]:
+    """The verdict and the first difference."""
+    tone, word = VERDICTS[result.verdict]
+    words = f" · {units.count(result.compared)} norms and op calls compared"
+    for number, side in ((result.only_in_base, "baseline"), (result.only_in_run, "run")):
+        if number:
+            words += f" · {units.count(number)} only in the {side}"
+    return [parts.note([html.B(word), words], tone), *_first(result)]
+
+
+def tables(result: Comparison) -> list[Any]:
+    """What differs, row by row."""
+    table = result.table
+    different = table["state"] != "identical"
+    titles = {"gradient": "Gradient norms that differ", "op": "Ops that ran more or less often"}
+    made: list[Any] = []
+    for kind, title in titles.items():
+        made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)])]
+    return made
+
+
+def _first(result: Comparison) -> list[Any]:
+    first = result.first
+    if first is None:
+        return []
+    sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
+    text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
+    return [parts.note([html.B("First difference"), f" · {text} in the baseline"])]
+
+
+def _norm(value: Any) -> str:
+    return (
+        "no gradient"
+        if value is None
+        else f"{value:.9g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _table(kind: str, rows: Any) -> Component:
+    if rows.empty:
+        words = "All norms are the same." if kind == "gradient" else "All ops ran equally often."
+        return html.P(words, className="muted")
+    number = ".9g" if kind == "gradient" else ".0f"
+    made = []
+    for row in rows.head(MOST_ROWS).to_dict("records"):
+        one = {k: row[k] for k in ("rank", "thread", "step", "name")}
+        one["state"] = str(row["state"]).replace("_", " ")
+        for side in ("base", "run", "difference"):
+            value = row[side]
+            known = value == value  # NaN is not itself
+            one[side] = float(value) if known else None
+            one[f"{side}_text"] = (
+                format(value, "+" + number if side == "difference" else number) if known else "–"
+            )
+        made.append(one)
+    name = "parameter" if kind == "gradient" else "op"
+    unit = "norm" if kind == "gradient" else "calls"
+    columns = [
+        parts.column("step", "step", maxWidth=80),
+        parts.column("rank", "rank", maxWidth=80),
+        parts.column("thread", "thread", flex=1),
+        parts.column("name", name, flex=3, minWidth=180),
+        parts.column("base", f"{unit}, baseline", number=True, text=True, flex=1),
+        parts.column("run", f"{unit}, this run", number=True, text=True, flex=1),
+        parts.column("difference", "difference", number=True, text=True, flex=1),
+        parts.column("state", "state", flex=1),
+    ]
+    height = None if len(made) <= 12 else "340px"
+    grid = parts.grid(f"diff-{kind}", columns, made, label=name, height=height)
+    if len(rows) <= MOST_ROWS:
+        return grid
+    shown = f"The first {units.count(MOST_ROWS)} of {units.count(len(rows))}"
+    more = f"{shown}; `lanescope diff --json` has the verdict, `lw.diff` in Python all rows."
+    return html.Div([grid, html.P(more, className="muted")])
+
+
+@lru_cache(maxsize=6)
+def _compared(base: Run, run: Run, mode: Mode) -> Comparison:
+    return compare(base, run, mode)
+
+
+PAGE = Page("diff", "Diff", layout, register)

@@ -1,0 +1,156 @@
+"""The frame around all pages: header, rail, the timeline that stays, the page that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.pages import ids, parts, timeline
+from lanescope.webapp.pages.context import Context, Page
+
+
+def layout(context: Context, pages: Sequence[Page]) -> Component:
+    """The whole document. The timeline is always in it; other pages come into PAGE."""
+    return html.Div(
+        [
+            dcc.Location(id=ids.LOCATION, refresh="callback-nav"),
+            dcc.Store(id=ids.THEME),
+            _header(context),
+            _rail(pages),
+            html.Main(
+                [
+                    timeline.layout(context),
+                    html.Div(id=ids.PAGE, className="page", hidden=True),
+                    html.Div(id=ids.NOTICE, role="alert", className="notice", hidden=True),
+                ],
+                className="stage",
+            ),
+        ],
+        id=ids.FRAME,
+    )
+
+
+def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
+    """Turns addresses into pages. The timeline is shown and hidden in the browser alone."""
+    by_path = {page.path: page for page in pages}
+    names = ["timeline", *[page.name for page in pages]]
+    connect: Any = app.clientside_callback  # Dash leaves it untyped
+    connect(
+        ClientsideFunction("lanescope", "shown"),
+        [
+            Output(ids.TIMELINE, "className"),
+            *[Output(ids.rail(name), "className") for name in names],
+        ],
+        Input(ids.LOCATION, "href"),
+    )
+
+    @app.callback(
+        Output(ids.PAGE, "children"),
+        Output(ids.PAGE, "hidden"),
+        Input(ids.LOCATION, "pathname"),
+    )
+    def show(path: str | None) -> tuple[Any, bool]:
+        if path in {None, "", "/", "/timeline"}:
+            return [], True
+        page = by_path.get(str(path))
+        if page is None:
+            known = [html.Li(dcc.Link(p.title, href=p.path)) for p in pages]
+            return parts.empty("There is no such page.", html.Ul(known)), False
+        return page.layout(context), False
+
+
+def _header(context: Context) -> Component:
+    run = context.run
+    steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
+    about = f" · {_many(len(run.ranks), 'rank')} · {_many(len(run.threads), 'thread')}"
+    baseline = context.baseline.title if context.baseline else "none"
+    return html.Header(
+        [
+            dcc.Link(
+                [html.I(), html.I(), html.I(), html.Span("LaneScope")], href="/", className="brand"
+            ),
+            html.Span(
+                [html.B(run.title), f"{about} · {_many(steps, 'step')}"],
+                className="pill run",
+                title=str(run.path.resolve()),
+            ),
+            dcc.Link(
+                ["baseline ", html.B(baseline)], href="/diff", className="pill", title="Compare"
+            ),
+            html.Div(className="spring"),
+            html.Div(id=ids.SEARCH, className="search-host"),
+            html.Div(className="spring"),
+            _health(context),
+            _clock(context),
+            html.Button(
+                html.I(className="icon icon-theme"),
+                className="icon-button",
+                title="Light or dark (T)",
+                **parts.attributes(data_action="theme", aria_label="Light or dark"),
+            ),
+            html.Button(
+                html.Kbd("?"),
+                className="icon-button",
+                title="Keys (?)",
+                **parts.attributes(data_action="help", aria_label="Keys and gestures"),
+            ),
+        ],
+        className="header",
+    )
+
+
+def _health(context: Context) -> Component:
+    """The worst that is known of the run, as a way to the overview."""
+    report = check(context.run, context.baseline)
+    failed = [one for one in report.checks if not one.passed]
+    errors = sum(finding.severity == "error" for finding in report.findings) + len(failed)
+    warnings = len(context.run.warnings)
+    warnings += sum(finding.severity == "warning" for finding in report.findings)
+    words: list[Any] = []
+    if errors:
+        words.append(html.B(_many(errors, "error")))
+    if warnings:
+        text = _many(warnings, "warning")
+        words += [" · ", text] if words else [html.B(text)]
+    tone = "bad" if errors else "warn" if warnings else ""
+    return dcc.Link(
+        words or "nothing found", href="/overview", className=f"pill {tone}".strip(),
+        title="What was recorded, and what is wrong with it",
+    )  # fmt: skip
+
+
+def _clock(context: Context) -> Component:
+    run = context.run
+    if not run.clock_calibrated:
+        words: list[Any] = [html.B("clocks not aligned")]
+        title = "The hosts' clocks were not compared: times of different ranks may be off by more."
+        return html.Span(words, className="pill warn", title=title)
+    if run.clock_uncertainty_ns == 0:
+        return html.Span("one clock", className="pill", title="All ranks read the same clock.")
+    return html.Span(
+        f"clock ± {parts.duration(run.clock_uncertainty_ns)}",
+        className="pill",
+        title="How far instants of different ranks may be apart from what is shown.",
+    )
+
+
+def _rail(pages: Sequence[Page]) -> Component:
+    entries = [("overview", "Overview", "/overview"), ("timeline", "Timeline", "/timeline")]
+    entries += [(p.name, p.title, p.path) for p in pages if p.name != "overview"]
+    return html.Nav(
+        [
+            dcc.Link([html.I(className=f"icon icon-{name}"), title], href=path, id=ids.rail(name))
+            for name, title, path in entries
+        ],
+        className="rail",
+        **parts.attributes(aria_label="Pages"),
+    )
+
+
+def _many(number: int, word: str) -> str:
+    return f"{units.count(number)} {word}" + ("" if number == 1 else "s")

@@ -1,0 +1,169 @@
+"""Gradient norms per step."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from lanescope.webapp import charts, units
+from lanescope.webapp.analysis.gradients import gradient_norms, gradients
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
+from lanescope.webapp.theme import Theme
+
+TOTAL, PARAMETERS = "whole gradient", "per parameter"
+ALL = "all"
+
+
+def layout(context: Context) -> Component:
+    """Controls, chart, and a table of parameters."""
+    run = context.run
+    lead = (
+        "L2 norm of each parameter's gradient as the optimizer saw it, after clipping and after "
+        "ranks were averaged. Click a point to see its step on the timeline."
+    )
+    if not run.counts["gradient"]:
+        return parts.page(
+            "Gradients",
+            lead,
+            parts.empty(
+                "This run holds no gradient norms.",
+                "They are recorded at every ",
+                html.Code("optimizer.step()"),
+                " of a torch.optim optimizer, at every level. A run without one, or whose "
+                "recording ended before the first, has none.",
+            ),
+        )
+    ranks = [{"label": "all ranks", "value": ALL}]
+    ranks += [{"label": f"rank {rank}", "value": str(rank)} for rank in run.ranks]
+    return parts.page(
+        "Gradients",
+        lead,
+        html.Div(
+            [
+                html.Label("norm of the", htmlFor=ids.GRADIENT_OF),
+                dcc.RadioItems([TOTAL, PARAMETERS], TOTAL, id=ids.GRADIENT_OF, inline=True),
+                html.Label("rank", htmlFor=ids.GRADIENT_RANK),
+                dcc.Dropdown(ranks, ALL, id=ids.GRADIENT_RANK, clearable=False, searchable=False),
+                html.Label("scale", htmlFor=ids.GRADIENT_SCALE),
+                dcc.RadioItems(["linear", "log"], "linear", id=ids.GRADIENT_SCALE, inline=True),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.GRADIENT_CHART, height=440),
+        html.P(id=ids.GRADIENT_NOTE, className="muted"),
+        html.H2("Parameters"),
+        _table(run),
+    )
+
+
+def register(app: Dash, context: Context) -> None:
+    """The chart follows its controls and the theme; a click leads to the step."""
+
+    @app.callback(
+        Output(ids.GRADIENT_CHART, "figure"),
+        Output(ids.GRADIENT_NOTE, "children"),
+        Input(ids.GRADIENT_OF, "value"),
+        Input(ids.GRADIENT_RANK, "value"),
+        Input(ids.GRADIENT_SCALE, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw(of: str, rank: str, scale: str, theme: Theme | None) -> tuple[go.Figure, str]:
+        return figure(context.run, of, rank, scale == "log", theme or "light")
+
+    @app.callback(
+        Output(ids.LOCATION, "href"),
+        Input(ids.GRADIENT_CHART, "clickData"),
+        State(ids.LOCATION, "href"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None, _: str) -> Any:
+        point = (click or {}).get("points", [{}])[0]
+        if "x" not in point:
+            return no_update
+        rank = point.get("customdata", context.run.ranks[0])
+        return step_address(context.run, int(rank), int(point["x"])) or no_update
+
+
+def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:
+    """The chart and what there is to say about it."""
+    if of == TOTAL:
+        norms = _norms(run)
+        chosen = norms if rank == ALL else norms[norms["rank"] == int(rank)]
+        note = ""
+        if rank == ALL and len(run.ranks) > 1 and _alike(norms):
+            note = "All ranks have the same norms: their lines lie on one another."
+        return charts.total_norms(chosen, theme, log=log), note
+    number = run.ranks[0] if rank == ALL else int(rank)
+    table = _gradients(run)
+    parameters = table.loc[table["rank"] == number, "parameter"].nunique()
+    note = f"Rank {number}. " if rank == ALL else ""
+    if parameters > charts.MOST_LINES:
+        note += (
+            f"The {charts.MOST_LINES} parameters with the greatest norms of "
+            f"{units.count(parameters)}; the table below has all."
+        )
+    return charts.parameter_norms(table, number, theme, log=log), note
+
+
+def step_address(run: Run, rank: int, step: int) -> str | None:
+    """Address of a step on the timeline."""
+    steps = run.steps(rank)
+    where = [i for i, number in enumerate(steps.index) if number == step]
+    if not where:
+        return None
+    start, end = int(steps.start_ns[where[0]]), int(steps.end_ns[where[0]])
+    margin = max((end - start) // 20, 10)
+    return f"/timeline?t={max(0, start - margin)}-{min(run.duration_ns, end + margin)}"
+
+
+def _alike(norms: pd.DataFrame) -> bool:
+    spread = norms.groupby("step")["norm"].agg(["min", "max"])
+    return bool(((spread["max"] - spread["min"]) <= spread["max"].abs() * 1e-6).all())
+
+
+def _table(run: Run) -> Component:
+    table = _gradients(run)
+    rows = []
+    for name, part in table.groupby("parameter", sort=False):
+        norm = part["norm"]
+        row: dict[str, Any] = {"parameter": name, "numel": int(part["numel"].iloc[0])}
+        row["numel_text"] = units.count(row["numel"])
+        row["dtype"] = str(part["dtype"].iloc[0])
+        row["missing"] = int(part["missing"].sum())
+        for key, value in (("first", norm.iloc[0]), ("last", norm.iloc[-1]),
+                           ("least", norm.min()), ("greatest", norm.max())):  # fmt: skip
+            row[key] = None if pd.isna(value) else float(value)
+            row[f"{key}_text"] = "none" if pd.isna(value) else f"{value:.4g}"
+        rows.append(row)
+    columns = [
+        parts.column("parameter", "parameter", flex=3, minWidth=200),
+        parts.column("numel", "elements", number=True, text=True),
+        parts.column("dtype", "dtype"),
+        *[
+            parts.column(k, k, number=True, text=True)
+            for k in ("first", "last", "least", "greatest")
+        ],
+        parts.column("missing", "without gradient", number=True, minWidth=130),
+    ]
+    height = None if len(rows) <= 14 else "400px"
+    return parts.grid("gradient-table", columns, rows, label="Parameters", height=height)
+
+
+@lru_cache(maxsize=2)
+def _gradients(run: Run) -> pd.DataFrame:
+    return gradients(run)
+
+
+@lru_cache(maxsize=2)
+def _norms(run: Run) -> pd.DataFrame:
+    return gradient_norms(run)
+
+
+PAGE = Page("gradients", "Gradients", layout, register)

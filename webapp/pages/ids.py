@@ -1,0 +1,46 @@
+"""Ids of components, in one place: callbacks, assets/timeline/*.js and tests name the same ones."""
+
+LOCATION = "location"
+THEME = "theme"
+"""Store: "light" or "dark", told by the page."""
+FRAME = "frame"
+PAGE = "page"
+TIMELINE = "timeline"
+NOTICE = "notice"
+
+# timeline
+HOST = "timeline-host"
+SEARCH = "search-host"
+DOCK = "dock"
+DOCK_BAR = "dock-bar"
+SLICE = "slice-panel"
+VIEW = "timeline-view"
+"""Store: {t0, t1, range, number}: the window or the selected range, once it has settled."""
+ANSWERED = "timeline-answered"
+"""Store: number of the view that the dock shows."""
+OPS_TITLE = "ops-title"
+OPS = "ops"
+DOCK_OVERLAP = "dock-overlap"
+
+# overlap
+OVERLAP_PHASE = "overlap-phase"
+OVERLAP_BODY = "overlap-body"
+
+# gradients
+GRADIENT_RANK = "gradient-rank"
+GRADIENT_OF = "gradient-of"
+GRADIENT_SCALE = "gradient-scale"
+GRADIENT_CHART = "gradient-chart"
+GRADIENT_NOTE = "gradient-note"
+
+# diff
+DIFF_MODE = "diff-mode"
+DIFF_RANK = "diff-rank"
+DIFF_BODY = "diff-body"
+DIFF_TABLES = "diff-tables"
+DIFF_CHART = "diff-chart"
+
+
+def rail(name: str) -> str:
+    """Link of a page in the rail."""
+    return f"rail-{name}"

@@ -1,0 +1,151 @@
+"""Which threads are in a phase at the same time, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.checks import LIMITS
+from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
+
+PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
+REGIONS = 20
+
+
+def layout(_: Context) -> Component:
+    """The phase to choose; the rest follows it."""
+    return parts.page(
+        "Overlap",
+        "Threads of one rank that are in the same phase at the same time. In the backward phase "
+        "that means gradients are written from two sides at once. The rate of a pair is the time "
+        "both are in it, over the time of the one that is in it less.",
+        html.Div(
+            [
+                html.Label("phase", htmlFor=ids.OVERLAP_PHASE),
+                dcc.Dropdown(
+                    list(PHASES), "backward", id=ids.OVERLAP_PHASE, clearable=False,
+                    searchable=False,
+                ),
+            ],
+            className="controls",
+        ),
+        html.Div(id=ids.OVERLAP_BODY),
+    )  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """The tables follow the phase."""
+
+    @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
+    def show(phase: str) -> list[Any]:
+        return body(context.run, phase)
+
+
+def body(run: Run, phase: str) -> list[Any]:
+    """Everything below the choice of the phase."""
+    rate = overlap_rate(run, phase)
+    if rate is None:
+        return [
+            parts.empty(
+                f"No thread was ever in the {phase} phase.",
+                "Phases are recorded from the training loop by themselves; a phase of your own is ",
+                html.Code('with ls.phase("backward"):'),
+                " in the training code.",
+            )
+        ]
+    table = overlap(run, phase)
+    if table.empty:
+        words = f"On every rank a single thread does the {phase} phase, so nothing can overlap."
+        return [parts.empty(f"No pair of threads in the {phase} phase.", words)]
+    known = parts.thread_names(run)
+    rows = [
+        {
+            "rank": row.rank,
+            "a": known[row.rank, row.a],
+            "b": known[row.rank, row.b],
+            **_times(row),
+        }
+        for row in table.itertuples()
+    ]
+    columns = [
+        parts.column("rank", "rank", maxWidth=80),
+        parts.column("a", "thread", flex=2),
+        parts.column("b", "and thread", flex=2),
+        parts.column("a_ns", "time of first", number=True, text=True, flex=1),
+        parts.column("b_ns", "time of second", number=True, text=True, flex=1),
+        parts.column("overlap_ns", "both", number=True, text=True, flex=1),
+        parts.column("rate", "rate", number=True, text=True, flex=1),
+    ]
+    height = None if len(rows) <= 16 else "440px"
+    return [
+        _verdict(rate, phase),
+        html.Div(
+            [
+                html.Div(
+                    [
+                        html.H2("Pairs of threads"),
+                        parts.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
+                        html.H2("Longest regions"),
+                        _regions(run, phase, known),
+                    ]
+                ),
+                html.Div([html.H2("Rates"), *parts.matrices(run, table)]),
+            ],
+            className="split",
+        ),
+    ]
+
+
+def _times(row: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"rate": row.rate, "rate_text": units.share(row.rate)}
+    for name in ("a_ns", "b_ns", "overlap_ns"):
+        made[name] = getattr(row, name)
+        made[f"{name}_text"] = parts.duration(made[name])
+    return made
+
+
+def _verdict(rate: float, phase: str) -> Component:
+    text = (
+        f"{units.share(rate)} of the time in which a rank is in the {phase} phase, two or more of "
+        "its threads are."
+    )
+    if phase != "backward":
+        return parts.note(text)
+    limit = LIMITS["thread_overlap_rate"]
+    if rate < limit:
+        return parts.note(
+            [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"
+        )
+    return parts.note([html.B("over the limit"), f" of {units.share(limit)} · {text}"], "bad")
+
+
+def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Component:
+    regions = overlap_regions(run, phase)
+    if not regions:
+        return html.P("No two threads were in it at the same instant.", className="muted")
+    query = {"overlaps": "1"} if phase == "backward" else {}
+    rows = [
+        (
+            parts.timeline_link(
+                parts.duration(one.start_ns), one.start_ns, one.end_ns, run.duration_ns, **query
+            ),
+            parts.duration(one.end_ns - one.start_ns),
+            str(one.rank),
+            ", ".join(known[one.rank, thread] for thread in one.threads),
+        )
+        for one in regions[:REGIONS]
+    ]
+    table = parts.plain_table(("at", "length", "rank", "threads"), rows, (1, 2))
+    if len(regions) <= REGIONS:
+        return table
+    more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
+    return html.Div([table, html.P(more, className="muted")])
+
+
+PAGE = Page("overlap", "Overlap", layout, register)

@@ -1,0 +1,186 @@
+"""What was recorded, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.checks import Report, check
+from lanescope.webapp.analysis.findings import ANALYSES
+from lanescope.webapp.pages import parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
+
+EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
+NAMES = {
+    "op": "ops", "collective": "collectives", "phase": "phases", "gradient": "gradients",
+    "sync": "thread events", "value": "logged values",
+}  # fmt: skip
+METRICS = {"thread_overlap_rate": "overlap rate of threads, backward phase"}
+TONES = {"error": "bad", "warning": "warn", "info": ""}
+
+
+def layout(context: Context) -> Component:
+    """Figures, findings, and one line per rank."""
+    run = context.run
+    report = check(run, context.baseline)
+    return parts.page(
+        run.title,
+        _lead(run),
+        _figures(run),
+        html.H2("Health"),
+        *_health(run, report),
+        html.H2("Findings"),
+        *_findings(report),
+        html.H2("Ranks"),
+        _ranks(run),
+        html.H2("Threads"),
+        _threads(run),
+        html.H2("Recording"),
+        _recording(run),
+    )
+
+
+def _lead(run: Run) -> list[Any]:
+    command = " ".join(run.manifest["command"]) or "an unnamed program"
+    engines = ", ".join(sorted({p["engine"] for p in run.manifest["processes"]})) or "unknown"
+    return [
+        "Recorded from ", html.Code(command), f" with the {engines} engine, level ",
+        f"{run.manifest['level']}. ", dcc.Link("Open the timeline", href="/timeline"), ".",
+    ]  # fmt: skip
+
+
+def _figures(run: Run) -> Component:
+    steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
+    ranks = units.count(len(run.ranks))
+    figures: list[tuple[str, Any, str]] = [
+        ("length", parts.duration(run.duration_ns), f"{units.count(steps)} steps"),
+        ("ranks", ranks, f"of a world size of {units.count(run.world_size)}"),
+        ("threads", units.count(len(run.threads)), "in all processes"),
+        *[(NAMES[table], units.count(run.counts[table]), "") for table in EVENTS],
+        ("on disk", units.size(run.size_bytes), _per_op(run)),
+    ]
+    return html.Dl(
+        [html.Div([html.Dt(t), html.Dd([v, html.Small(s)])]) for t, v, s in figures],
+        className="figures",
+    )
+
+
+def _per_op(run: Run) -> str:
+    ops = run.counts["op"]
+    return f"{run.size_bytes / ops:.1f} bytes per op" if ops else ""
+
+
+def _health(run: Run, report: Report) -> list[Component]:
+    notes = [parts.note(warning, "warn") for warning in run.warnings]
+    notes += [parts.note(text) for text in run.manifest["notes"] if text not in run.warnings]
+    if not notes:
+        notes.append(
+            parts.note("The recording is complete: every rank is there and closed.", "good")
+        )
+    for one in report.checks:
+        limits = f"{units.share(one.value)}, limit {units.share(one.limit)}"
+        words = f"{METRICS.get(one.name, one.name)}: {limits}"
+        tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
+        notes.append(
+            parts.note(
+                [html.B(verdict), f" · {words} · ", dcc.Link("details", href="/overlap")], tone
+            )
+        )
+    coverage = run.coverage
+    if not coverage:
+        notes.append(parts.note("Nothing was dropped, filtered or left out.", "good"))
+    else:
+        rows = [(reason, units.count(number)) for reason, number in sorted(coverage.items())]
+        tone = "warn" if run.dropped else ""
+        notes.append(
+            parts.note(parts.plain_table(("not in the recording", "events"), rows, (1,)), tone)
+        )
+    return notes
+
+
+def _findings(report: Report) -> list[Component]:
+    if not report.findings:
+        words = (
+            "Nothing was found."
+            if ANALYSES
+            else "Not examined yet: this version measures overlap, gradients and differences, but "
+            "does not look for races, hangs or other faults by itself."
+        )
+        return [parts.note(words)]
+    return [
+        parts.note([html.B(f.severity), " · ", dcc.Link(f.title, href=f.link)], TONES[f.severity])
+        for f in report.findings
+    ]
+
+
+def _ranks(run: Run) -> Component:
+    rows = []
+    for rank in run.ranks:
+        own = [p for p in run.manifest["processes"] if p["rank"] == rank]
+        first = next((p for p in own if p["role"] == "rank"), own[0] if own else None)
+        counts = run.counts_of(rank)
+        rows.append(
+            (
+                str(rank),
+                first["host"] if first else "?",
+                str(first["pid"]) if first else "?",
+                units.count(len(own)),
+                units.count(sum(t.rank == rank for t in run.threads)),
+                units.count(len(run.steps(rank))),
+                *[units.count(counts[table]) for table in EVENTS],
+                units.count(run.dropped_of(rank)),
+            )
+        )
+    rows += [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks]
+    heads = ["rank", "host", "pid", "processes", "threads", "steps"]
+    heads += [*[NAMES[table] for table in EVENTS], "dropped"]
+    return parts.plain_table(heads, rows, range(2, len(heads)))
+
+
+def _threads(run: Run) -> Component:
+    rows = [
+        (
+            str(t.rank),
+            t.name,
+            t.kind,
+            t.process_name or t.role,
+            str(t.pid),
+            parts.duration(t.start_ns),
+            parts.duration(t.end_ns - t.start_ns),
+        )
+        for t in run.threads
+    ]
+    heads = ("rank", "thread", "kind", "process", "pid", "first event", "alive")
+    return parts.plain_table(heads, rows, (4, 5, 6))
+
+
+def _recording(run: Run) -> Component:
+    manifest = run.manifest
+    versions = sorted({(p["torch"], p["python"]) for p in manifest["processes"]})
+    status = manifest["exit_status"]
+    facts = [
+        ("created", manifest["created"]),
+        ("torch, Python", "; ".join(f"{torch}, {python}" for torch, python in versions)),
+        ("exit status", "not known" if status is None else str(status)),
+        ("format", str(manifest["format"])),
+        ("clock", _clock(run)),
+        ("path", str(run.path.resolve())),
+    ]
+    return parts.plain_table(("", ""), facts)
+
+
+def _clock(run: Run) -> str:
+    if not run.clock_calibrated:
+        return "not calibrated between hosts"
+    return f"calibrated, ± {parts.duration(run.clock_uncertainty_ns)}"
+
+
+def register(app: Dash, context: Context) -> None:
+    """Nothing on this page changes."""
+
+
+PAGE = Page("overview", "Overview", layout, register)

@@ -1,0 +1,190 @@
+"""Parts that pages share: charts, tables, notes, links to the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import dash_ag_grid as dag
+import plotly.graph_objects as go
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.run import Run
+from lanescope.webapp.theme import GRAPH_CONFIG, token_of
+
+Child = Component | str
+
+
+def duration(ns: float) -> str:
+    """A duration for the page, which has a micro sign where terminals may not."""
+    return units.duration(ns).replace(" us", " \N{MICRO SIGN}s")
+
+
+def attributes(**names: str) -> dict[str, Any]:
+    """Attributes whose names have dashes: `aria_label="..."`."""
+    return {name.replace("_", "-"): value for name, value in names.items()}
+
+
+def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Graph:
+    """A Plotly chart: the only place that makes one, so that all have the same settings."""
+    return dcc.Graph(
+        id=id,
+        figure=figure if figure is not None else go.Figure(),
+        config=cast(Any, GRAPH_CONFIG),
+        style={"height": f"{height}px"},
+    )
+
+
+def column(
+    field: str, title: str, *, number: bool = False, text: bool = False, **more: Any
+) -> dict[str, Any]:
+    """A column of `grid`. `text`: shown is the row's `<field>_text`, sorted by is `field`."""
+    made: dict[str, Any] = {"field": field, "headerName": title, **more}
+    if number:
+        made |= {"type": "rightAligned", "sortingOrder": ["desc", "asc"]}
+    if text:
+        made["valueFormatter"] = {"function": f"params.data.{field}_text"}
+    return made
+
+
+def grid(
+    id: str, columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]],
+    *, label: str, height: str | None = None, empty: str = "Nothing to show.",
+) -> Component:  # fmt: skip
+    """A table that sorts and scrolls. Its cells are text; nothing in them is run as code."""
+    options: dict[str, Any] = {
+        "rowHeight": 26,
+        "headerHeight": 30,
+        "enableCellTextSelection": True,
+        "localeText": {"noRowsToShow": empty},
+        "animateRows": False,
+    }
+    if height is None:
+        options["domLayout"] = "autoHeight"
+    table = dag.AgGrid(
+        id=id,
+        columnDefs=list(columns),
+        rowData=list(rows),
+        defaultColDef={
+            "resizable": True,
+            "sortable": True,
+            "minWidth": 64,
+            "suppressHeaderMenuButton": True,
+            "suppressMovable": True,
+            "flex": 1,
+        },
+        dashGridOptions=options,
+        className="grid",
+        style={"height": height, "width": "100%"},
+    )
+    return html.Div(table, role="region", style={"height": height}, **attributes(aria_label=label))
+
+
+def plain_table(
+    heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: Sequence[int] = ()
+) -> Component:
+    """A small table; `numbers` are the columns to align right."""
+
+    def kind(position: int) -> str:
+        return "n" if position in numbers else ""
+
+    return html.Table(
+        [
+            html.Thead(
+                html.Tr([html.Th(h, className=kind(i), scope="col") for i, h in enumerate(heads)])
+            ),
+            html.Tbody(
+                [
+                    html.Tr([html.Td(cell, className=kind(i)) for i, cell in enumerate(row)])
+                    for row in rows
+                ]
+            ),
+        ],
+        className="plain",
+    )
+
+
+def note(children: Any, tone: str = "") -> Component:
+    """A remark set apart; tone good, warn or bad."""
+    return html.Div(children, className=f"note {tone}".strip())
+
+
+def empty(title: str, *children: Any) -> Component:
+    """What would be here, and how to get it."""
+    return html.Div([html.B(title), *children], className="empty")
+
+
+def page(title: str, lead: Any, *children: Any) -> Component:
+    """The body of a page."""
+    return html.Div(
+        [html.H1(title), html.P(lead, className="lead"), *children], className="page-inner"
+    )
+
+
+def swatch(kind: str) -> Component:
+    """The colour of a phase, beside its name."""
+    return html.I(className=f"swatch {token_of(kind)}", **attributes(aria_hidden="true"))
+
+
+def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **query: str) -> Any:
+    """A link to the place in the timeline, with some of its surroundings."""
+    margin = max((end_ns - start_ns) // 2, 50)
+    low, high = max(0, start_ns - margin), min(duration_ns, end_ns + margin)
+    more = "".join(f"&{key}={value}" for key, value in query.items())
+    return dcc.Link(text, href=f"/timeline?t={low}-{high}{more}")
+
+
+def thread_names(run: Run) -> dict[tuple[int, str], str]:
+    """What to call each thread of a rank; threads of one name are told apart by their number."""
+    by_name: dict[tuple[int, str], int] = {}
+    for thread in run.threads:
+        by_name[thread.rank, thread.name] = by_name.get((thread.rank, thread.name), 0) + 1
+    return {
+        (t.rank, t.thread): t.name
+        if by_name[t.rank, t.name] == 1
+        else f"{t.name} {t.thread.rpartition('-')[2]}"
+        for t in run.threads
+    }
+
+
+def matrix(names: Sequence[str], rates: dict[tuple[str, str], float], caption: str) -> Component:
+    """Rates between all pairs of `names`, in percent; what is not in `rates` was never measured.
+
+    Columns are numbered like rows: names of threads are long, and there may be many.
+    """
+
+    def cell(a: str, b: str) -> Component:
+        if a == b:
+            return html.Td("–", className="self")
+        rate = rates.get((a, b), rates.get((b, a)))
+        if rate is None:
+            return html.Td("", className="self")
+        text = "0" if rate == 0 else f"{rate * 100:.3g}"
+        return html.Td(text, style={"--heat": f"{rate:.3f}"}, title=f"{a} and {b}: {text} %")
+
+    heads = [html.Th(str(i), scope="col", title=name) for i, name in enumerate(names, 1)]
+    body = [
+        html.Tr([html.Th([html.Span(f"{i} "), a], scope="row"), *[cell(a, b) for b in names]])
+        for i, a in enumerate(names, 1)
+    ]
+    return html.Table(
+        [html.Caption(caption), html.Thead(html.Tr([html.Th(""), *heads])), html.Tbody(body)],
+        className="matrix",
+    )
+
+
+def matrices(run: Run, table: Any) -> list[Component]:
+    """A matrix per rank of the rows of `analysis.overlap.overlap`."""
+    known = thread_names(run)
+    made = []
+    for rank, rows in table.groupby("rank", sort=True):
+        names: list[str] = []
+        rates: dict[tuple[str, str], float] = {}
+        for row in rows.sort_values(["a", "b"]).itertuples():
+            a, b = known[rank, row.a], known[rank, row.b]
+            names += [name for name in (a, b) if name not in names]
+            rates[a, b] = float(row.rate)
+        made.append(matrix(names, rates, f"rank {rank}, percent"))
+    return made

@@ -1,0 +1,177 @@
+"""The page's server: one Dash app per run, with nothing it does not need and nothing from outside.
+
+Every answer carries a strict content security policy: scripts come from this server or are the one
+inline script whose hash Dash names, and nothing may be evaluated. Styles may be inline, because
+Dash's components, ag-grid and Plotly all write style elements. Requests whose Host header is not a
+name of this machine are refused, so that a foreign page cannot reach the server by rebinding DNS.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import flask
+from dash import Dash, set_props
+from werkzeug.exceptions import HTTPException
+
+from lanescope import assets
+from lanescope.webapp import routes
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.find import find
+from lanescope.webapp.pages import diff, frame, gradients, ids, overlap, overview, timeline
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.run import Run
+from lanescope.webapp.timeline import Timeline
+
+PAGES = (overview.PAGE, overlap.PAGE, gradients.PAGE, diff.PAGE)
+"""What the rail lists beside the timeline."""
+
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+SCRIPTS = "timeline"
+"""Folder of the timeline's modules: loaded as modules by the index page, not one by one by Dash."""
+
+log = logging.getLogger(__name__)
+
+
+def make_app(
+    run: Run,
+    baseline: Run | None = None,
+    *,
+    trusted_hosts: Sequence[str] = LOCAL_NAMES,
+    index: Timeline | None = None,
+) -> Dash:
+    """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
+
+    The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
+    where the run cannot be read.
+    """
+    opened = Timeline.open(run) if index is None else index
+    context = Context(run, baseline)
+    app = Dash(
+        __name__,
+        title=f"{run.title} · LaneScope",
+        update_title="",
+        assets_folder=str(assets.FOLDER),
+        assets_path_ignore=[SCRIPTS],
+        serve_locally=True,
+        suppress_callback_exceptions=True,  # pages other than the one shown are not in the layout
+        on_error=_callback_failed,
+        **_without_extras(),
+    )
+    app.index_string = _index(app)
+    routes.register(app.server, opened)
+    _register_find(app.server, opened)
+    app.layout = frame.layout(context, PAGES)
+    frame.register(app, context, PAGES)
+    timeline.register(app, context)
+    for page in PAGES:
+        page.register(app, context)
+    _secure(app, trusted_hosts)
+    return app
+
+
+def _without_extras() -> dict[str, Any]:
+    """Options that switch off what newer versions of Dash offer to machines."""
+    known = inspect.signature(Dash.__init__).parameters
+    return {name: value for name, value in {"enable_mcp": False}.items() if name in known}
+
+
+def _index(app: Dash) -> str:
+    """The HTML around everything. Modules are named at once, so that they load side by side."""
+    folder = assets.FOLDER / SCRIPTS
+    url = app.get_asset_url(SCRIPTS)
+    modules = sorted(p.name for p in folder.glob("*.js") if p.name != "dash_hooks.js")
+    preloads = "\n".join(f'<link rel="modulepreload" href="{url}/{name}">' for name in modules)
+    icon = app.get_asset_url("icon-app.svg")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+{{%metas%}}
+<title>{html.escape(app.title)}</title>
+<link rel="icon" type="image/svg+xml" href="{icon}">
+{{%css%}}
+<script src="{url}/dash_hooks.js"></script>
+{preloads}
+<script type="module" src="{url}/main.js"></script>
+</head>
+<body>
+{{%app_entry%}}
+{{%config%}}
+{{%scripts%}}
+{{%renderer%}}
+</body>
+</html>"""
+
+
+def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
+    server: flask.Flask = app.server
+    server.config["TRUSTED_HOSTS"] = list(trusted_hosts)
+    server.config["MAX_CONTENT_LENGTH"] = 4 << 20
+    scripts = " ".join(["'self'", *app.csp_hashes()])
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {scripts}",
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    }
+
+    @server.after_request
+    def add_headers(response: flask.Response) -> flask.Response:
+        response.headers.update(headers)
+        return response
+
+    @server.errorhandler(Exception)
+    def say_little(error: Exception) -> Any:
+        """A stranger learns the status, the log the rest."""
+        if isinstance(error, HTTPException):
+            return error
+        log.error("request %s failed", flask.request.path, exc_info=error)
+        return {"error": "the server could not answer; its log says why"}, 500
+
+
+def _callback_failed(error: Exception) -> None:
+    """A callback's error becomes a sentence on the page; Dash would show nothing at all."""
+    if isinstance(error, RunError):
+        message = str(error)
+    else:
+        log.error("a callback failed", exc_info=error)
+        message = "This could not be computed; the server's log says why."
+    set_props(ids.NOTICE, {"children": message, "hidden": False})
+
+
+def _register_find(server: flask.Flask, timeline: Timeline) -> None:
+    """The next match of a search: names as numbers, so that the page decides what matches."""
+
+    @server.post("/api/find/<etag>")
+    def find_next(etag: str) -> Any:
+        if etag != timeline.etag:
+            return {"error": "another run is being served now; reload the page"}, 409
+        asked: Any = flask.request.get_json(silent=True)
+        try:
+            names = [int(name) for name in asked["names"]]
+            place = (int(asked["t"]), int(asked["lane"]), int(asked["row"]))
+            forward = {"next": True, "prev": False}[asked["dir"]]
+        except (TypeError, KeyError, ValueError):
+            return {"error": "expected names, t, lane, row and dir"}, 400
+        return find(timeline, names, place, forward) or {"ref": None}

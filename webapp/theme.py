@@ -1,0 +1,97 @@
+"""The design tokens of the style sheet, as Plotly sees them: one template per theme.
+
+The tokens live in assets/style.css and nowhere else; this reads them from there.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Literal
+
+import plotly.graph_objects as go
+
+from lanescope import assets
+
+Theme = Literal["light", "dark"]
+
+GRAPH_CONFIG: dict[str, Any] = {
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "displayModeBar": "hover",
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
+    "responsive": True,
+    "toImageButtonOptions": {"format": "svg", "filename": "lanescope"},
+}
+"""Of every Plotly chart on every page."""
+
+SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
+
+KINDS = ("forward", "backward", "optimizer", "collective", "data", "other")
+"""Tokens whose colour means a phase."""
+
+_TOKEN = re.compile(r"--(\w+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\);")
+
+
+@lru_cache(maxsize=1)
+def tokens() -> dict[Theme, dict[str, str]]:
+    """Colour of each token per theme."""
+    text = (assets.FOLDER / "style.css").read_text(encoding="utf-8")
+    found = _TOKEN.findall(text)
+    return {
+        "light": {name: light for name, light, _ in found},
+        "dark": {name: dark for name, _, dark in found},
+    }
+
+
+def token_of(kind: str) -> str:
+    """Token of a phase kind; what has none of its own is `other`."""
+    return kind if kind in KINDS else "other"
+
+
+@lru_cache(maxsize=2)
+def template(theme: Theme) -> go.layout.Template:
+    """The template of every chart: the page's fonts and colours, hairlines, no junk."""
+    colour = tokens()[theme]
+    axis = {
+        "gridcolor": colour["line"],
+        "linecolor": colour["line"],
+        "zeroline": False,
+        "showline": True,
+        "ticks": "",
+        "automargin": True,
+        "title": {"font": {"color": colour["muted"], "size": 13}, "standoff": 8},
+        "tickfont": {"color": colour["muted"], "size": 12},
+        "exponentformat": "power",
+    }
+    return go.layout.Template(
+        layout={
+            "font": {"family": SANS, "size": 13, "color": colour["ink"]},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            # Charts tell series apart by these; none of them is red or amber: nothing is wrong yet.
+            "colorway": [
+                colour[name]
+                for name in ("forward", "backward", "collective", "optimizer", "other", "data")
+            ],
+            "xaxis": axis,
+            "yaxis": axis,
+            "hovermode": "closest",
+            "hoverlabel": {
+                "bgcolor": colour["panel"],
+                "bordercolor": colour["line"],
+                "font": {"family": SANS, "size": 12, "color": colour["ink"]},
+                "align": "left",
+            },
+            "legend": {
+                "orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom",
+                "font": {"color": colour["muted"], "size": 12},
+            },
+            "margin": {"l": 8, "r": 32, "t": 36, "b": 8},
+            "modebar": {
+                "bgcolor": "rgba(0,0,0,0)", "color": colour["muted"],
+                "activecolor": colour["accent"],
+            },
+        }
+    )  # fmt: skip
