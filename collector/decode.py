@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .journal import NO_SEQUENCE, Kind
-from .journal_reader import DTYPE, ProcessLog, Records, ThreadLog
+from .journal_reader import ProcessLog, Records, ThreadLog, read_records
 from .kinds import OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
 from .schema import TABLES, AxisReference, Process, Table
 
@@ -42,7 +42,7 @@ class Decoder:
     _texts: NDArray[np.object_] = field(init=False)
     _completions: dict[tuple[str, int], int] = field(init=False)
     _modules: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
-    _threads: list[dict[str, Any]] = field(init=False, default_factory=list)
+    _threads: dict[str, dict[str, Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._texts = np.array(self.log.texts, dtype=object)
@@ -66,55 +66,21 @@ class Decoder:
             for records in (*thread.records(), thread.open_events())
         )
 
-    def thread_tables(self) -> Iterator[tuple[str, str, pa.Table]]:
-        """(thread id, table, rows): each table of each thread, in parts, sorted by start."""
+    def thread_tables(self) -> Iterator[tuple[str, str, int, pa.Table]]:
+        """(thread id, table, part, rows): all that the journal holds, sorted by start."""
         for thread in self.log.threads:
-            identity = thread_id(self.pid, thread.ordinal)
-            name = ""
-            first, last = 2**63 - 1, 0
-            for records in _chunks(thread):
-                named = records[records["kind"] == Kind.THREAD]
-                if len(named):
-                    name = self._text(int(named[-1]["name"]))
-                times = records[np.isin(records["kind"], _TIMED)]
-                if len(times):
-                    first = min(first, int(times["start"].min()))
-                    last = max(last, int(np.maximum(times["start"], times["end"]).max()))
-                for table, rows in self._decode(records):
-                    yield identity, table, rows
-            if not last:  # a backend's thread that only reported completions
-                continue
-            self._threads.append(
-                {
-                    "thread": identity,
-                    "pid": self.pid,
-                    "native_id": thread.native_id,
-                    "name": name or f"thread {thread.ordinal}",
-                    "kind": ThreadKind(thread.kind).name,
-                    "start_ns": first,
-                    "end_ns": last,
-                }
-            )
+            for portion in portions(thread, ended=True):
+                for table, rows in self.decode(thread, portion.records):
+                    yield thread_id(self.pid, thread.ordinal), table, portion.part, rows
 
-    def rank_tables(self) -> dict[str, pa.Table]:
-        """Threads, modules and stacks; complete once `thread_tables` was read to its end."""
-        new = list(self._stack_ids.items())[self._stacks_before :]
-        stacks = [{"stack": i, "frames": _frames(text)} for text, i in new]
-        modules = [
-            {"path": path, "class": kind, "parameters": count}
-            for path, (kind, count) in self._modules.items()
-        ]
-        rows = {"thread": self._threads, "module": modules, "stack": stacks}
-        return {n: pa.Table.from_pylist(r, TABLES[n].arrow()) for n, r in rows.items()}
+    def decode(
+        self, thread: ThreadLog, records: Records, *, collectives: bool = True
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """(table, rows) of some records of a thread.
 
-    @property
-    def dropped(self) -> int:
-        """Records that found no room, as the segments' headers count them."""
-        return sum(thread.dropped for thread in self.log.threads)
-
-    # one chunk -----------------------------------------------------------------------------
-
-    def _decode(self, records: Records) -> Iterator[tuple[str, pa.Table]]:
+        Without `collectives` these are left for later: their completion may not be known yet.
+        """
+        self._note_thread(thread, records)
         for module in records[records["kind"] == Kind.MODULE]:
             path = self._text(int(module["name"]))
             self._modules[path] = (self._text(int(module["aux"])), int(module["extra"]))
@@ -127,12 +93,60 @@ class Decoder:
             (Kind.VALUE, "value", self._value),
         ):
             chosen = records[records["kind"] == kind]
-            if not len(chosen):
+            if not len(chosen) or (kind == Kind.COLLECTIVE and not collectives):
                 continue
             # Parents before children: by start, and at the same start the outer one first.
-            order = np.lexsort((chosen["depth"], chosen["start"]))
-            rows = chosen[order]
+            rows = chosen[np.lexsort((chosen["depth"], chosen["start"]))]
             yield table, _table(TABLES[table], columns(rows))
+
+    def rank_tables(self) -> dict[str, pa.Table]:
+        """Threads, modules and new stacks, of what was decoded so far."""
+        new = list(self._stack_ids.items())[self._stacks_before :]
+        stacks = [{"stack": i, "frames": _frames(text)} for text, i in new]
+        modules = [
+            {"path": path, "class": kind, "parameters": count}
+            for path, (kind, count) in self._modules.items()
+        ]
+        rows = {"thread": list(self._threads.values()), "module": modules, "stack": stacks}
+        return {n: pa.Table.from_pylist(r, TABLES[n].arrow()) for n, r in rows.items()}
+
+    def thread_row(self, thread: ThreadLog) -> dict[str, Any] | None:
+        """The thread's row of the thread table so far; None where it has no events."""
+        return self._threads.get(thread_id(self.pid, thread.ordinal))
+
+    @property
+    def dropped(self) -> int:
+        """Records that found no room, as the segments' headers count them."""
+        return sum(thread.dropped for thread in self.log.threads)
+
+    def _note_thread(self, thread: ThreadLog, records: Records) -> None:
+        """Widen what is known of the thread by these records."""
+        named = records[records["kind"] == Kind.THREAD]
+        timed = records[np.isin(records["kind"], _TIMED)]
+        # What compaction left of a thread's earlier records carries their span.
+        spans = np.concatenate([timed, named[named["end"] > named["start"]]])
+        if not len(spans):  # a backend's thread that only reported completions
+            return
+        identity = thread_id(self.pid, thread.ordinal)
+        known = self._threads.setdefault(
+            identity,
+            {
+                "thread": identity,
+                "pid": self.pid,
+                "native_id": thread.native_id,
+                "name": f"thread {thread.ordinal}",
+                "kind": ThreadKind(thread.kind).name,
+                "start_ns": 2**63 - 1,
+                "end_ns": 0,
+            },
+        )
+        if len(named):
+            known["name"] = self._text(int(named[-1]["name"])) or known["name"]
+        known["start_ns"] = min(known["start_ns"], int(spans["start"].min()))
+        latest = int(np.maximum(spans["start"], spans["end"]).max())
+        known["end_ns"] = max(known["end_ns"], latest)
+
+    # one table each ------------------------------------------------------------------------
 
     def _op(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = _durations(rows)
@@ -325,22 +339,48 @@ def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
     return result
 
 
-def _chunks(thread: ThreadLog) -> Iterator[Records]:
-    """Records in portions cut where no op is open, so that parents stay with their children."""
+@dataclass(frozen=True)
+class Portion:
+    """Records of a thread that become one part file of each table."""
+
+    part: int
+    records: Records
+    left: Records  # behind the cut, for the next portion
+    segments: int  # how many of the thread's segments are used up with it
+
+
+def portions(thread: ThreadLog, *, ended: bool) -> Iterator[Portion]:
+    """A thread's records, cut where no op is open, so that parents stay with children.
+
+    Where the thread has `ended`, all of them, and last the events that were still open. Else the
+    segment that is being written to and a last small portion are left out. The same on every
+    attempt, so that a part that was written twice is the same file.
+    """
     held: list[Records] = []
-    count = 0
-    for records in thread.records():
+    count, part = 0, thread.parts
+    sealed = thread.segments if ended else thread.segments[:-1]
+    for position, path in enumerate(sealed):
+        records = read_records(path)
         held.append(records)
         count += len(records)
         if count < CHUNK_RECORDS:
             continue
         whole = np.concatenate(held)
-        outermost = np.flatnonzero((whole["kind"] == Kind.OP) & (whole["depth"] == 0))
-        cut = int(outermost[-1]) + 1 if len(outermost) else len(whole)
-        yield whole[:cut]
-        held, count = [whole[cut:]], len(whole) - cut
-    held.append(thread.open_events())
-    yield np.concatenate(held) if held else np.empty(0, DTYPE)
+        cut = _outermost_end(whole)
+        if cut:
+            yield Portion(part, whole[:cut], whole[cut:], position + 1)
+            part += 1
+            held, count = [whole[cut:]], len(whole) - cut
+    if ended:
+        held.append(thread.open_events())
+        whole = np.concatenate(held)
+        yield Portion(part, whole, whole[:0], len(thread.segments))
+
+
+def _outermost_end(records: Records) -> int:
+    """How many records there are up to the last op that no other contains."""
+    outermost = np.flatnonzero((records["kind"] == Kind.OP) & (records["depth"] == 0))
+    return int(outermost[-1]) + 1 if len(outermost) else 0
 
 
 def _durations(rows: Records) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

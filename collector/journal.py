@@ -45,6 +45,8 @@ SEGMENT_SUFFIX = ".lsj"
 HEADER = struct.Struct("<8sIIIIIIqqqQI")
 DROPPED_OFFSET = struct.calcsize("<8sIIIIIIqqq")
 OPEN_DEPTH_OFFSET = struct.calcsize("<8sIIIIIIqqqQ")
+# In a segment that compaction left: how many part files the records before it became.
+PARTS_OFFSET = 128
 
 RECORD = struct.Struct("<BBHIqqqiIIIIIq")
 assert RECORD.size == RECORD_BYTES

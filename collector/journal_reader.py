@@ -21,6 +21,7 @@ from .journal import (
     OPEN_CAPACITY,
     OPEN_DEPTH_OFFSET,
     OPEN_OFFSET,
+    PARTS_OFFSET,
     PROCESS_FILE,
     RECORD_BYTES,
     SEGMENT_SUFFIX,
@@ -49,6 +50,7 @@ class ThreadLog:
     pid: int
     dropped: int
     segments: tuple[Path, ...]
+    parts: int  # part files that compaction has made of earlier records
 
     def records(self) -> Iterator[Records]:
         """The complete records of each segment, in the order in which they were stored."""
@@ -57,12 +59,16 @@ class ThreadLog:
 
     def open_events(self) -> Records:
         """What had begun and not ended when the log ends, outermost first."""
-        with self.segments[-1].open("rb") as file:
-            header = file.read(HEADER_BYTES)
+        header = self.last_header()
         (depth,) = struct.unpack_from("<I", header, OPEN_DEPTH_OFFSET)
         count = min(int(depth), OPEN_CAPACITY)
         found = np.frombuffer(header, DTYPE, count, OPEN_OFFSET)
         return found[_whole(found)]
+
+    def last_header(self) -> bytes:
+        """The header of the segment that is, or was last, written to."""
+        with self.segments[-1].open("rb") as file:
+            return file.read(HEADER_BYTES)
 
 
 @dataclass(frozen=True)
@@ -75,16 +81,15 @@ class ProcessLog:
     threads: tuple[ThreadLog, ...]
     damage: tuple[str, ...]  # sentences about segments that were left out
 
+    @property
+    def rank(self) -> int:
+        """The rank as the process knew it last."""
+        return int(self.process["rank"])
+
 
 def read_process(folder: Path) -> ProcessLog:
     """Open one process's journal. Raises JournalError where it is not one."""
-    try:
-        with (folder / PROCESS_FILE).open("rb") as file:
-            process = json.loads(file.read(_MAXIMUM_JSON))
-    except (OSError, ValueError) as error:
-        raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
-    if not isinstance(process, dict):
-        raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
+    process = read_process_file(folder)
     threads: dict[int, list[tuple[int, Path, tuple[Any, ...]]]] = {}
     damage: list[str] = []
     for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}")):
@@ -96,7 +101,7 @@ def read_process(folder: Path) -> ProcessLog:
         threads.setdefault(header[4], []).append((header[5], path, header))
     logs = []
     for ordinal, segments in sorted(threads.items()):
-        segments.sort(key=lambda s: s[0])
+        segments = _current(segments)
         last = segments[-1][2]
         logs.append(
             ThreadLog(
@@ -106,9 +111,22 @@ def read_process(folder: Path) -> ProcessLog:
                 pid=last[7],
                 dropped=last[10],
                 segments=tuple(path for _, path, _ in segments),
+                parts=_parts(segments[0][1]),
             )
         )
     return ProcessLog(folder, process, read_texts(folder), tuple(logs), tuple(damage))
+
+
+def read_process_file(folder: Path) -> dict[str, Any]:
+    """process.json. Raises JournalError where it is not there or not what it should be."""
+    try:
+        with (folder / PROCESS_FILE).open("rb") as file:
+            process = json.loads(file.read(_MAXIMUM_JSON))
+    except (OSError, ValueError) as error:
+        raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
+    if not isinstance(process, dict):
+        raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
+    return process
 
 
 def read_texts(folder: Path) -> tuple[str, ...]:
@@ -135,6 +153,20 @@ def read_records(path: Path) -> Records:
     count = max(0, size - HEADER_BYTES) // RECORD_BYTES
     found = np.fromfile(path, DTYPE, count, offset=HEADER_BYTES)
     return found[_whole(found)]
+
+
+def _current(
+    segments: list[tuple[int, Path, tuple[Any, ...]]],
+) -> list[tuple[int, Path, tuple[Any, ...]]]:
+    """In order, from the last one that stands for all before it."""
+    segments = sorted(segments, key=lambda s: s[0])
+    standing = [i for i, (_, path, _) in enumerate(segments) if _parts(path)]
+    return segments[standing[-1] :] if standing else segments
+
+
+def _parts(first: Path) -> int:
+    with first.open("rb") as file:
+        return int(struct.unpack_from("<I", file.read(HEADER_BYTES), PARTS_OFFSET)[0])
 
 
 def _whole(records: Records) -> NDArray[np.bool_]:
@@ -165,6 +197,7 @@ __all__ = [
     "Records",
     "ThreadLog",
     "read_process",
+    "read_process_file",
     "read_records",
     "read_texts",
 ]

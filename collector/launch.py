@@ -32,7 +32,9 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
     prepare(run, options, command)
     process = _start(command, environment_for(run, options))
     with _signals_passed_to(process):
+        follower = Follower(run)
         status = process.wait()
+        follower.stop()
     status = 128 - status if status < 0 else status
     finish(run, exit_status=status)
     return status
@@ -64,14 +66,35 @@ def environment_for(run: Path, options: Options) -> dict[str, str]:
     return environment
 
 
+class Follower:
+    """The process that compacts a run while it is being recorded."""
+
+    def __init__(self, run: Path) -> None:
+        # Not recorded itself, and outside the terminal's group: Ctrl-C is for the command.
+        environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
+        self._run = run
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lanescope.collector.follow", str(run)],
+            stdin=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def stop(self) -> None:
+        """Let it end what it is doing."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
 def finish(run: Path, *, exit_status: int) -> None:
     """Turn the journals into Parquet; what cannot be is said, and is recovered by the reader."""
     from .compact import compact  # loads pyarrow
 
     try:
         compact(run, wait_s=SETTLE_S, exit_status=exit_status)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except Exception as error:  # the command's own status must come through whatever happens here
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         sys.stderr.write(f"lanescope: {run} is not finished ({reason}); it opens as it is\n")
 
 

@@ -61,6 +61,11 @@ def read(run: Path) -> dict[str, Any]:
     return manifest
 
 
+def write(run: Path, manifest: dict[str, Any]) -> None:
+    """Replace the manifest atomically. Raises OSError."""
+    write_json(run / MANIFEST, manifest)
+
+
 def is_complete(manifest: dict[str, Any]) -> bool:
     """Whether every expected rank is there and its own processes were closed."""
     ranks = [p for p in manifest["processes"] if p["role"] == "rank"]

@@ -30,7 +30,7 @@ def decoded(recorder: Recorder) -> dict[str, list[dict[str, Any]]]:
     recorder.close()
     assert recorder.folder is not None
     decoder = Decoder(read_process(recorder.folder))
-    tables: dict[str, pa.Table] = {t: rows for _, t, rows in decoder.thread_tables()}
+    tables: dict[str, pa.Table] = {t: rows for _, t, _, rows in decoder.thread_tables()}
     tables |= decoder.rank_tables()
     for name, rows in tables.items():
         assert rows.schema.equals(TABLES[name].arrow(), check_metadata=True), name

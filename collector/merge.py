@@ -1,0 +1,80 @@
+"""What compaction adds to a run: part files, the rank's tables, the manifest's entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from . import manifest as manifests
+from .decode import Decoder, axis_reference, process_entry
+from .kinds import part_file, rank_folder, thread_folder
+from .parquet import write_part
+from .schema import TABLES, File
+
+_KEYS = {"thread": ["thread"], "module": ["path", "class"], "stack": ["stack"]}
+"""Columns that make a row of a rank's table the same row."""
+
+
+class Pending:
+    """Files written and not yet in the manifest. The caller holds the run's lock."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._files: dict[str, File] = {}
+
+    def add_part(self, rank: int, thread: str, table: str, part: int, rows: pa.Table) -> None:
+        """Write a part of a thread's table."""
+        folder = self._run / rank_folder(rank) / thread_folder(thread)
+        self._write(folder / part_file(table, part), table, rows)
+
+    def commit(self, decoder: Decoder) -> None:
+        """Write the rank's tables with what the decoder saw, and the manifest with all files."""
+        process = decoder.log.process
+        rank = self._run / rank_folder(decoder.log.rank)
+        tables = decoder.rank_tables()
+        for table, rows in tables.items():
+            self._write(rank / f"{table}.parquet", table, _merged(rank, table, rows))
+        manifest = manifests.read(self._run)
+        latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
+        process["end_ns"] = process["end_ns"] or latest
+        coverage = process.setdefault("coverage", {})
+        # A process that died could not say what it dropped, but its segments' headers did.
+        coverage["dropped"] = max(coverage.get("dropped", 0), decoder.dropped)
+        manifest["axis"] = manifest["axis"] or axis_reference(process)
+        entry = process_entry(process, manifest["axis"])
+        same = (entry["rank"], entry["pid"])
+        others = [p for p in manifest["processes"] if (p["rank"], p["pid"]) != same]
+        manifest["processes"] = sorted([*others, entry], key=lambda p: (p["rank"], p["start_ns"]))
+        manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))
+        manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]
+        manifest["files"].update(self._files)
+        manifests.write(self._run, manifest)
+
+    def note(self, sentence: str) -> None:
+        """A sentence for the user, once."""
+        manifest = manifests.read(self._run)
+        if sentence not in manifest["notes"]:
+            manifest["notes"].append(sentence)
+            manifests.write(self._run, manifest)
+
+    def known_stacks(self, rank: int) -> pa.Table | None:
+        """The rank's stack table as it is; None before its first stack."""
+        path = self._run / rank_folder(rank) / "stack.parquet"
+        return pq.read_table(path, partitioning=None) if path.exists() else None
+
+    def _write(self, path: Path, table: str, rows: pa.Table) -> None:
+        self._files[path.relative_to(self._run).as_posix()] = write_part(path, table, rows)
+
+
+def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
+    """The rank's rows so far and these; the newer one where the key is the same."""
+    path = rank / f"{table}.parquet"
+    if not path.exists():
+        return rows
+    keys = _KEYS[table]
+    old = pq.read_table(path, schema=TABLES[table].arrow(), partitioning=None)
+    new_keys = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
+    kept = [tuple(row.values()) not in new_keys for row in old.select(keys).to_pylist()]
+    return pa.concat_tables([old.filter(pa.array(kept, pa.bool_())), rows]).combine_chunks()

@@ -1,0 +1,157 @@
+"""Compaction while the recorded process lives, and compaction that dies in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lanescope.collector import compact, decode, journal, manifest, merge, seal
+from lanescope.collector.journal import NO_SEQUENCE, Kind
+from lanescope.collector.kinds import PhaseKind
+from lanescope.collector.options import Options
+from lanescope.collector.recorder import Recorder
+
+CHUNK = 1_500
+OPS = 6_000
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.setattr(decode, "CHUNK_RECORDS", CHUNK)
+    monkeypatch.setattr(journal, "LAST_SEGMENT_BYTES", journal.FIRST_SEGMENT_BYTES)
+    run = tmp_path / "run"
+    manifest.create(run, Options(), ["program"], world_size=1)
+    recorder = Recorder(run, Options())
+    recorder.describe(
+        pid=os.getpid(), parent_pid=1, rank=0, world_size=1, role="rank", host="h",
+        engine="portable", start_ns=1, end_ns=0, closed=False, argv=["program"], python="3",
+        torch="2", modules_root="", clock_identity="c", wall_minus_monotonic_ns=0,
+    )  # fmt: skip
+    return recorder
+
+
+def write_ops(recorder: Recorder, first: int, count: int) -> None:
+    """Pairs of a child and its parent, a collective and a module now and then."""
+    state = recorder.thread()
+    stack = recorder.intern("a.py\t1\tf")
+    for i in range(first, first + count):
+        at = 1_000 + 100 * i
+        recorder.put(state, Kind.OP, depth=1, name=recorder.intern("child"), start=at + 10,
+                     end=at + 30, sequence=NO_SEQUENCE, stack=stack)  # fmt: skip
+        recorder.put(state, Kind.OP, name=recorder.intern("parent"), start=at, end=at + 90,
+                     sequence=i)  # fmt: skip
+        if i % 1_000 == 0:
+            group = recorder.intern("dp\t2\t")
+            recorder.put(state, Kind.COLLECTIVE, name=recorder.intern("all_reduce"), start=at,
+                         end=at + 5, sequence=i, aux=group)  # fmt: skip
+
+
+def complete(recorder: Recorder) -> None:
+    for i in range(0, OPS, 1_000):
+        recorder.put(recorder.thread(), Kind.COLLECTIVE_END, end=9_000_000 + i, sequence=i,
+                     aux=recorder.intern("dp"))  # fmt: skip
+
+
+def read(run: Path, table: str) -> pa.Table:
+    listed = manifest.read(run)["files"]
+    paths = [p for p in sorted(listed) if p.rpartition("/")[2].startswith(f"{table}-")]
+    tables = [pq.read_table(run / p, partitioning=None) for p in paths]
+    for path, rows in zip(paths, tables, strict=True):
+        assert rows.num_rows == listed[path]["rows"]
+        assert (run / path).stat().st_size == listed[path]["bytes"]
+    return pa.concat_tables(tables).sort_by([("start_ns", "ascending")])
+
+
+def check_whole(run: Path) -> None:
+    ops = read(run, "op")
+    assert ops["name"].to_pylist() == ["parent", "child"] * OPS
+    assert set(ops["self_ns"].to_pylist()[::2]) == {70}
+    assert ops["sequence"].to_pylist()[::2] == list(range(OPS))
+    calls = read(run, "collective")
+    assert calls["complete_ns"].to_pylist() == [9_000_000 + i for i in range(0, OPS, 1_000)]
+    (thread,) = pq.read_table(run / "rank=00000/thread.parquet", partitioning=None).to_pylist()
+    assert (thread["name"], thread["start_ns"]) == ("main", 1_000)
+    assert thread["end_ns"] == 1_000 + 100 * (OPS - 1) + 90
+    assert not (run / "journal").exists()
+
+
+def test_a_live_process_is_compacted_step_by_step(recorder: Recorder) -> None:
+    run = recorder.run
+    parts = 0
+    for first in range(0, OPS, 1_000):
+        write_ops(recorder, first, 1_000)
+        assert compact.advance(run) is False
+        parts = len(list(run.glob("rank=*/thread=*/op-*.parquet")))
+    assert parts >= 3
+    # What is in the parts is no longer in the journal: disk stays bounded while recording.
+    records = sum(len(r) for t in decode_log(recorder).threads for r in t.records())
+    assert records < 2 * OPS
+    complete(recorder)
+    recorder.close()
+    compact.compact(run)
+    check_whole(run)
+
+
+def decode_log(recorder: Recorder) -> Any:
+    from lanescope.collector.journal_reader import read_process
+
+    assert recorder.folder is not None
+    return read_process(recorder.folder)
+
+
+class Died(BaseException):
+    """Stands for a SIGKILL of the compactor."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if after:
+            original(*args, **kwargs)
+        raise Died
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (merge, "write_part"),
+        (merge.Pending, "commit"),
+        (merge.manifests, "write"),
+        (seal.os, "replace"),
+        (Path, "unlink"),
+    ],
+)
+def test_a_compactor_that_dies_loses_and_doubles_nothing(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: bool
+) -> None:
+    run = recorder.run
+    write_ops(recorder, 0, 3_000)
+    with monkeypatch.context() as patched:
+        dying(patched, owner, name, after=after)
+        with pytest.raises(Died):
+            compact.advance(run)
+    write_ops(recorder, 3_000, OPS - 3_000)
+    compact.advance(run)
+    complete(recorder)
+    recorder.close()
+    compact.compact(run)
+    check_whole(run)
+
+
+def test_open_events_of_a_dead_process_come_out_unfinished(recorder: Recorder) -> None:
+    write_ops(recorder, 0, 10)
+    recorder.begin_phase("backward", PhaseKind.backward)
+    recorder.close()
+    compact.compact(recorder.run)
+    (phase,) = read(recorder.run, "phase").to_pylist()
+    assert (phase["name"], phase["duration_ns"]) == ("backward", None)
