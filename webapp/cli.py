@@ -71,3 +71,7 @@ def main() -> None:
 
     Exit status: 0 fine, 1 the answer is no, 2 wrong usage or unreadable input.
     """
+
+
+if __name__ == "__main__":
+    main()

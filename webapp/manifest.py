@@ -23,8 +23,10 @@ MAX_WORLD_SIZE = 1_000_000
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 # Paths below the run, as `schema` lays them out: a rank's tables and its threads' tables.
-_RANK_FILE = re.compile(r"rank=(\d{5,7})/([a-z]+)(?:-\d{5,})?\.parquet")
-_THREAD_FILE = re.compile(r"rank=(\d{5,7})/thread=(\d{1,10}-\d{1,10})/([a-z]+)-\d{5,}\.parquet")
+_RANK_FILE = re.compile(r"rank=([0-9]{5,7})/([a-z]+)(?:-[0-9]{5,})?\.parquet")
+_THREAD_FILE = re.compile(
+    r"rank=([0-9]{5,7})/thread=([0-9]{1,10}-[0-9]{1,10})/([a-z]+)-[0-9]{5,}\.parquet"
+)
 
 
 def read_manifest(root: Path) -> tuple[schema.Manifest, bytes]:
@@ -94,10 +96,6 @@ def _read(root: Path) -> bytes:
     except OSError as error:
         name = error.filename or root
         raise RunError(f"{name}: cannot be read ({error.strerror}); {expected}") from None
-    except ValueError as error:
-        if isinstance(error, RunError):
-            raise
-        raise RunError(f"{str(root)!r}: is not a usable path ({error}); {expected}") from None
 
 
 def _check_format(found: object, where: Path) -> None:

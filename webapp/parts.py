@@ -16,6 +16,8 @@ from lanescope.webapp.errors import RunError
 from lanescope.webapp.manifest import file_parts
 
 _MAGIC = b"PAR1"
+_NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
+"""Columns without which a row has no place; what else may be null, the schema says."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Part:
                 with pq.ParquetFile(self.path) as file:
                     present = [name for name in columns if name in file.schema_arrow.names]
                     found = file.read(columns=present, use_threads=False)
+                # Text that is not UTF-8 would raise only where someone looks at it.
+                found.validate(full=True)
             return _conformed(found, schema.TABLES[self.table], columns)
         except (OSError, pa.ArrowException) as error:
             raise RunError(
@@ -162,6 +166,13 @@ def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> 
                 array = pc.dictionary_encode(array.cast(wanted.value_type))
             else:
                 array = array.cast(wanted)
+        if array.null_count:
+            if name in _NEVER_NULL:
+                raise pa.ArrowInvalid(f"{array.null_count} rows have no {name}")
+            if pa.types.is_dictionary(wanted):
+                # The schema knows no text that is null, only empty ones.
+                plain = array.cast(wanted.value_type).fill_null("")
+                array = pc.dictionary_encode(plain)
         arrays.append(array)
     return pa.table(arrays, names=list(columns))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -11,7 +12,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp.axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.webapp.errors import RunError, shown
 from lanescope.webapp.parts import Part
+
+_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,10}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ def threads_of(
     rows = [row for p in parts if p.table == "thread" for row in p.read(names).to_pylist()]
     found: dict[str, Thread] = {}
     for row in rows:
+        if not _ID.fullmatch(str(row["thread"])):
+            raise RunError(
+                f"the thread table of rank {rank} names a thread {shown(row['thread'])}, expected "
+                "<pid>-<ordinal>"
+            )
         thread = _thread(rank, row, processes, axes)
         found.setdefault(thread.thread, thread)
     for part in parts:

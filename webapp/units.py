@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def _scaled(number: float, units: tuple[tuple[float, str], ...]) -> str:
-    factor, unit = next((u for u in units if abs(number) >= u[0]), units[-1])
+    factor, unit = next((u for u in units if abs(number) >= 0.9995 * u[0]), units[-1])
     value = number / factor
     if factor == 1.0:
         return f"{value:.0f} {unit}"

@@ -129,6 +129,7 @@ def _norms(base: Run, run: Run, mode: Mode) -> pd.DataFrame:
         frame["thread_name"] = [
             names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
         ]
+        frame = _plain_keys(frame, "parameter")
         # A parameter may pass an optimizer twice within a step (an explicit step boundary).
         frame["again"] = frame.groupby(keys[:-1]).cumcount()
         frame["order"] = np.arange(len(frame))
@@ -143,15 +144,22 @@ def _norms(base: Run, run: Run, mode: Mode) -> pd.DataFrame:
     state = _states(low, high, gone, _tolerances(both), mode)
     state[~here.to_numpy()] = "only_in_base"
     state[~there.to_numpy()] = "only_in_run"
+    with np.errstate(invalid="ignore"):
+        apart = high - low  # of two infinities: not a number
     thread = both["thread_name_run"].where(here, both["thread_name_base"])
     return pd.DataFrame(
         {
             "kind": "gradient", "rank": both["rank"], "thread": thread, "step": both["step"],
-            "name": both["parameter"], "base": low, "run": high, "difference": high - low,
+            "name": both["parameter"], "base": low, "run": high, "difference": apart,
             "state": state, "thread_id": both["thread_run"], "dtype_base": both["dtype_base"],
             "dtype_run": both["dtype_run"], "missing_base": gone[:, 0], "missing_run": gone[:, 1],
         }
     )  # fmt: skip
+
+
+def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Keys as Python texts: pandas 3 cannot merge on Arrow ones where a side has no rows."""
+    return frame.astype(dict.fromkeys(names, "object"))
 
 
 def _tolerances(both: pd.DataFrame) -> npt.NDArray[np.float64]:
@@ -215,6 +223,7 @@ def _counted(run: Run) -> pd.DataFrame:
         names.get(place, "") for place in zip(frame["rank"], frame["thread"], strict=True)
     ]
     keys = ["step", "rank", "thread", "name"]
+    frame = _plain_keys(frame, "thread", "name")
     return frame.groupby(keys, as_index=False)["count_all"].sum().rename(
         columns={"count_all": "calls"}
     )  # fmt: skip

@@ -1,0 +1,208 @@
+"""The `lanescope` command: info, check, view, and how commands are found."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from lanescope.webapp import cli, units
+from lanescope.webapp.run import RunError
+from tests.synthetic import START_NS, Builder, write_run
+
+
+def called(*arguments: str | Path, status: int = 0) -> str:
+    result = CliRunner().invoke(cli.main, [str(a) for a in arguments])
+    assert result.exit_code == status, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", ranks=2, threads=2, steps=3, ops=8)
+
+
+def test_info_as_json(run: Path) -> None:
+    found: dict[str, Any] = json.loads(called("info", run, "--json"))
+    size = sum(f.stat().st_size for f in run.rglob("*.parquet"))
+    assert found == {
+        "format": 1, "run": str(run), "world_size": 2, "ranks": [0, 1], "threads": 4, "steps": 3,
+        "duration_ns": 3_351_020,
+        "events": {
+            "op": 96, "collective": 6, "phase": 48, "gradient": 24, "sync": 8, "value": 6,
+        },
+        "dropped": 0, "complete": True, "clock": {"calibrated": True, "uncertainty_ns": 0},
+        "engine": "portable", "size_bytes": size, "missing_ranks": [], "warnings": [],
+    }  # fmt: skip
+
+
+def test_info_for_people(run: Path) -> None:
+    found = called("info", run)
+    assert found.splitlines()[0] == str(run)
+    rows = {line.split()[0]: line.split()[1:] for line in found.splitlines() if line.strip()}
+    assert rows["rank"] == [
+        "threads", "steps", "op", "collective", "phase", "gradient", "sync", "value", "dropped",
+    ]  # fmt: skip
+    assert rows["0"] == ["2", "3", "48", "3", "24", "12", "4", "3", "0"]
+    assert rows["all"] == ["4", "3", "96", "6", "48", "24", "8", "6", "0"]
+    assert rows["length"] == ["3.35", "ms,", "3", "steps"]
+    assert rows["command"] == ["python", "train.py"]
+
+
+def test_info_names_the_clock_s_uncertainty(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, world_size=2)
+    builder.process(0)
+    builder.process(1, clock={"host": "b", "calibrated": False, "uncertainty_ns": 1_500_000})
+    builder.op(START_NS, 1)
+    builder.op(START_NS, 1, rank=1, thread="1001-0")
+    path = builder.write()
+    assert "not calibrated, within 1.50 ms" in called("info", path)
+    clock = json.loads(called("info", path, "--json"))["clock"]
+    assert clock == {"calibrated": False, "uncertainty_ns": 1_500_000}
+
+
+def backward(path: Path, *slices: tuple[str, int, int]) -> Path:
+    builder = Builder(path)
+    for thread, start, duration in slices:
+        builder.phase(START_NS + start, duration, thread=thread)
+    return builder.write()
+
+
+def test_check_passes_below_its_limit(tmp_path: Path) -> None:
+    path = backward(tmp_path, ("1000-0", 0, 100), ("1000-1", 96, 104))
+    found = json.loads(called("check", path, "--json"))
+    assert found == {
+        "run": str(path),
+        "metrics": {
+            "thread_overlap_rate": 0.02, "gradient_fluctuation": None, "graph_traceability": None,
+            "memory_overhead": None, "comm_compute_overlap": {"0": None},
+        },
+        "checks": [
+            {"name": "thread_overlap_rate", "value": 0.02, "limit": 0.05, "passed": True}
+        ],
+        "findings": [],
+    }  # fmt: skip
+    assert "passed  thread_overlap_rate: 2 %, limit 5 %" in called("check", path)
+
+
+def test_check_fails_at_its_limit(tmp_path: Path) -> None:
+    path = backward(tmp_path / "run", ("1000-0", 0, 100), ("1000-1", 95, 5))
+    report = tmp_path / "report.xml"
+    assert "failed  thread_overlap_rate" in called("check", path, "--junit", report, status=1)
+    called("check", path, "--fail-on", "warning", status=1)
+    called("check", path, "--fail-on", "never")
+    suite = ElementTree.fromstring(report.read_bytes())
+    assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "1", "1")
+    (case,) = suite
+    assert case.get("name") == "thread_overlap_rate"
+    assert case[0].get("message") == "0.05 is not below the limit 0.05"
+
+
+def test_check_of_a_run_without_the_phase_measures_nothing(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    builder.op(START_NS, 1)
+    found = json.loads(called("check", builder.write(), "--json"))
+    assert found["metrics"]["thread_overlap_rate"] is None
+    assert found["checks"] == []
+
+
+def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", threads=1, steps=2, ops=8)
+    run = write_run(tmp_path / "run", threads=1, steps=2, ops=8, gradient_scale=2.0)
+    found = json.loads(called("check", run, "--baseline", base, "--json", status=1))
+    (finding,) = found["findings"]
+    assert finding["title"] == "gradients differ from the baseline from step 0, embed.weight"
+    evidence = finding.pop("evidence")
+    assert evidence["verdict"] == "diverged"
+    assert finding == {
+        "kind": "divergence", "severity": "error", "rank": 0, "ranks": [0], "thread": "1000-0",
+        "step": 0, "time_ns": None, "where": None, "link": "/timeline", "title": finding["title"],
+    }  # fmt: skip
+    called("check", base, "--baseline", base)
+
+
+def test_check_says_where_a_report_cannot_go(run: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.main, ["check", str(run), "--junit", str(tmp_path / "a/b")])
+    assert result.exit_code == 2
+    assert "cannot be written (No such file or directory)" in result.stderr
+
+
+def test_help_lists_what_exists_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "later", ("lanescope.webapp.commands.later:later", "Soon."))
+    shown = called("--help")
+    assert "later" not in shown
+    for name in ("record", "view", "info", "check", "diff"):
+        assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+    result = CliRunner().invoke(cli.main, ["later"])
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_loads_and_explains_itself(name: str) -> None:
+    assert called(name, "--help").startswith("Usage: ")
+
+
+def test_view_serves_until_it_is_told_to_stop(run: Path) -> None:
+    command = [sys.executable, "-m", "lanescope.webapp.cli", "view", str(run), "--port", "0",
+               "--no-browser"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        try:
+            assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/", address)
+            with urllib.request.urlopen(address) as answer:
+                assert answer.status == 200
+            port = address.split(":")[-1].strip("/")
+            taken = CliRunner().invoke(cli.main, ["view", str(run), "--port", port, "--no-browser"])
+            assert taken.exit_code == 2
+            assert f"port {port} of 127.0.0.1 cannot be bound (Address already" in taken.stderr
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert process.stdout.read() == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.org", "::", ""])
+def test_view_serves_this_machine_alone(run: Path, host: str) -> None:
+    from lanescope.webapp.commands.view import loopback
+
+    with pytest.raises(RunError, match=r"is not a loopback address, expected 127.0.0.1, ::1 or"):
+        loopback(host)
+    assert CliRunner().invoke(cli.main, ["view", str(run), "--host", host]).exit_code == 2
+
+
+def test_loopback_addresses() -> None:
+    from lanescope.webapp.commands.view import loopback
+
+    assert loopback("localhost") == "127.0.0.1"
+    assert loopback("127.0.0.7") == "127.0.0.7"
+    assert loopback("[::1]") == "::1"
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "text"),
+    [
+        (units.duration, 0, "0 ns"),
+        (units.duration, 999, "999 ns"),
+        (units.duration, 1_000, "1.00 us"),
+        (units.duration, 12_345_678, "12.3 ms"),
+        (units.duration, 999_999, "1.00 ms"),
+        (units.duration, 123_456_789_012, "123 s"),
+        (units.size, 999, "999 B"),
+        (units.size, 14_863_295, "14.9 MB"),
+        (units.count, 2_000_000, "2\u2009000\u2009000"),
+        (units.share, 0.0421, "4.21 %"),
+        (units.share, None, "-"),
+    ],
+)
+def test_units(function: Any, number: float | None, text: str) -> None:
+    assert function(number) == text

@@ -1,0 +1,62 @@
+"""Collectives at call level: counts, bytes, latency."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from lanescope.webapp.analysis.collectives import collectives
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+T = START_NS
+
+
+def run_of(path: Path, *calls: dict[str, Any]) -> Run:
+    builder = Builder(path, world_size=2)
+    for call in calls:
+        rank = call.pop("rank", 0)
+        start = T + call.pop("at", 0)
+        done = call.pop("done", None)
+        values: dict[str, Any] = {
+            "name": "all_reduce", "group": "0", "group_size": 2, "duration_ns": 10, **call,
+        }  # fmt: skip
+        values["complete_ns"] = None if done is None else T + done
+        builder.row("collective", rank, f"{1000 + rank}-0", start_ns=start, **values)
+    return open_run(builder.write())
+
+
+def test_calls_of_one_operation_group_and_size_are_one_row(tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path,
+        {"bytes": 100, "at": 0, "done": 50},
+        {"bytes": 100, "at": 10, "done": 110, "duration_ns": 30},
+        {"bytes": 100, "rank": 1, "at": 5, "done": 55},
+        {"bytes": 700},
+        {"bytes": 100, "group": "1"},
+        {"bytes": 100, "name": "broadcast", "rank": 1, "duration_ns": None},
+    )
+    found = collectives(run)
+    assert found[
+        ["name", "group", "group_size", "bytes", "ranks", "calls", "total_bytes", "unfinished"]
+    ].values.tolist() == [
+        ["all_reduce", "0", 2, 700, 1, 1, 700, 0],
+        ["all_reduce", "0", 2, 100, 2, 3, 300, 0],
+        ["all_reduce", "1", 2, 100, 1, 1, 100, 0],
+        ["broadcast", "0", 2, 100, 1, 1, 100, 1],
+    ]
+    row = found.iloc[1]
+    assert (row["call_p50_ns"], row["call_max_ns"]) == (10, 30)
+    assert (row["latency_p50_ns"], row["latency_max_ns"]) == (50, 100)
+    assert row["latency_p99_ns"] == 50 + 0.98 * 50
+    assert math.isnan(found.iloc[0]["latency_p50_ns"])
+    assert math.isnan(found.iloc[3]["call_max_ns"])
+
+
+def test_a_run_without_collectives_has_an_empty_table(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    builder.op(T, 1)
+    found = collectives(open_run(builder.write()))
+    assert found.empty
+    assert "latency_p99_ns" in found.columns

@@ -1,0 +1,152 @@
+"""Overlap on hand-made phases whose answer can be worked out on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lanescope.webapp.analysis.overlap import (
+    Region,
+    overlap,
+    overlap_rate,
+    overlap_regions,
+    phase_lanes,
+)
+from lanescope.webapp.run import Run, RunError, open_run
+from tests.synthetic import START_NS, Builder, write_run
+
+T = START_NS
+
+
+def run_of(path: Path, *backward: tuple[int, str, int, int | None], **more: int) -> Run:
+    """A run of backward phases (rank, thread, start, duration)."""
+    builder = Builder(path, world_size=1 + max(rank for rank, *_ in backward))
+    for rank, thread, start, duration in backward:
+        builder.phase(T + start, duration, rank=rank, thread=thread)
+    for thread, end in more.items():
+        builder.op(T + end - 1, 1, thread=thread.replace("t", "1000-"))
+    return open_run(builder.write())
+
+
+def test_rate_of_a_pair(tmp_path: Path) -> None:
+    # A: [0, 100) and [200, 300); B: [50, 120) and [290, 300). A & B: 50 + 10 of |B| = 80.
+    run = run_of(
+        tmp_path,
+        (0, "1000-0", 0, 100), (0, "1000-0", 200, 100),
+        (0, "1000-1", 50, 70), (0, "1000-1", 290, 10),
+    )  # fmt: skip
+    (row,) = overlap(run).to_dict("records")
+    assert row == {
+        "rank": 0, "a": "1000-0", "b": "1000-1", "name_a": "MainThread", "name_b": "Thread-1",
+        "a_ns": 200, "b_ns": 80, "overlap_ns": 60, "rate": 0.75,
+    }  # fmt: skip
+    # Two or more: 60. One or more: 200 + 80 - 60 = 220.
+    assert overlap_rate(run) == 60 / 220
+    assert overlap_regions(run) == [
+        Region(0, 50, 100, ("1000-0", "1000-1")),
+        Region(0, 290, 300, ("1000-0", "1000-1")),
+    ]
+
+
+def test_nested_and_repeated_phases_count_once(tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path,
+        (0, "1000-0", 0, 100), (0, "1000-0", 20, 30), (0, "1000-0", 90, 30),
+        (0, "1000-1", 0, 60), (0, "1000-1", 0, 60),
+    )  # fmt: skip
+    (row,) = overlap(run).to_dict("records")
+    assert (row["a_ns"], row["b_ns"], row["overlap_ns"], row["rate"]) == (120, 60, 60, 1.0)
+    assert overlap_rate(run) == 0.5
+
+
+def test_three_threads_make_three_pairs_highest_first(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 90, 100), (0, "1000-2", 0, 100))
+    found = overlap(run)
+    assert found[["a", "b", "rate"]].values.tolist() == [
+        ["1000-0", "1000-2", 1.0], ["1000-0", "1000-1", 0.1], ["1000-1", "1000-2", 0.1],
+    ]  # fmt: skip
+    # [0, 100) has two, [90, 100) three; the third thread is in one region with both others.
+    assert overlap_rate(run) == 100 / 190
+    assert overlap_regions(run) == [Region(0, 0, 100, ("1000-0", "1000-1", "1000-2"))]
+
+
+def test_threads_of_different_ranks_are_no_pair(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (0, "1000-0", 0, 100), (1, "1001-0", 0, 100))
+    assert overlap(run).empty
+    assert list(overlap(run).columns) == [
+        "rank", "a", "b", "name_a", "name_b", "a_ns", "b_ns", "overlap_ns", "rate",
+    ]  # fmt: skip
+    assert overlap_rate(run) == 0.0
+    assert overlap_regions(run) == []
+
+
+def test_the_rate_of_the_run_sums_over_ranks(tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path,
+        (0, "1000-0", 0, 100), (0, "1000-1", 0, 100),
+        (1, "1001-0", 0, 300), (1, "1001-1", 250, 50),
+    )  # fmt: skip
+    assert overlap_rate(run) == (100 + 50) / (100 + 300)
+    assert overlap(run)[["rank", "overlap_ns"]].values.tolist() == [[0, 100], [1, 50]]
+
+
+def test_touching_phases_do_not_overlap(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 100, 100))
+    assert overlap(run)["overlap_ns"].tolist() == [0]
+    assert overlap_rate(run) == 0.0
+
+
+def test_a_phase_that_never_ended_lasts_to_the_end(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (0, "1000-0", 0, None), (0, "1000-1", 50, 20), t0=200)
+    assert overlap(run)[["a_ns", "b_ns", "overlap_ns"]].values.tolist() == [[200, 20, 20]]
+
+
+def test_a_window_cuts(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 50, 100))
+    assert overlap(run, window=(80, 120))["overlap_ns"].tolist() == [20]
+    assert overlap_rate(run, window=(80, 120)) == 0.5
+    assert overlap_regions(run, window=(80, 90)) == [Region(0, 80, 90, ("1000-0", "1000-1"))]
+    assert overlap(run, window=(200, 300)).empty
+    assert overlap_rate(run, window=(200, 300)) is None
+
+
+def test_another_phase_may_be_asked_for(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=1, threads=2, steps=2, step_ns=1_000_000))
+    # Thread 1 runs 50 us behind; forward takes 300 us of each step.
+    (row,) = overlap(run, "forward").to_dict("records")
+    assert row["rate"] == 250 / 300
+    assert overlap_rate(run, "forward") == 250 / 350
+    assert overlap_rate(run, "evaluation") is None
+    assert set(phase_lanes(run, 0, "optimizer")) == {"1000-0", "1000-1"}
+    with pytest.raises(RunError, match="no phase 'sleep', expected one of user, forward"):
+        overlap(run, "sleep")
+
+
+SLICES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=14
+)
+
+
+@given(SLICES)
+@settings(max_examples=40, deadline=None)
+def test_rates_are_those_of_the_definition(
+    tmp_path_factory: pytest.TempPathFactory, slices: list[tuple[int, int, int]]
+) -> None:
+    run = run_of(
+        tmp_path_factory.mktemp("run"), *((0, f"1000-{k}", at, long) for k, at, long in slices)
+    )
+    first = min(at for _, at, _ in slices)
+    sets: dict[str, set[int]] = {}
+    for k, at, long in slices:
+        sets.setdefault(f"1000-{k}", set()).update(range(at - first, at + long - first))
+    inside = [sum(t in one for one in sets.values()) for t in range(70)]
+    several, one = sum(n >= 2 for n in inside), sum(n >= 1 for n in inside)
+    assert overlap_rate(run) == (several / one if one else None)
+    assert sum(r.end_ns - r.start_ns for r in overlap_regions(run)) == several
+    for row in overlap(run).to_dict("records"):
+        a, b = sets[row["a"]], sets[row["b"]]
+        assert (row["a_ns"], row["b_ns"], row["overlap_ns"]) == (len(a), len(b), len(a & b))
+        assert row["rate"] == len(a & b) / min(len(a), len(b))
