@@ -190,20 +190,33 @@ def test_unfinished_slice(tmp_path: Path) -> None:
 def test_forward_and_backward_find_each_other(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     main, worker = builder.thread(), builder.thread(ordinal=1)
-    builder.op(START_NS, 10, "aten::other", thread=main)
-    builder.op(START_NS + 10, 10, "aten::mm", thread=main, sequence=7)
-    builder.op(START_NS + 10, 10, "aten::mm", thread=worker, sequence=7)
-    builder.op(START_NS + 100, 10, "MmBackward0", thread=worker, sequence=7, scope="backward")
-    builder.op(START_NS + 200, 10, "MmBackward0", thread=main, sequence=7, scope="backward")
+    add = builder.op
+    add(START_NS, 9, "aten::other", thread=main)
+    add(START_NS + 10, 10, "aten::linear", thread=main, sequence=7)
+    add(START_NS + 12, 5, "aten::addmm", thread=main, sequence=7, depth=1)
+    add(START_NS + 10, 10, "aten::addmm", thread=worker, sequence=7)
+    add(START_NS + 100, 10, "AddmmBackward0", thread=worker, sequence=7, scope="backward")
+    add(START_NS + 199, 9, "aten::slice_backward", thread=main, sequence=7)  # made no node
+    add(START_NS + 210, 10, "AddmmBackward0", thread=main, sequence=7, scope="backward")
+    add(START_NS + 300, 10, "aten::_log_softmax", thread=main, sequence=8)
+    add(START_NS + 310, 10, "aten::nll_loss_forward", thread=main, sequence=9)
+    add(START_NS + 320, 10, "NllLossBackward0", thread=main, sequence=9, scope="backward")
     served = serve(builder.write())
-    forward = get(served, "/api/slice/ETAG/0/1")
-    assert forward["partner"] == {
-        "lane": 0, "row": 0, "ref": 2, "name": "MmBackward0", "start_ns": 200, "end_ns": 210,
-    }  # fmt: skip
-    assert get(served, "/api/slice/ETAG/0/2")["partner"]["ref"] == 1
-    other = get(served, "/api/slice/ETAG/1/1")["partner"]
-    assert (other["lane"], other["ref"], other["name"]) == (1, 0, "aten::mm")
-    assert get(served, "/api/slice/ETAG/0/0")["partner"] is None
+
+    def partner(lane: int, ref: int) -> tuple[str, int, int] | None:
+        found = get(served, f"/api/slice/ETAG/{lane}/{ref}")["partner"]
+        return found and (found["name"], found["lane"], found["start_ns"])
+
+    # Lane 0: refs 0..6 at depth 0 in order of time, then addmm at depth 1.
+    assert partner(0, 0) is None
+    assert partner(0, 1) == partner(0, 7) == ("AddmmBackward0", 0, 210)
+    assert partner(0, 2) is None
+    assert partner(0, 3) == ("aten::addmm", 0, 12)
+    assert partner(0, 4) is None
+    assert partner(0, 5) == ("NllLossBackward0", 0, 320)
+    assert partner(0, 6) == ("aten::nll_loss_forward", 0, 310)
+    assert partner(1, 0) == ("AddmmBackward0", 1, 100)
+    assert partner(1, 1) == ("aten::addmm", 1, 10)
 
 
 def test_collective_finds_the_same_one_on_other_ranks(

@@ -4,7 +4,9 @@ collective to the same one on other ranks.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,42 +47,76 @@ def slice_of(timeline: Timeline, lane: Lane, table: str, position: int) -> Place
     return None
 
 
-def autograd_partner(timeline: Timeline, rank: int, op: dict[str, object]) -> Place | None:
+def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place | None:
     """The backward node that a forward op made, or the forward op that made a backward node.
 
-    They share a sequence number, which counts per forward thread. Of several candidates the one on
-    the same thread is meant, then the nearest in the right direction of time.
+    They share a sequence number. It counts per forward thread, and an op that makes no node may
+    carry the number of the next one, so a node's maker is the op with its number that has its name
+    (AddmmBackward0: aten::addmm), began before it and is nearest, on the node's thread if one is.
+    A composite op (aten::linear) made what the ops within it made.
     """
     if op["sequence"] is None:
         return None
-    columns = ["sequence", "scope", "start_ns", "thread"]
-    rows = timeline.run.events("op", rank, columns=columns)
-    backward = op["scope"] == _BACKWARD
-    same = pc.equal(rows["sequence"], pa.scalar(op["sequence"], pa.int64()))
-    is_node = pc.equal(rows["scope"].cast(pa.string()), _BACKWARD)
-    chosen = pc.and_(same, pc.invert(is_node) if backward else is_node).fill_null(False)
-    positions = np.flatnonzero(chosen.to_numpy())
-    if not len(positions):
+    columns = ["sequence", "scope", "name", "start_ns", "duration_ns", "thread"]
+    table = timeline.run.events("op", rank, columns=columns)
+    same = pc.equal(table["sequence"], pa.scalar(op["sequence"], pa.int64())).fill_null(False)
+    positions = np.flatnonzero(same.to_numpy())
+    rows = table.take(pa.array(positions)).to_pylist()
+    found = None
+    for k, node in enumerate(rows):
+        if node["scope"] != _BACKWARD:
+            continue
+        maker = _maker(node, rows)
+        if maker is None:
+            continue
+        if _is(op, node):
+            found = maker
+        elif op["scope"] != _BACKWARD and _within(rows[maker], op):
+            found = k
+    if found is None:
         return None
-    found = rows.take(pa.array(positions))
-    threads = found["thread"].cast(pa.string()).to_pylist()
-    starts = found["start_ns"].to_pylist()
-    own = int(str(op["start_ns"]))
-
-    def fitness(k: int) -> tuple[bool, bool, int]:
-        gap = own - starts[k] if backward else starts[k] - own
-        return (gap < 0, threads[k] != op["thread"], abs(gap))
-
-    best = min(range(len(positions)), key=fitness)
-    lane = thread_lane(timeline, rank, threads[best])
+    thread = rows[found]["thread"]
+    lane = thread_lane(timeline, rank, thread)
     if lane is None:
         return None
     # Rows of a thread are consecutive, so its own table begins where it first occurs.
-    first = pc.index(rows["thread"].cast(pa.string()), threads[best]).as_py()
-    return slice_of(timeline, lane, "op", int(positions[best]) - first)
+    first = pc.index(table["thread"].cast(pa.string()), thread).as_py()
+    return slice_of(timeline, lane, "op", int(positions[found]) - first)
 
 
-def same_collective(timeline: Timeline, call: dict[str, object]) -> list[tuple[int, str, Place]]:
+def _maker(node: dict[str, Any], rows: list[dict[str, Any]]) -> int | None:
+    """Which of the rows is the forward op that made the backward node."""
+    fitting = [
+        (row["thread"] != node["thread"], node["start_ns"] - row["start_ns"], k)
+        for k, row in enumerate(rows)
+        if row["scope"] != _BACKWARD
+        and row["start_ns"] <= node["start_ns"]
+        and _stem(row["name"]) == _stem(node["name"])
+    ]
+    return min(fitting)[2] if fitting else None
+
+
+def _stem(name: str) -> str:
+    """What the names of an op and its node share: nllloss of aten::nll_loss_forward."""
+    bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
+    return re.sub(r"_forward$", "", bare).replace("_", "").lower()
+
+
+def _is(op: dict[str, Any], row: dict[str, Any]) -> bool:
+    return all(op[name] == row[name] for name in ("thread", "start_ns", "name", "scope"))
+
+
+def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+    """Whether one op lies in another of the same thread, or is it."""
+    if inner["thread"] != outer["thread"] or inner["start_ns"] < outer["start_ns"]:
+        return False
+    if outer["duration_ns"] is None:
+        return True
+    end = inner["start_ns"] + (inner["duration_ns"] or 0)
+    return bool(end <= outer["start_ns"] + outer["duration_ns"])
+
+
+def same_collective(timeline: Timeline, call: dict[str, Any]) -> list[tuple[int, str, Place]]:
     """The call at the same position of the same process group on each rank: (rank, name, place).
 
     Sends and receives have no such counterpart: their positions count per rank.
