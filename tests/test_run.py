@@ -83,7 +83,7 @@ def _samples(column: schema.Column, builder: Builder) -> list[object]:
         return [True, False, True]
     if pa.types.is_floating(column.type):
         return [0.5, None, -1e300]
-    return [0, 1, 2] if column.name == "depth" else [7, None, 9]
+    return [0, 1, 2] if column.name in ("depth", "step") else [7, None, 9]
 
 
 def test_times_count_from_the_first_event_of_any_rank(tmp_path: Path) -> None:
