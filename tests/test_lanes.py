@@ -6,8 +6,10 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
+from lanescope.webapp.errors import RunError
 from lanescope.webapp.lanes import Lane, LaneSamples, gradient_norms, lanes_of
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.slices import SOURCES, STYLES, LaneSlices, Names
@@ -231,3 +233,28 @@ def test_threads_without_events_have_no_lane(tmp_path: Path) -> None:
     builder.op(START_NS, 5, thread=builder.thread())
     builder.thread(ordinal=1)
     assert list(read(open_run(builder.write()))[0]) == [f"0/{MAIN}"]
+
+
+def test_times_outside_the_axis_are_drawn_at_its_edge(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    # The thread's own span is what the axis begins with, and this table is wrong about it.
+    thread = builder.thread(start_ns=START_NS, end_ns=START_NS + 100)
+    builder.op(START_NS - 50, 60, "aten::early", thread=thread)
+    builder.op(START_NS + 20, 2**62, "aten::late", thread=thread)
+    run = open_run(builder.write())
+    assert rows(run, f"0/{thread}") == [
+        [(0, 10, "aten::early", "other"), (20, 2**53, "aten::late", "other")]
+    ]
+
+
+def test_lane_of_absurdly_many_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lanescope.webapp.slices.MAX_ROWS", 3)
+    builder = Builder(tmp_path / "run")
+    builder.thread()
+    for depth in range(4):
+        builder.op(START_NS, 10, depth=depth)
+    run = open_run(builder.write())
+    with pytest.raises(RunError, match="a lane would have 4 rows .* at most 3"):
+        read(run)

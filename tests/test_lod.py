@@ -259,11 +259,18 @@ def first_fit(slices: Slices) -> list[int]:
     return rows
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=60), st.integers(0, 64))
 @settings(max_examples=300, deadline=None)
-def test_sub_rows_are_first_fit(pairs: Slices) -> None:
+def test_sub_rows_are_first_fit(pairs: Slices, chains: int) -> None:
     slices = sorted((start, start + length) for start, length in pairs)
-    assert sub_rows(*arrays(slices)).tolist() == first_fit(slices)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lanescope.webapp.packing.CHAINS", chains)
+        assert sub_rows(*arrays(slices)).tolist() == first_fit(slices)
+
+
+def test_sub_rows_of_very_many_at_once() -> None:
+    start = np.arange(20_000, dtype=np.int64)
+    assert sub_rows(start, np.full(20_000, 10**6)).tolist() == start.tolist()
 
 
 def test_sub_rows_of_an_unfinished_slice_below_a_million() -> None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lanescope.webapp.lod import runs
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.slices import (
+    AXIS_END,
     I64,
     LaneSlices,
     Names,
@@ -199,5 +200,6 @@ def _shape(slices: LaneSlices) -> _Shape:
 
 
 def _in_time(time: I64, value: npt.NDArray[np.float64], step: I64) -> LaneSamples:
+    time = np.clip(time, 0, AXIS_END)
     order = np.argsort(time, kind="stable")
     return LaneSamples(time[order], value[order], step[order])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
+
+CHAINS = 64
+"""Rows that are found a row at a time, which is fast while few slices overlap at once."""
 
 
 def sub_rows(start: I64, end: I64) -> I64:
@@ -20,12 +24,15 @@ def sub_rows(start: I64, end: I64) -> I64:
     Row 0 of first fit is the chain that begins with the first slice and goes on with the first
     one that starts after its end; row 1 is that chain among the rest, and so on. A chain runs
     from neighbour to neighbour except where a slice overlaps the next one, so only those are
-    walked one by one.
+    walked one by one. Where very many overlap at once, all that is left after CHAINS rows is.
     """
     rows = np.zeros(len(start), np.int64)
     left = np.arange(len(start), dtype=np.int64)
     row = 0
     while len(left):
+        if row == CHAINS:
+            rows[left] = _first_fit(start[left].tolist(), end[left].tolist(), row)
+            break
         begins, ends = start[left], end[left]
         overlaps = np.flatnonzero(ends[:-1] > begins[1:])
         if not len(overlaps):
@@ -36,6 +43,22 @@ def sub_rows(start: I64, end: I64) -> I64:
         rows[left[chosen]] = row
         left = left[~chosen]
         row += 1
+    return rows
+
+
+def _first_fit(start: list[int], end: list[int], row: int) -> list[int]:
+    """Rows of the slices, from `row`, one slice at a time."""
+    rows: list[int] = []
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []  # (end of its last slice, row)
+    for low, high in zip(start, end, strict=True):
+        while busy and busy[0][0] <= low:
+            heappush(free, heappop(busy)[1])
+        if not free:
+            heappush(free, row)
+            row += 1
+        rows.append(heappop(free))
+        heappush(busy, (high, rows[-1]))
     return rows
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
+from lanescope.webapp.errors import RunError
 from lanescope.webapp.packing import enclosing, sub_rows
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.tiles import STYLE_UNFINISHED
@@ -30,6 +31,12 @@ STYLES = (
     "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
 )  # fmt: skip
 """What a slice is coloured by; its style is the position here."""
+
+AXIS_END = 1 << 53
+"""104 days: the page counts ns in float64, exact up to here."""
+
+MAX_ROWS = 1 << 16
+"""Rows of a lane; tiles number them with 16 bits."""
 
 _STYLE = {name: position for position, name in enumerate(STYLES)}
 _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
@@ -199,6 +206,11 @@ def _joined(*pieces: _Piece) -> LaneSlices | None:
     sizes = [size for piece in pieces for size in piece.sizes]
     if not sizes:
         return None
+    if len(sizes) > MAX_ROWS:
+        raise RunError(
+            f"a lane would have {len(sizes)} rows of slices that are open at once, expected at "
+            f"most {MAX_ROWS}; the run is damaged"
+        )
     tables = [SOURCES.index(piece.table) for piece in pieces for _ in piece.sizes]
     return LaneSlices(
         start=np.concatenate([piece.start for piece in pieces]),
@@ -216,10 +228,13 @@ def _end(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I64, U8]:
-    """Start and end of each row, and the mark of those without an end of their own."""
-    start = rows["start_ns"].to_numpy()
+    """Start and end of each row, and the mark of those without an end of their own.
+
+    Within 0..AXIS_END, which the page can show; what claims to lie outside is drawn at the edge.
+    """
+    start = np.clip(rows["start_ns"].to_numpy(), 0, AXIS_END)
     unfinished = end.is_null().to_numpy()
-    until = np.maximum(end.fill_null(run_end).to_numpy(), start)
+    until = np.clip(end.fill_null(run_end).to_numpy(), start, AXIS_END)
     return start, until, np.where(unfinished, np.uint8(STYLE_UNFINISHED), np.uint8(0))
 
 

@@ -14,11 +14,12 @@ from lanescope.webapp.lanes import COUNTER, Lane
 from lanescope.webapp.lod import MAX_LEVEL, TILE_BITS, window
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_window
+from lanescope.webapp.slices import AXIS_END
 from lanescope.webapp.store import cache_folder
 from lanescope.webapp.tiles import KIND_COUNTER, KIND_SLICES, Block, sample_block, slice_blocks
 
-MAX_INDEX = (1 << 53 - TILE_BITS) - 1
-"""Last tile of the finest level: the page counts ns in float64, exact up to 2^53."""
+MAX_INDEX = AXIS_END >> TILE_BITS
+"""Last tile of the finest level."""
 
 
 class NoSuch(LookupError):
