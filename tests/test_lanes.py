@@ -256,5 +256,5 @@ def test_lane_of_absurdly_many_rows_is_refused(
     for depth in range(4):
         builder.op(START_NS, 10, depth=depth)
     run = open_run(builder.write())
-    with pytest.raises(RunError, match="a lane would have 4 rows .* at most 3"):
+    with pytest.raises(RunError, match=r"a lane would have 4 rows .* at most 3"):
         read(run)
