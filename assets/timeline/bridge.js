@@ -19,6 +19,15 @@ export function tell(id, data) {
   return true;
 }
 
+/** Whether Dash has not rendered yet or has callbacks under way. */
+export function dashBusy() {
+  if (!document.getElementById("frame")) return true;
+  const state = globalThis.dash_stores?.[0]?.getState?.();
+  if (!state) return false;
+  const { completed, ...queues } = state.callbacks ?? {};
+  return Object.values(queues).some((queue) => Array.isArray(queue) && queue.length > 0);
+}
+
 /** Resolves with the element once Dash has rendered it. @param {string} id @returns {Promise<HTMLElement>} */
 export function appears(id) {
   const here = document.getElementById(id);

@@ -84,7 +84,8 @@ export class TileCache {
         if (controller.signal.aborted) return;
         this.stats.failures += 1;
         this.failed(error instanceof TypeError ? "The server does not answer. Trying again." : error.message);
-        setTimeout(() => this.again(key), RETRY_MS);
+        // What the server refuses it will refuse again; what failed on the way may come through.
+        if (!(error.status < 500)) setTimeout(() => this.again(key), RETRY_MS);
       })
       .finally(() => {
         if (this.flying.get(text) === controller) this.flying.delete(text);
@@ -96,8 +97,8 @@ export class TileCache {
   async load(key, { signal }) {
     const response = await this.fetcher(this.address(key), { signal });
     if (!response.ok) {
-      const changed = response.status === 404 || response.status === 410;
-      throw new Error(changed ? "The run has changed on disk. Reload the page." : `The server answered ${response.status}.`);
+      const answer = await response.json().catch(() => null);
+      throw Object.assign(new Error(answer?.error ?? `The server answered ${response.status}.`), { status: response.status });
     }
     const buffer = await response.arrayBuffer();
     this.stats.bytes += buffer.byteLength;

@@ -4,7 +4,9 @@
  */
 
 export class Idle {
-  constructor() {
+  /** @param {() => boolean} [elsewhere] whether something is going on that is not told here */
+  constructor(elsewhere = () => false) {
+    this.elsewhere = elsewhere;
     this.pending = new Map();
     this.waiting = [];
   }
@@ -32,7 +34,7 @@ export class Idle {
 
   /** What is still going on, for messages of tests. @returns {string[]} */
   get busy() {
-    return [...this.pending.keys()];
+    return [...this.pending.keys(), ...(this.elsewhere() ? ["dash"] : [])];
   }
 
   /** Resolves once nothing has been going on for two frames. @returns {Promise<void>} */
@@ -44,10 +46,13 @@ export class Idle {
   }
 
   check() {
-    if (this.pending.size || !this.waiting.length) return;
+    if (this.pending.size || !this.waiting.length || this.looking) return;
+    this.looking = true;
     requestAnimationFrame(() => requestAnimationFrame(() => {
+      this.looking = false;
       if (this.pending.size) return;
-      for (const resolve of this.waiting.splice(0)) resolve();
+      if (this.elsewhere()) this.check();
+      else for (const resolve of this.waiting.splice(0)) resolve();
     }));
   }
 }

@@ -4,7 +4,7 @@
  * @module
  */
 import { format, parse } from "./address.js";
-import { appears, getJson, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
+import { appears, dashBusy, getJson, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
 import { debugState } from "./debug.js";
 import { Details } from "./details.js";
 import { Dock } from "./dock.js";
@@ -18,7 +18,7 @@ import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
 const PATHS = new Set(["/", "/timeline"]);
-const idle = new Idle();
+const idle = new Idle(dashBusy);
 const booted = idle.begin("boot");
 const onTimeline = () => PATHS.has(location.pathname);
 let timeline = null;

@@ -1,0 +1,1 @@
+"""Unit tests of the timeline's modules, run in the browser that shows them."""

@@ -1,0 +1,37 @@
+import { FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/layout.js";
+import { equal, ok, test } from "./harness.js";
+
+const lane = (id, group, rows = 2, kind = "thread") => ({ id, key: `${id}`, rank: 0, kind, label: `lane ${id}`, group, rows });
+const LANES = [lane(0, "rank 0"), lane(1, "rank 0", 1, "counter"), lane(2, "rank 1", 9), lane(3, "rank 1")];
+const made = (closed = [], open = []) => new Layout(groupsOf(LANES), new Set(closed), new Set(open));
+
+test("items stand one below the other without overlap", () => {
+  const { items, height } = made();
+  for (let i = 1; i < items.length; i += 1) ok(items[i].y >= items[i - 1].y + items[i - 1].h, `item ${i}`);
+  ok(height >= items.at(-1).y + items.at(-1).h);
+  for (const item of items) for (const row of item.rows) ok(row.y >= item.y && row.y + row.h <= item.y + item.h, "rows inside");
+});
+
+test("deep rows are slim until the lane is opened", () => {
+  const deep = made().items.find((item) => item.lane?.id === 2);
+  equal(deep.rows.map((row) => row.h), [ROW, ROW, ROW, ...Array(6).fill(SLIM)]);
+  equal(deep.rows.filter((row) => row.text).length, FULL_ROWS - 1);
+  ok(made([], [2]).items.find((item) => item.lane?.id === 2).rows.every((row) => row.h === ROW && row.text));
+});
+
+test("a closed group keeps a strip per thread and loses its lanes", () => {
+  const layout = made([1]);
+  equal(layout.items.filter((item) => item.lane).map((item) => item.lane.id), [0, 1]);
+  equal(layout.items.at(-1).rows.map((row) => [row.lane.id, row.row]), [[2, 0], [3, 0]]);
+  equal(layout.find(2, 0), null);
+});
+
+test("visible items, and the row at a height", () => {
+  const layout = made();
+  const row = layout.find(3, 1);
+  equal(layout.rowAt(row.y + 3), row);
+  equal(layout.visible(row.y, row.y + 1).map((item) => item.lane?.id), [3]);
+  equal(layout.visible(0, layout.height).length, layout.items.length);
+  equal(layout.rowAt(-5), null);
+  equal(layout.itemAt(layout.height + 100), null);
+});

@@ -1,0 +1,52 @@
+import { contrast, luminance, MIN_CONTRAST, Palette, shadeOf, STYLE_TOKENS, textOn, TOKENS } from "/assets/timeline/palette.js";
+import { equal, near, ok, test } from "./harness.js";
+
+const hex = (text) => [1, 3, 5].map((i) => Number.parseInt(text.slice(i, i + 2), 16));
+const css = await (await fetch("/assets/style.css")).text();
+const themes = [{}, {}];
+for (const [, name, light, dark] of css.matchAll(/--(\w+): light-dark\((#\w{6}), (#\w{6})\);/g)) {
+  themes[0][name] = hex(light);
+  themes[1][name] = hex(dark);
+}
+
+test("the style sheet has every token in both themes", () => {
+  for (const theme of themes) equal(TOKENS.filter((token) => !theme[token]), []);
+});
+
+test("WCAG's own figures", () => {
+  near(contrast([255, 255, 255], [0, 0, 0]), 21);
+  near(luminance([255, 255, 255]), 1);
+});
+
+for (const [i, theme] of themes.entries()) {
+  const name = ["light", "dark"][i];
+  test(`${name}: text on every slice has enough contrast`, () => {
+    const names = ["a", "b", "c", "d", "e", "f"];
+    const palette = new Palette(theme, names);
+    for (const fill of palette.rgb) {
+      const ratio = contrast(fill, textOn(fill));
+      ok(ratio >= MIN_CONTRAST, `${fill}: ${ratio.toFixed(2)}`);
+    }
+  });
+  test(`${name}: ink, muted and accent can be read on ground and panel`, () => {
+    for (const ground of ["ground", "panel"]) {
+      for (const text of ["ink", "muted", "accent", "bad"]) {
+        const ratio = contrast(theme[text], theme[ground]);
+        ok(ratio >= MIN_CONTRAST, `${text} on ${ground}: ${ratio.toFixed(2)}`);
+      }
+    }
+  });
+  test(`${name}: the outermost row has the token itself, deeper ones are softer`, () => {
+    const palette = new Palette(theme, ["x"]);
+    STYLE_TOKENS.forEach((token, style) => equal(palette.rgb[palette.index(style, 0, 0)], theme[token]));
+    const distance = (row) => contrast(palette.rgb[palette.index(1, row, 0)], theme.ground);
+    ok(distance(3) < distance(0), "deeper is nearer to the ground");
+  });
+}
+
+test("the same name has the same shade, whatever its number", () => {
+  const a = new Palette(themes[0], ["aten::mm", "aten::add"]);
+  const b = new Palette(themes[0], ["aten::add", "aten::mm"]);
+  equal(a.rgb[a.index(1, 1, 0)], b.rgb[b.index(1, 1, 1)]);
+  ok(new Set(["aten::mm", "aten::add", "aten::bmm", "aten::sum", "aten::gelu"].map(shadeOf)).size > 1, "shades differ");
+});

@@ -1,0 +1,211 @@
+import { format, parse } from "/assets/timeline/address.js";
+import { TileCache } from "/assets/timeline/cache.js";
+import { samplesOf, withNeighbours } from "/assets/timeline/counter.js";
+import { factsOf } from "/assets/timeline/details.js";
+import { activity, firstEnding } from "/assets/timeline/header.js";
+import { hitRow } from "/assets/timeline/hit.js";
+import { debounced, Idle } from "/assets/timeline/idle.js";
+import { processOf } from "/assets/timeline/labels.js";
+import { match } from "/assets/timeline/search.js";
+import { Labeller } from "/assets/timeline/text.js";
+import { Tile } from "/assets/timeline/tile.js";
+import { wordsFor } from "/assets/timeline/tooltip.js";
+import { equal, ok, test } from "./harness.js";
+
+const VIEW = {
+  window: { t0: 1200, t1: 3400 }, selected: { lane: 3, row: 1, ref: 77 }, range: { t0: 1500, t1: 1600 }, collapsed: [1, 2],
+  expanded: [4], query: "a b&c=d /", scrollY: 120, theme: "dark", overlaps: true,
+};
+
+test("the address holds the view and gives it back", () => {
+  equal(parse(format(VIEW)), VIEW);
+  equal(format(parse("")), "");
+});
+
+test("nonsense in the address is ignored", () => {
+  const view = parse("?t=9-3&sel=1.x&range=abc&closed=1.foo.2&theme=pink&y=-4");
+  equal([view.window, view.selected, view.range, view.collapsed, view.theme, view.scrollY], [null, null, null, [1, 2], "", 0]);
+});
+
+test("search: part of a name in any case, or a regular expression", () => {
+  const names = ["aten::mm", "aten::addmm", "Backward", "forward"];
+  equal(match(names, " "), null);
+  equal(match(names, "MM").ids, [0, 1]);
+  equal([...match(names, "/^b|d$/").flags], [0, 0, 1, 1]);
+  equal(match(names, "/(/").error, "not a regular expression");
+});
+
+test("names are shown in full, without namespace, shortened, or not", () => {
+  const labeller = new Labeller((text) => text.length * 6, ["aten::native_layer_norm"]);
+  equal(labeller.fit(0, 200), "aten::native_layer_norm");
+  equal(labeller.fit(0, 120), "native_layer_norm");
+  equal(labeller.fit(0, 60), "native_…");
+  equal(labeller.fit(0, 20), "");
+});
+
+test("a process in few words", () => {
+  equal(processOf("train.py 4120 on node-a, main thread 4120"), "node-a · pid 4120");
+  equal(processOf("process 7"), "pid 7");
+});
+
+const slices = (rows) => ({
+  n: rows.length, start: Int32Array.from(rows, (r) => r[0]), end: Int32Array.from(rows, (r) => r[1]),
+  name: Uint32Array.from(rows, (_, i) => i), ref: Uint32Array.from(rows, (_, i) => i), style: Uint8Array.from(rows, (r) => r[2] ?? 1),
+  flags: new Uint8Array(rows.length),
+});
+const dense = (rows) => ({
+  n: rows.length, bucket: Uint16Array.from(rows, (r) => r[0]), covered: Uint16Array.from(rows, (r) => r[1]),
+  count: Uint32Array.from(rows, (r) => r[2]), name: new Uint32Array(rows.length), ref: Uint32Array.from(rows, () => 9), style: Uint8Array.from(rows, () => 2),
+});
+const tileOf = (block, level = 0) => new Tile(level, 0, 1, 0, new Map([[0, [{ lane: 0, row: 0, slices: null, dense: null, samples: null, ...block }]]]));
+const row = { lane: { id: 0, kind: "thread" }, row: 0, y: 0, h: 16 };
+
+test("the slice under a point, or the nearest within reach", () => {
+  const tile = tileOf({ slices: slices([[10, 20], [30, 31]]) });
+  const sources = [{ tile, from: 0, to: 1024 }];
+  equal(hitRow(sources, row, 15, 1).ref, 0);
+  equal(hitRow(sources, row, 33, 1).ref, 1);
+  equal(hitRow(sources, row, 50, 1), null);
+});
+
+test("a crowded bucket says how many, and the longest", () => {
+  const sources = [{ tile: tileOf({ dense: dense([[2, 32768, 5]]) }, 4), from: 0, to: 1024 * 16 }];
+  const hit = hitRow(sources, row, 40, 1);
+  equal([hit.kind, hit.count, hit.ref, hit.start, hit.end], ["dense", 5, 9, 32, 48]);
+  const words = wordsFor(hit, ["aten::mm"], "rank 0 · main");
+  equal(words.title, "aten::mm");
+  ok(words.lines[0].includes("5 slices") && words.lines[0].includes("50 %"), words.lines[0]);
+});
+
+test("activity of the strip is the covered share per pixel", () => {
+  const block = { slices: slices([[0, 512, 1]]), dense: dense([[600, 65535, 3]]) };
+  const shares = activity([{ lane: 0, tile: tileOf(block) }], 1024, 1024);
+  equal([shares[1][0], shares[1][511], shares[1][512], shares[2][600]], [1, 1, 0, 1]);
+});
+
+test("counter samples, with the neighbours that the line comes from and goes to", () => {
+  const samples = { n: 3, leading: true, bucket: Uint16Array.of(0, 10, 20), min: Float32Array.of(1, 2, 3), max: Float32Array.of(1, 2, 3), last: Float32Array.of(1, 2, 3) };
+  const found = samplesOf([{ tile: tileOf({ samples }), from: 0, to: 1024 }], 0);
+  equal(found.map((s) => [s.t, s.last, s.leading]), [[0, 1, true], [10.5, 2, false], [20.5, 3, false]]);
+  const coarse = [5, 10.5, 20.5, 900].map((t) => ({ t, min: 0, max: 0, last: 0 }));
+  equal(withNeighbours(found, coarse, 8, 30).map((s) => s.t), [5, 10.5, 20.5, 900]);
+});
+
+test("first step that has not ended", () => {
+  const steps = [[0, 0, 10], [1, 10, 20], [2, 20, 30]];
+  equal([0, 10, 15, 99].map((t) => firstEnding(steps, t)), [0, 1, 1, 3]);
+});
+
+test("everything known of a slice is listed, nothing twice", () => {
+  const facts = factsOf({
+    name: "aten::mm", start_ns: "1204381620", duration_ns: "412600", self_ns: "38100", step: 41, phase: "backward", module: "blocks.3",
+    shapes: "[4, 8]", dtypes: "float32", device: "cpu", sequence: 12345, stack: [], lane: 1, row: 2, ref: 3, style: "backward", drawn: [0, 1], novel: "x",
+  });
+  const table = Object.fromEntries(facts);
+  equal(table.duration, "412.6 µs (self 38.1 µs)");
+  equal(table["step · phase"], "41 · backward");
+  equal(table.novel, "x");
+  equal(facts.length, new Set(facts.map(([label]) => label)).size);
+  equal(Object.fromEntries(factsOf({ duration_ns: null, unfinished: true })).duration, "had not ended when the recording did");
+});
+
+test("idle waits for what is under way, also for what began meanwhile", async () => {
+  const idle = new Idle();
+  const end = idle.begin("a");
+  let settled = false;
+  const done = idle.settled().then(() => { settled = true; });
+  await new Promise(requestAnimationFrame);
+  ok(!settled, "still busy");
+  const second = idle.begin("b");
+  end();
+  end(); // ending twice counts once
+  await new Promise(requestAnimationFrame);
+  equal(idle.busy, ["b"]);
+  second();
+  await done;
+  ok(settled);
+});
+
+test("debounced runs once, with the last arguments, and is busy until then", async () => {
+  const idle = new Idle();
+  const calls = [];
+  const call = debounced(idle, "pause", 5, (x) => calls.push(x));
+  call(1);
+  call(2);
+  equal(idle.busy, ["pause"]);
+  await idle.settled();
+  equal(calls, [2]);
+});
+
+function emptyTile(level) {
+  const header = new ArrayBuffer(32);
+  const view = new DataView(header);
+  view.setUint32(0, 0x4c54534c, true);
+  view.setUint16(4, 1, true);
+  view.setUint16(6, 32, true);
+  view.setInt32(8, level, true);
+  return header;
+}
+
+function cacheWith(fetcher, limit = 1e9) {
+  const idle = new Idle();
+  const failures = [];
+  const cache = new TileCache({
+    address: ({ level, index, chunk }) => `/${level}/${index}/${chunk}`, top: 9, idle, changed: () => {}, failed: (m) => failures.push(m), fetcher, limit,
+  });
+  return { cache, idle, failures };
+}
+const answer = (address = "/0") => Promise.resolve({ ok: true, arrayBuffer: () => Promise.resolve(emptyTile(Number(address.split("/")[1]))) });
+const key = (index) => ({ level: 0, index, chunk: 0 });
+
+test("tiles are fetched once, a few at a time, in order", async () => {
+  const asked = [];
+  let flying = 0;
+  let most = 0;
+  const { cache, idle } = cacheWith(async (address) => {
+    asked.push(address);
+    flying += 1;
+    most = Math.max(most, flying);
+    await new Promise(requestAnimationFrame);
+    flying -= 1;
+    return answer();
+  });
+  cache.want([...Array(10).keys()].map(key));
+  await idle.settled();
+  cache.want([...Array(10).keys()].map(key));
+  await idle.settled();
+  equal(asked, [...Array(10).keys()].map((i) => `/0/${i}/0`));
+  ok(most <= 6, `${most} at once`);
+});
+
+test("what is no longer wanted is aborted and forgotten", async () => {
+  const aborted = [];
+  const { cache, idle } = cacheWith((address, { signal }) => new Promise((resolve, reject) => {
+    signal.addEventListener("abort", () => { aborted.push(address); reject(new DOMException("", "AbortError")); });
+    if (address === "/0/5/0") answer().then(resolve);
+  }));
+  cache.want([key(1), key(2)]);
+  cache.want([key(5)]);
+  await idle.settled();
+  equal(aborted, ["/0/1/0", "/0/2/0"]);
+  ok(cache.get(0, 5, 0) && !cache.get(0, 1, 0));
+  equal(cache.stats.failures, 0);
+});
+
+test("the least recently used tiles go first, the whole-run level stays", async () => {
+  const { cache, idle } = cacheWith((address) => answer(address), 32 * 3);
+  const load = async (keys) => { cache.want(keys); await idle.settled(); };
+  await load([{ level: 9, index: 0, chunk: 0 }]);
+  await load([key(1)]);
+  await load([key(2)]);
+  await load([key(3)]);
+  ok(cache.get(9, 0, 0), "whole run kept");
+  ok(cache.get(0, 3, 0) && !cache.get(0, 1, 0), "the oldest is gone");
+});
+
+test("a failure is told in a sentence", async () => {
+  const { cache, idle, failures } = cacheWith(() => Promise.resolve({ ok: false, status: 409, json: () => Promise.resolve({ error: "reload the page" }) }));
+  cache.want([key(1)]);
+  await idle.settled();
+  equal(failures, ["reload the page"]);
+});

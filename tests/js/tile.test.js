@@ -1,0 +1,42 @@
+import { decode } from "/assets/timeline/tile.js";
+import { equal, ok, test, throws } from "./harness.js";
+
+const fixture = async (name) => {
+  const [bin, json] = await Promise.all([fetch(`/fixtures/${name}.bin`), fetch(`/fixtures/${name}.json`)]);
+  return [await bin.arrayBuffer(), await json.json()];
+};
+const SLICES = ["start", "end", "name", "ref", "style", "flags"];
+const DENSE = ["bucket", "covered", "count", "name", "ref", "style"];
+const SAMPLES = [["bucket", "bucket"], ["low", "min"], ["high", "max"], ["last", "last"]];
+const numbers = (array) => [...array].map((v) => (Number.isNaN(v) ? null : v));
+
+for (const name of ["tile", "tile_far"]) {
+  test(`${name}: the page reads what the server wrote`, async () => {
+    const [buffer, expected] = await fixture(name);
+    const tile = decode(buffer);
+    equal([tile.level, tile.index, tile.unit], [expected.level, expected.index, 2 ** expected.unit_shift]);
+    equal(tile.start, expected.index * 1024 * 2 ** expected.level);
+    for (const block of expected.blocks) {
+      const found = tile.block(block.lane, block.row);
+      ok(found, `block ${block.lane}/${block.row}`);
+      if (block.kind === 1) {
+        equal(found.samples.leading, block.leading);
+        for (const [theirs, ours] of SAMPLES) equal(numbers(found.samples[ours]), block.samples[theirs], theirs);
+        continue;
+      }
+      for (const column of SLICES) equal(found.slices ? [...found.slices[column]] : [], block.slices[column], column);
+      for (const column of DENSE) equal(found.dense ? [...found.dense[column]] : [], block.dense[column], column);
+    }
+    const blocks = [...tile.lanes.values()].flatMap((rows) => rows.filter(Boolean));
+    equal(blocks.length, expected.blocks.length, "number of blocks");
+  });
+}
+
+test("what is no tile is refused with a sentence", async () => {
+  const [buffer] = await fixture("tile");
+  throws(() => decode(new ArrayBuffer(8)), /not a LaneScope tile/);
+  throws(() => decode(buffer.slice(0, 60)), /cut short/);
+  const newer = buffer.slice(0);
+  new DataView(newer).setUint16(4, 2, true);
+  throws(() => decode(newer), /version 2.*reload/);
+});
