@@ -5,7 +5,7 @@ VENV     ?= .venv
 JOBS     ?= 2
 HEADLESS ?=
 # Sizes that let four ranks finish in well under a minute on two cores.
-DEMO     ?= --dim 128 --seq 64 --steps 40 --slow-rank 2 --slow-ms 40
+DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 120
 
 BIN   := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready

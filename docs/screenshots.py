@@ -2,13 +2,14 @@
 
     python docs/screenshots.py [RUN]
 
-Without RUN it is runs/demo, recorded first where it is missing. Every picture is taken in both
-themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
+RUN is a path below the repository; without it runs/demo, recorded first where it is missing.
+Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,9 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
-DEMO = HERE.parent / "runs" / "demo"
-SIZE = ViewportSize(width=1440, height=900)
+ROOT = HERE.parent
+DEMO = "runs/demo"
+WIDTH = 1440
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -45,6 +47,7 @@ class Picture:
     path: str
     query: Callable[[dict[str, Any]], str] = lambda run: ""
     prepare: Callable[[Page], None] = lambda page: None
+    height: int = 900
 
 
 def step_window(run: dict[str, Any], first: int, last: int) -> str:
@@ -60,16 +63,14 @@ def middle(run: dict[str, Any]) -> int:
     return int(run["steps"]["count"]) // 2
 
 
-def select_widest(page: Page) -> None:
-    """Click the widest slice with a name below the phases: its details fill the dock."""
+def select_collective(page: Page) -> None:
+    """Click the widest collective: its details fill the dock."""
     state = page.evaluate("lanescope.debugState()")
-    named = [label for label in state["labels"] if "::" in label["name"]]
-    if not named:
-        return
-    label = max(named, key=lambda label: label["w"])
+    collectives = [label for label in state["labels"] if label["name"] == "all_reduce"]
+    label = max(collectives, key=lambda label: label["w"])
     box = state["canvas"]
     page.mouse.click(box["x"] + label["x"] + label["w"] / 2, box["y"] + label["y"] + label["h"] / 2)
-    page.mouse.move(box["x"] + 1, box["y"] + 1)
+    page.mouse.move(0, 0)
 
 
 PICTURES = (
@@ -77,19 +78,23 @@ PICTURES = (
         "timeline",
         "timeline",
         lambda run: step_window(run, middle(run), middle(run) + 2) + "&overlaps=1",
-        select_widest,
+        select_collective,
     ),
-    Picture("step", "timeline", lambda run: step_window(run, middle(run), middle(run))),
-    Picture("run", "timeline"),
+    Picture(
+        "step",
+        "timeline",
+        lambda run: step_window(run, middle(run) + 2, middle(run) + 2),  # no evaluation in it
+        height=1560,
+    ),
     Picture("overlap", "overlap"),
     Picture("gradients", "gradients"),
 )
 
 
 @contextmanager
-def served(run: Path) -> Iterator[str]:
+def served(run: str) -> Iterator[str]:
     """The address of the run's page, for as long as it is needed."""
-    command = ["lanescope", "view", str(run), "--no-browser", "--port", "0"]
+    command = ["lanescope", "view", run, "--no-browser", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -105,6 +110,7 @@ def served(run: Path) -> Iterator[str]:
 def take(page: Page, address: str, run: dict[str, Any], picture: Picture, theme: str) -> None:
     """One picture in one theme."""
     query = "&".join(filter(None, [picture.query(run), f"theme={theme}"]))
+    page.set_viewport_size(ViewportSize(width=WIDTH, height=picture.height))
     page.goto(f"{address}{picture.path}?{query}")
     page.evaluate("lanescope.idle()")
     picture.prepare(page)
@@ -114,9 +120,10 @@ def take(page: Page, address: str, run: dict[str, Any], picture: Picture, theme:
 
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
-    run = Path(sys.argv[1]) if len(sys.argv) > 1 else DEMO
-    if not run.exists() and run == DEMO:
-        subprocess.run(["make", "demo", "HEADLESS=1"], cwd=HERE.parent, check=True)
+    run = sys.argv[1] if len(sys.argv) > 1 else DEMO
+    os.chdir(ROOT)  # the page shows the path as it was given: a short one, the same everywhere
+    if run == DEMO and not Path(DEMO).exists():
+        subprocess.run(["make", "demo", "HEADLESS=1"], check=True)
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
     with served(run) as address, sync_playwright() as playwright:
@@ -125,7 +132,7 @@ def main() -> int:
             executable_path=shutil.which("chromium"), args=list(FLAGS)
         )
         for theme in ("light", "dark"):
-            context = browser.new_context(viewport=SIZE, color_scheme=theme)
+            context = browser.new_context(color_scheme=theme)
             page = context.new_page()
             page.on("pageerror", lambda error: problems.append(str(error)))
             for picture in PICTURES:
