@@ -65,7 +65,7 @@ bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for on
 
 docs: $(READY)  ## make the generated parts of the docs again: schema tables, screenshots
 	python docs/schema_reference.py
-	python docs/screenshots.py
+	PYTHONPATH=. python docs/screenshots.py
 
 lock: $(READY)  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
 	rm -rf build/lock

@@ -1,6 +1,6 @@
 """Takes the pictures of the docs: the real page, on a real run, in headless Chromium.
 
-    python docs/screenshots.py [RUN]
+    PYTHONPATH=. python docs/screenshots.py [RUN]
 
 RUN is a path below the repository; without it runs/demo, recorded first where it is missing.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,23 +19,15 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from playwright.sync_api import Page, ViewportSize
+
+from tests.chromium import launched
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
 ROOT = HERE.parent
 DEMO = "runs/demo"
 WIDTH = 1440
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-color-profile=srgb",
-)
 
 
 @dataclass(frozen=True)
@@ -126,11 +117,8 @@ def main() -> int:
         subprocess.run(["make", "demo", "HEADLESS=1"], check=True)
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
-    with served(run) as address, sync_playwright() as playwright:
+    with served(run) as address, launched() as browser:
         description = json.load(urlopen(f"{address}api/run"))
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=list(FLAGS)
-        )
         for theme in ("light", "dark"):
             context = browser.new_context(color_scheme=theme)
             page = context.new_page()
@@ -139,7 +127,6 @@ def main() -> int:
                 take(page, address, description, picture, theme)
                 print(f"{picture.name}-{theme}.png")
             context.close()
-        browser.close()
     for problem in problems:
         print(f"error in the page: {problem}", file=sys.stderr)
     return 1 if problems else 0
