@@ -1,4 +1,4 @@
-"""The browser that tests drive: the system's Chromium, without anything it might ask the net for."""
+"""The browser that tests drive: the system's Chromium, with nothing that asks the net by itself."""
 
 from __future__ import annotations
 

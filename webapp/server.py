@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import inspect
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 SCRIPTS = "timeline"
 """Folder of the timeline's modules: loaded as modules by the index page, not one by one by Dash."""
+
+_PORT = re.compile(r":[0-9]{1,5}$")
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +98,7 @@ def _index(app: Dash) -> str:
 <title>{html.escape(app.title)}</title>
 <link rel="icon" type="image/svg+xml" href="{icon}">
 {{%css%}}
+<link rel="preload" as="fetch" crossorigin="anonymous" href="/api/run">
 <script src="{url}/dash_hooks.js"></script>
 {preloads}
 <script type="module" src="{url}/main.js"></script>
@@ -110,7 +114,7 @@ def _index(app: Dash) -> str:
 
 def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
     server: flask.Flask = app.server
-    server.config["TRUSTED_HOSTS"] = list(trusted_hosts)
+    names = {name.lower() for name in trusted_hosts}
     server.config["MAX_CONTENT_LENGTH"] = 4 << 20
     scripts = " ".join(["'self'", *app.csp_hashes()])
     policy = "; ".join(
@@ -135,6 +139,13 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
         "Cross-Origin-Resource-Policy": "same-origin",
         "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     }
+
+    @server.before_request
+    def check_host() -> None:
+        """Flask's TRUSTED_HOSTS would do, but cannot name an IPv6 address such as [::1]."""
+        host = flask.request.headers.get("Host", "").lower()
+        if _PORT.sub("", host) not in names:
+            flask.abort(400, "this server does not go by that name")
 
     @server.after_request
     def add_headers(response: flask.Response) -> flask.Response:

@@ -295,6 +295,7 @@ export class Timeline {
       const { view, done } = vp.approach(this.view, this.goal, GLIDE);
       this.view = view;
       if (done) this.goal = view;
+      this.settled(); // the pause begins anew with every frame of a glide
       this.dirty.add("lanes");
     }
     const lanes = this.dirty.has("lanes");

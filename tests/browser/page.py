@@ -1,0 +1,182 @@
+"""The page as tests use it. Waits for the page's own idle signal, never for time."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, ConsoleMessage, Request, ViewportSize
+
+PATIENCE_MS = 30_000  # a page that never comes to rest fails the test instead of hanging it
+
+_IDLE = """patience => Promise.race([
+  lanescope.idle(),
+  new Promise((_, reject) => setTimeout(
+    () => reject(new Error("still busy: " + lanescope.debugState().busy)), patience)),
+])"""
+
+
+class LanePage:
+    """One tab. Collects what goes wrong in it and what it asks for."""
+
+    def __init__(
+        self, browser: Browser, address: str, theme: str, *, width: int = 1280, height: int = 800
+    ) -> None:
+        self.address = address
+        scheme: Any = theme
+        size = ViewportSize(width=width, height=height)
+        self.context = browser.new_context(viewport=size, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.problems: list[str] = []
+        self.requests: list[Request] = []
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.requests.append(request))
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.problems.append(f"{message.type}: {message.text}")
+
+    def close(self) -> None:
+        """Ends the tab; fails where it complained, or asked anything of another machine."""
+        self.context.close()
+        assert not self.problems, "\n".join(self.problems)
+        assert not self.foreign_requests(), self.foreign_requests()
+
+    def foreign_requests(self) -> list[str]:
+        """Requests that left for anywhere but the server of the page."""
+        own = urlsplit(self.address).netloc
+        return [
+            request.url
+            for request in self.requests
+            if urlsplit(request.url).scheme in {"http", "https", "ws", "wss"}
+            and urlsplit(request.url).netloc != own
+        ]
+
+    def go(self, path: str) -> None:
+        self.page.goto(self.address + path)
+        self.idle()
+
+    def idle(self) -> None:
+        """Nothing is under way any more: no request, no frame, no callback."""
+        self.page.evaluate(_IDLE, PATIENCE_MS)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.page.evaluate("lanescope.debugState()")
+        return state
+
+    @property
+    def window(self) -> tuple[float, float]:
+        viewport = self.state["viewport"]
+        return viewport["t0"], viewport["t1"]
+
+    @property
+    def query(self) -> str:
+        return urlsplit(self.page.url).query
+
+    def tile_requests(self) -> int:
+        return sum("/tile/" in request.url for request in self.requests)
+
+    # ---- gestures ----
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """A point of the lanes as a point of the page."""
+        box = self.state["canvas"]
+        return box["x"] + x, box["y"] + y
+
+    def hover(self, x: float, y: float) -> None:
+        self.page.mouse.move(*self.at(x, y))
+        self.idle()
+
+    def click(self, x: float, y: float) -> None:
+        self.page.mouse.click(*self.at(x, y))
+        self.idle()
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float], key: str = "") -> None:
+        if key:
+            self.page.keyboard.down(key)
+        self.page.mouse.move(*self.at(*start))
+        self.page.mouse.down()
+        self.page.mouse.move(*self.at(*end), steps=5)
+        self.page.mouse.up()
+        if key:
+            self.page.keyboard.up(key)
+        self.idle()
+
+    def wheel(self, x: float, y: float, dy: float, key: str = "") -> None:
+        self.page.mouse.move(*self.at(x, y))
+        if key:
+            self.page.keyboard.down(key)
+        self.page.mouse.wheel(0, dy)
+        # The wheel is the one input that Chromium delivers after the call has returned.
+        self.page.evaluate(
+            "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
+        )
+        if key:
+            self.page.keyboard.up(key)
+        self.idle()
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+            self.idle()
+
+    # ---- what is to be seen ----
+
+    def label(self, name: str = "::", *, whole: bool = False) -> dict[str, Any]:
+        """A named slice that is drawn, near the middle of the lanes; `whole`: nothing cut off."""
+        state = self.state
+        middle = state["viewport"]["width"] / 2
+        found = [
+            label
+            for label in state["labels"]
+            if name in label["name"] and (not whole or label["text"] == label["name"])
+        ]
+        assert found, f"no slice named {name!r} is drawn"
+        best: dict[str, Any] = min(found, key=lambda one: abs(one["x"] + one["w"] / 2 - middle))
+        return best
+
+    def click_slice(self, name: str = "::") -> dict[str, Any]:
+        label = self.label(name)
+        self.click(label["x"] + label["w"] / 2, label["y"] + label["h"] / 2)
+        return label
+
+    def lane_y(self, lane: int, row: int = 0) -> float:
+        """Middle of a row of a lane, in the lanes."""
+        place: float = next(one["y"] for one in self.state["lanes"] if one["id"] == lane)
+        return place + 2 + 17 * row + 8
+
+    def pixel(self, x: float, y: float) -> tuple[int, int, int]:
+        """Colour of a pixel of the lanes."""
+        red, green, blue, _ = self.page.evaluate(
+            """([x, y]) => { const lanes = document.querySelector('.tl-lanes canvas');
+            const r = lanes.width / lanes.clientWidth;
+            const copy = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+            copy.drawImage(lanes, -Math.floor(x * r), -Math.floor(y * r));
+            return [...copy.getImageData(0, 0, 1, 1).data]; }""",
+            [x, y],
+        )
+        return red, green, blue
+
+    def token(self, name: str) -> tuple[int, int, int]:
+        """A colour of the style sheet, in the theme in effect."""
+        red, green, blue = self.page.evaluate(
+            """name => { const i = document.body.appendChild(document.createElement('i'));
+            i.style.color = `var(--${name})`;
+            const found = getComputedStyle(i).color.match(/\\d+/g).map(Number);
+            i.remove(); return found; }""",
+            name,
+        )
+        return red, green, blue
+
+    def text(self, selector: str) -> str:
+        return self.page.inner_text(selector)
+
+    def background(self, selector: str) -> tuple[int, ...]:
+        found = self.page.evaluate(
+            "s => getComputedStyle(document.querySelector(s)).backgroundColor.match(/\\d+/g)",
+            selector,
+        )
+        return tuple(map(int, found))

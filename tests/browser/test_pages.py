@@ -1,0 +1,170 @@
+"""The pages around the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lanescope.webapp.run import Run, open_run
+from tests.browser.conftest import Opener, served
+from tests.browser.page import LanePage
+from tests.synthetic import Builder
+
+pytestmark = pytest.mark.browser
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def compared(run: Run, other: Run) -> Iterator[str]:
+    with served(run, other) as address:
+        yield address
+
+
+def follow(page: LanePage, title: str) -> None:
+    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name=title).click()
+    page.idle()
+
+
+def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> None:
+    page = opened()
+    links = page.page.locator(".rail a")
+    titles = ["Overview", "Timeline", "Overlap", "Gradients", "Diff"]
+    assert links.all_inner_texts() == titles
+    for title in titles:
+        follow(page, title)
+        assert page.page.locator(".rail a.here").inner_text() == title
+
+
+def test_the_timeline_stays_mounted(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.click_slice("aten::")
+    left = page.state
+    page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
+    tiles = page.tile_requests()
+    follow(page, "Overlap")
+    assert not page.page.locator(".tl-lanes").is_visible()
+    follow(page, "Timeline")
+    assert page.page.locator(".tl-lanes").is_visible()
+    assert page.page.locator(".tl-lanes canvas").first.get_attribute("data-mark") == "same"
+    assert page.state["viewport"] == left["viewport"]
+    assert page.state["selection"] == left["selection"]
+    assert page.tile_requests() == tiles
+    assert "sel=" in page.query
+    page.page.go_back()
+    page.idle()
+    assert page.page.locator("h1").inner_text() == "Overlap"
+
+
+def test_overview_says_what_was_recorded(opened: Opener, run: Run) -> None:
+    page = opened("/overview")
+    text = page.text(".page")
+    assert run.title in text
+    for word in ("length", "ranks", "ops", "collectives", "gradients", "on disk", "bytes per op"):
+        assert word in text
+    assert "The recording is complete" in text
+    assert "Nothing was dropped" in text
+    assert "over the limit" in text  # the threads' backward phases overlap by construction
+    assert "MainThread" in text
+    assert "node-0" in text
+
+
+def test_overview_says_what_is_missing(opened: Opener, tmp_path: object) -> None:
+    builder = Builder(f"{tmp_path}/partial", world_size=3, complete=False)
+    builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})
+    builder.op(5_000_000_000_000, 1000)
+    with served(open_run(builder.write())) as address:
+        page = opened("/overview", at=address)
+        text = page.text(".page")
+        assert "not recorded" in text
+        assert "dropped: journal full" in text
+        assert "warning" in page.text(".header")
+        follow(page, "Gradients")
+        assert "holds no gradient norms" in page.text(".page")
+        follow(page, "Overlap")
+        assert "No thread was ever in the backward phase" in page.text(".page")
+        page.close()
+
+
+def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
+    page = opened("/overlap")
+    text = page.text(".page")
+    assert "88.9 %" in text  # 4.0 of 4.5 ms, see write_run
+    assert "Thread-1" in text
+    page.page.locator("table.plain a").first.click()
+    page.idle()
+    assert page.page.locator(".tl-lanes").is_visible()
+    t0, t1 = page.window
+    assert t1 - t0 < 20 * MS
+    assert page.state["overlaps"]["shaded"] > 0
+
+
+def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) -> None:
+    page = opened("/gradients")
+    chart = page.page.locator("#gradient-chart .main-svg").first
+    chart.wait_for()
+    assert page.page.locator("#gradient-chart .scatterlayer .trace").count() == 2
+    assert "gradient norm" in page.text("#gradient-chart")
+    page.page.get_by_label("per parameter").check()
+    page.idle()
+    page.page.locator("#gradient-chart .scatterlayer .trace").nth(3).wait_for()
+    assert "head.weight" in page.text("#gradient-chart")
+    page.page.locator("#gradient-chart .points path").nth(3).click(force=True)
+    page.page.wait_for_url("**/timeline?t=*")
+    page.idle()
+    steps = run.steps(0)
+    t0, t1 = page.window
+    assert any(
+        t0 <= start and end <= t1 for start, end in zip(steps.start_ns, steps.end_ns, strict=True)
+    )
+    assert t1 - t0 < 13 * MS
+
+
+def test_charts_follow_the_theme(opened: Opener) -> None:
+    page = opened("/gradients", theme="dark")
+    page.page.locator("#gradient-chart .main-svg").first.wait_for()
+    colour = "getComputedStyle(document.querySelector('#gradient-chart .xtick text')).fill"
+    assert page.page.evaluate(colour) == "rgb(147, 160, 176)"
+    page.press("t")
+    page.page.wait_for_function(f"{colour} === 'rgb(102, 114, 130)'")
+
+
+def test_diff_without_a_baseline_says_how(opened: Opener) -> None:
+    page = opened("/diff")
+    assert "no baseline" in page.text(".page")
+    assert "--baseline" in page.text(".page")
+
+
+def test_diff_with_a_baseline(opened: Opener, compared: str, other: Run) -> None:
+    page = opened("/diff", at=compared)
+    text = page.text(".page")
+    assert "Diverged" in text
+    assert "First difference" in text
+    assert "step 0, rank 0, embed.weight" in text
+    assert other.title in page.text(".header")
+    assert "All ops ran equally often" in text
+    page.page.locator("#diff-chart .main-svg").first.wait_for()
+    assert page.page.locator("#diff-chart .scatterlayer .trace").count() == 2
+
+
+def test_an_address_that_is_no_page(opened: Opener) -> None:
+    page = opened("/nowhere")
+    assert "no such page" in page.text(".page")
+    page.page.locator(".page").get_by_role("link", name="Overlap").click()
+    page.idle()
+    assert page.page.locator("h1").inner_text() == "Overlap"
+
+
+@pytest.mark.parametrize("width", [1280, 3840])
+def test_nothing_sticks_out_of_the_window(opened: Opener, width: int) -> None:
+    page = opened(width=width, height=800 if width == 1280 else 2160)
+    wide = """() => [...document.querySelectorAll('.header > *, .rail > *, .dock > *, .tl-head')]
+        .filter(e => { const b = e.getBoundingClientRect();
+                       return b.right > innerWidth + 1 || b.bottom > innerHeight + 1; })
+        .map(e => e.className)"""
+    assert page.page.evaluate(wide) == []
+    cut = """() => [...document.querySelectorAll('.header .pill')]
+        .filter(e => e.scrollWidth > e.clientWidth + 1 && !e.classList.contains('run'))
+        .map(e => e.textContent)"""
+    assert page.page.evaluate(cut) == []

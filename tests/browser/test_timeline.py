@@ -1,0 +1,304 @@
+"""The timeline, with hands and eyes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanescope.webapp.run import Run
+from tests.browser.conftest import Opener
+from tests.browser.page import LanePage
+
+pytestmark = pytest.mark.browser
+
+MS = 1_000_000
+
+
+def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
+    page = opened(height=1400)
+    lanes = page.state["lanes"]
+    assert all(lane["visible"] and lane["loaded"] for lane in lanes)
+    shown = {(lane["rank"], lane["label"]) for lane in lanes if lane["kind"] == "thread"}
+    assert shown == {(thread.rank, thread.name) for thread in run.threads}
+    for rank in run.ranks:
+        assert page.page.get_by_role("button", name=f"rank {rank}").is_visible()
+    assert page.state["drawn"]["rectangles"] > 0
+
+
+def test_slices_have_the_colour_of_their_phase(opened: Opener) -> None:
+    # Step 0 of thread 0: data to 1 ms, forward to 4 ms, backward to 8.5 ms, optimizer to 10 ms.
+    page = opened(f"/?t=0-{10 * MS}")
+    y = page.lane_y(0)
+    width = page.state["viewport"]["width"]
+    for ms, token in ((0.5, "data"), (2, "forward"), (6, "backward"), (9.5, "optimizer")):
+        assert page.pixel(ms / 10 * width, y + 6) == page.token(token), token
+
+
+def test_zoom_changes_what_is_drawn(opened: Opener) -> None:
+    page = opened()
+    before = page.state
+    for _ in range(8):
+        page.wheel(300, 40, -200)
+    after = page.state
+    assert after["viewport"]["level"] < before["viewport"]["level"]
+    assert after["viewport"]["t1"] - after["viewport"]["t0"] < before["viewport"]["duration"] / 10
+    assert {label["name"] for label in after["labels"]} - {n["name"] for n in before["labels"]}
+    page.press("f")
+    assert page.window == (0, before["viewport"]["duration"])
+
+
+def test_the_instant_under_the_pointer_stays_there(opened: Opener) -> None:
+    page = opened()
+    t0, t1 = page.window
+    width = page.state["viewport"]["width"]
+    under = t0 + 300 / width * (t1 - t0)
+    page.wheel(300, 40, -240)
+    t0, t1 = page.window
+    assert t0 + 300 / width * (t1 - t0) == pytest.approx(under, rel=1e-9)
+
+
+def test_a_clicked_slice_shows_its_name_and_all_else(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    label = page.click_slice("aten::")
+    panel = page.text("#slice-panel")
+    assert label["name"] in panel
+    for word in ("start", "duration", "self", "step", "scope", "function"):
+        assert word in panel
+    selection = page.state["selection"]
+    assert (selection["lane"], selection["ref"]) == (label["lane"], label["ref"])
+    assert f"sel={label['lane']}.{label['row']}.{label['ref']}" in page.query
+    page.press("Escape")
+    assert page.state["selection"] is None
+    assert "Nothing selected" in page.text("#slice-panel")
+
+
+def test_hover_names_the_slice_at_once(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    label = page.label("aten::")
+    page.hover(label["x"] + label["w"] / 2, label["y"] + 8)
+    assert label["name"] in page.text(".tl-tip")
+    page.page.mouse.move(5, 5)
+    page.idle()
+    assert not page.page.is_visible(".tl-tip")
+
+
+def test_neighbours_by_keyboard(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.click_slice("aten::")
+    first = page.state["selection"]
+    page.press(".")
+    second = page.state["selection"]
+    assert second["start"] >= first["end"]
+    assert (second["lane"], second["row"]) == (first["lane"], first["row"])
+    page.press(",")
+    assert page.state["selection"]["ref"] == first["ref"]
+    page.press("ArrowUp")
+    above = page.state["selection"]
+    assert (above["lane"], above["row"]) != (first["lane"], first["row"])
+    page.press("ArrowDown")
+    assert page.state["selection"]["row"] == first["row"]
+
+
+def test_keys_move_the_window(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.page.mouse.move(5, 5)
+    start, end = page.window
+    page.press("w")
+    t0, t1 = page.window
+    assert t1 - t0 < end - start
+    page.press("s")
+    assert page.window == pytest.approx((start, end), rel=1e-3)
+    page.press("d")
+    assert page.window[0] > start
+    page.press("a")
+    assert page.window[0] == pytest.approx(start, rel=1e-3)
+    page.press("Home")
+    assert page.window == (0, page.state["viewport"]["duration"])
+
+
+def test_dragging_moves_in_both_directions(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}", height=600)
+    start, _ = page.window
+    page.drag((600, 200), (500, 120))
+    state = page.state
+    width = state["viewport"]["width"]
+    assert page.window[0] == pytest.approx(start + 100 / width * 4 * MS, rel=1e-6)
+    assert state["viewport"]["scrollY"] == pytest.approx(80, abs=1)
+
+
+def test_panning_within_what_is_prefetched_asks_for_nothing(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    before = page.tile_requests()
+    assert before > 0
+    width = page.state["viewport"]["width"]
+    page.drag((600, 40), (600 - width * 0.4, 40))
+    page.drag((300, 40), (300 + width * 0.4, 40))
+    page.press("d", "a")
+    assert page.tile_requests() == before
+    assert all(lane["loaded"] for lane in page.state["lanes"] if lane["visible"])
+
+
+def test_the_strip_moves_the_window(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    box = page.page.locator(".tl-head").bounding_box()
+    assert box is not None
+    page.page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + 20)
+    page.idle()
+    t0, t1 = page.window
+    duration = page.state["viewport"]["duration"]
+    assert (t0 + t1) / 2 == pytest.approx(duration * 0.75, rel=0.01)
+    assert t1 - t0 == pytest.approx(4 * MS)
+
+
+def test_a_range_has_a_table_and_a_matrix_of_its_own(opened: Opener) -> None:
+    page = opened(f"/?t=0-{20 * MS}")
+    assert page.text("#ops-title").startswith("Window")
+    width = page.state["viewport"]["width"]
+    page.drag((width * 0.2, 40), (width * 0.45, 45), key="Shift")
+    chosen = page.state["range"]
+    assert chosen["t0"] == pytest.approx(4 * MS, abs=50_000)
+    assert chosen["t1"] == pytest.approx(9 * MS, abs=50_000)
+    assert page.text("#ops-title").startswith("Range")
+    assert "aten::" in page.text("#ops")
+    assert "Backward overlap in range" in page.text("#dock-overlap")
+    # Of 4.5 ms backward on each of two threads, 4.0 ms are shared: 88.9 % of the pair.
+    assert page.page.locator("#dock-overlap .matrix").count() == 2
+    assert "88.9" in page.text("#dock-overlap")
+    assert f"range={chosen['t0']}-{chosen['t1']}" in page.query
+    page.press("Escape")
+    assert page.state["range"] is None
+    assert page.text("#ops-title").startswith("Window")
+
+
+def test_search_lights_up_matches_and_steps_through_them(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.press("/")
+    page.page.keyboard.type("gelu")
+    page.idle()
+    assert page.text(".search .state") == "1 op"
+    assert {label["name"] for label in page.state["labels"]} <= {"aten::gelu"}
+    page.press("Enter")
+    first = page.state["selection"]
+    assert first["name"] == "aten::gelu"
+    page.press("Enter")
+    second = page.state["selection"]
+    assert second["name"] == "aten::gelu"
+    assert (second["start"], second["lane"]) > (first["start"], first["lane"])
+    page.press("Escape")
+    assert page.state["query"] == ""
+    assert len({label["name"] for label in page.state["labels"]}) > 1
+
+
+def test_overlaps_are_shaded_and_visited(opened: Opener) -> None:
+    page = opened()
+    page.press("o")
+    assert page.state["overlaps"]["on"]
+    assert page.state["overlaps"]["shaded"] >= 1
+    assert "Overlap" in page.text(".tl-toast")
+    first = page.window
+    page.press("o")
+    assert page.window != first
+    page.press("Shift+O")
+    assert page.window == pytest.approx(first)
+
+
+def test_groups_close_and_lanes_open(opened: Opener) -> None:
+    page = opened()
+    count = len(page.state["lanes"])
+    group = page.page.get_by_role("button", name="rank 0")
+    assert group.get_attribute("aria-expanded") == "true"
+    group.click()
+    page.idle()
+    assert group.get_attribute("aria-expanded") == "false"
+    assert len(page.state["lanes"]) < count
+    assert "closed=0" in page.query
+    group.press("Enter")
+    page.idle()
+    assert len(page.state["lanes"]) == count
+
+
+def test_the_address_restores_the_view(opened: Opener) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.click_slice("aten::")
+    page.page.get_by_role("button", name="rank 1").click()
+    width = page.state["viewport"]["width"]
+    page.drag((width * 0.2, 40), (width * 0.6, 40), key="Shift")
+    page.press("/")
+    page.page.keyboard.type("aten::")
+    page.idle()
+    page.page.keyboard.press("Tab")
+    page.press("t")
+    page.press("o")
+    kept = ("selection", "range", "query", "overlaps")
+    left = page.state
+    again = opened(page.page.url.removeprefix(page.address))
+    found = again.state
+    assert again.window == pytest.approx(page.window, abs=1)
+    assert again.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    for name in kept:
+        if name == "selection":
+            place = ("lane", "row", "ref", "name", "start", "end")
+            assert [found[name][k] for k in place] == [left[name][k] for k in place]
+        else:
+            assert found[name] == left[name], name
+    assert [lane["id"] for lane in found["lanes"]] == [lane["id"] for lane in left["lanes"]]
+    assert left["selection"]["name"] in again.text("#slice-panel")
+
+
+def test_dark_theme_by_system_and_by_toggle(opened: Opener) -> None:
+    dark = opened(theme="dark")
+    assert dark.token("ground") == (18, 22, 28)
+    blank = dark.state["viewport"]["width"] - 2, dark.state["canvas"]["height"] - 2
+    assert dark.background("body") == (18, 22, 28)
+    assert sum(dark.pixel(*blank)) < 3 * 80
+    dark.press("t")
+    assert dark.token("ground") == (246, 247, 249)
+    assert "theme=light" in dark.query
+    dark.page.get_by_role("button", name="Light or dark").click()
+    dark.idle()
+    assert "theme=dark" in dark.query
+
+
+def test_help_lists_the_keys(opened: Opener) -> None:
+    page = opened()
+    page.press("?")
+    assert page.page.locator("dialog.help").is_visible()
+    assert "Shift + drag" in page.text("dialog.help")
+    page.page.keyboard.press("Escape")
+    assert not page.page.locator("dialog.help").is_visible()
+
+
+def test_dock_closes_and_resizes(opened: Opener) -> None:
+    page = opened()
+    height = page.state["viewport"]["height"]
+    page.page.get_by_role("button", name="Hide details").click()
+    page.idle()
+    assert page.state["viewport"]["height"] > height + 100
+    page.page.get_by_role("button", name="Show details").click()
+    page.idle()
+    assert page.state["viewport"]["height"] == height
+    box = page.page.locator("#dock-bar").bounding_box()
+    assert box is not None
+    page.page.mouse.move(box["x"] + 500, box["y"] + 2)
+    page.page.mouse.down()
+    page.page.mouse.move(box["x"] + 500, box["y"] - 98)
+    page.page.mouse.up()
+    page.idle()
+    assert page.state["viewport"]["height"] == pytest.approx(height - 100, abs=5)
+
+
+def test_a_server_that_fails_is_said_and_the_coarser_level_stays(opened: Opener) -> None:
+    page = opened()
+    page.page.route(
+        "**/tile/**", lambda route: route.fulfill(status=500, json={"error": "no disk"})
+    )
+    _zoom_far(page)
+    assert "no disk" in page.text(".tl-toast")
+    assert page.state["drawn"]["cells"] + page.state["drawn"]["rectangles"] > 0
+    page.page.unroute("**/tile/**")
+    page.press("d")
+    page.problems = [text for text in page.problems if "500" not in text]
+
+
+def _zoom_far(page: LanePage) -> None:
+    for _ in range(6):
+        page.wheel(400, 40, -240)

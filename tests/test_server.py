@@ -1,0 +1,142 @@
+"""What the server promises about every answer, without a browser."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flask
+import pytest
+from flask.testing import FlaskClient
+
+from lanescope import assets
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.server import PAGES, make_app
+from lanescope.webapp.timeline import Timeline
+from tests.synthetic import write_run
+
+HOST = {"Host": "127.0.0.1:8050"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("runs") / "one"
+    return open_run(write_run(path, ranks=2, threads=2, steps=3, ops=20))
+
+
+@pytest.fixture(scope="module")
+def client(run: Run) -> Iterator[FlaskClient]:
+    with make_app(run).server.test_client() as client:
+        yield client
+
+
+def policy(response: Any) -> dict[str, set[str]]:
+    text = response.headers["Content-Security-Policy"]
+    parts = [part.split() for part in text.split(";")]
+    return {name: set(values) for name, *values in parts}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/overlap", "/api/run", "/assets/style.css", "/assets/timeline/main.js", "/tile/x/y/z"],
+)
+def test_every_answer_has_the_headers(client: FlaskClient, path: str) -> None:
+    response = client.get(path, headers=HOST)
+    rules = policy(response)
+    assert rules["default-src"] == {"'none'"}
+    assert rules["frame-ancestors"] == {"'none'"}
+    assert rules["connect-src"] == {"'self'"}
+    for forbidden in ("'unsafe-eval'", "'unsafe-inline'", "*", "https:", "data:", "blob:"):
+        assert forbidden not in rules["script-src"]
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_the_page_names_nothing_outside(client: FlaskClient) -> None:
+    page = client.get("/", headers=HOST).get_data(as_text=True)
+    links = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert links
+    assert [link for link in links if not link.startswith("/")] == []
+
+
+def test_every_module_is_named_and_served(client: FlaskClient) -> None:
+    page = client.get("/", headers=HOST).get_data(as_text=True)
+    for module in (assets.FOLDER / "timeline").glob("*.js"):
+        assert f"/assets/timeline/{module.name}" in page
+        response = client.get(f"/assets/timeline/{module.name}", headers=HOST)
+        assert response.status_code == 200
+        assert response.mimetype in {"text/javascript", "application/javascript"}
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8050", ""])
+def test_a_foreign_host_name_is_refused(client: FlaskClient, host: str) -> None:
+    for path in ("/", "/api/run", "/assets/style.css"):
+        response = client.get(path, headers={"Host": host})
+        assert response.status_code == 400
+        assert b"lanes" not in response.get_data()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:9", "localhost:8050", "[::1]:8050"])
+def test_this_machine_may_ask(client: FlaskClient, host: str) -> None:
+    assert client.get("/api/run", headers={"Host": host}).status_code == 200
+
+
+def test_other_names_can_be_allowed(run: Run) -> None:
+    client = make_app(run, trusted_hosts=["box.lan"]).server.test_client()
+    assert client.get("/api/run", headers={"Host": "box.lan:1"}).status_code == 200
+    assert client.get("/api/run", headers=HOST).status_code == 400
+
+
+def test_a_fault_is_logged_and_not_shown(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    server = make_app(run).server
+
+    @server.get("/broken")
+    def broken() -> flask.Response:
+        raise ValueError("the secret")
+
+    with caplog.at_level(logging.ERROR):
+        response = server.test_client().get("/broken", headers=HOST)
+    assert response.status_code == 500
+    assert "secret" not in response.get_data(as_text=True)
+    assert "Traceback" not in response.get_data(as_text=True)
+    assert "the secret" in caplog.text
+
+
+def test_nothing_is_offered_to_machines_and_no_developer_tools(client: FlaskClient) -> None:
+    for path in ("/_mcp", "/_alive_1"):
+        response = client.get(path, headers=HOST)
+        assert response.mimetype == "text/html"  # the page itself: there is no such route
+    assert client.post("/_mcp", headers=HOST, json={}).status_code == 405
+    config = client.get("/", headers=HOST).get_data(as_text=True)
+    assert '"ui":false' in config
+    assert '"hot_reload":null' in config or "hot_reload" not in config
+
+
+def test_two_apps_do_not_share_anything(run: Run, tmp_path: Path) -> None:
+    other = open_run(write_run(tmp_path / "two", ranks=1, threads=1, steps=1, ops=4))
+    first, second = make_app(run).server.test_client(), make_app(other).server.test_client()
+    assert len(first.get("/api/run", headers=HOST).json["ranks"]) == 2
+    assert len(second.get("/api/run", headers=HOST).json["ranks"]) == 1
+
+
+def test_rail_lists_pages_that_exist() -> None:
+    icons = {path.stem.removeprefix("icon-") for path in assets.FOLDER.glob("icon-*.svg")}
+    assert {page.name for page in PAGES} <= icons
+
+
+def test_find_answers_with_a_place_or_says_what_is_wrong(run: Run) -> None:
+    timeline = Timeline.open(run)
+    client = make_app(run, index=timeline).server.test_client()
+    address = f"/api/find/{timeline.etag}"
+    asked = {"names": [0], "t": -1, "lane": -1, "row": -1, "dir": "next"}
+    found = client.post(address, headers=HOST, json=asked)
+    assert found.status_code == 200
+    assert found.json["name"] == timeline.index.names[0]
+    none = client.post(address, headers=HOST, json={**asked, "dir": "prev"})
+    assert none.json == {"ref": None}
+    assert client.post(address, headers=HOST, json={"names": "x"}).status_code == 400
+    assert client.post(address, headers=HOST, data="no json").status_code == 400
+    assert client.post("/api/find/old", headers=HOST, json=asked).status_code == 409
