@@ -1,22 +1,86 @@
-"""Journals that no one turned into Parquet: what a process that died left behind."""
+"""Journals that no one turned into Parquet: of processes that died, or are still recording."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from lanescope.collector import schema
+from lanescope.collector.decode import Decoder, axis_reference, process_entry
+from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.manifest import check_process
 from lanescope.webapp.parts import Part
 
 
-def leftovers(root: Path, manifest: schema.Manifest) -> tuple[list[Part], list[str]]:
-    """Rows recovered from `RUN/journal/<process>/`, and sentences about what could not be.
+@dataclass
+class Leftovers:
+    """What the journals hold beyond the files."""
+
+    parts: list[Part] = field(default_factory=list)
+    processes: list[schema.Process] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # sentences about what could not be recovered
+    world_size: int = 1  # as the processes knew it, where the manifest was never finished
+
+
+def leftovers(root: Path, manifest: schema.Manifest, parts: list[Part]) -> Leftovers:
+    """Rows recovered from `RUN/journal/<process>/`, beside the `parts` that are in files.
 
     Nothing is written: a run may lie on a read-only medium. The rows are `Part`s in memory, in
     the local time of their process like those of the files.
     """
+    found = Leftovers()
     folder = root / schema.JOURNAL_FOLDER
     try:
-        left = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        left = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     except OSError:
-        return [], []
-    return [], [f"the journal of process {name} was not turned into tables" for name in left]
+        return found
+    axis = manifest["axis"]
+    for one in left:
+        try:
+            log = read_process(one)
+            axis = axis or axis_reference(log.process)
+            process = process_entry(log.process, axis)
+            world = max(manifest["world_size"], log.process["world_size"])
+            check_process(process, world)
+            found.world_size = max(found.world_size, world)
+            _recover(log, process, set(manifest["files"]), parts, found)
+        except (JournalError, RunError, OSError, pa.ArrowException, KeyError, TypeError) as error:
+            found.lost.append(f"the journal of process {one.name} cannot be read ({error})")
+    return found
+
+
+def _recover(
+    log: ProcessLog, process: schema.Process, files: set[str], parts: list[Part], found: Leftovers
+) -> None:
+    rank = process["rank"]
+    decoder = Decoder(log, _stacks(rank, [*parts, *found.parts]))
+    if decoder.is_empty():
+        return
+    recovered = [
+        Part(table, rank, thread, rows.num_rows, memory=rows)
+        for thread, table, part, rows in decoder.thread_tables()
+        # A compactor that died may have made the file and not yet have dropped the records.
+        if _path(rank, thread, table, part) not in files
+    ]
+    recovered += [
+        Part(table, rank, None, rows.num_rows, memory=rows)
+        for table, rows in decoder.rank_tables().items()
+    ]
+    found.parts += recovered
+    found.processes.append(process)
+    found.lost += log.damage
+
+
+def _path(rank: int, thread: str, table: str, part: int) -> str:
+    folders = f"{schema.rank_folder(rank)}/{schema.thread_folder(thread)}"
+    return f"{folders}/{schema.part_file(table, part)}"
+
+
+def _stacks(rank: int, parts: list[Part]) -> pa.Table | None:
+    """The rank's stacks so far, so that recovered rows get ids that are not taken."""
+    columns = [column.name for column in schema.STACK.columns]
+    tables = [p.read(columns) for p in parts if p.rank == rank and p.table == "stack"]
+    return pa.concat_tables(tables) if tables else None

@@ -67,6 +67,16 @@ def read_manifest(root: Path) -> tuple[schema.Manifest, bytes]:
     return typing.cast("schema.Manifest", data), raw
 
 
+def check_process(process: object, world_size: int) -> None:
+    """Raises RunError where a process's entry is not what the manifest may list."""
+    try:
+        _conform(process, schema.Process, "process")
+        _range(world_size, 1, MAX_WORLD_SIZE, "world_size")
+        _check_process(typing.cast("schema.Process", process), world_size, "process")
+    except _Wrong as wrong:
+        raise RunError(str(wrong)) from None
+
+
 def file_parts(path: str) -> tuple[int, str | None, str] | None:
     """(rank, thread or None, table) of a path below the run; None for no path of this format."""
     if match := _THREAD_FILE.fullmatch(path):
@@ -188,13 +198,7 @@ def _check_sense(manifest: dict[str, Any]) -> None:
     seen: set[tuple[int, int]] = set()
     for position, process in enumerate(manifest["processes"]):
         where = f"processes[{position}]"
-        _range(process["rank"], 0, world - 1, f"{where}.rank")
-        _range(process["pid"], 0, 2**32, f"{where}.pid")
-        # A clock that is off by more than a tenth is not a clock; a drift of -100 % or less would
-        # let time run backwards.
-        _range(process["clock"]["drift_ppb"], -1e8, 1e8, f"{where}.clock.drift_ppb")
-        _range(process["clock"]["offset_ns"], -(2**62), 2**62, f"{where}.clock.offset_ns")
-        _range(process["clock"]["uncertainty_ns"], 0, INT64_MAX, f"{where}.clock.uncertainty_ns")
+        _check_process(process, world, where)
         identity = (process["rank"], process["pid"])
         if identity in seen:
             raise _Wrong(f"{where} lists process {identity[1]} of rank {identity[0]} twice")
@@ -208,6 +212,16 @@ def _check_sense(manifest: dict[str, Any]) -> None:
             raise _Wrong(
                 f"files lists {shown(path)}, expected ranks 0-{world - 1} at world size {world}"
             )
+
+
+def _check_process(process: schema.Process, world: int, where: str) -> None:
+    _range(process["rank"], 0, world - 1, f"{where}.rank")
+    _range(process["pid"], 0, 2**32, f"{where}.pid")
+    # A clock that is off by more than a tenth is not a clock; a drift of -100 % or less would let
+    # time run backwards.
+    _range(process["clock"]["drift_ppb"], -1e8, 1e8, f"{where}.clock.drift_ppb")
+    _range(process["clock"]["offset_ns"], -(2**62), 2**62, f"{where}.clock.offset_ns")
+    _range(process["clock"]["uncertainty_ns"], 0, INT64_MAX, f"{where}.clock.uncertainty_ns")
 
 
 def _check_path(path: str) -> None:

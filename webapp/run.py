@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp.axis import Axis
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.leftovers import leftovers
+from lanescope.webapp.leftovers import Leftovers, leftovers
 from lanescope.webapp.manifest import read_manifest
 from lanescope.webapp.notices import nothing_to_read, ranks_text, warnings_of
 from lanescope.webapp.parts import Part, Survey, survey
@@ -166,11 +166,13 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     root = Path(path)
     manifest, raw = read_manifest(root)
     found = survey(root, manifest)
-    recovered, lost = leftovers(root, manifest)
+    left = leftovers(root, manifest, found.parts)
+    manifest = _with(manifest, left)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
 
     parts: dict[int, list[Part]] = {}
-    for part in [*found.parts, *recovered]:
+    # Recovered thread tables first: they know of the thread's end, the files of a part of it.
+    for part in [*left.parts, *found.parts]:
         parts.setdefault(part.rank, []).append(part)
     threads: list[Thread] = []
     for rank in sorted(set(parts) - set(found.damage)):
@@ -199,7 +201,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         manifest=manifest,
         ranks=ranks,
         threads=placed,
-        warnings=(*warnings_of(manifest, found, ranks, end - origin), *lost),
+        warnings=(*warnings_of(manifest, found, ranks, end - origin), *left.lost),
         origin_ns=origin,
         duration_ns=end - origin,
         counts=MappingProxyType(counts),
@@ -211,6 +213,15 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 def _dropped(process: schema.Process) -> int:
     coverage = process["coverage"]
     return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
+
+
+def _with(manifest: schema.Manifest, left: Leftovers) -> schema.Manifest:
+    """The manifest with the processes whose journals were read, in the place of older entries."""
+    new = {(p["rank"], p["pid"]) for p in left.processes}
+    kept = [p for p in manifest["processes"] if (p["rank"], p["pid"]) not in new]
+    processes = sorted([*kept, *left.processes], key=lambda p: (p["rank"], p["start_ns"]))
+    world_size = max(manifest["world_size"], left.world_size)
+    return {**manifest, "processes": processes, "world_size": world_size}
 
 
 def _etag(raw: bytes, found: Survey, used: list[Part]) -> str:

@@ -168,7 +168,7 @@ class PortableEngine:
             name=known.name,
             start=start,
             end=end,
-            sequence=state.node.sequence if in_node else self._forward_sequence(args),
+            sequence=self._forward_sequence(args),
             signature=signature,
             stack=self._stacks.capture() if self._stacks else 0,
         )

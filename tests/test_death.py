@@ -1,0 +1,165 @@
+"""Processes that die: what had completed is there, nothing is torn, the run opens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lanescope.collector.compact import compact
+from lanescope.webapp import open_run
+from tests.recording import BIN, run_program, write_program
+
+TRIALS = int(os.environ.get("LANESCOPE_KILLS", "50"))
+"""Kills per engine; `make soak` makes it 500."""
+
+# Children are forked from one process that has loaded torch, so that a trial takes milliseconds.
+# Each stores, after an operator returned, how many did: by then its record must be safe.
+KILLED = """
+    import mmap, os, random, signal, struct, sys, threading, time, torch
+    trials, out = int(sys.argv[1]), sys.argv[2]
+    torch.set_num_threads(1)
+    random.seed(5)
+    tensor = torch.ones(4)
+    done = []
+
+    def work(counts, offset, operator):
+        count = 0
+        while True:
+            operator(tensor)
+            count += 1
+            struct.pack_into("<q", counts, offset, count)
+
+    for trial in range(trials):
+        counts = mmap.mmap(-1, 16)
+        ready, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            operators = (torch.tan, torch.sinh)
+            thread = threading.Thread(target=work, args=(counts, 8, operators[1]), name="side")
+            thread.start()
+            os.write(tell, b"x")
+            work(counts, 0, operators[0])
+        os.read(ready, 1)
+        time.sleep(random.random() * 0.05)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done.append((child, *struct.unpack("<qq", counts)))
+        os.close(ready), os.close(tell)
+    with open(out, "w") as file:
+        for row in done:
+            print(*row, file=file)
+    os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("engine", ["portable", "auto"])
+def test_every_event_completed_before_a_kill_is_there(tmp_path: Path, engine: str) -> None:
+    program, out, run = write_program(tmp_path, KILLED), tmp_path / "out", tmp_path / "run"
+    done = run_program(
+        [sys.executable, str(program), str(TRIALS), str(out)],
+        environment={
+            "LANESCOPE_RECORD": str(run),
+            "LANESCOPE_OPTIONS": json.dumps({"engine": engine, "level": "timing"}),
+        },
+        timeout=600,
+    )
+    assert done.returncode == 9, done.stderr
+    expected = [tuple(map(int, line.split())) for line in out.read_text().splitlines()]
+    assert len(expected) == TRIALS
+
+    def counted() -> dict[tuple[int, str], int]:
+        opened = open_run(run)
+        found: dict[tuple[int, str], int] = {}
+        for thread in opened.threads:
+            rows = opened.events("op", thread=thread.thread, columns=["name", "duration_ns"])
+            for name in ("aten::tan", "aten::sinh"):
+                matching = [
+                    duration
+                    for one, duration in zip(
+                        rows["name"].to_pylist(), rows["duration_ns"].to_pylist(), strict=True
+                    )
+                    if one == name and duration is not None
+                ]
+                key = (thread.pid, name)
+                found[key] = found.get(key, 0) + len(matching)
+        return found
+
+    recovered = counted()
+    for pid, main, side in expected:
+        # At most one operator had returned without its count being stored.
+        assert main <= recovered.get((pid, "aten::tan"), 0) <= main + 1
+        assert side <= recovered.get((pid, "aten::sinh"), 0) <= side + 1
+    compact(run)
+    assert not (run / "journal").exists()
+    assert counted() == recovered
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os._exit(4)",
+        "os.kill(os.getpid(), 9)",
+        "os.abort()",
+        "import faulthandler; faulthandler._sigsegv()",
+    ],
+)
+def test_an_unfinished_run_opens_with_what_was_going_on(tmp_path: Path, end: str) -> None:
+    program = write_program(
+        tmp_path,
+        f"""
+        import os, threading, torch
+        import lanescope.collector as ls
+        torch.ones(2).tan()
+        threading.Thread(target=threading.Event().wait, name="stuck", daemon=True).start()
+        with ls.phase("backward"):
+            torch.ones(2).sinh()
+            {end}
+        """,
+    )
+    run = tmp_path / "run"
+    run_program([sys.executable, str(program)], environment={"LANESCOPE_RECORD": str(run)})
+    opened = open_run(run)
+    names = opened.events("op", columns=["name"])["name"].to_pylist()
+    assert names == ["aten::ones", "aten::tan", "aten::ones", "aten::sinh"]
+    (phase,) = opened.events("phase").to_pylist()
+    assert (phase["name"], phase["kind"], phase["duration_ns"]) == ("backward", "backward", None)
+    assert [t.name for t in opened.threads] == ["main", "stuck"]
+    assert not opened.complete
+    assert any("did not close its log" in warning for warning in opened.warnings)
+
+
+def test_a_killed_launch_leaves_a_run_of_all_its_ranks(tmp_path: Path) -> None:
+    """Everything dies at once, the finishing process too, as when a scheduler kills a job."""
+    program = write_program(
+        tmp_path,
+        """
+        import os, signal, torch, torch.distributed as dist
+        signal.alarm(60)
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(3))
+        os.write(1, b"%08d" % os.getpid())
+        while True:
+            torch.ones(3).tan()
+        """,
+    )
+    run = tmp_path / "run"
+    launch = subprocess.Popen(
+        [str(BIN / "lanescope"), "record", "-o", str(run), "--", str(BIN / "torchrun"),
+         "--standalone", "--nproc-per-node=2", str(program)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert launch.stdout is not None
+    ranks = [int(launch.stdout.read(8)) for _ in range(2)]  # both are at work
+    os.killpg(launch.pid, 9)  # the recorder's finishing process and torchrun
+    for pid in ranks:  # which torchrun gave sessions of their own
+        os.kill(pid, 9)
+    launch.stdout.read()  # until the last of them is gone
+    launch.wait()
+    opened = open_run(run)
+    assert (opened.ranks, opened.world_size, opened.complete) == ((0, 1), 2, False)
+    assert "all_reduce" in opened.events("collective", rank=1)["name"].to_pylist()
