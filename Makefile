@@ -67,12 +67,13 @@ docs: $(READY)  ## make the generated parts of the docs again: schema tables, sc
 	python docs/schema_reference.py
 	PYTHONPATH=. python docs/screenshots.py
 
-lock: $(READY)  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
+lock:  ## resolve requirements-dev.in and pyproject.toml anew into requirements-dev.txt
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq --requirement requirements-dev.in .
 	(echo '# Made by "make lock" from requirements-dev.in and pyproject.toml; not edited by hand.'; \
 	 build/lock/bin/python -m pip freeze --all --exclude lanescope --exclude pip | sed 's/+.*$$//') > requirements-dev.txt
+	rm -rf build/lock
 
 clean:  ## remove what the targets made (.venv, build, caches); keeps runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
