@@ -14,7 +14,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 """Beside its colour a line has a pattern and a marker: never colour alone."""
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 
-MOST_LINES = 24
+MOST_LINES = 12
 """More lines than this cannot be told apart; the ones with the greatest norm are drawn."""
 
 

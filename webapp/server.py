@@ -8,6 +8,7 @@ name of this machine are refused, so that a foreign page cannot reach the server
 
 from __future__ import annotations
 
+import hashlib
 import html
 import inspect
 import logging
@@ -35,6 +36,9 @@ LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 SCRIPTS = "timeline"
 """Folder of the timeline's modules: loaded as modules by the index page, not one by one by Dash."""
+
+HOOKS = "dash_hooks.js"
+"""The one of them that is a classic script: Dash calls its functions before modules have run."""
 
 _PORT = re.compile(r":[0-9]{1,5}$")
 
@@ -66,7 +70,7 @@ def make_app(
         on_error=_callback_failed,
         **_without_extras(),
     )
-    app.index_string = _index(app)
+    app.index_string = _index(app, _register_modules(app.server))
     routes.register(app.server, opened)
     _register_find(app.server, opened)
     app.layout = frame.layout(context, PAGES)
@@ -84,11 +88,31 @@ def _without_extras() -> dict[str, Any]:
     return {name: value for name, value in {"enable_mcp": False}.items() if name in known}
 
 
-def _index(app: Dash) -> str:
-    """The HTML around everything. Modules are named at once, so that they load side by side."""
+def _register_modules(server: flask.Flask) -> str:
+    """Serves the timeline's modules under an address that changes with them; returns it.
+
+    They import each other by relative names, so no name can carry a version, but their folder can:
+    a browser then keeps them and asks for none of them again.
+    """
     folder = assets.FOLDER / SCRIPTS
-    url = app.get_asset_url(SCRIPTS)
-    modules = sorted(p.name for p in folder.glob("*.js") if p.name != "dash_hooks.js")
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.js")):
+        digest.update(path.read_bytes())
+    address = f"/modules/{digest.hexdigest()[:12]}"
+
+    @server.get(f"{address}/<name>")
+    def module(name: str) -> flask.Response:
+        response = flask.send_from_directory(folder, name, mimetype="text/javascript")
+        response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+        return response
+
+    return address
+
+
+def _index(app: Dash, url: str) -> str:
+    """The HTML around everything. Modules are named at once, so that they load side by side."""
+    modules = sorted(path.name for path in (assets.FOLDER / SCRIPTS).glob("*.js"))
+    modules.remove(HOOKS)
     preloads = "\n".join(f'<link rel="modulepreload" href="{url}/{name}">' for name in modules)
     icon = app.get_asset_url("icon-app.svg")
     return f"""<!DOCTYPE html>
@@ -99,7 +123,7 @@ def _index(app: Dash) -> str:
 <link rel="icon" type="image/svg+xml" href="{icon}">
 {{%css%}}
 <link rel="preload" as="fetch" crossorigin="anonymous" href="/api/run">
-<script src="{url}/dash_hooks.js"></script>
+<script src="{url}/{HOOKS}"></script>
 {preloads}
 <script type="module" src="{url}/main.js"></script>
 </head>

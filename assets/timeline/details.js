@@ -84,7 +84,7 @@ export class Details {
    */
   show(slice, style, where) {
     const title = element("h2", "", "slice-name");
-    title.append(element("i", "", `swatch ${style}`), element("span", slice.name), element("span", where, "muted"));
+    title.append(element("i", "", `swatch ${style}`), element("span", slice.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(slice)) list.append(element("dt", label), element("dd", text));
     const { partner, peers, stack } = slice;
@@ -101,7 +101,7 @@ export class Details {
       for (const frame of stack) dd.append(element("div", `${frame.file}:${frame.line} ${frame.function}`));
       list.append(element("dt", "stack"), dd);
     }
-    this.host.replaceChildren(title, list);
+    this.host.replaceChildren(title, element("p", where, "where muted"), list);
     this.host.scrollTop = 0;
   }
 

@@ -96,3 +96,10 @@ export function number(value, digits = 4) {
   }
   return significant(value, digits).replace("-", "−");
 }
+
+/** A counter's value with its unit. @param {number} value @param {string} unit @param {number} [digits] */
+export function measured(value, unit, digits = 4) {
+  if (unit === "B") return bytes(value);
+  if (unit === "ns") return duration(value, digits);
+  return [number(value, digits), unit].filter(Boolean).join(" ");
+}

@@ -126,7 +126,9 @@ export class Header {
     strip.height = Math.round(STRIP * ratio);
     const c = strip.getContext("2d");
     c.scale(ratio, ratio);
-    const room = STRIP - TOP - 4;
+    // As high as the busiest moment: many threads are idle most of the time.
+    const busiest = Math.max(...shares[0].map((_, x) => shares.reduce((sum, share) => sum + share[x], 0)), 1e-9);
+    const room = (STRIP - TOP - 4) / busiest;
     const bottom = STRIP - 4;
     for (let x = 0; x < width; x += 1) {
       let y = bottom;

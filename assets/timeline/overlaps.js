@@ -70,7 +70,7 @@ export class Overlaps {
     const next = around(t0, t1, 1, timeline.duration);
     timeline.glideTo(next);
     const lanes = this.regions[this.at][2].map((id) => timeline.laneById.get(id)).filter(Boolean);
-    if (lanes.length) timeline.revealRow(lanes[0].id, 0);
+    for (const lane of lanes.toReversed()) timeline.revealRow(lane.id, 0);
     const who = lanes.length ? ` · rank ${lanes[0].rank}: ${lanes.map((lane) => lane.label).join(", ")}` : "";
     timeline.toast(`Overlap ${count(this.at + 1)} of ${count(this.total)} · ${formatDuration(t1 - t0)}${who}`);
   }

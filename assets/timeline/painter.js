@@ -3,7 +3,7 @@
  * @module
  */
 import { drawCounter, samplesOf, withNeighbours } from "./counter.js";
-import { MARK } from "./palette.js";
+import { levelOf, MARK } from "./palette.js";
 import { Raster } from "./raster.js";
 import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./text.js";
 import { UNFINISHED } from "./tile.js";
@@ -116,6 +116,7 @@ export class Painter {
   slices(row, y) {
     const { frame, raster, scale } = this;
     const { view, palette, matches } = frame;
+    const depth = levelOf(row.lane, row.row);
     let carried = -1; // a slice that reaches into the next tile is in both: draw it once
     for (const { tile, from, to } of frame.sources(row.lane.id)) {
       const block = tile.block(row.lane.id, row.row);
@@ -124,7 +125,7 @@ export class Painter {
       const right = Math.min(this.width, (to - view.t0) * scale);
       if (right <= left) continue;
       const origin = (tile.start - view.t0) * scale;
-      if (block.dense) this.dense(block.dense, row, origin, tile.bucket * scale, left, right, y);
+      if (block.dense) this.dense(block.dense, row, depth, origin, tile.bucket * scale, left, right, y);
       if (!block.slices) continue;
       const s = block.slices;
       const unit = tile.unit * scale;
@@ -134,7 +135,7 @@ export class Painter {
         const x1 = origin + s.end[i] * unit;
         if (x1 <= left || x0 >= right || s.ref[i] === carried) continue;
         if (x1 > right) reaching = s.ref[i];
-        const colour = palette.index(s.style[i], row.row, s.name[i]);
+        const colour = palette.index(s.style[i], depth, s.name[i]);
         const faded = matches !== null && !matches[s.name[i]];
         if (s.style[i] === MARK) this.marks.push({ x: x0, y, h: row.h });
         else if (x1 - x0 < RASTER_WIDTH) raster.add(x0, x1, faded ? FADED : 1, colour);
@@ -145,7 +146,7 @@ export class Painter {
     raster.end(y, row.h, palette.pixel);
   }
 
-  dense(d, row, origin, bucket, left, right, y) {
+  dense(d, row, depth, origin, bucket, left, right, y) {
     const { matches, palette } = this.frame;
     for (let i = 0; i < d.n; i += 1) {
       const x = origin + d.bucket[i] * bucket;
@@ -155,7 +156,7 @@ export class Painter {
         continue;
       }
       const faded = matches !== null && !matches[d.name[i]] ? FADED : 1;
-      const colour = palette.index(d.style[i], row.row, d.name[i]);
+      const colour = palette.index(d.style[i], depth, d.name[i]);
       this.raster.add(Math.max(x, left), Math.min(x + bucket, right), (d.covered[i] / 65535) * faded, colour);
     }
   }

@@ -86,6 +86,18 @@ export function shadeOf(name) {
   return (hash >>> 0) % SHADES.length;
 }
 
+/**
+ * How deep a row counts for its colour: ops begin one below the phases, however many rows these
+ * take. Rows of a collectives lane are side by side, not nested.
+ * @param {import("./layout.js").Lane} lane
+ * @param {number} row
+ */
+export function levelOf(lane, row) {
+  if (lane.kind !== "thread") return 0;
+  const phases = lane.phase_rows ?? 0;
+  return row < phases || !phases ? row : row - phases + 1;
+}
+
 /** All fills of one theme, addressed by a small integer. */
 export class Palette {
   /**
@@ -118,12 +130,12 @@ export class Palette {
   /**
    * Index of the fill of a slice.
    * @param {number} style class of the payload
-   * @param {number} row of the lane; the outermost is the loudest
+   * @param {number} level of nesting, see `levelOf`; the outermost is the loudest
    * @param {number} name id
    */
-  index(style, row, name) {
-    const depth = row < SOFT.length ? row : SOFT.length - 1;
-    const shade = row === 0 ? 0 : this.shades[name] ?? 0;
+  index(style, level, name) {
+    const depth = level < SOFT.length ? level : SOFT.length - 1;
+    const shade = level === 0 ? 0 : this.shades[name] ?? 0;
     return ((style < STYLE_TOKENS.length ? style : 0) * SOFT.length + depth) * SHADES.length + shade;
   }
 

@@ -4,7 +4,7 @@
  * @module
  */
 import { Feed } from "./feed.js";
-import { duration as formatDuration, number } from "./format.js";
+import { duration as formatDuration, measured } from "./format.js";
 import { activity, Header } from "./header.js";
 import { hitRow } from "./hit.js";
 import { debounced } from "./idle.js";
@@ -329,10 +329,15 @@ export class Timeline {
     corner.base.textContent = this.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`;
   }
 
-  /** A counter says between what it lies; other lanes nothing. */
+  /** A counter says between what it lies, a thread of another process than the rank's own which. */
   aside(lane) {
-    if (lane.kind !== "counter") return "";
-    return lane.min === null ? "" : `${number(lane.min, 3)} … ${number(lane.max, 3)}`;
+    if (lane.kind === "counter") {
+      if (lane.min === null) return "";
+      const [low, high] = [lane.min, lane.max].map((v) => measured(v, lane.unit, 3));
+      return low === high ? `about ${low}` : `${low} … ${high}`;
+    }
+    const own = this.groups.find((group) => group.name === lane.group)?.lanes[0].pid;
+    return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
   }
 
   drawOverlay() {
@@ -347,7 +352,7 @@ export class Timeline {
       hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(this.selection.current),
     });
     const lane = hit && this.laneById.get(hit.lane);
-    this.tooltip.show(hit && wordsFor(hit, this.names, `rank ${lane.rank} · ${lane.label}`), x, y);
+    this.tooltip.show(hit && wordsFor(hit, this.names, lane), x, y);
     this.header.draw({
       view: this.view, duration: this.duration, palette: this.palette, ruler: this.ruler, steps: this.steps,
       range: this.range, hover: x === null ? null : this.timeAt(x), shaded: this.shaded,

@@ -2,7 +2,7 @@
  * The words beside the pointer. Shown at once, never in the way of it.
  * @module
  */
-import { count, duration, number, percent } from "./format.js";
+import { count, duration, measured, percent } from "./format.js";
 import { STYLE_NAMES } from "./palette.js";
 import { UNFINISHED } from "./tile.js";
 
@@ -10,13 +10,15 @@ import { UNFINISHED } from "./tile.js";
  * What a hit says.
  * @param {import("./hit.js").Hit} hit
  * @param {string[]} names
- * @param {string} lane where it is
+ * @param {import("./layout.js").Lane} where the lane
  * @returns {{title: string, lines: string[]}}
  */
-export function wordsFor(hit, names, lane) {
+export function wordsFor(hit, names, where) {
+  const lane = `rank ${where.rank} · ${where.label}`;
   if (hit.kind === "sample") {
-    const spread = hit.min === hit.max ? "" : `, ${number(hit.min)} to ${number(hit.max)} around here`;
-    return { title: number(hit.value), lines: [`${lane}${spread}`] };
+    const [value, low, high] = [hit.value, hit.min, hit.max].map((v) => measured(v, where.unit));
+    const spread = hit.min === hit.max ? [] : [`${low} to ${high} around here`];
+    return { title: value, lines: [lane, ...spread] };
   }
   const name = names[hit.name] ?? "?";
   const style = STYLE_NAMES[hit.style] ?? "other";

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 from werkzeug.serving import make_server
 
 from lanescope.webapp.commands.view import Quiet
@@ -36,9 +37,9 @@ def served(run: Run, baseline: Run | None = None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def context() -> Iterator[BrowserContext]:
     with launched() as browser:
-        yield browser
+        yield browser.new_context()
 
 
 @pytest.fixture(scope="session")
@@ -62,12 +63,19 @@ def address(run: Run) -> Iterator[str]:
 
 
 @pytest.fixture
-def opened(browser: Browser, address: str) -> Iterator[Opener]:
+def opened(context: BrowserContext, address: str) -> Iterator[Opener]:
     """Opens pages; at the end none of them may have complained or asked anyone else."""
     pages: list[LanePage] = []
 
-    def open(path: str = "/", *, at: str = "", theme: str = "light", **size: int) -> LanePage:
-        page = LanePage(browser, at or address, theme, **size)
+    def open(
+        path: str = "/",
+        *,
+        at: str = "",
+        theme: Literal["light", "dark"] = "light",
+        width: int = 1280,
+        height: int = 800,
+    ) -> LanePage:
+        page = LanePage(context, at or address, theme, width, height)
         pages.append(page)
         page.go(path)
         return page

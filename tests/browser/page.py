@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Request, ViewportSize
+from playwright.sync_api import BrowserContext, ConsoleMessage, Request, ViewportSize
 
 PATIENCE_MS = 30_000  # a page that never comes to rest fails the test instead of hanging it
 
@@ -16,18 +16,30 @@ _IDLE = """patience => Promise.race([
 ])"""
 
 
+# Tabs share a cache, so that scripts are fetched once, but not what the page remembers.
+_FORGET = """if (!sessionStorage.getItem("tab")) {
+  localStorage.clear();
+  sessionStorage.setItem("tab", "known");
+}"""
+
+
 class LanePage:
     """One tab. Collects what goes wrong in it and what it asks for."""
 
     def __init__(
-        self, browser: Browser, address: str, theme: str, *, width: int = 1280, height: int = 800
+        self,
+        context: BrowserContext,
+        address: str,
+        theme: Literal["light", "dark"],
+        width: int = 1280,
+        height: int = 800,
     ) -> None:
         self.address = address
-        scheme: Any = theme
-        size = ViewportSize(width=width, height=height)
-        self.context = browser.new_context(viewport=size, color_scheme=scheme)
-        self.page = self.context.new_page()
+        self.page = context.new_page()
         self.page.set_default_timeout(PATIENCE_MS)
+        self.page.emulate_media(color_scheme=theme)
+        self.page.set_viewport_size(ViewportSize(width=width, height=height))
+        self.page.add_init_script(_FORGET)
         self.problems: list[str] = []
         self.requests: list[Request] = []
         self.page.on("console", self._console)
@@ -40,7 +52,7 @@ class LanePage:
 
     def close(self) -> None:
         """Ends the tab; fails where it complained, or asked anything of another machine."""
-        self.context.close()
+        self.page.close()
         assert not self.problems, "\n".join(self.problems)
         assert not self.foreign_requests(), self.foreign_requests()
 

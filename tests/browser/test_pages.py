@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -70,8 +71,8 @@ def test_overview_says_what_was_recorded(opened: Opener, run: Run) -> None:
     assert "node-0" in text
 
 
-def test_overview_says_what_is_missing(opened: Opener, tmp_path: object) -> None:
-    builder = Builder(f"{tmp_path}/partial", world_size=3, complete=False)
+def test_overview_says_what_is_missing(opened: Opener, tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "partial", world_size=3, complete=False)
     builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})
     builder.op(5_000_000_000_000, 1000)
     with served(open_run(builder.write())) as address:

@@ -1,4 +1,4 @@
-import { contrast, luminance, MIN_CONTRAST, Palette, shadeOf, STYLE_TOKENS, textOn, TOKENS } from "/assets/timeline/palette.js";
+import { contrast, levelOf, luminance, MIN_CONTRAST, Palette, shadeOf, STYLE_TOKENS, textOn, TOKENS } from "/assets/timeline/palette.js";
 import { equal, near, ok, test } from "./harness.js";
 
 const hex = (text) => [1, 3, 5].map((i) => Number.parseInt(text.slice(i, i + 2), 16));
@@ -49,4 +49,11 @@ test("the same name has the same shade, whatever its number", () => {
   const b = new Palette(themes[0], ["aten::add", "aten::mm"]);
   equal(a.rgb[a.index(1, 1, 0)], b.rgb[b.index(1, 1, 1)]);
   ok(new Set(["aten::mm", "aten::add", "aten::bmm", "aten::sum", "aten::gelu"].map(shadeOf)).size > 1, "shades differ");
+});
+
+test("ops are one level below the phases, rows side by side have no level", () => {
+  const thread = { kind: "thread", phase_rows: 2 };
+  equal([0, 1, 2, 3].map((row) => levelOf(thread, row)), [0, 1, 1, 2]);
+  equal([0, 1].map((row) => levelOf({ kind: "thread", phase_rows: 0 }, row)), [0, 1]);
+  equal([0, 1].map((row) => levelOf({ kind: "collectives", phase_rows: 0 }, row)), [0, 0]);
 });

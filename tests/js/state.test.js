@@ -72,7 +72,7 @@ test("a crowded bucket says how many, and the longest", () => {
   const sources = [{ tile: tileOf({ dense: dense([[2, 32768, 5]]) }, 4), from: 0, to: 1024 * 16 }];
   const hit = hitRow(sources, row, 40, 1);
   equal([hit.kind, hit.count, hit.ref, hit.start, hit.end], ["dense", 5, 9, 32, 48]);
-  const words = wordsFor(hit, ["aten::mm"], "rank 0 · main");
+  const words = wordsFor(hit, ["aten::mm"], { rank: 0, label: "main", unit: "" });
   equal(words.title, "aten::mm");
   ok(words.lines[0].includes("5 slices") && words.lines[0].includes("50 %"), words.lines[0]);
 });

@@ -17,8 +17,11 @@ I64 = npt.NDArray[np.int64]
 
 COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
 
-COMMUNICATION = ("c10d::", "gloo:", "nccl:")
-"""Names of ops that are communication in whatever phase they run."""
+PREFIXES = (
+    (("c10d::", "gloo:", "nccl:"), "collective"),
+    (("Optimizer.",), "optimizer"),  # begins before the phase that it opens
+)
+"""Names of ops whose kind does not depend on the phase they begin in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +106,12 @@ def _ops(run: Run) -> _Ops:
     name, names = _coded(rows["name"])
     phase, phases = _coded(rows["phase"])
     kinds = _kinds(run)
-    words = tuple(dict.fromkeys(["other", "collective", *kinds.values()]))
+    words = tuple(dict.fromkeys(["other", *[word for _, word in PREFIXES], *kinds.values()]))
     kind_of_phase = np.array([words.index(kinds.get(p, "other")) for p in phases] or [0], np.int32)
     kind = kind_of_phase[phase] if len(phase) else phase
-    talks = np.array([text.startswith(COMMUNICATION) for text in names] or [False])
-    kind = np.where(talks[name], words.index("collective"), kind).astype(np.int32)
+    for prefixes, word in PREFIXES:
+        named = np.array([text.startswith(prefixes) for text in names] or [False])
+        kind = np.where(named[name], words.index(word), kind).astype(np.int32)
     thread, _ = _coded(rows["thread"])
     place = rows["rank"].to_numpy().astype(np.int64) << 32 | thread
     parent = _parents(place, rows["depth"].to_numpy())

@@ -90,7 +90,7 @@ def _health(run: Run, report: Report) -> list[Component]:
                 [html.B(verdict), f" · {words} · ", dcc.Link("details", href="/overlap")], tone
             )
         )
-    coverage = run.coverage
+    coverage = {reason: number for reason, number in run.coverage.items() if number}
     if not coverage:
         notes.append(parts.note("Nothing was dropped, filtered or left out.", "good"))
     else:
