@@ -6,7 +6,7 @@ Slices are gone through in the order of their start, then lane, then row, over a
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,9 +64,12 @@ def _in_row(
     begin, end = index.row_begin[row], index.row_end[row]
     starts, names = index.slices.start[begin:end], index.slices.name[begin:end]
     # At the instant of the place itself, what comes later in the order of lanes and rows counts.
-    after = here > place[1:]
-    side = ("left" if after else "right") if forward else ("right" if here < place[1:] else "left")
-    at = int(starts.searchsorted(place[0], side=side))  # type: ignore[call-overload]
+    side: Literal["left", "right"]
+    if forward:
+        side = "left" if here > place[1:] else "right"
+    else:
+        side = "right" if here < place[1:] else "left"
+    at = int(np.searchsorted(starts, place[0], side=side))
     while 0 <= at <= len(starts):
         low, high = (at, min(at + CHUNK, len(starts))) if forward else (max(at - CHUNK, 0), at)
         if low == high:
