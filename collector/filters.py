@@ -49,6 +49,9 @@ NOT_COMPUTING = (
     "aten::view_as*",
     "aten::zeros_like",
     "profiler::*",
+    # Scopes that torch opens around what is recorded as a phase.
+    "Optimizer.step#*",
+    "enumerate(DataLoader)#*",
 )
 """Ops left out by default: they make views, shells or ramps, and fill a log without telling much.
 `--include PATTERN` brings back what it matches; what is left out is counted in the coverage."""

@@ -95,9 +95,18 @@ class Recorder:
             name, kind = _system_thread_name(native_id), ThreadKind.native
         state = self.store.enter(ordinal, native_id, kind, name, started)
         self.local.state = state
-        self.put(state, Kind.THREAD, name=self.intern(name), start=started, end=started)
+        state.name = self.intern(name)
+        self.put(state, Kind.THREAD, name=state.name, start=started, end=started)
         self._check_store()
         return state
+
+    def name_thread(self, name: str) -> None:
+        """Give the calling thread's lane a name that says more than the one it began with."""
+        state, text = self.thread(), self.intern(name)
+        if state.name != text:
+            state.name = text
+            instant = clock.now()
+            self.put(state, Kind.THREAD, name=text, start=instant, end=instant)
 
     def leave_thread(self) -> None:
         """The calling thread ends: give its journal's spare blocks back."""

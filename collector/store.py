@@ -23,13 +23,14 @@ class ThreadState:
     """What the recorder keeps per thread. Only its own thread touches it."""
 
     __slots__ = (
-        "busy", "depth", "forward", "journal", "module", "modules", "node", "open", "ordinal",
-        "phase", "phase_kind", "phases", "scopes",
+        "busy", "depth", "forward", "journal", "module", "modules", "name", "node", "open",
+        "ordinal", "phase", "phase_kind", "phases", "scopes",
     )  # fmt: skip
 
     def __init__(self, journal: ThreadJournal) -> None:
         self.journal = journal
         self.ordinal = journal.ordinal
+        self.name = 0  # text of the name it is known under
         self.busy = False  # the recorder's own work: nothing is recorded meanwhile
         self.open = 0  # entries on the journal's stack of open events
         self.depth = 0  # nesting of ops

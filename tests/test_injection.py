@@ -87,6 +87,7 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
     roles = sorted(str(p["role"]) for p in processes(recorded))
     assert roles == ["child", "child", "child", "rank", "rank"]
     assert all(p["closed"] for p in processes(recorded))
+    assert {"loader worker 0", "loader worker 1"} <= {r["name"] for r in recorded.rows("thread")}
     names = [r["name"] for r in recorded.rows("op")]
     assert names.count("aten::neg") == 8
     assert {"aten::cosh", "aten::sinh"} <= set(names)

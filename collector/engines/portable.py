@@ -18,9 +18,10 @@ from .. import clock
 from ..filters import OpFilter
 from ..journal import NO_SEQUENCE, Kind
 from ..kinds import OpScope
-from ..recorder import Recorder, ThreadState
+from ..recorder import Recorder
 from ..sources.collectives import NAMESPACES, Call, Collectives
 from ..sources.stacks import Stacks
+from ..store import ThreadState
 
 NAME = "portable"
 
@@ -242,6 +243,9 @@ class PortableEngine:
             return
         name, start, depth = state.scopes.pop()
         state.depth = depth
+        if not self._filter.wanted(name):
+            self._recorder.coverage["filtered"] += 1
+            return
         self._recorder.put(
             state, Kind.OP, scope=OpScope.user, depth=depth, name=self._recorder.intern(name),
             start=start, end=end, sequence=NO_SEQUENCE,

@@ -14,15 +14,19 @@ from ..kinds import PhaseKind
 from ..recorder import Recorder
 
 
-def _always() -> bool:
+def _always(recorder: Recorder) -> bool:
     return True
 
 
-def _in_worker() -> bool:
-    return get_worker_info() is not None
+def _in_worker(recorder: Recorder) -> bool:
+    worker = get_worker_info()
+    if worker is None:
+        return False
+    recorder.name_thread(f"loader worker {worker.id}")
+    return True
 
 
-_METHODS: tuple[tuple[type, str, str, Callable[[], bool]], ...] = (
+_METHODS: tuple[tuple[type, str, str, Callable[[Recorder], bool]], ...] = (
     (_BaseDataLoaderIter, "__next__", "next(loader)", _always),
     # Without workers the fetch is inside next(loader) already.
     (_MapDatasetFetcher, "fetch", "fetch", _in_worker),
@@ -44,12 +48,12 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
 
 def _phase(
-    recorder: Recorder, original: Callable[..., Any], label: str, wanted: Callable[[], bool]
+    recorder: Recorder, original: Callable[..., Any], label: str, wanted: Callable[[Recorder], bool]
 ) -> Callable[..., Any]:
     @wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
-            depth = recorder.begin_phase(label, PhaseKind.data) if wanted() else None
+            depth = recorder.begin_phase(label, PhaseKind.data) if wanted(recorder) else None
         except Exception as error:
             recorder.failed(error)
             depth = None

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from .. import clock
 from ..journal import Kind, float_bits
-from ..recorder import Recorder, ThreadState
+from ..recorder import Recorder
+from ..store import ThreadState
 from .modules import Modules
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
