@@ -13,8 +13,7 @@ const HIDDEN = new Set([
   "drawn", "depth", "table",
 ]);
 const LABELS = {
-  start_ns: "start", duration_ns: "duration", group_size: "group size", self_ns: "self", complete_ns: "complete",
-  sequence: "sequence", asynchronous: "asynchronous", bytes: "bytes", time_ns: "time",
+  start_ns: "start", duration_ns: "duration", group_size: "group size", complete_ns: "complete", time_ns: "time",
 };
 
 /**
@@ -28,6 +27,10 @@ export function factsOf(slice) {
   for (const key of keys) {
     const text = textOf(key, slice[key], slice);
     if (text) rows.push([key === "step" && slice.phase ? "step · phase" : LABELS[key] ?? key.replaceAll("_", " "), text]);
+    if (key === "duration_ns" && slice.complete_ns) {
+      // Exact where float64 is not: both are decimal text.
+      rows.push(["to completion", duration(Number(BigInt(slice.complete_ns) - BigInt(slice.start_ns)), 4)]);
+    }
   }
   return rows;
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -55,6 +56,15 @@ def phase_lanes(
     kinds = [kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark]
     if phase not in kinds:
         raise RunError(f"no phase {phase!r}, expected one of {', '.join(kinds)}")
+    lanes = _in_phase(run, rank, phase)
+    if window is None:
+        return dict(lanes)
+    cut = {thread: lane.clip(*window) for thread, lane in lanes.items()}
+    return {thread: lane for thread, lane in cut.items() if len(lane)}
+
+
+@lru_cache(maxsize=1024)  # a page asks for one window after another
+def _in_phase(run: Run, rank: int, phase: str) -> Mapping[str, Intervals]:
     rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
     rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), phase))
     start = rows["start_ns"]
@@ -65,7 +75,6 @@ def phase_lanes(
     for position, thread in enumerate(codes.dictionary.to_pylist()):
         mine = code == position
         lane = Intervals.of(low[mine], high[mine])
-        lane = lane if window is None else lane.clip(*window)
         if len(lane):
             lanes[thread] = lane
     return lanes

@@ -35,6 +35,7 @@ class _Ops:
     names: tuple[str, ...]
     kind: npt.NDArray[np.int32]
     kinds: tuple[str, ...]
+    by_duration: I64  # positions by name, then duration: quantiles of a window need no sorting
 
 
 def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -55,41 +56,42 @@ def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     chosen = np.flatnonzero(inside)
     if not len(chosen):
         return _typed(pd.DataFrame(columns=list(COLUMNS)))
+    name, parent = ops.name[chosen], ops.parent[chosen]
     cut = np.minimum(ops.end[chosen], high) - np.maximum(ops.start[chosen], low)
-    cut = np.maximum(cut, 0)
-    own = np.zeros(len(ops.start), np.int64)
-    own[chosen] = cut
-    nested = ops.parent[chosen] >= 0
-    # A child in the window overlaps it no more than its parent does, so parents are chosen too.
-    np.subtract.at(own, ops.parent[chosen][nested], cut[nested])
-    frame = pd.DataFrame(
-        {
-            "name": ops.name[chosen],
-            "kind": ops.kind[chosen],
-            "cut": cut,
-            "own": own[chosen],
-            "full": (ops.end - ops.start)[chosen],
-        }
-    )
-    groups = frame.groupby("name", sort=True)
-    full = groups["full"]
-    by_kind = frame.groupby(["name", "kind"], sort=True)["cut"].sum()
-    main_kind = by_kind.groupby(level="name").idxmax().map(lambda pair: pair[1])
+    # Sums of times stay below 2^53, so the weights' float64 holds them exactly.
+    children = np.bincount(parent[parent >= 0], cut[parent >= 0], len(ops.start))
+    own = cut - children[chosen].astype(np.int64)
+    size = len(ops.names)
+    count = np.bincount(name, minlength=size)
+    by_kind = np.bincount(name * len(ops.kinds) + ops.kind[chosen], cut, size * len(ops.kinds))
+    rows = np.flatnonzero(count)
+    ends = np.cumsum(count[rows])
+    ordered = ops.by_duration[inside[ops.by_duration]]  # by name, then by duration, as count is
+    full = ops.end[ordered] - ops.start[ordered]
     table = pd.DataFrame(
         {
-            "op": [ops.names[i] for i in groups.groups],
-            "kind": [ops.kinds[i] for i in main_kind],
-            "count": groups.size(),
-            "total_ns": groups["cut"].sum(),
-            "self_ns": groups["own"].sum(),
-            "mean_ns": full.mean(),
-            "p50_ns": full.quantile(0.5),
-            "p99_ns": full.quantile(0.99),
-            "max_ns": full.max(),
+            "op": [ops.names[row] for row in rows],
+            "kind": [ops.kinds[k] for k in by_kind.reshape(size, -1).argmax(axis=1)[rows]],
+            "count": count[rows],
+            "total_ns": np.bincount(name, cut, size)[rows],
+            "self_ns": np.bincount(name, own, size)[rows],
+            "mean_ns": np.add.reduceat(full, ends - count[rows]) / count[rows],
+            "p50_ns": _quantile(full, ends, count[rows], 0.5),
+            "p99_ns": _quantile(full, ends, count[rows], 0.99),
+            "max_ns": full[ends - 1],
         }
     )
     table = table.sort_values(["self_ns", "op"], ascending=[False, True], kind="stable")
     return _typed(table.reset_index(drop=True))
+
+
+def _quantile(values: I64, ends: I64, count: I64, share: float) -> npt.NDArray[np.float64]:
+    """Of each group of ascending values that ends at `ends`, interpolated as numpy does."""
+    place = (ends - count) + (count - 1) * share
+    low = np.floor(place).astype(np.int64)
+    high = np.minimum(low + 1, ends - 1)
+    step = (values[high] - values[low]).astype(np.float64)
+    return values[low].astype(np.float64) + (place - low) * step
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
@@ -115,7 +117,8 @@ def _ops(run: Run) -> _Ops:
     thread, _ = _coded(rows["thread"])
     place = rows["rank"].to_numpy().astype(np.int64) << 32 | thread
     parent = _parents(place, rows["depth"].to_numpy())
-    return _Ops(start, end, parent, name, tuple(names), kind, words)
+    order = np.lexsort((end - start, name))
+    return _Ops(start, end, parent, name, tuple(names), kind, words, order)
 
 
 def _parents(place: I64, depth: npt.NDArray[np.int16]) -> I64:

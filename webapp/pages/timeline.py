@@ -20,6 +20,10 @@ from lanescope.webapp.run import Run
 from lanescope.webapp.theme import token_of
 
 
+MOST_OPS = 5_000_000
+"""The op table keeps 40 bytes per op of the run in memory; a larger run gets none."""
+
+
 def layout(_: Context) -> Component:
     """Canvas and dock. Empty places are filled by the browser."""
     columns = [
@@ -91,6 +95,9 @@ def register(app: Dash, context: Context) -> None:
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(parts.duration(window[1] - window[0]), className="muted")]
         pairs = _overlap(context.run, window, what.lower())
+        if context.run.counts["op"] > MOST_OPS:
+            held = f" · not summed up: the run has more than {units.count(MOST_OPS)} ops"
+            return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
         return title, op_rows(context.run, window), pairs, view["number"]
 
 
