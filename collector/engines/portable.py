@@ -93,8 +93,14 @@ class PortableEngine:
     def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operator as it is, and record that it ran."""
         recorder = self._recorder
-        state = recorder.thread()
-        if state.busy or recorder.closed or not recorder.active:
+        if recorder.closed or not recorder.active:
+            return operator(*args, **kwargs)
+        try:
+            state = recorder.thread()
+        except Exception as error:
+            recorder.failed(error)
+            return operator(*args, **kwargs)
+        if state.busy:
             return operator(*args, **kwargs)
         call: Call | None = None
         known: Operator | None = None

@@ -1,0 +1,213 @@
+"""A recorder in trouble warns once and steps aside: the program's results and status stay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp import open_run
+from tests.recording import BIN, record_program, run_program, write_program
+
+TRAINING = """
+    import threading, torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def train():
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1)
+        )
+        optimizer = torch.optim.Adam(model.parameters())
+        loader = DataLoader(TensorDataset(torch.arange(32.0).reshape(8, 4)), batch_size=2)
+        losses = []
+        for epoch in range(2):
+            for (x,) in loader:
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+        squares = []
+        side = threading.Thread(target=lambda: squares.append(torch.ones(3).square().sum().item()))
+        side.start()
+        side.join()
+        with torch.no_grad():
+            return losses, squares, model(torch.ones(1, 4)).item()
+"""
+
+
+def test_an_exception_at_any_hook_changes_nothing(tmp_path: Path) -> None:
+    program = write_program(
+        tmp_path,
+        TRAINING
+        + """
+    import sys
+    import lanescope.collector as ls
+    from lanescope.collector.api import active
+    from lanescope.collector.recorder import Recorder
+    from lanescope.collector.sources import gradients, memory, modules, stacks, threads
+
+    expected = train()
+    hooks = [
+        (Recorder, name) for name in (
+            "thread", "intern", "put", "begin_phase", "end_phase", "mark", "value", "sync",
+            "next_step", "enter_thread", "leave_thread", "reserve_thread", "describe",
+        )
+    ] + [
+        (gradients.Gradients, "record"), (modules.Modules, "_name"),
+        (threads.Threads, "started"), (threads.Threads, "joined"),
+        (stacks.Stacks, "capture"), (memory, "sample"),
+    ]
+    ls.start(sys.argv[1], engine=sys.argv[2], stacks="all")
+    assert train() == expected
+    for owner, name in hooks:
+        original = getattr(owner, name)
+        hits = []
+        def broken(*args, **kwargs):
+            hits.append(1)
+            raise RuntimeError(f"planted in {name}")
+        setattr(owner, name, broken)
+        try:
+            assert train() == expected, name
+            with ls.phase("p"):
+                ls.mark("m"); ls.value("v", 1.0); ls.step()
+        finally:
+            setattr(owner, name, original)
+        print(name, bool(hits))
+    assert train() == expected
+    ls.stop()
+    assert train() == expected
+    """,
+    )
+    done = run_program(
+        [sys.executable, str(program), str(tmp_path / "run"), "portable"], timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("lanescope:")]
+    assert len(warnings) == 1
+    assert "recorder error, some events are missing: RuntimeError: planted in" in warnings[0]
+    assert open_run(tmp_path / "run").coverage["recorder_errors"] > 0
+
+
+@pytest.mark.parametrize("engine", ["portable", "auto"])
+def test_a_full_disk(tmp_path: Path, engine: str) -> None:
+    """A real tmpfs of 1 MB: the journal fills it while training goes on."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    program = write_program(
+        tmp_path,
+        TRAINING + "    for _ in range(40):\n        result = train()\n    print(result)\n",
+    )
+    bare = run_program([sys.executable, str(program)])
+    script = (
+        f"mount -t tmpfs -o size=1m none {disk} && "
+        f"{BIN / 'lanescope'} record --engine {engine} -o {disk / 'run'} -- "
+        f"{sys.executable} {program}; status=$?; cp -r {disk / 'run'} {tmp_path / 'kept'}; "
+        "exit $status"
+    )
+    probe = run_program(["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(disk)])
+    if probe.returncode:
+        pytest.skip(f"needs a mount of its own: {probe.stderr.strip()}")
+    done = run_program(["unshare", "-rm", "sh", "-c", script])
+    assert (done.returncode, done.stdout) == (0, bare.stdout), done.stderr
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len([x for x in done.stderr.splitlines() if "some events are lost" in x]) == 1
+    run = open_run(tmp_path / "kept")
+    assert run.counts["op"] > 1_000
+    assert run.dropped > 1_000
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    program = write_program(tmp_path, TRAINING + "    print(train())\n")
+    bare = run_program([sys.executable, str(program)])
+    (tmp_path / "file").write_text("")
+    done = run_program(
+        [sys.executable, str(program)],
+        environment={"LANESCOPE_RECORD": str(tmp_path / "file" / "run")},
+    )
+    assert (done.returncode, done.stdout) == (0, bare.stdout)
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot write to" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [("{", "LANESCOPE_OPTIONS cannot be used"), ('{"level": "all"}', "level is 'all'"),
+     ('{"colour": 1}', "unknown settings colour")],
+)  # fmt: skip
+def test_settings_that_make_no_sense(tmp_path: Path, options: str, sentence: str) -> None:
+    program = write_program(tmp_path, TRAINING + "    print(train())\n")
+    done = run_program(
+        [sys.executable, str(program)],
+        environment={"LANESCOPE_RECORD": str(tmp_path / "run"), "LANESCOPE_OPTIONS": options},
+    )
+    assert done.returncode == 0
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_thousands_of_short_threads(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path,
+        """
+        import threading, torch
+        x = torch.ones(2)
+        for _ in range(100):
+            threads = [threading.Thread(target=x.tan) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        """,
+    )
+    assert recorded.status == 0, recorded.stderr
+    run = open_run(recorded.run)
+    assert len(run.threads) == 2_001
+    assert run.events("op", columns=["name"])["name"].to_pylist().count("aten::tan") == 2_000
+    assert run.dropped == 0
+
+
+def test_interpreter_shutdown_with_a_daemon_thread_at_work(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path,
+        """
+        import threading, torch
+        done = threading.Event()
+        def work():
+            torch.ones(2).tan()
+            done.set()
+            threading.Event().wait()
+        threading.Thread(target=work, daemon=True).start()
+        done.wait()
+        """,
+    )
+    assert recorded.status == 0, recorded.stderr
+    assert recorded.stderr.count("\n") == 1
+    manifest = json.loads((recorded.run / "manifest.json").read_text())
+    assert manifest["complete"] is True
+
+
+def test_exec_into_another_program(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path,
+        """
+        import os, sys, torch
+        torch.ones(2).tan()
+        os.execv(sys.executable, [sys.executable, "-c", "import torch; torch.ones(2).sinh()"])
+        """,
+    )
+    assert recorded.status == 0, recorded.stderr
+    names = [r["name"] for r in recorded.rows("op")]
+    assert "aten::sinh" in names
+
+
+def test_the_journal_is_gone_when_the_run_is_finished(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, "import torch; torch.ones(2).tan()")
+    assert not (recorded.run / "journal").exists()
+    shutil.rmtree(recorded.run)
