@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import Browser, BrowserContext
 from werkzeug.serving import make_server
 
 from lanescope.webapp.commands.view import Quiet
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.server import make_app
 from tests.browser.page import LanePage
-from tests.chromium import launched
 from tests.synthetic import write_run
 
 Opener = Callable[..., LanePage]
@@ -37,9 +36,10 @@ def served(run: Run, baseline: Run | None = None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def context() -> Iterator[BrowserContext]:
-    with launched() as browser:
-        yield browser.new_context()
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context()
+    yield context
+    context.close()
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Browser, Page, Route
 
 from lanescope import assets
-from tests.chromium import launched
 
 HERE = Path(__file__).parent
 ORIGIN = "http://lanescope.test"
@@ -36,11 +35,11 @@ def serve(route: Route) -> None:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with launched() as browser:
-        page = browser.new_page()
-        page.route("**/*", serve)
-        yield page
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    page.route("**/*", serve)
+    yield page
+    page.close()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

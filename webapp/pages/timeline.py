@@ -19,7 +19,6 @@ from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
 from lanescope.webapp.theme import token_of
 
-
 MOST_OPS = 5_000_000
 """The op table keeps 40 bytes per op of the run in memory; a larger run gets none."""
 
