@@ -13,7 +13,8 @@ skipped. The header also holds the stack of events that are open, so that a read
 dead process was doing. Blocks are reserved before a segment is mapped: writing into a hole of a
 full disk would raise SIGBUS in the program that is observed.
 
-All record kinds share one layout (`RECORD`), with the meaning of each field given in `Kind`.
+All record kinds share one layout (`RECORD`), with the meaning of each field given in `Kind`; only
+ACCESS has one of its own (`ACCESS_FIELDS`).
 """
 
 from __future__ import annotations
@@ -67,6 +68,21 @@ FIELDS = (
     ("extra", "<i8"),
 )
 
+ACCESS_FIELDS = (
+    ("kind", "u1"),
+    ("count", "u1"),  # accesses in this record: 1 or 2
+    ("flags", "<u2"),  # AccessFlag of the first, and of the second moved left by 8 bits
+    ("version0", "<u4"),
+    ("storage0", "<u8"),
+    ("offset0", "<i8"),
+    ("bytes0", "<i8"),
+    ("version1", "<u4"),
+    ("spare", "<u4"),
+    ("storage1", "<u8"),
+    ("offset1", "<i8"),
+    ("bytes1", "<i8"),
+)
+
 NO_SEQUENCE = -1
 FLOAT_BITS = struct.Struct("<d")
 INT_BITS = struct.Struct("<q")
@@ -97,6 +113,19 @@ class Kind(enum.IntEnum):
     THREAD = 8
     # name: text, path; aux: text, class; extra: elements of its own parameters
     MODULE = 9
+    # Reads and writes of storages, in a layout of their own. They stand directly before the OP
+    # record of the operator that made them (which is stored when it ends). One that only carries
+    # a birth may stand there for an operator inside it that was left out. storage: address of the
+    # storage's first byte; offset, bytes: the range within it; version: of the tensor, before.
+    ACCESS = 10
+
+
+class AccessFlag(enum.IntFlag):
+    """What an access did; without WRITE it read."""
+
+    WRITE = 1
+    # The storage is new: whatever was at its address before is something else.
+    BIRTH = 2
 
 
 def float_bits(value: float) -> int:

@@ -15,11 +15,10 @@ from pathlib import Path
 import torch
 
 from . import clock
-from .engines.portable import NAME as PORTABLE
-from .engines.portable import PortableEngine
+from .engines import native, portable
 from .options import Options
 from .recorder import Recorder
-from .sources import autograd, data, memory, modules, optimizers, threads
+from .sources import autograd, compiled, data, memory, modules, optimizers, threads
 from .sources.collectives import Collectives
 from .sources.gradients import Gradients
 from .sources.stacks import Stacks
@@ -29,9 +28,12 @@ class Session:
     """The recording of this process, from `start` to `stop`."""
 
     def __init__(self, run: Path, options: Options) -> None:
-        self.recorder = Recorder(run, options)
-        self.recorder.engine = PORTABLE
-        self.recorder.describe(**_process(options))
+        self._library = native.library_for(options)
+        self.recorder = Recorder(
+            run, options, native.NativeStore(self._library) if self._library else None
+        )
+        self.recorder.engine = native.NAME if self._library else portable.NAME
+        self.recorder.describe(**_process(options), engine=self.recorder.engine)
         already = threading.active_count() - 1
         if already:
             self.recorder.coverage["threads_started_before"] = already
@@ -44,8 +46,14 @@ class Session:
         recorder, options = self.recorder, self.recorder.options
         stacks = Stacks(recorder.intern, options.stack_depth)
         for_collectives = stacks if options.collective_stacks else None
-        collectives = Collectives(recorder, for_collectives)
-        engine = PortableEngine(recorder, collectives, stacks if options.op_stacks else None)
+        engine: native.NativeEngine | portable.PortableEngine
+        if self._library is not None:
+            engine = native.NativeEngine(recorder, self._library, stacks)
+        else:
+            collectives = Collectives(recorder, for_collectives)
+            engine = portable.PortableEngine(
+                recorder, collectives, stacks if options.op_stacks else None
+            )
 
         names, undo = modules.install(recorder)
         self._undo.append(undo)
@@ -55,6 +63,7 @@ class Session:
         recorder.on_step = memory.sample
         self._undo.append(autograd.install(recorder, engine.flush_node))
         self._undo.append(data.install(recorder))
+        self._undo.append(compiled.install(options.compile_backend))
         self._undo.append(threads.install(recorder, for_collectives, engine.enter))
         engine.start()
         self._undo.append(engine.stop)
@@ -106,7 +115,6 @@ def _process(options: Options) -> dict[str, object]:
         "parent_pid": os.getppid(),
         "role": "child" if _is_spawned() else "rank",
         "host": socket.gethostname(),
-        "engine": PORTABLE,
         "start_ns": clock.now(),
         "end_ns": 0,
         "closed": False,

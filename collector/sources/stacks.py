@@ -35,6 +35,11 @@ class Stacks:
         self._standard = sysconfig.get_path("stdlib") + os.sep
         self._packages = tuple({sysconfig.get_path(p) + os.sep for p in ("purelib", "platlib")})
 
+    @property
+    def folders(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """What decides which frames are kept: left out, kept after all, and the library's own."""
+        return self._inside, self._packages, self._standard
+
     def capture(self) -> int:
         """Id of the caller's stack."""
         frame: FrameType | None = sys._getframe(1)

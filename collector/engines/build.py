@@ -1,0 +1,288 @@
+"""Builds the native engine on first use, once per version of torch, and keeps it.
+
+The library lies in the user's cache, under a key of all that it depends on. However many processes
+start at once, one builds and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import mmap
+import os
+import platform
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import journal
+from ..kinds import OpScope, ThreadKind
+from ..store import MAIN_ORDINAL
+
+SOURCES = Path(__file__).parent / "observer"
+LIBRARY = "observer.so"
+COMPILER_VARIABLE = "CXX"
+COMPILERS = ("c++", "g++", "clang++")
+UNITS = {
+    "torch": ("observer", "operators", "signature"),
+    "distributed": ("collectives",),
+    "plain": ("interface", "journal", "process", "stacks", "texts", "thread"),
+}
+"""Sources compiled together: reading torch's headers takes nearly all of the time."""
+
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", "-DNDEBUG")
+"""NDEBUG as in torch's own builds: without it some of torch's classes have other members."""
+
+LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
+RETRY_S = 600
+"""After a build that failed, others go without the engine for this long before they try, seconds:
+not each of 64 ranks shall find out for itself."""
+
+
+class BuildError(Exception):
+    """The engine cannot be built here, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch that the engine is built against."""
+
+    folder: Path
+    version: str  # with the hash of its source
+    new_abi: bool  # of std::string
+    distributed: bool
+
+
+def ensure(*, again: bool = False) -> Path:
+    """The engine's library, built if it is not there yet. Raises BuildError.
+
+    `again` tries also if it failed a moment ago. Does not import torch.
+    """
+    if sys.platform != "linux":
+        raise BuildError(f"the native engine runs on Linux, this is {sys.platform}")
+    torch, compiler = find_torch(), find_compiler()
+    key = _key(torch, compiler)
+    folder = cache_folder()
+    library = folder / key / LIBRARY
+    if library.exists():
+        return library
+    if compiler is None:
+        raise BuildError(f"there is no C++ compiler ({', '.join(COMPILERS)})")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(folder / f"{key}.lock"):
+            if not library.exists():
+                _build_once(torch, compiler, folder, key, again)
+    except OSError as error:
+        raise BuildError(f"{folder} cannot be written ({error.strerror})") from error
+    return library
+
+
+def cache_folder() -> Path:
+    """Where built engines are kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lanescope" / "engines"
+
+
+def find_torch() -> Torch:
+    """The torch that this interpreter would import. Raises BuildError."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError("torch is not installed")
+    folder = Path(spec.origin).parent
+    try:
+        version: dict[str, Any] = runpy.run_path(str(folder / "version.py"))
+        library = folder / "lib" / "libc10.so"
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
+            new_abi = m.find(b"NSt7__cxx1112basic_string") >= 0
+    except (OSError, ValueError) as error:
+        raise BuildError(f"{folder} is no torch to build against ({error})") from error
+    headers = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroup.hpp"
+    return Torch(
+        folder=folder,
+        version=f"{version['__version__']} {version.get('git_version')}",
+        new_abi=new_abi,
+        distributed=headers.exists(),
+    )
+
+
+def find_compiler() -> Path | None:
+    """The C++ compiler: that of $CXX, or the first of COMPILERS on the path."""
+    for name in (os.environ.get(COMPILER_VARIABLE), *COMPILERS):
+        found = shutil.which(name) if name else None
+        if found:
+            return Path(found)
+    return None
+
+
+def layout_header() -> str:
+    """layout.h: the journal's layout in C++, from the one definition in journal.py."""
+    numbers = {
+        "MAIN_ORDINAL": MAIN_ORDINAL,
+        "HEADER_BYTES": journal.HEADER_BYTES,
+        "RECORD_BYTES": journal.RECORD_BYTES,
+        "FIRST_SEGMENT_BYTES": journal.FIRST_SEGMENT_BYTES,
+        "LAST_SEGMENT_BYTES": journal.LAST_SEGMENT_BYTES,
+        "OPEN_OFFSET": journal.OPEN_OFFSET,
+        "OPEN_CAPACITY": journal.OPEN_CAPACITY,
+        "DROPPED_OFFSET": journal.DROPPED_OFFSET,
+        "OPEN_DEPTH_OFFSET": journal.OPEN_DEPTH_OFFSET,
+        **_members("KIND", journal.Kind),
+        **_members("ACCESS", journal.AccessFlag),
+        **_members("SCOPE", OpScope),
+        **_members("THREAD", ThreadKind),
+    }
+    texts = {
+        "MAGIC": journal.MAGIC.decode(),
+        "PROCESS_FILE": journal.PROCESS_FILE,
+        "STRINGS_FILE": journal.STRINGS_FILE,
+        "SEGMENT_SUFFIX": journal.SEGMENT_SUFFIX,
+    }
+    return "\n".join(
+        (
+            "// Made by build.py from journal.py.",
+            "#pragma once",
+            "#include <cstddef>",
+            "#include <cstdint>",
+            "namespace lanescope::layout {",
+            *(f"constexpr uint32_t {name} = {value};" for name, value in numbers.items()),
+            *(f'constexpr char {name}[] = "{value}";' for name, value in texts.items()),
+            _structure("Record", journal.FIELDS),
+            _structure("AccessRecord", journal.ACCESS_FIELDS),
+            "}",
+            "",
+        )
+    )
+
+
+_TYPES = {
+    "u1": "uint8_t", "<u2": "uint16_t", "<u4": "uint32_t", "<u8": "uint64_t", "<i4": "int32_t",
+    "<i8": "int64_t",
+}  # fmt: skip
+
+
+def _structure(name: str, fields: tuple[tuple[str, str], ...]) -> str:
+    members = "".join(f"  {_TYPES[kind]} {field};\n" for field, kind in fields)
+    return (
+        f"struct {name} {{\n{members}}};\n"
+        f'static_assert(sizeof({name}) == RECORD_BYTES, "the compiler pads a record");'
+    )
+
+
+def _members(prefix: str, kind: Any) -> dict[str, int]:
+    return {f"{prefix}_{member.name.upper()}": member.value for member in kind}
+
+
+def _key(torch: Torch, compiler: Path | None) -> str:
+    """Name of a build: changes with everything that the library depends on."""
+    digest = hashlib.sha256(layout_header().encode())
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    identity = (
+        torch.version, torch.new_abi, torch.distributed, FLAGS, LIBRARIES, platform.machine(),
+        platform.libc_ver(), _version_of(compiler),
+    )  # fmt: skip
+    digest.update(repr(identity).encode())
+    return f"torch-{torch.version.split()[0]}-{digest.hexdigest()[:16]}"
+
+
+def _version_of(compiler: Path | None) -> str:
+    if compiler is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [compiler, "--version"], capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL, env=_environment(),
+        )  # fmt: skip
+    except OSError:
+        return ""
+    return f"{compiler} {done.stdout.partition(os.linesep)[0]}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: bool) -> None:
+    """Build, unless that failed a moment ago. With the lock held."""
+    note = folder / f"{key}.failed"
+    if not again:
+        with contextlib.suppress(OSError):
+            if time.time() - note.stat().st_mtime < RETRY_S:
+                raise BuildError(note.read_text())
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{key}-") as temporary:
+        made = Path(temporary)
+        try:
+            _compile(torch, compiler, made)
+        except BuildError as error:
+            note.write_text(str(error))
+            raise
+        (folder / key).mkdir(exist_ok=True)
+        (made / LIBRARY).replace(folder / key / LIBRARY)
+    note.unlink(missing_ok=True)
+
+
+def _compile(torch: Torch, compiler: Path, into: Path) -> None:
+    (into / "layout.h").write_text(layout_header())
+    include = torch.folder / "include"
+    flags = (
+        *FLAGS,
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}",
+        f"-DLANESCOPE_DISTRIBUTED={int(torch.distributed)}",
+        f"-I{into}",
+        f"-I{SOURCES}",
+        f"-isystem{include}",
+        f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
+    )
+    commands = []
+    for unit, parts in UNITS.items():
+        whole = into / f"{unit}.cpp"
+        whole.write_text("".join(f'#include "{part}.cpp"\n' for part in parts))
+        commands.append((str(compiler), *flags, "-c", str(whole), "-o", str(into / f"{unit}.o")))
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for done in pool.map(lambda command: _run(command, into), commands):
+            _check(done, compiler)
+    objects = [str(into / f"{unit}.o") for unit in UNITS]
+    # torch is in the process when the library is loaded, so it needs no path to it.
+    link = (
+        str(compiler), "-shared", "-pthread", *objects, f"-L{torch.folder / 'lib'}", *LIBRARIES,
+        "-ldl", "-o", str(into / LIBRARY),
+    )  # fmt: skip
+    _check(_run(link, into), compiler)
+
+
+def _run(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL, env=_environment(),
+        )  # fmt: skip
+    except OSError as error:
+        raise BuildError(f"{command[0]} cannot be run ({error.strerror})") from error
+
+
+def _environment() -> dict[str, str]:
+    """A compiler's own helpers need not be recorded, and its messages are read here."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LANESCOPE_")}
+    return {**environment, "LC_ALL": "C"}
+
+
+def _check(done: subprocess.CompletedProcess[str], compiler: Path) -> None:
+    if done.returncode == 0:
+        return
+    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    detail = (lines or done.stderr.splitlines() or ["no message"])[0]
+    raise BuildError(f"{compiler} failed with status {done.returncode}: {detail}")

@@ -1,0 +1,275 @@
+"""The engine in C++: an observer of every operator of every thread, behind a plain C interface.
+
+It sees what torch itself announces: operators with what they are made of, autograd nodes, user
+scopes, the work that backends do for collectives; on threads that Python knows and on those it does
+not. Both it and Python write into the same journals: `NativeStore` hands Python's events on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..filters import NOT_COMPUTING
+from ..journal import NO_SEQUENCE, RECORD, ThreadJournal
+from ..kinds import ThreadKind
+from ..options import Options
+from ..recorder import Recorder
+from ..sources.stacks import Stacks
+from ..store import Store, ThreadState
+from . import build
+
+NAME = "native"
+
+_POSITIONS = {"phase": 0, "phase_kind": 1, "module": 2, "busy": 3}
+_ORDINAL, _SERIAL = 4, 5
+_SHARED_FIELDS = 6
+"""Positions in `Shared` of thread.h, 32 bits each."""
+
+_REASONS = (
+    "filtered", "shorter_than_minimum", "traced_without_data", "tensors_without_storage",
+    "recorder_errors", "dropped",
+)  # fmt: skip
+"""What the observer counts, in the order of Counters::Reason in process.h."""
+
+
+class EngineError(Exception):
+    """The engine that was asked for is not to be had, in one sentence."""
+
+
+def library_for(options: Options) -> Library | None:
+    """The observer's library; None where the portable engine shall record.
+
+    Raises EngineError where the native engine was asked for by name and cannot be had.
+    """
+    if options.engine != NAME:
+        return None
+    try:
+        path = build.ensure()
+        return Library(path)
+    except (build.BuildError, OSError) as error:
+        if options.engine == NAME:
+            raise EngineError(f"the native engine cannot be used: {error}") from error
+        sys.stderr.write(f"lanescope: recording with the portable engine: {error}\n")
+        return None
+
+
+class Library:
+    """The functions of interface.cpp. Calls keep the interpreter's lock: all are short."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.PyDLL(str(path))
+        c_text, c_any, i32, i64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        u32 = ctypes.c_uint32
+
+        def function(name: str, result: Any, *arguments: Any) -> Any:
+            found = getattr(library, f"lanescope_{name}")
+            found.restype = result
+            found.argtypes = arguments
+            return found
+
+        self.settings = function("settings", None, i32, i32, i32, i64)
+        self.patterns = function("patterns", None, c_text, c_text, c_text)
+        self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
+        self.begin = function("begin", None, c_text)
+        self.end = function("end", None)
+        self.detach = function("detach", None)
+        self.install = function("install", None)
+        self.remove = function("remove", None)
+        self.moment = function("moment", None, i32, i32)
+        self.describe = function("describe", None, c_text)
+        self.opened = function("opened", i32)
+        self.failure = function("failure", i32)
+        self.intern = function("intern", u32, c_text, i64)
+        self.reserve = function("reserve", u32)
+        self.enter = function("enter", c_any, i64, i32, i64)
+        self.entered = function("entered", c_any)
+        self.leave = function("leave", None)
+        self.append = function("append", None, c_text)
+        self.push_open = function("push_open", u32, c_text)
+        self.pop_open = function("pop_open", None, u32)
+        self.count = function("count", None, c_any)
+
+
+class _Journal(ThreadJournal):
+    """A thread's journal as Python sees it: all goes to the observer, on that very thread."""
+
+    __slots__ = ("_levels", "_library")
+
+    def __init__(self, library: Library, ordinal: int) -> None:
+        self._library = library
+        self._levels: list[int] = []
+        self.ordinal = ordinal
+
+    def append(self, *fields: int) -> None:
+        """Store one record, fields in the order of `RECORD`."""
+        self._library.append(RECORD.pack(*fields))
+
+    def push_open(
+        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int
+    ) -> None:
+        """Note that an event began; among open operators its level is known to the observer."""
+        record = RECORD.pack(
+            kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, 0, phase, 0, 0
+        )
+        self._levels.append(self._library.push_open(record))
+
+    def pop_open(self, level: int) -> None:
+        """Note that the last event that Python opened ended."""
+        if self._levels:
+            self._library.pop_open(self._levels.pop())
+
+
+class _State(ThreadState):
+    """A thread's state. What operators are marked with is written where the observer reads it."""
+
+    __slots__ = ("_shared", "serial")
+    _shared: memoryview[int]
+    serial: int
+
+    def __init__(self, library: Library, address: int) -> None:
+        memory = (ctypes.c_uint32 * _SHARED_FIELDS).from_address(address)
+        object.__setattr__(self, "_shared", memoryview(memory).cast("B").cast("I"))
+        self.serial = self._shared[_SERIAL]
+        super().__init__(_Journal(library, self._shared[_ORDINAL]))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        position = _POSITIONS.get(name)
+        if position is not None:
+            self._shared[position] = value
+
+
+class NativeStore(Store):
+    """Hands Python's events to the observer, which keeps the journals."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._ids: dict[str, int] = {"": 0}
+        self._states: dict[int, _State] = {}  # by address
+
+    def begin(self, folder: Path) -> None:
+        """Write into `folder` from now on."""
+        self._place = folder
+        self._states = {}
+        self._library.begin(os.fsencode(folder))
+
+    @property
+    def folder(self) -> Path | None:
+        """The process's folder, once something is in it."""
+        return self._place if self._library.opened() else None
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why events are being lost, if they are."""
+        error = self._library.failure()
+        return OSError(error, os.strerror(error)) if error else None
+
+    def intern(self, text: str) -> int:
+        """Id of a text in this process's table."""
+        found = self._ids.get(text)
+        if found is None:
+            data = text.encode("utf-8", "replace")
+            found = self._library.intern(data, len(data))
+            if found:
+                self._ids[text] = found
+        return found
+
+    def moment(self, step: int, active: bool) -> None:
+        """The training step of the moment, and whether it is recorded."""
+        self._library.moment(step, active)
+
+    def describe(self, process: dict[str, Any]) -> None:
+        """What process.json shall say, now or once there is a folder."""
+        self._library.describe(json.dumps(process, indent=1).encode())
+
+    def reserve_thread(self) -> int:
+        """An ordinal for a thread that is about to start."""
+        return int(self._library.reserve())
+
+    def known_thread(self, native_id: int) -> ThreadState | None:
+        """The calling thread's state, if it or an operator on it entered before."""
+        address = self._library.entered()
+        return self._state(address) if address else None
+
+    def enter(
+        self, ordinal: int | None, native_id: int, kind: ThreadKind, name: str, started: int
+    ) -> ThreadState:
+        """Begin the calling thread's journal, unless an operator did so before."""
+        address = self._library.enter(-1 if ordinal is None else ordinal, kind, started)
+        if not address:
+            raise RuntimeError("the recording is over")
+        return self._state(address)
+
+    def leave(self, state: ThreadState) -> None:
+        """The calling thread ends."""
+        self._library.leave()
+
+    def close(self) -> None:
+        """No event comes any more. Each thread's journal ends where it stands."""
+        self._library.leave()
+        self._library.end()
+
+    def close_texts(self) -> None:
+        """No text comes any more."""
+        self._library.detach()
+
+    def coverage(self) -> Counter[str]:
+        """What the observer lost or left out: reason -> count."""
+        return self._count()
+
+    def _count(self) -> Counter[str]:
+        counts = (ctypes.c_uint64 * len(_REASONS))()
+        self._library.count(ctypes.byref(counts))
+        return Counter(dict(zip(_REASONS, counts, strict=True)))
+
+    def _state(self, address: int) -> _State:
+        # An address is used again once its thread has ended; the serial tells.
+        found = self._states.get(address)
+        serial = (ctypes.c_uint32 * _SHARED_FIELDS).from_address(address)[_SERIAL]
+        if found is None or found.serial != serial:
+            found = self._states[address] = _State(self._library, address)
+        return found
+
+
+class NativeEngine:
+    """Installs the observer with the recording's settings."""
+
+    def __init__(self, recorder: Recorder, library: Library, stacks: Stacks) -> None:
+        self._recorder = recorder
+        self._library = library
+        options = recorder.options
+        library.patterns(_lines(options.include), _lines(options.exclude), _lines(NOT_COMPUTING))
+        library.settings(
+            options.level != "timing", options.op_stacks, options.collective_stacks,
+            options.min_duration_ns,
+        )  # fmt: skip
+        inside, packages, standard = stacks.folders
+        library.stacks(options.stack_depth, _lines(inside), _lines(packages), os.fsencode(standard))
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Around what a thread does: the observer is there already."""
+        yield
+
+    def start(self) -> None:
+        """Observe every thread from here on."""
+        self._library.install()
+
+    def stop(self) -> None:
+        """Observe no more."""
+        self._library.remove()
+
+    def flush_node(self) -> None:
+        """The observer sees where nodes end."""
+
+
+def _lines(texts: tuple[str, ...]) -> bytes:
+    return os.fsencode("\n".join(texts))

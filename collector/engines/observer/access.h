@@ -1,0 +1,128 @@
+// Which bytes an operator reads and writes, and which storages are born in it.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "signature.h"
+#include "thread.h"
+
+namespace lanescope {
+
+enum class Range { known, empty, unknown };
+
+// The range that a tensor covers, as an access with `flags`. Unknown: the tensor has no storage, or
+// one without memory, or a shape of its own making.
+inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& access) {
+  if (!tensor.has_storage() || tensor.has_symbolic_sizes_strides()) {
+    return Range::unknown;
+  }
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+  const c10::IntArrayRef sizes = tensor.sizes_default();
+  const c10::IntArrayRef strides = tensor.strides_default();
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) {
+      return Range::empty;
+    }
+    last += (sizes[i] - 1) * strides[i];
+  }
+  c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  const void* base = storage != nullptr ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
+  if (base == nullptr) {
+    return Range::unknown;
+  }
+  access.storage = reinterpret_cast<uint64_t>(base);
+  access.offset = tensor.storage_offset_default() * item;
+  access.bytes = (last + 1) * item;
+  const auto& version = tensor.version_counter();
+  access.version = version.enabled() ? version.current_version() : 0;
+  access.flags = flags;
+  return Range::known;
+}
+
+inline void note_access(Thread& thread, const c10::TensorImpl& tensor, uint32_t flags) {
+  if (tensor.is_wrapped_number()) {
+    return;  // a number of Python's, which no other operator ever sees
+  }
+  Access access;
+  const Range range = range_of(tensor, flags, access);
+  if (range == Range::known) {
+    thread.accesses.push_back(access);
+  } else if (range == Range::unknown) {
+    thread.counters.add(Counters::UNTRACKED);
+  }
+}
+
+// A result: born here unless an input, or an operator inside, had its storage already. `births`:
+// those of the thread before the operator began.
+inline void note_result(Thread& thread, const c10::TensorImpl& tensor, size_t own,
+                        uint64_t births) {
+  Access access;
+  if (range_of(tensor, layout::ACCESS_WRITE, access) != Range::known) {
+    return;
+  }
+  const auto begin = thread.accesses.begin() + static_cast<std::ptrdiff_t>(own);
+  for (auto known = begin; known != thread.accesses.end(); ++known) {
+    if (known->storage == access.storage) {
+      return;
+    }
+  }
+  const uint64_t since = std::max(births, thread.born - std::min<uint64_t>(thread.born,
+                                                                           Thread::BIRTHS));
+  bool born_inside = false;
+  for (uint64_t i = since; i < thread.born; ++i) {
+    born_inside = born_inside || thread.births[i % Thread::BIRTHS] == access.storage;
+  }
+  if (!born_inside) {
+    thread.births[thread.born++ % Thread::BIRTHS] = access.storage;
+    access.flags |= layout::ACCESS_BIRTH;
+  }
+  thread.accesses.push_back(access);
+}
+
+// Of an operator that is left out, only what was born in it is told.
+inline void keep_births(Thread& thread, size_t own) {
+  auto& all = thread.accesses;
+  const auto begin = all.begin() + static_cast<std::ptrdiff_t>(own);
+  all.erase(std::remove_if(begin, all.end(),
+                           [](const Access& a) { return (a.flags & layout::ACCESS_BIRTH) == 0; }),
+            all.end());
+}
+
+// Store the accesses from `own` on, two a record.
+inline void write_accesses(Thread& thread, size_t own) {
+  const auto& all = thread.accesses;
+  for (size_t i = own; i < all.size(); i += 2) {
+    Record* slot = thread.journal.next();
+    if (slot == nullptr) {
+      thread.note_lost();
+      continue;
+    }
+    AccessRecord record{};
+    const bool two = i + 1 < all.size();
+    const Access& first = all[i];
+    record.count = two ? 2 : 1;
+    record.flags = static_cast<uint16_t>(first.flags);
+    record.version0 = first.version;
+    record.storage0 = first.storage;
+    record.offset0 = first.offset;
+    record.bytes0 = first.bytes;
+    if (two) {
+      const Access& second = all[i + 1];
+      record.flags |= static_cast<uint16_t>(second.flags << 8);
+      record.version1 = second.version;
+      record.storage1 = second.storage;
+      record.offset1 = second.offset;
+      record.bytes1 = second.bytes;
+    }
+    std::memcpy(reinterpret_cast<char*>(slot) + 1, reinterpret_cast<const char*>(&record) + 1,
+                sizeof record - 1);
+    thread.journal.publish(layout::KIND_ACCESS);
+  }
+}
+
+}  // namespace lanescope

@@ -1,0 +1,65 @@
+// Collectives: what is called, on which group, and when it was complete.
+//
+// Every collective passes through c10d::* or _c10d_functional::*, whether Python called
+// torch.distributed or DDP's reducer issued it from C++. The observer counts the outermost one.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "texts.h"
+
+namespace lanescope {
+
+class Thread;
+struct Argument;
+
+// Where an operator's arguments are; -1: it has none of the kind.
+struct CollectivePlan {
+  Text name;
+  bool barrier;
+  int group;
+  int tensors;
+  int peer;
+  int asynchronous;
+};
+
+// A collective that is being called. As debug information of its thread it travels to the worker
+// threads of the backend that carry it out, and so ties their completion to the call.
+struct Call : c10::DebugInfoBase {
+  Text name = 0;
+  Text group = 0;
+  Text group_text = 0;  // "group TAB size TAB peer"
+  Text signature = 0;
+  Text stack = 0;
+  int64_t sequence = 0;
+  int64_t bytes = 0;
+  bool asynchronous = true;
+  bool on_cpu = false;
+};
+
+// Null for an operator that is no collective.
+std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema& schema);
+
+// Schemas of collectives do not say which tensors they write; their names do.
+void mark_accesses(std::vector<Argument>& arguments, const c10::FunctionSchema& schema);
+
+// The call begins on this thread: it becomes `thread.call`.
+void begin_call(Thread& thread, const CollectivePlan& plan,
+                c10::ArrayRef<const c10::IValue> inputs);
+
+// It returned; its operation may be under way.
+void end_call(Thread& thread, int64_t start, int64_t end, int32_t step, Text module, Text phase);
+
+// The call that the calling thread works for, on a backend's own thread.
+std::shared_ptr<Call> call_worked_for();
+
+// The operation of a call is complete.
+void complete(Thread& thread, const Call& call, int64_t end);
+
+}  // namespace lanescope

@@ -1,0 +1,171 @@
+// What Python calls, through ctypes.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "observer.h"
+#include "process.h"
+#include "stacks.h"
+#include "texts.h"
+#include "thread.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace lanescope;
+
+namespace {
+
+std::vector<std::string> lines(const char* text) {
+  std::vector<std::string> found;
+  std::string rest = text;
+  while (!rest.empty()) {
+    const size_t end = rest.find('\n');
+    found.push_back(rest.substr(0, end));
+    rest = end == std::string::npos ? "" : rest.substr(end + 1);
+  }
+  return found;
+}
+
+template <typename Body>
+auto guarded(Body body) noexcept -> decltype(body()) {
+  try {
+    return body();
+  } catch (...) {  // of memory that ran out, for one
+    return decltype(body())();
+  }
+}
+
+}  // namespace
+
+// The settings of the recording that `lanescope_begin` begins.
+EXPORT void lanescope_settings(int32_t access, int32_t op_stacks, int32_t collective_stacks,
+                               int64_t minimum_ns) {
+  Settings& settings = process().settings;
+  settings.access = access != 0;
+  settings.op_stacks = op_stacks != 0;
+  settings.collective_stacks = collective_stacks != 0;
+  settings.minimum_ns = minimum_ns;
+}
+
+// Patterns of op names, a line each.
+EXPORT void lanescope_patterns(const char* include, const char* exclude, const char* deny) {
+  guarded([&] {
+    Settings& settings = process().settings;
+    settings.include = lines(include);
+    settings.exclude = lines(exclude);
+    settings.deny = lines(deny);
+    forget_operators();
+  });
+}
+
+// Folders, a line each, whose frames are left out of stacks, or kept within `standard`.
+EXPORT void lanescope_stacks(int64_t depth, const char* inside, const char* packages,
+                             const char* standard) {
+  guarded([&] {
+    set_stack_settings({static_cast<size_t>(depth), lines(inside), lines(packages), standard});
+  });
+}
+
+EXPORT void lanescope_begin(const char* folder) {
+  guarded([&] { process().begin(folder); });
+}
+
+EXPORT void lanescope_end() {
+  guarded([] { process().end(); });
+}
+
+EXPORT void lanescope_detach() {
+  guarded([] { texts().detach(); });
+}
+
+EXPORT void lanescope_install() {
+  guarded([] { install(); });
+}
+
+EXPORT void lanescope_remove() {
+  guarded([] { remove(); });
+}
+
+EXPORT void lanescope_moment(int32_t step, int32_t active) {
+  process().step = step;
+  process().active = active != 0;
+}
+
+EXPORT void lanescope_describe(const char* json) {
+  guarded([&] { process().describe(json); });
+}
+
+// Whether the folder has been made.
+EXPORT int32_t lanescope_opened() {
+  std::lock_guard<std::mutex> hold(process().mutex);
+  return process().opened ? 1 : 0;
+}
+
+// The errno by which events are being lost, or 0.
+EXPORT int32_t lanescope_failure() {
+  std::lock_guard<std::mutex> hold(process().mutex);
+  return process().failure != 0 ? process().failure : texts().failure();
+}
+
+EXPORT uint32_t lanescope_intern(const char* text, int64_t bytes) {
+  return guarded([&] { return texts().intern({text, static_cast<size_t>(bytes)}); });
+}
+
+EXPORT uint32_t lanescope_reserve() {
+  std::lock_guard<std::mutex> hold(process().mutex);
+  return process().next_ordinal++;
+}
+
+EXPORT Shared* lanescope_enter(int64_t ordinal, int32_t kind, int64_t created) {
+  return guarded([&]() -> Shared* {
+    Thread* thread = enter_thread(ordinal, static_cast<uint32_t>(kind), created);
+    return thread != nullptr ? &thread->shared : nullptr;
+  });
+}
+
+EXPORT Shared* lanescope_entered() {
+  return guarded([]() -> Shared* {
+    Thread* thread = entered_thread();
+    return thread != nullptr ? &thread->shared : nullptr;
+  });
+}
+
+EXPORT void lanescope_leave() {
+  guarded([] { leave_thread(); });
+}
+
+// Store a record of the calling thread, which has entered.
+EXPORT void lanescope_append(const Record* record) {
+  guarded([&] {
+    if (Thread* thread = entered_thread()) {
+      thread->append(*record);
+    }
+  });
+}
+
+// Note that an event of the calling thread began; returns its level on the stack of open events.
+EXPORT uint32_t lanescope_push_open(const Record* record) {
+  return guarded([&]() -> uint32_t {
+    Thread* thread = entered_thread();
+    return thread != nullptr ? thread->push_open(*record) : 0;
+  });
+}
+
+// It ended.
+EXPORT void lanescope_pop_open(uint32_t level) {
+  guarded([&] {
+    if (Thread* thread = entered_thread()) {
+      thread->pop_open(level);
+    }
+  });
+}
+
+// What was lost or left out, in the order of Counters::Reason.
+EXPORT void lanescope_count(uint64_t* into) {
+  guarded([&] {
+    uint64_t counts[Counters::REASONS] = {};
+    process().count(counts);
+    std::copy(std::begin(counts), std::end(counts), into);
+  });
+}

@@ -1,0 +1,161 @@
+#include "journal.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace lanescope {
+
+namespace {
+
+struct Header {
+  char magic[8];
+  uint32_t record_bytes;
+  uint32_t header_bytes;
+  uint32_t capacity;
+  uint32_t ordinal;
+  uint32_t segment;
+  uint32_t kind;
+  int64_t pid;
+  int64_t native_id;
+  int64_t created;
+  uint64_t dropped;
+  uint32_t open_depth;
+};
+static_assert(offsetof(Header, dropped) == layout::DROPPED_OFFSET, "journal.py differs");
+static_assert(offsetof(Header, open_depth) == layout::OPEN_DEPTH_OFFSET, "journal.py differs");
+
+// A new file with its blocks reserved, mapped shared: writing into a hole of a full disk would
+// raise SIGBUS in the program that is observed. Null, and an errno, where that cannot be.
+char* map_segment(const std::string& path, uint64_t bytes, int& failure) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) {
+    failure = errno;
+    return nullptr;
+  }
+  int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    error = memory == MAP_FAILED ? errno : 0;
+  }
+  ::close(file);
+  if (error != 0) {
+    ::unlink(path.c_str());
+    failure = error;
+    return nullptr;
+  }
+  return static_cast<char*>(memory);
+}
+
+}  // namespace
+
+Journal::~Journal() {
+  abandon();
+}
+
+void Journal::begin(const std::string& folder, const Identity& identity) {
+  abandon();
+  folder_ = folder;
+  identity_ = identity;
+  segment_ = 0;
+  bytes_ = 0;
+  dropped_ = 0;
+  failure_ = 0;
+  next_segment();
+}
+
+void Journal::abandon() {
+  if (header_ != nullptr) {
+    ::munmap(header_, bytes_);
+  }
+  header_ = nullptr;
+  cursor_ = end_ = open_ = nullptr;
+}
+
+void Journal::close() {
+  if (header_ == nullptr) {
+    return;
+  }
+  const auto used = reinterpret_cast<char*>(cursor_) - header_;
+  abandon();
+  // The folder may be gone: nothing to give back then.
+  if (::truncate(path().c_str(), used) != 0) {
+    return;
+  }
+}
+
+void Journal::remove_open(uint32_t level, uint32_t height) {
+  const uint32_t kept = std::min<uint32_t>(height, layout::OPEN_CAPACITY);
+  if (header_ != nullptr && level + 1 < kept) {
+    std::memmove(open_ + level, open_ + level + 1, (kept - level - 1) * sizeof(Record));
+  }
+  set_open(height - 1);
+}
+
+void Journal::set_kind(uint32_t kind) {
+  identity_.kind = kind;
+  if (header_ != nullptr) {
+    reinterpret_cast<Header*>(header_)->kind = kind;
+  }
+}
+
+std::string Journal::path() const {
+  char name[64];
+  std::snprintf(name, sizeof name, "/t%05u-%05u%s", identity_.ordinal, segment_,
+                layout::SEGMENT_SUFFIX);
+  return folder_ + name;
+}
+
+void Journal::drop() {
+  ++dropped_;
+  if (header_ != nullptr) {
+    reinterpret_cast<Header*>(header_)->dropped = dropped_;
+  }
+}
+
+bool Journal::next_segment() {
+  const bool first = header_ == nullptr;
+  if (failure_ != 0 || folder_.empty()) {
+    return false;
+  }
+  const uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES
+                               : std::min<uint64_t>(bytes_ * 4, layout::LAST_SEGMENT_BYTES);
+  segment_ += first ? 0 : 1;
+  char* memory = map_segment(path(), bytes, failure_);
+  if (memory == nullptr) {
+    // The full segment stays mapped: its header goes on counting what is lost.
+    segment_ -= first ? 0 : 1;
+    return false;
+  }
+  Header header{};
+  std::memcpy(header.magic, layout::MAGIC, sizeof header.magic);
+  header.record_bytes = layout::RECORD_BYTES;
+  header.header_bytes = layout::HEADER_BYTES;
+  header.capacity = static_cast<uint32_t>((bytes - layout::HEADER_BYTES) / sizeof(Record));
+  header.ordinal = identity_.ordinal;
+  header.segment = segment_;
+  header.kind = identity_.kind;
+  header.pid = identity_.pid;
+  header.native_id = identity_.native_id;
+  header.created = identity_.created;
+  header.dropped = dropped_;
+  std::memcpy(memory, &header, sizeof header);
+  if (!first) {
+    // Open events stay open across segments: the reader looks at the last one only.
+    std::memcpy(memory + layout::OPEN_DEPTH_OFFSET, header_ + layout::OPEN_DEPTH_OFFSET,
+                layout::HEADER_BYTES - layout::OPEN_DEPTH_OFFSET);
+    ::munmap(header_, bytes_);
+  }
+  header_ = memory;
+  bytes_ = bytes;
+  open_ = reinterpret_cast<Record*>(memory + layout::OPEN_OFFSET);
+  cursor_ = reinterpret_cast<Record*>(memory + layout::HEADER_BYTES);
+  end_ = cursor_ + header.capacity;
+  return true;
+}
+
+}  // namespace lanescope

@@ -1,0 +1,112 @@
+// One thread's record files, in the layout of journal.py (which generates layout.h).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "layout.h"
+
+namespace lanescope {
+
+using layout::AccessRecord;
+using layout::Record;
+
+struct Identity {
+  int64_t pid = 0;
+  int64_t native_id = 0;
+  int64_t created = 0;
+  uint32_t ordinal = 0;
+  uint32_t kind = 0;
+};
+
+// Written by its own thread alone, so without locks. A segment that cannot be made is counted in
+// the header of the last one that could; nothing throws.
+class Journal {
+ public:
+  Journal() = default;
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+  ~Journal();
+
+  // Begin in `folder`; open events of before are forgotten.
+  void begin(const std::string& folder, const Identity& identity);
+
+  // Give back the blocks behind the last record.
+  void close();
+
+  // In a forked child: the files are the parent's, leave them as they are.
+  void abandon();
+
+  // Where the next record goes, zeroed; `publish` makes it count. Null: it is lost, and counted.
+  Record* next() {
+    if (__builtin_expect(cursor_ != end_, 1)) {
+      return cursor_;
+    }
+    if (next_segment()) {
+      return cursor_;
+    }
+    drop();
+    return nullptr;
+  }
+
+  // The kind goes last: until then a reader skips the record.
+  void publish(uint8_t kind) {
+    __atomic_store_n(&cursor_->kind, kind, __ATOMIC_RELEASE);
+    ++cursor_;
+  }
+
+  void append(const Record& record) {
+    if (Record* slot = next()) {
+      std::memcpy(reinterpret_cast<char*>(slot) + 1, reinterpret_cast<const char*>(&record) + 1,
+                  sizeof(Record) - 1);
+      publish(record.kind);
+    }
+  }
+
+  // The stack of events that began and have not ended. Its height is the caller's.
+  Record* open_entry(uint32_t level) {
+    return level < layout::OPEN_CAPACITY && header_ != nullptr ? open_ + level : nullptr;
+  }
+
+  void set_open(uint32_t height) {
+    if (header_ != nullptr) {
+      const uint32_t kept = height < layout::OPEN_CAPACITY ? height : layout::OPEN_CAPACITY;
+      __atomic_store_n(reinterpret_cast<uint32_t*>(header_ + layout::OPEN_DEPTH_OFFSET), kept,
+                       __ATOMIC_RELEASE);
+    }
+  }
+
+  // Take out an entry that is not the last one.
+  void remove_open(uint32_t level, uint32_t height);
+
+  void set_kind(uint32_t kind);
+
+  uint64_t dropped() const {
+    return dropped_;
+  }
+  int failure() const {
+    return failure_;
+  }
+  const Identity& identity() const {
+    return identity_;
+  }
+
+ private:
+  bool next_segment();
+  std::string path() const;
+  void drop();
+
+  Record* cursor_ = nullptr;
+  Record* end_ = nullptr;
+  Record* open_ = nullptr;
+  char* header_ = nullptr;  // null: no segment is mapped
+  uint64_t bytes_ = 0;
+  uint64_t dropped_ = 0;
+  uint32_t segment_ = 0;
+  int failure_ = 0;
+  Identity identity_;
+  std::string folder_;
+};
+
+}  // namespace lanescope

@@ -1,0 +1,113 @@
+#include "operators.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <fnmatch.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "collectives.h"
+#include "process.h"
+#include "signature.h"
+
+namespace lanescope {
+
+namespace {
+
+// Guarded by the process's mutex, which is held over a fork.
+using Registry = std::unordered_map<std::string, const Operator*>;
+
+Registry& registry() {
+  static Registry& instance = *new Registry;
+  return instance;
+}
+
+constexpr char ENGINE_SCOPE[] = "autograd::engine::evaluate_function";
+
+bool matches(const std::vector<std::string>& patterns, const std::string& name) {
+  for (const std::string& pattern : patterns) {
+    // Backslashes mean nothing, as in Python's fnmatch.
+    if (::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void read_schema(Operator& op, const c10::FunctionSchema& schema) {
+  op.has_schema = true;
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = arguments[i];
+    if (holds_tensors(argument.type())) {
+      const c10::AliasInfo* alias = argument.alias_info();
+      const bool writes = alias != nullptr && alias->isWrite();
+      // An alias that is not written is what a view hands on: its elements are not touched.
+      op.arguments.push_back({static_cast<uint16_t>(i), !argument.kwarg_only(),
+                              alias == nullptr, writes});
+    } else if (argument.name() == "device") {
+      op.device = static_cast<int>(i);
+    }
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    if (result.alias_info() == nullptr && holds_tensors(result.type())) {
+      op.makes_storage = true;
+    }
+  }
+  op.collective = plan_collective(schema);
+  if (op.collective) {
+    mark_accesses(op.arguments, schema);
+  }
+  const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
+  op.composite =
+      handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  op.births = op.makes_storage && !op.composite && process().settings.access;
+}
+
+}  // namespace
+
+// As filters.py decides: exclusion wins, then inclusion, then the deny list.
+bool wanted(const std::string& name) {
+  const Settings& settings = process().settings;
+  if (matches(settings.exclude, name)) {
+    return false;
+  }
+  return matches(settings.include, name) || !matches(settings.deny, name);
+}
+
+const Operator* learn(const at::RecordFunction& function) {
+  Registry& all = registry();
+  const std::string name = function.name();
+  const std::string overload = function.overload_name();
+  const std::string key = name + '\n' + overload;
+  {
+    std::lock_guard<std::mutex> hold(process().mutex);
+    const auto found = all.find(key);
+    if (found != all.end()) {
+      return found->second;
+    }
+  }
+  // Kept for ever: frames and caches of any thread may point to it.
+  auto op = std::make_unique<Operator>();
+  op->name = name;
+  op->overload = overload;
+  op->text = texts().intern(name);
+  op->wanted = wanted(name);
+  op->hidden = name.compare(0, sizeof ENGINE_SCOPE - 1, ENGINE_SCOPE) == 0;
+  if (const auto schema = function.operator_schema()) {
+    read_schema(*op, *schema);
+  }
+  std::lock_guard<std::mutex> hold(process().mutex);
+  const auto [entry, added] = all.emplace(key, op.get());
+  if (added) {
+    op.release();
+  }
+  return entry->second;
+}
+
+void forget_operators() {
+  std::lock_guard<std::mutex> hold(process().mutex);
+  registry().clear();
+}
+
+}  // namespace lanescope

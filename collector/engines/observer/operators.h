@@ -1,0 +1,78 @@
+// What is known of an operator after its first call: name, filter, where its tensors are.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "texts.h"
+#include "thread.h"
+
+namespace lanescope {
+
+struct CollectivePlan;
+
+// A tensor or a list of tensors among the inputs.
+struct Argument {
+  uint16_t position;
+  bool named;   // by position, so that it counts as an input; else it is out= or the like
+  bool reads;   // its elements, that is: a view reads none
+  bool writes;
+};
+
+struct Operator {
+  std::string name, overload;
+  Text text = 0;
+  bool wanted = true;
+  bool has_schema = false;
+  bool hidden = false;     // torch's own bookkeeping around what is recorded anyway
+  bool composite = false;  // made of other operators, which are seen themselves
+  bool makes_storage = false;  // a result that aliases no input
+  int device = -1;  // position of the argument that names a device
+  std::vector<Argument> arguments;
+  std::shared_ptr<const CollectivePlan> collective;
+
+  // Whether it says something even if its name is filtered: storages are born in it.
+  bool births = false;
+};
+
+// Slow: takes the lock, copies the schema at the first call in a recording.
+const Operator* learn(const at::RecordFunction& function);
+
+// Where the pointer did not tell: an operator's first call on this thread, or a function whose name
+// is a text made for each call.
+inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& function,
+                                    const char* overload) {
+  if (*overload != '\0') {
+    return learn(function);
+  }
+  auto& slot = thread.names.find(function.name());
+  if (slot.op == nullptr) {
+    slot.op = learn(function);
+  }
+  return slot.op;
+}
+
+inline const Operator* find_operator(Thread& thread, const at::RecordFunction& function) {
+  const char* name = function.name();
+  const char* overload = function.overload_name();
+  // Names are aligned strings: the lowest bits say nothing.
+  const auto key = reinterpret_cast<uintptr_t>(name);
+  auto& slot = thread.operators.slots[((key >> 3) * 0x9E3779B97F4A7C15u >> 40) %
+                                      OperatorCache::SLOTS];
+  if (__builtin_expect(slot.key == name && slot.op->name == name && slot.op->overload == overload,
+                       1)) {
+    return slot.op;
+  }
+  const Operator* op = find_by_name(thread, function, overload);
+  if (op->has_schema) {
+    slot = {name, op};
+  }
+  return op;
+}
+
+}  // namespace lanescope

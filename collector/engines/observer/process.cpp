@@ -1,0 +1,133 @@
+#include "process.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "layout.h"
+#include "texts.h"
+#include "thread.h"
+
+namespace lanescope {
+
+namespace {
+
+void before_fork() {
+  process().mutex.lock();
+  texts().mutex.lock();
+}
+
+void after_fork_in_parent() {
+  texts().mutex.unlock();
+  process().mutex.unlock();
+}
+
+void after_fork_in_child() {
+  Process& here = process();
+  here.run = 0;  // until Python says where this process records
+  here.pid = ::getpid();
+  here.threads.clear();  // they stayed behind
+  texts().mutex.unlock();
+  here.mutex.unlock();
+}
+
+int make_folders(const std::string& path) {
+  for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+    ::mkdir(path.substr(0, end).c_str(), 0777);  // what cannot be made shows at the last one
+  }
+  return ::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+// A reader sees the old file or the new one, never half of it.
+int replace_file(const std::string& folder, const std::string& name, const std::string& text) {
+  const std::string temporary = folder + "/." + name + "." + std::to_string(::getpid());
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) {
+    return errno;
+  }
+  const ssize_t written = ::write(file, text.data(), text.size());
+  int error = written == static_cast<ssize_t>(text.size()) ? 0 : written < 0 ? errno : ENOSPC;
+  ::close(file);
+  if (error == 0 && ::rename(temporary.c_str(), (folder + "/" + name).c_str()) != 0) {
+    error = errno;
+  }
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+  }
+  return error;
+}
+
+}  // namespace
+
+Process& process() {
+  // Never destroyed: threads may still record while the process ends.
+  static Process& instance = *[] {
+    auto* made = new Process;
+    made->pid = ::getpid();
+    ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return made;
+  }();
+  return instance;
+}
+
+void Process::begin(std::string in_folder) {
+  texts().detach();
+  std::lock_guard<std::mutex> hold(mutex);
+  folder = std::move(in_folder);
+  description.clear();
+  opened = false;
+  failure = 0;
+  next_ordinal = layout::MAIN_ORDINAL + 1;
+  for (int reason = 0; reason < Counters::REASONS; ++reason) {
+    gone.counts[reason] = 0;
+    for (Thread* thread : threads) {
+      thread->counters.counts[reason] = 0;
+    }
+  }
+  run = ++runs;
+}
+
+void Process::end() {
+  std::lock_guard<std::mutex> hold(mutex);
+  run = 0;
+}
+
+void Process::describe(std::string text) {
+  std::lock_guard<std::mutex> hold(mutex);
+  description = std::move(text);
+  if (opened) {
+    if (const int error = replace_file(folder, layout::PROCESS_FILE, description)) {
+      failure = error;
+    }
+  }
+}
+
+void Process::open() {
+  if (opened) {
+    return;
+  }
+  opened = true;
+  int error = make_folders(folder);
+  if (error == 0) {
+    error = texts().attach(folder);
+  }
+  if (error == 0) {
+    error = replace_file(folder, layout::PROCESS_FILE, description);
+  }
+  failure = error;
+}
+
+void Process::count(uint64_t (&into)[Counters::REASONS]) {
+  std::lock_guard<std::mutex> hold(mutex);
+  for (int reason = 0; reason < Counters::REASONS; ++reason) {
+    into[reason] = gone.get(reason);
+    for (const Thread* thread : threads) {
+      into[reason] += thread->counters.get(reason);
+    }
+  }
+}
+
+}  // namespace lanescope

@@ -1,0 +1,76 @@
+// What the threads of a process share: the recording's settings, its folder, the step of the moment.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace lanescope {
+
+class Thread;
+
+// Written by one thread at a time, read by others when they sum up.
+struct Counters {
+  enum Reason {
+    FILTERED,       // ops left out by name
+    SHORTER,        // ops below the minimum duration
+    FAKE,           // ops that a compiler traced on tensors without data
+    UNTRACKED,      // tensors whose storage cannot be told
+    ERRORS,         // exceptions in a callback
+    DROPPED,        // records that found no room
+    REASONS,
+  };
+  std::atomic<uint64_t> counts[REASONS]{};
+
+  void add(Reason reason, uint64_t count = 1) {
+    // The owner alone writes: no locked instruction is needed.
+    counts[reason].store(counts[reason].load(std::memory_order_relaxed) + count,
+                         std::memory_order_relaxed);
+  }
+  uint64_t get(int reason) const {
+    return counts[reason].load(std::memory_order_relaxed);
+  }
+};
+
+struct Settings {
+  bool access = false;            // level access: note which storages ops read and write
+  bool op_stacks = false;         // Python stacks of all ops
+  bool collective_stacks = false;  // Python stacks of collectives
+  int64_t minimum_ns = 0;         // ops below are left out
+  std::vector<std::string> include, exclude, deny;  // patterns of op names
+};
+
+struct Process {
+  // Read at every event. Number of the recording; 0: nothing is recorded.
+  std::atomic<uint64_t> run{0};
+  std::atomic<int32_t> step{0};
+  std::atomic<bool> active{false};
+  Settings settings;  // changes between recordings only
+
+  // All below is guarded by the mutex.
+  std::mutex mutex;
+  uint64_t runs = 0;
+  int64_t pid = 0;
+  std::string folder;
+  std::string description;  // what process.json says
+  bool opened = false;
+  int failure = 0;
+  uint32_t next_ordinal = 1;
+  uint32_t next_serial = 1;
+  std::vector<Thread*> threads;
+  Counters gone;  // of threads that ended
+
+  // A recording begins, or goes on in a forked child: nothing is on disk before the first thread.
+  void begin(std::string in_folder);
+  void end();
+  void describe(std::string text);
+  // Make the folder with all that belongs in it, once. With the mutex held.
+  void open();
+  void count(uint64_t (&into)[Counters::REASONS]);
+};
+
+Process& process();
+
+}  // namespace lanescope

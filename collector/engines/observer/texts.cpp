@@ -1,0 +1,82 @@
+#include "texts.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "layout.h"
+
+namespace lanescope {
+
+Texts& texts() {
+  // Never destroyed: threads may still record while the process ends.
+  static Texts& instance = *new Texts;
+  return instance;
+}
+
+Text Texts::intern(std::string_view text) {
+  if (text.empty()) {
+    return 0;
+  }
+  std::lock_guard<std::mutex> hold(mutex);
+  std::string key(text);
+  const auto found = ids_.find(key);
+  if (found != ids_.end()) {
+    return found->second;
+  }
+  if (failure() != 0) {
+    return 0;
+  }
+  if (file_ >= 0) {
+    if (const int error = write(text)) {
+      failure_ = error;
+      return 0;
+    }
+  }
+  const Text id = static_cast<Text>(order_.size() + 1);
+  const auto entry = ids_.emplace(std::move(key), id).first;
+  order_.push_back(&entry->first);  // nodes of an unordered_map do not move
+  return id;
+}
+
+int Texts::attach(const std::string& folder) {
+  std::lock_guard<std::mutex> hold(mutex);
+  const std::string path = folder + "/" + layout::STRINGS_FILE;
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) {
+    failure_ = errno;
+    return failure();
+  }
+  for (const std::string* text : order_) {
+    if (const int error = write(*text)) {
+      failure_ = error;
+      return error;
+    }
+  }
+  return 0;
+}
+
+void Texts::detach() {
+  std::lock_guard<std::mutex> hold(mutex);
+  if (file_ >= 0) {
+    ::close(file_);
+  }
+  file_ = -1;
+  failure_ = 0;
+}
+
+int Texts::write(std::string_view text) {
+  // One write per text: what a reader finds at the end is whole or cut off, never mixed.
+  const uint32_t length = static_cast<uint32_t>(text.size());
+  std::string data(sizeof length + text.size(), '\0');
+  std::memcpy(&data[0], &length, sizeof length);
+  std::memcpy(&data[sizeof length], text.data(), text.size());
+  const ssize_t written = ::write(file_, data.data(), data.size());
+  if (written < 0) {
+    return errno;
+  }
+  return static_cast<size_t>(written) == data.size() ? 0 : ENOSPC;
+}
+
+}  // namespace lanescope

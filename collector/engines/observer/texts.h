@@ -1,0 +1,46 @@
+// Interned texts of the process: one id space for Python and C++, readable after its death.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace lanescope {
+
+using Text = uint32_t;  // 0 is the empty text
+
+class Texts {
+ public:
+  // The text's id; 0 when it could not be stored. Once attached, it is on disk by then.
+  Text intern(std::string_view text);
+
+  // Keep the texts in `folder` from now on, all so far included: ids that threads and Python
+  // remember stay valid in a forked child and in the next recording. Returns an errno, or 0.
+  int attach(const std::string& folder);
+
+  // Forget the folder, keep the ids.
+  void detach();
+
+  int failure() const {
+    return failure_.load(std::memory_order_relaxed);
+  }
+
+  // Held over a fork, so that the child's copy is whole and its lock free.
+  std::mutex mutex;
+
+ private:
+  int write(std::string_view text);
+
+  std::unordered_map<std::string, Text> ids_;
+  std::vector<const std::string*> order_;
+  int file_ = -1;
+  std::atomic<int> failure_{0};
+};
+
+Texts& texts();
+
+}  // namespace lanescope

@@ -1,0 +1,207 @@
+#include "thread.h"
+
+#include <algorithm>
+#include <functional>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+namespace lanescope {
+
+namespace detail {
+thread_local Thread* current = nullptr;
+}
+
+namespace {
+
+thread_local bool ended = false;  // no event of this thread counts any more
+thread_local uint64_t left = 0;   // the recording that this thread has left
+
+void close_journal(Thread& thread) {
+  if (thread.journal.identity().pid == process().pid) {
+    thread.journal.close();
+  } else {
+    thread.journal.abandon();  // a forked child: the files are the parent's
+  }
+}
+
+// Ends with the thread.
+struct AtExit {
+  bool armed = false;
+  ~AtExit() {
+    Thread* thread = detail::current;
+    ended = true;
+    detail::current = nullptr;
+    if (thread == nullptr) {
+      return;
+    }
+    {
+      Process& here = process();
+      std::lock_guard<std::mutex> hold(here.mutex);
+      const auto found = std::find(here.threads.begin(), here.threads.end(), thread);
+      if (found != here.threads.end()) {
+        *found = here.threads.back();
+        here.threads.pop_back();
+        for (int reason = 0; reason < Counters::REASONS; ++reason) {
+          here.gone.add(static_cast<Counters::Reason>(reason), thread->counters.get(reason));
+        }
+      }
+    }
+    close_journal(*thread);
+    delete thread;
+  }
+};
+thread_local AtExit at_exit;
+
+std::string system_name() {
+  char name[64] = "";
+  return ::pthread_getname_np(::pthread_self(), name, sizeof name) == 0 ? name : "";
+}
+
+// The mutex is held.
+Thread* begin_thread(Process& here, int64_t ordinal, uint32_t kind, int64_t created) {
+  here.open();
+  Thread* thread = detail::current;
+  if (thread == nullptr) {
+    at_exit.armed = true;  // constructs it, so that it is destroyed
+    detail::current = thread = new Thread;
+  }
+  if (std::find(here.threads.begin(), here.threads.end(), thread) == here.threads.end()) {
+    here.threads.push_back(thread);
+  }
+  close_journal(*thread);
+  thread->reset();
+  Identity identity;
+  identity.pid = here.pid;
+  identity.native_id = ::syscall(SYS_gettid);
+  identity.created = created;
+  identity.kind = kind;
+  identity.ordinal = ordinal >= 0 ? static_cast<uint32_t>(ordinal) : here.next_ordinal++;
+  thread->shared.ordinal = identity.ordinal;
+  thread->shared.serial = here.next_serial++;
+  thread->journal.begin(here.folder, identity);
+  if (thread->journal.failure() != 0 && here.failure == 0) {
+    here.failure = thread->journal.failure();
+  }
+  thread->run = here.run;
+  return thread;
+}
+
+}  // namespace
+
+namespace detail {
+
+Thread* enter(uint64_t run) {
+  if (ended || left == run) {
+    return nullptr;
+  }
+  Process& here = process();
+  const int64_t created = now();
+  Thread* thread = nullptr;
+  {
+    std::lock_guard<std::mutex> hold(here.mutex);
+    if (here.run != run) {
+      return nullptr;
+    }
+    const bool main = ::syscall(SYS_gettid) == here.pid;
+    thread = begin_thread(here, main ? layout::MAIN_ORDINAL : -1,
+                          main ? layout::THREAD_MAIN : layout::THREAD_NATIVE, created);
+  }
+  Record record{};
+  record.kind = layout::KIND_THREAD;
+  record.name = texts().intern(thread->journal.identity().kind == layout::THREAD_MAIN
+                                   ? "main"
+                                   : system_name());
+  record.start = record.end = created;
+  thread->append(record);
+  return thread;
+}
+
+}  // namespace detail
+
+Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created) {
+  Process& here = process();
+  std::lock_guard<std::mutex> hold(here.mutex);
+  const uint64_t run = here.run;
+  if (run == 0 || ended) {
+    return nullptr;
+  }
+  Thread* thread = detail::current;
+  if (thread != nullptr && thread->run == run) {
+    thread->journal.set_kind(kind);  // an operator came first; Python knows what the thread is
+    return thread;
+  }
+  return begin_thread(here, ordinal, kind, created);
+}
+
+void leave_thread() {
+  Thread* thread = detail::current;
+  if (thread == nullptr) {
+    return;
+  }
+  left = thread->run;
+  thread->run = 0;
+  close_journal(*thread);
+  thread->reset();
+}
+
+NameCache::Slot& NameCache::find(std::string_view name) {
+  Slot& slot = slots[std::hash<std::string_view>{}(name) % SLOTS];
+  if (slot.name != name) {
+    slot.text = texts().intern(name);
+    slot.name = name;
+    slot.wanted = wanted(slot.name);
+    slot.op = nullptr;
+  }
+  return slot;
+}
+
+void Thread::reset() {
+  const uint32_t serial = shared.serial, ordinal = shared.ordinal;
+  shared = Shared{};
+  shared.serial = serial;
+  shared.ordinal = ordinal;
+  frames.clear();
+  frames.reserve(64);
+  accesses.clear();
+  depth = 0;
+  muted = 0;
+  call.reset();
+  strays.clear();
+  stray_count = 0;
+  lost_ = 0;
+  open_ = 0;
+  // Filters may be others now.
+  std::fill(operators.slots.begin(), operators.slots.end(), OperatorCache::Slot{});
+  std::fill(names.slots.begin(), names.slots.end(), NameCache::Slot{});
+}
+
+void Thread::note_lost() {
+  const bool first = lost_ == 0;
+  counters.add(Counters::DROPPED, journal.dropped() - lost_);
+  lost_ = journal.dropped();
+  if (!first) {
+    return;
+  }
+  Process& here = process();
+  std::lock_guard<std::mutex> hold(here.mutex);
+  if (here.failure == 0) {
+    here.failure = journal.failure();
+  }
+}
+
+void Thread::pop_open(uint32_t level) {
+  if (open_ == 0) {
+    return;
+  }
+  if (level + 1 >= open_) {
+    journal.set_open(--open_);
+  } else {  // out of order
+    journal.remove_open(level, open_);
+    --open_;
+  }
+}
+
+}  // namespace lanescope

@@ -1,0 +1,191 @@
+// What the observer keeps per thread, and how a thread comes to have it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "journal.h"
+#include "process.h"
+#include "texts.h"
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace lanescope {
+
+struct Call;      // a collective that is being called
+struct Operator;  // what is known of an operator
+
+// What Python tells its thread's events: written there through a memory view, read here.
+struct Shared {
+  uint32_t phase;       // text of the innermost phase
+  uint32_t phase_kind;  // of PhaseKind
+  uint32_t module;      // text of the innermost module's path
+  uint32_t busy;        // the recorder's own work: nothing is recorded meanwhile
+  uint32_t ordinal;
+  uint32_t serial;  // tells states apart that follow one another at the same address
+};
+
+// One read or write of a range of bytes.
+struct Access {
+  uint64_t storage;  // address of its first byte
+  int64_t offset;    // of the range, bytes
+  int64_t bytes;
+  uint32_t version;
+  uint32_t flags;  // of AccessFlag in journal.py
+};
+
+// An event that has begun.
+struct Frame {
+  const at::RecordFunction* function;  // identifies it: one that runs has its address to itself
+  const Operator* op;
+  int64_t start;
+  int64_t sequence;       // next number at the start, -1 where no node can be made
+  int32_t step;
+  Text name, module, phase, signature, stack;
+  uint32_t accesses;  // where its own begin
+  uint64_t births;    // storages born on this thread before it began
+  uint16_t depth;
+  uint8_t scope;
+  bool silent;  // no record of its own: it is here for what it does to others
+  bool mutes;   // what runs inside is not recorded
+  bool collective;  // it began the call of its thread
+  bool opened;  // is on the stack of open events, at open_level
+  uint32_t open_level;
+};
+
+// Pointer of an operator's name -> the operator. The name is compared, so that an address used
+// again is found out.
+struct OperatorCache {
+  static constexpr size_t SLOTS = 512;
+  struct Slot {
+    const char* key = nullptr;
+    const Operator* op = nullptr;
+  };
+  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
+};
+
+// Hash of shapes, dtypes and device -> text. Among 10^5 signatures two share their 64 bits once in
+// 4 x 10^9 programs.
+struct SignatureCache {
+  static constexpr size_t SLOTS = 1024;
+  struct Slot {
+    uint64_t hash = 0;
+    Text text = 0;
+  };
+  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
+};
+
+// Names that come as text each time: autograd nodes, user scopes, functions without a schema.
+struct NameCache {
+  static constexpr size_t SLOTS = 256;
+  struct Slot {
+    std::string name;
+    Text text = 0;
+    bool wanted = true;
+    const Operator* op = nullptr;  // of a function without a schema
+  };
+  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
+
+  Slot& find(std::string_view name);
+};
+
+class Thread {
+ public:
+  static constexpr uint32_t BIRTHS = 64;
+
+  Shared shared{};
+  uint64_t run = 0;
+  Journal journal;
+  Counters counters;
+
+  std::vector<Frame> frames;
+  uint16_t depth = 0;           // nesting of recorded events
+  uint32_t muted = 0;           // frames that mute what runs inside
+  std::shared_ptr<Call> call;   // of the collective being called
+
+  std::vector<Access> accesses;       // of all frames
+  uint64_t born = 0;                  // storages born on this thread so far,
+  uint64_t births[BIRTHS]{};          // and the last of them
+
+  OperatorCache operators;
+  SignatureCache signatures;
+  NameCache names;
+
+  // Scopes whose end came on another thread: when, for the owner to record. Guarded by the
+  // process's mutex; the count alone is read without it.
+  struct Stray {
+    const at::RecordFunction* function;
+    int64_t end;
+  };
+  std::vector<Stray> strays;
+  std::atomic<uint32_t> stray_count{0};
+
+  // Store a record of this thread.
+  void append(const Record& record) {
+    journal.append(record);
+    if (__builtin_expect(journal.dropped() != lost_, 0)) {
+      note_lost();
+    }
+  }
+  void note_lost();
+
+  // The stack of open events; an event's level is its position when it began.
+  uint32_t push_open(const Record& record) {
+    if (Record* entry = journal.open_entry(open_)) {
+      *entry = record;
+    }
+    journal.set_open(++open_);
+    return open_ - 1;
+  }
+  void pop_open(uint32_t level);
+
+  void reset();
+
+ private:
+  uint64_t lost_ = 0;
+  uint32_t open_ = 0;  // events that have begun and not ended
+};
+
+// The calling thread's state in this recording, made if need be; null: nothing is recorded.
+Thread* this_thread();
+
+// The same, from Python, which knows more of the thread. `ordinal` < 0: the next one.
+Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created);
+
+// The calling thread's events are over.
+void leave_thread();
+
+// Whether events of that name are recorded, by the patterns of the settings.
+bool wanted(const std::string& name);
+
+// A new recording may filter operators otherwise.
+void forget_operators();
+
+namespace detail {
+extern thread_local Thread* current;
+Thread* enter(uint64_t run);
+}  // namespace detail
+
+inline Thread* this_thread() {
+  const uint64_t run = process().run.load(std::memory_order_acquire);
+  Thread* thread = detail::current;
+  if (__builtin_expect(thread != nullptr && thread->run == run, 1)) {
+    return run != 0 ? thread : nullptr;
+  }
+  return run != 0 ? detail::enter(run) : nullptr;
+}
+
+// The state if the thread has one in this recording.
+inline Thread* entered_thread() {
+  const uint64_t run = process().run.load(std::memory_order_acquire);
+  Thread* thread = detail::current;
+  return thread != nullptr && run != 0 && thread->run == run ? thread : nullptr;
+}
+
+}  // namespace lanescope
