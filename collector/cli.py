@@ -48,6 +48,10 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--exclude", multiple=True, metavar="PATTERN", help="Leave out ops of this name."
             ),
             click.option(
+                "--compile-backend", metavar="NAME",
+                help="Compile with this backend, as in aot_eager, which shows single ops.",
+            ),
+            click.option(
                 "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
                 help="What observes the dispatcher.",
             ),
@@ -69,6 +73,7 @@ def options_from(settings: dict[str, Any]) -> Options:
             steps=parse_steps(settings["steps"]) if settings["steps"] else None,
             include=settings["include"],
             exclude=settings["exclude"],
+            compile_backend=settings["compile_backend"],
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

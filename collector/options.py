@@ -29,6 +29,7 @@ class Options:
     steps: tuple[int, int] | None = None  # first, one past the last
     include: tuple[str, ...] = ()  # patterns of op names, as in fnmatch
     exclude: tuple[str, ...] = ()
+    compile_backend: str | None = None  # of torch.compile, in place of the program's
 
     def __post_init__(self) -> None:
         for name, allowed in (("level", LEVELS), ("stacks", STACKS), ("engine", ENGINES)):

@@ -95,7 +95,10 @@ class Modules:
 
     def _name(self, module: torch.nn.Module, *, inside: bool) -> int:
         recorder = self._recorder
-        if inside:  # made after its root was named: its class is all that can be known
+        if inside:
+            if isinstance(module, torch.fx.GraphModule):  # a compiled region of the one around it
+                return recorder.thread().module
+            # Made after its root was named: its class is all that can be known.
             return self._put(module, type(module).__name__)
         prefix = self._prefix(module)
         self._prefixes[module] = prefix

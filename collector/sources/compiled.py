@@ -1,0 +1,35 @@
+"""torch.compile: another backend where the user asks for one, to see single ops."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+# The recorder's module hooks are global, and do see a compiled module's wrapper once more; they
+# expect it. The program did nothing that it would have to be warned of.
+_HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
+
+
+def install(backend: str | None) -> Callable[[], None]:
+    """Compile with `backend` whatever the program asks for; with None, as the program does."""
+    warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
+    original: Callable[..., Any] = torch.compile
+
+    def uninstall() -> None:
+        torch.compile = original  # type: ignore[assignment]
+
+    if backend is None:
+        return uninstall
+
+    @wraps(original)
+    def compile_with_backend(model: Any = None, **settings: Any) -> Any:
+        # These belong to the backend that the program had chosen.
+        settings |= {"backend": backend, "mode": None, "options": None}
+        return original(model, **settings)
+
+    torch.compile = compile_with_backend  # type: ignore[assignment]
+    return uninstall
