@@ -118,6 +118,14 @@ def test_nothing_is_offered_to_machines_and_no_developer_tools(client: FlaskClie
     assert '"hot_reload":null' in config or "hot_reload" not in config
 
 
+def test_a_title_is_text_whatever_it_holds(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "<b>{%scripts%}", ranks=1, threads=1, steps=1, ops=4)
+    page = make_app(open_run(path)).server.test_client().get("/", headers=HOST)
+    found = re.search("<title>(.*?)</title>", page.get_data(as_text=True))
+    assert found is not None
+    assert found[1].endswith("&lt;b&gt;{&#37;scripts%} · LaneScope")
+
+
 def test_two_apps_do_not_share_anything(run: Run, tmp_path: Path) -> None:
     other = open_run(write_run(tmp_path / "two", ranks=1, threads=1, steps=1, ops=4))
     first, second = make_app(run).server.test_client(), make_app(other).server.test_client()

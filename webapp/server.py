@@ -115,11 +115,12 @@ def _index(app: Dash, url: str) -> str:
     modules.remove(HOOKS)
     preloads = "\n".join(f'<link rel="modulepreload" href="{url}/{name}">' for name in modules)
     icon = app.get_asset_url("icon-app.svg")
+    title = html.escape(app.title).replace("{%", "{&#37;")  # not one of Dash's placeholders
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 {{%metas%}}
-<title>{html.escape(app.title)}</title>
+<title>{title}</title>
 <link rel="icon" type="image/svg+xml" href="{icon}">
 {{%css%}}
 <link rel="preload" as="fetch" crossorigin="anonymous" href="/api/run">

@@ -19,9 +19,13 @@ export function tell(id, data) {
   return true;
 }
 
-/** Whether Dash has not rendered yet or has callbacks under way. */
+/** Whether Dash has not rendered yet, has callbacks under way, or loads what a chart or table needs. */
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;
+  const drawn = [[".dash-graph", ".main-svg"], [".grid", ".ag-root"]];
+  for (const [part, inside] of drawn) {
+    if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
+  }
   const state = globalThis.dash_stores?.[0]?.getState?.();
   if (!state) return false;
   const { completed, ...queues } = state.callbacks ?? {};
