@@ -98,7 +98,9 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
         chosen = norms if rank == ALL else norms[norms["rank"] == int(rank)]
         note = ""
         if rank == ALL and len(run.ranks) > 1 and _alike(norms):
-            note = "All ranks have the same norms: their lines lie on one another."
+            note = "All ranks have the same norms: their lines lie on one another. "
+        if _constant(chosen):
+            note += "The norm hardly changes: gradients are clipped to it before the step."
         return charts.total_norms(chosen, theme, log=log), note
     number = run.ranks[0] if rank == ALL else int(rank)
     table = _gradients(run)
@@ -121,6 +123,11 @@ def step_address(run: Run, rank: int, step: int) -> str | None:
     start, end = int(steps.start_ns[where[0]]), int(steps.end_ns[where[0]])
     margin = max((end - start) // 20, 10)
     return f"/timeline?t={max(0, start - margin)}-{min(run.duration_ns, end + margin)}"
+
+
+def _constant(norms: pd.DataFrame) -> bool:
+    low, high = norms["norm"].min(), norms["norm"].max()
+    return len(norms) > 2 and bool(high - low <= 1e-3 * high)
 
 
 def _alike(norms: pd.DataFrame) -> bool:

@@ -77,8 +77,8 @@ def body(run: Run, phase: str) -> list[Any]:
         parts.column("rank", "rank", maxWidth=80),
         parts.column("a", "thread", flex=2),
         parts.column("b", "and thread", flex=2),
-        parts.column("a_ns", "time of first", number=True, text=True, flex=1),
-        parts.column("b_ns", "time of second", number=True, text=True, flex=1),
+        parts.column("a_ns", "first", number=True, text=True, flex=1),
+        parts.column("b_ns", "second", number=True, text=True, flex=1),
         parts.column("overlap_ns", "both", number=True, text=True, flex=1),
         parts.column("rate", "rate", number=True, text=True, flex=1),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -137,16 +138,19 @@ def timeline_link(text: Child, start_ns: int, end_ns: int, duration_ns: int, **q
 
 
 def thread_names(run: Run) -> dict[tuple[int, str], str]:
-    """What to call each thread of a rank; threads of one name are told apart by their number."""
-    by_name: dict[tuple[int, str], int] = {}
-    for thread in run.threads:
-        by_name[thread.rank, thread.name] = by_name.get((thread.rank, thread.name), 0) + 1
-    return {
-        (t.rank, t.thread): t.name
-        if by_name[t.rank, t.name] == 1
-        else f"{t.name} {t.thread.rpartition('-')[2]}"
-        for t in run.threads
-    }
+    """What to call each thread of a rank. Children of the rank's process are told by their pid,
+    threads of one name within a process by their number.
+    """
+    own: dict[int, int] = {}
+    for t in run.threads:
+        own.setdefault(t.rank, t.pid)  # threads are ordered by process, the rank's own first
+    same = Counter((t.rank, t.pid, t.name) for t in run.threads)
+    names = {}
+    for t in run.threads:
+        number = f" {t.thread.rpartition('-')[2]}" if same[t.rank, t.pid, t.name] > 1 else ""
+        process = "" if t.pid == own[t.rank] else f" (pid {t.pid})"
+        names[t.rank, t.thread] = f"{t.name}{number}{process}"
+    return names
 
 
 def matrix(names: Sequence[str], rates: dict[tuple[str, str], float], caption: str) -> Component:
