@@ -18,7 +18,7 @@ from . import clock
 from .engines import native, portable
 from .options import Options
 from .recorder import Recorder
-from .sources import autograd, compiled, data, memory, modules, optimizers, threads
+from .sources import autograd, compiled, data, memory, modules, optimizers, ranks, threads
 from .sources.collectives import Collectives
 from .sources.gradients import Gradients
 from .sources.stacks import Stacks
@@ -63,6 +63,7 @@ class Session:
         recorder.on_step = memory.sample
         self._undo.append(autograd.install(recorder, engine.flush_node))
         self._undo.append(data.install(recorder))
+        self._undo.append(ranks.install(recorder))
         self._undo.append(compiled.install(options.compile_backend))
         self._undo.append(threads.install(recorder, for_collectives, engine.enter))
         engine.start()

@@ -73,7 +73,6 @@ class Collectives:
         self._plans: dict[Any, Plan | None] = {}
         self._sequences: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._rank_known = False
 
     def begin(self, operator: Any, args: Sequence[Any]) -> Call | None:
         """What is being called; None for an operator that is no collective."""
@@ -84,8 +83,6 @@ class Collectives:
         if plan is None:
             return None
         recorder = self._recorder
-        if not self._rank_known:
-            self._learn_rank()
         group, size = _group(args[plan.group])
         tensors = list(_flatten(args[plan.tensors]))
         with self._lock:
@@ -151,12 +148,6 @@ class Collectives:
             work.get_future().add_done_callback(completed)
         except RuntimeError:  # this kind of work has no future: send, recv, some barriers
             recorder.coverage["collectives_without_completion"] += 1
-
-    def _learn_rank(self) -> None:
-        if not dist.is_initialized():
-            return
-        self._rank_known = True
-        self._recorder.describe(rank=dist.get_rank(), world_size=dist.get_world_size(), role="rank")
 
 
 def plan_for(operator: Any) -> Plan | None:

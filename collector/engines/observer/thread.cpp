@@ -106,7 +106,7 @@ Thread* enter(uint64_t run) {
       return nullptr;
     }
     const bool main = ::syscall(SYS_gettid) == here.pid;
-    thread = begin_thread(here, main ? layout::MAIN_ORDINAL : -1,
+    thread = begin_thread(here, main ? int64_t{layout::MAIN_ORDINAL} : -1,
                           main ? layout::THREAD_MAIN : layout::THREAD_NATIVE, created);
   }
   Record record{};
