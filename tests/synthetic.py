@@ -41,7 +41,6 @@ class Builder:
             "complete": True,
             "exit_status": 0,
             "notes": [],
-            "axis": None,
             "axis": {"clock_identity": HOST, "wall_minus_monotonic_ns": 0},
             "processes": [],
             "files": {},

@@ -20,7 +20,7 @@ def install(backend: str | None) -> Callable[[], None]:
     original: Callable[..., Any] = torch.compile
 
     def uninstall() -> None:
-        torch.compile = original  # type: ignore[assignment]
+        torch.compile = original
 
     if backend is None:
         return uninstall
@@ -31,5 +31,5 @@ def install(backend: str | None) -> Callable[[], None]:
         settings |= {"backend": backend, "mode": None, "options": None}
         return original(model, **settings)
 
-    torch.compile = compile_with_backend  # type: ignore[assignment]
+    torch.compile = compile_with_backend
     return uninstall
