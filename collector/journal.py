@@ -147,6 +147,7 @@ class ThreadJournal:
 
     __slots__ = (
         "_capacity",
+        "_closed",
         "_file_bytes",
         "_folder",
         "_map",
@@ -169,6 +170,7 @@ class ThreadJournal:
         self._segment = 0
         self._offset = 0
         self._capacity = 0
+        self._closed = False
         self._file_bytes = FIRST_SEGMENT_BYTES
         self.pid = pid
         self.ordinal = ordinal
@@ -197,25 +199,31 @@ class ThreadJournal:
         extra: int,
     ) -> None:
         """Store one record. The kind byte goes last: until then a reader skips the record."""
-        offset = self._offset
-        if offset >= self._capacity and not self._next_segment():
+        if self._closed:
+            return
+        if self._offset >= self._capacity and not self._next_segment():
             self.dropped += 1
             return
         offset = self._offset
         buffer = self._map
         assert buffer is not None
-        RECORD.pack_into(
-            buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
-            signature, stack, phase, aux, extra,
-        )  # fmt: skip
-        buffer[offset] = kind
+        try:
+            RECORD.pack_into(
+                buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
+                signature, stack, phase, aux, extra,
+            )  # fmt: skip
+            buffer[offset] = kind
+        except ValueError:
+            if self._closed:  # at this moment, by the thread that ends the recording
+                return
+            raise
         self._offset = offset + RECORD_BYTES
 
     def push_open(
         self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int
     ) -> None:
         """Note that an event began, at nesting `level`, in case it never ends."""
-        if level >= OPEN_CAPACITY or self._map is None:
+        if level >= OPEN_CAPACITY or self._map is None or self._closed:
             return
         offset = OPEN_OFFSET + level * RECORD_BYTES
         RECORD.pack_into(
@@ -226,12 +234,17 @@ class ThreadJournal:
 
     def pop_open(self, level: int) -> None:
         """Note that the event at nesting `level` ended."""
-        if level < OPEN_CAPACITY and self._map is not None:
+        if level < OPEN_CAPACITY and self._map is not None and not self._closed:
             struct.pack_into("<I", self._map, OPEN_DEPTH_OFFSET, level)
 
     def close(self) -> None:
-        """Unmap, and give back the blocks behind the last record."""
+        """Unmap, and give back the blocks behind the last record.
+
+        Another thread may be about to append; it then finds the journal closed. The order matters:
+        what is unmapped can be truncated, a mapping past the file's end would raise SIGBUS.
+        """
         used, path = self._offset, self._path()
+        self._closed = True
         if self._map is None:
             return
         if self.dropped:

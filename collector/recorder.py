@@ -263,7 +263,8 @@ class Recorder:
     def _check_store(self) -> None:
         failure = self.store.failure
         if failure is not None:
-            self.warn(f"cannot write to {self.run} ({failure.strerror}); some events are lost")
+            where = failure.filename or self.run
+            self.warn(f"cannot write to {where} ({failure.strerror}); some events are lost")
 
 
 def _system_thread_name(native_id: int) -> str:

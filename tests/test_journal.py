@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -146,3 +148,37 @@ def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
     assert done.stdout.split(maxsplit=1) == [str(3_000 - kept), "File too large\n"]
     (thread,) = read_process(tmp_path).threads
     assert [len(r) for r in thread.records()] == [kept]
+
+
+def test_what_comes_after_the_close_is_neither_stored_nor_counted_as_lost(tmp_path: Path) -> None:
+    written = new_journal(tmp_path)
+    put(written, 1)
+    written.close()
+    put(written, 2)
+    written.push_open(0, Kind.PHASE, 0, 1, 1, 0, 0)
+    written.pop_open(0)
+    assert (written.dropped, written.failure) == (0, None)
+    assert read_records(tmp_path / journal.segment_file(0, 0))["name"].tolist() == [1]
+
+
+def test_a_thread_that_writes_while_another_closes_is_safe(tmp_path: Path) -> None:
+    for trial in range(10):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        written = new_journal(folder)
+        begun, stop = threading.Event(), threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write_until, written, begun, stop)
+            begun.wait()
+            written.close()
+            stop.set()
+            writing.result()
+        assert written.dropped == 0
+
+
+def write_until(written: ThreadJournal, begun: threading.Event, stop: threading.Event) -> None:
+    while not stop.is_set():
+        put(written, 1)
+        written.push_open(0, Kind.PHASE, 0, 1, 1, 0, 0)
+        written.pop_open(0)
+        begun.set()
