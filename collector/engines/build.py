@@ -36,7 +36,7 @@ COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
     "torch": ("observer", "operators", "signature"),
     "distributed": ("collectives",),
-    "plain": ("interface", "journal", "process", "stacks", "texts", "thread"),
+    "plain": ("clock", "interface", "journal", "process", "stacks", "texts", "thread"),
 }
 """Sources compiled together: reading torch's headers takes nearly all of the time."""
 

@@ -44,10 +44,7 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   return Range::known;
 }
 
-inline void note_access(Thread& thread, const c10::TensorImpl& tensor, uint32_t flags) {
-  if (tensor.is_wrapped_number()) {
-    return;  // a number of Python's, which no other operator ever sees
-  }
+[[gnu::noinline]] inline void note_access(Thread& thread, const c10::TensorImpl& tensor, uint32_t flags) {
   Access access;
   const Range range = range_of(tensor, flags, access);
   if (range == Range::known) {
@@ -59,7 +56,7 @@ inline void note_access(Thread& thread, const c10::TensorImpl& tensor, uint32_t 
 
 // A result: born here unless an input, or an operator inside, had its storage already. `births`:
 // those of the thread before the operator began.
-inline void note_result(Thread& thread, const c10::TensorImpl& tensor, size_t own,
+[[gnu::noinline]] inline void note_result(Thread& thread, const c10::TensorImpl& tensor, size_t own,
                         uint64_t births) {
   Access access;
   if (range_of(tensor, layout::ACCESS_WRITE, access) != Range::known) {
@@ -94,7 +91,7 @@ inline void keep_births(Thread& thread, size_t own) {
 }
 
 // Store the accesses from `own` on, two a record.
-inline void write_accesses(Thread& thread, size_t own) {
+[[gnu::noinline]] inline void write_accesses(Thread& thread, size_t own) {
   const auto& all = thread.accesses;
   for (size_t i = own; i < all.size(); i += 2) {
     Record* slot = thread.journal.next();

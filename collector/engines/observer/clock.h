@@ -1,4 +1,4 @@
-// The recorder's clock: that of time.monotonic_ns().
+// The recorder's clock: that of time.monotonic_ns(), read through the processor's counter.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,42 @@
 
 namespace lanescope {
 
-inline int64_t now() {
+inline int64_t system_now() {
   timespec reading;
   ::clock_gettime(CLOCK_MONOTONIC, &reading);
   return static_cast<int64_t>(reading.tv_sec) * 1'000'000'000 + reading.tv_nsec;
 }
+
+// Two readings are a fifth of what an event costs (23 ns each of 60 saved). So between anchors, a
+// millisecond at most apart, the clock is carried on by the counter at the rate seen lately: some
+// 20 ns from the truth. Where the counter is not what the system itself goes by, each reading asks
+// the system. One per thread; it never goes back.
+class Clock {
+ public:
+  int64_t now() {
+#if defined(__x86_64__)
+    const uint64_t elapsed = __builtin_ia32_rdtsc() - anchor_.ticks;
+    if (__builtin_expect(elapsed < limit_, 1)) {
+      return anchor_.ns + static_cast<int64_t>(elapsed * rate_ >> RATE_BITS);
+    }
+#endif
+    return set_anchor();
+  }
+
+  struct Point {
+    uint64_t ticks = 0;
+    int64_t ns = 0;
+  };
+
+ private:
+  static constexpr int RATE_BITS = 32;  // of the fraction; ticks of a window times it fit 64 bits
+
+  int64_t set_anchor();
+
+  Point anchor_;
+  uint64_t limit_ = 0;  // ticks that the anchor holds; 0: there is none
+  uint64_t rate_ = 0;   // ns per tick
+  Point reference_;     // where the rate is measured from
+};
 
 }  // namespace lanescope

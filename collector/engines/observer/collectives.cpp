@@ -61,11 +61,19 @@ int64_t next_sequence(Text group) {
   static uint64_t of_run = 0;
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
-  if (of_run != here.run) {
-    of_run = here.run;
+  if (of_run != moment.run) {
+    of_run = moment.run;
     counts.clear();
   }
   return counts[group]++;
+}
+
+int64_t bytes_of(const c10::TensorImpl& tensor) {
+  auto bytes = static_cast<int64_t>(tensor.dtype().itemsize());
+  for (const int64_t size : plain_sizes(tensor)) {
+    bytes *= size;
+  }
+  return bytes;
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> group_of(const c10::IValue& value) {
@@ -144,12 +152,19 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
     call->asynchronous = inputs[plan.asynchronous].toBool();
   }
   Signature signature;
-  signature.add(inputs[plan.tensors]);
-  call->signature = signature.text(thread);
-  call->bytes = plan.barrier ? 0 : signature.bytes();
-  call->on_cpu = signature.on_cpu();
-  const Settings& settings = process().settings;
-  call->stack = settings.collective_stacks ? capture_stack() : 0;
+  each_tensor(inputs[plan.tensors], [&](const c10::TensorImpl& tensor) {
+    signature.add(tensor);
+    call->bytes += bytes_of(tensor);
+    call->on_cpu = device_of(tensor).is_cpu();
+  });
+  call->signature = signature.text(thread, [&](Spelling& spelling) {
+    each_tensor(inputs[plan.tensors],
+                [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+  });
+  if (plan.barrier) {
+    call->bytes = 0;
+  }
+  call->stack = moment.collective_stacks ? capture_stack() : 0;
   c10::ThreadLocalDebugInfo::_push(INFO, std::make_shared<Holder>(call));
   thread.call = std::move(call);
 }

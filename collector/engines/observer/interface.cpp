@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "moment.h"
 #include "observer.h"
 #include "process.h"
 #include "stacks.h"
@@ -41,20 +42,18 @@ auto guarded(Body body) noexcept -> decltype(body()) {
 // The settings of the recording that `lanescope_begin` begins.
 EXPORT void lanescope_settings(int32_t access, int32_t op_stacks, int32_t collective_stacks,
                                int64_t minimum_ns) {
-  Settings& settings = process().settings;
-  settings.access = access != 0;
-  settings.op_stacks = op_stacks != 0;
-  settings.collective_stacks = collective_stacks != 0;
-  settings.minimum_ns = minimum_ns;
+  moment.access = access != 0;
+  moment.op_stacks = op_stacks != 0;
+  moment.collective_stacks = collective_stacks != 0;
+  moment.minimum_ns = minimum_ns;
 }
 
 // Patterns of op names, a line each.
 EXPORT void lanescope_patterns(const char* include, const char* exclude, const char* deny) {
   guarded([&] {
-    Settings& settings = process().settings;
-    settings.include = lines(include);
-    settings.exclude = lines(exclude);
-    settings.deny = lines(deny);
+    process().include = lines(include);
+    process().exclude = lines(exclude);
+    process().deny = lines(deny);
     forget_operators();
   });
 }
@@ -88,8 +87,8 @@ EXPORT void lanescope_remove() {
 }
 
 EXPORT void lanescope_moment(int32_t step, int32_t active) {
-  process().step = step;
-  process().active = active != 0;
+  moment.step = step;
+  moment.active = active != 0;
 }
 
 EXPORT void lanescope_describe(const char* json) {
@@ -148,7 +147,10 @@ EXPORT void lanescope_append(const Record* record) {
 EXPORT uint32_t lanescope_push_open(const Record* record) {
   return guarded([&]() -> uint32_t {
     Thread* thread = entered_thread();
-    return thread != nullptr ? thread->push_open(*record) : 0;
+    const Record& r = *record;
+    return thread != nullptr ? thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step,
+                                                 r.module, r.phase)
+                             : 0;
   });
 }
 

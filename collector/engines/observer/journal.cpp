@@ -11,6 +11,10 @@ namespace lanescope {
 
 namespace {
 
+constexpr int MADVISE_POPULATE_WRITE = 23;
+constexpr uint64_t FIRST_CHUNK = 16 * 1024;
+constexpr uint64_t CHUNK = 256 * 1024;
+
 struct Header {
   char magic[8];
   uint32_t record_bytes;
@@ -73,7 +77,7 @@ void Journal::abandon() {
     ::munmap(header_, bytes_);
   }
   header_ = nullptr;
-  cursor_ = end_ = open_ = nullptr;
+  cursor_ = end_ = last_ = open_ = nullptr;
 }
 
 void Journal::close() {
@@ -149,12 +153,35 @@ bool Journal::next_segment() {
     std::memcpy(memory + layout::OPEN_DEPTH_OFFSET, header_ + layout::OPEN_DEPTH_OFFSET,
                 layout::HEADER_BYTES - layout::OPEN_DEPTH_OFFSET);
     ::munmap(header_, bytes_);
+  } else {
+    auto* entries = reinterpret_cast<Record*>(memory + layout::OPEN_OFFSET);
+    for (uint32_t level = 0; level < layout::OPEN_CAPACITY; ++level) {
+      entries[level].sequence = -1;
+    }
   }
   header_ = memory;
   bytes_ = bytes;
   open_ = reinterpret_cast<Record*>(memory + layout::OPEN_OFFSET);
   cursor_ = reinterpret_cast<Record*>(memory + layout::HEADER_BYTES);
-  end_ = cursor_ + header.capacity;
+  end_ = cursor_;
+  last_ = cursor_ + header.capacity;
+  return true;
+}
+
+// A page's first write costs more than all the records in it (3 us of 64 x 0.04): the kernel
+// brings in many at once for a tenth of that.
+bool Journal::more() {
+  if (cursor_ == last_ && !next_segment()) {
+    return false;
+  }
+  auto* from = reinterpret_cast<char*>(cursor_);
+  const uint64_t chunk = bytes_ == layout::FIRST_SEGMENT_BYTES ? FIRST_CHUNK : CHUNK;
+  const auto left = static_cast<uint64_t>(reinterpret_cast<char*>(last_) - from);
+  const uint64_t take = std::min(chunk, left);
+  end_ = reinterpret_cast<Record*>(from + take);
+  // Pages begin at multiples of the header's size from the header, as records do here. A kernel
+  // that does not know the request brings them in one by one.
+  ::madvise(from, take, MADVISE_POPULATE_WRITE);
   return true;
 }
 

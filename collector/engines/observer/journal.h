@@ -43,7 +43,7 @@ class Journal {
     if (__builtin_expect(cursor_ != end_, 1)) {
       return cursor_;
     }
-    if (next_segment()) {
+    if (more()) {
       return cursor_;
     }
     drop();
@@ -93,12 +93,14 @@ class Journal {
   }
 
  private:
+  bool more();
   bool next_segment();
   std::string path() const;
   void drop();
 
   Record* cursor_ = nullptr;
-  Record* end_ = nullptr;
+  Record* end_ = nullptr;   // of what is in memory,
+  Record* last_ = nullptr;  // of the segment
   Record* open_ = nullptr;
   char* header_ = nullptr;  // null: no segment is mapped
   uint64_t bytes_ = 0;

@@ -1,25 +1,17 @@
 // The observer: what runs when an operator, an autograd node or a scope begins and ends.
 //
-// Nothing in here may throw, take a lock, allocate or touch Python on the usual path. An exception
-// that escaped the start would leave the end without a context.
+// On the usual path nothing in here takes a lock, allocates or touches Python; and nothing may
+// throw: an exception that escaped the start would leave the end without its context.
 
-#include <ATen/SequenceNumber.h>
+#include "observer.h"
+
 #include <ATen/record_function.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include <cstring>
-
-#include "access.h"
-#include "clock.h"
-#include "collectives.h"
-#include "observer.h"
-#include "operators.h"
-#include "process.h"
+#include "events.h"
 #include "signature.h"
 #include "stacks.h"
-#include "thread.h"
 
 namespace lanescope {
 
@@ -39,134 +31,167 @@ struct Scope : ObserverContext {
 
 constexpr std::string_view COMPILED_SCOPE = "Torch-Compiled Region";
 
-bool starts_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
-}
-
 // A compiler that traces runs operators on tensors without data.
-bool is_traced() {
+inline bool is_traced() {
   using c10::impl::TorchDispatchModeTLS;
-  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) &&
+  return __builtin_expect(
+             c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::Python), 0) &&
          TorchDispatchModeTLS::get_mode(c10::impl::TorchDispatchModeKey::FAKE).has_value();
 }
 
-Frame& push(Thread& thread, const RecordFunction& function, uint8_t scope) {
-  thread.frames.emplace_back();
-  Frame& frame = thread.frames.back();
+inline Frame& push(Thread& thread, const RecordFunction& function, const Operator* op,
+                   uint8_t scope) {
+  Frame& frame = thread.frames.push();
   frame.function = &function;
-  frame.scope = scope;
+  frame.op = op;
   frame.sequence = -1;
-  frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.births = thread.born;
+  frame.signature = frame.stack = 0;
+  frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.depth = thread.depth;
+  frame.scope = scope;
+  frame.opened = frame.silent = frame.mutes = frame.collective = false;
   return frame;
 }
 
-// The event of the frame begins now.
-void open(Thread& thread, Frame& frame) {
-  Process& here = process();
-  frame.step = here.step.load(std::memory_order_relaxed);
-  frame.module = thread.shared.module;
-  frame.phase = thread.shared.phase;
-  Record record{};
-  record.kind = layout::KIND_OP;
-  record.scope = frame.scope;
-  record.depth = frame.depth;
-  record.name = frame.name;
-  record.sequence = -1;
-  record.step = frame.step;
-  record.module = frame.module;
-  record.phase = frame.phase;
-  frame.opened = true;
-  ++thread.depth;
-  record.start = frame.start = now();
-  frame.open_level = thread.push_open(record);
-}
-
-void mute(Thread& thread, const RecordFunction& function) {
-  Frame& frame = push(thread, function, layout::SCOPE_FUNCTION);
-  frame.silent = frame.mutes = true;
+// Nothing inside the frame is recorded, nor is it.
+[[gnu::noinline]] void mute(Thread& thread, Frame& frame) {
+  frame.op = nullptr;
+  frame.mutes = true;
   ++thread.muted;
   thread.counters.add(Counters::FAKE);
 }
 
+struct Inputs {
+  c10::ArrayRef<const c10::IValue> values;
+
+  // Calls `visit` with the tensors that were given by position.
+  template <typename Visit>
+  void each_named(const Operator& op, Visit&& visit) const {
+    for (const Argument& argument : op.arguments) {
+      if (argument.named && argument.position < values.size()) {
+        each_tensor(values[argument.position], visit);
+      }
+    }
+  }
+
+  template <typename Visit>
+  void each(Visit&& visit) const {
+    for (const c10::IValue& value : values) {
+      each_tensor(value, visit);
+    }
+  }
+
+  // The argument that says where to make a tensor, if it was given.
+  const c10::IValue* device(const Operator& op) const {
+    const auto position = static_cast<size_t>(op.device);
+    return op.device >= 0 && position < values.size() && values[position].isDevice()
+               ? &values[position]
+               : nullptr;
+  }
+};
+
+// The signature of an operator that took no tensor by position.
+[[gnu::noinline]] Text other_signature(Thread& thread, const Operator& op, const Inputs& inputs) {
+  Signature signature;
+  const c10::IValue* device = inputs.device(op);
+  if (!op.has_schema) {
+    inputs.each([&](const c10::TensorImpl& tensor) { signature.add(tensor); });
+  } else if (device != nullptr) {
+    signature.add(device->toDevice());
+  }
+  return signature.text(thread, [&](Spelling& spelling) {
+    if (device != nullptr) {
+      spelling.set_device(device->toDevice());
+    } else {
+      inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+    }
+  });
+}
+
+// What few operators need.
+[[gnu::noinline]] void begin_rarely(Thread& thread, Frame& frame, const Inputs& inputs) {
+  if (frame.op->collective && !thread.call) {
+    begin_call(thread, *frame.op->collective, inputs.values);
+    frame.collective = true;
+  }
+  if (moment.op_stacks) {
+    frame.stack = capture_stack();
+  }
+}
+
 void begin_operator(Thread& thread, const RecordFunction& function) {
-  if (__builtin_expect(is_traced(), 0)) {
-    mute(thread, function);
-    return;
-  }
   const Operator& op = *find_operator(thread, function);
-  if (op.hidden) {
-    return;
-  }
   if (!op.wanted) {
-    thread.counters.add(Counters::FILTERED);
+    if (!op.hidden) {
+      thread.counters.add(Counters::FILTERED);
+    }
     if (!op.births) {
       return;
     }
   }
-  const bool note = process().settings.access && !op.composite;
-  Frame& frame = push(thread, function, layout::SCOPE_FUNCTION);
-  frame.op = &op;
+  Frame& frame = push(thread, function, &op, layout::SCOPE_FUNCTION);
   frame.silent = !op.wanted;
+  const bool note = moment.access && !op.composite;
+  const Inputs inputs{function.inputs()};
   Signature signature;
-  const auto inputs = function.num_inputs() != 0 ? function.inputs()
-                                                 : c10::ArrayRef<const c10::IValue>();
+  c10::DispatchKeySet keys;
   for (const Argument& argument : op.arguments) {
-    if (argument.position >= inputs.size()) {
+    if (argument.position >= inputs.values.size()) {
       break;
     }
-    each_tensor(inputs[argument.position], [&](const c10::TensorImpl& tensor) {
-      if (argument.named && op.wanted) {
+    each_tensor(inputs.values[argument.position], [&](const c10::TensorImpl& tensor) {
+      keys = keys | tensor.key_set();
+      if (argument.named) {
         signature.add(tensor);
       }
-      if (note && (argument.reads || argument.writes || frame.silent)) {
+      if (note && (argument.reads || argument.writes || !op.wanted)) {
         note_access(thread, tensor, argument.writes ? layout::ACCESS_WRITE : 0);
       }
     });
   }
-  if (frame.silent) {
+  // Only tensors of a subclass can be without data, and what is made from nothing.
+  if ((signature.empty() || keys.has(c10::DispatchKey::Python)) && is_traced()) {
+    thread.accesses.resize(frame.accesses);
+    mute(thread, frame);
     return;
   }
-  if (!op.has_schema) {
-    for (const c10::IValue& input : inputs) {
-      signature.add(input);
-    }
-  } else if (signature.count() == 0 && op.device >= 0 &&
-             static_cast<size_t>(op.device) < inputs.size() && inputs[op.device].isDevice()) {
-    signature.add(inputs[op.device].toDevice());
-  }
-  if (op.collective && !thread.call) {
-    begin_call(thread, *op.collective, inputs);
-    frame.collective = true;
+  if (!op.wanted) {
+    return;
   }
   frame.name = op.text;
   frame.sequence = function.seqNr();
-  frame.signature = signature.text(thread);
-  frame.stack = process().settings.op_stacks ? capture_stack() : 0;
-  open(thread, frame);
+  frame.signature =
+      signature.empty()
+          ? other_signature(thread, op, inputs)
+          : signature.text(thread, [&](Spelling& spelling) {
+              inputs.each_named(op, [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+            });
+  if (__builtin_expect(op.collective != nullptr || moment.op_stacks, 0)) {
+    begin_rarely(thread, frame, inputs);
+  }
+  open_event(thread, frame);
 }
 
-void begin_node(Thread& thread, const RecordFunction& function) {
+[[gnu::noinline]] void begin_node(Thread& thread, const RecordFunction& function) {
   std::string_view name = function.name();
   const size_t colons = name.rfind("::");
   if (colons != std::string_view::npos) {
     name.remove_prefix(colons + 2);
   }
-  Frame& frame = push(thread, function, layout::SCOPE_BACKWARD);
+  Frame& frame = push(thread, function, nullptr, layout::SCOPE_BACKWARD);
   frame.name = thread.names.find(name).text;
   frame.sequence = function.seqNr();
+  const Inputs inputs{function.inputs()};
   Signature signature;
-  if (function.num_inputs() != 0) {
-    for (const c10::IValue& input : function.inputs()) {
-      signature.add(input);
-    }
-  }
-  frame.signature = signature.text(thread);
-  open(thread, frame);
+  inputs.each([&](const c10::TensorImpl& tensor) { signature.add(tensor); });
+  frame.signature = signature.text(thread, [&](Spelling& spelling) {
+    inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+  });
+  open_event(thread, frame);
 }
 
-std::unique_ptr<ObserverContext> begin_scope(Thread& thread, const RecordFunction& function) {
+[[gnu::noinline]] std::unique_ptr<ObserverContext> begin_scope(Thread& thread, const RecordFunction& function) {
   auto scope = std::make_unique<Scope>();
   scope->thread = &thread;
   scope->serial = thread.shared.serial;
@@ -188,128 +213,18 @@ std::unique_ptr<ObserverContext> begin_scope(Thread& thread, const RecordFunctio
     thread.counters.add(Counters::FILTERED);
     return scope;
   }
-  Frame& frame = push(thread, function,
-                      starts_with(name, COMPILED_SCOPE) ? layout::SCOPE_COMPILED
-                                                        : layout::SCOPE_USER);
+  const bool compiled = name.substr(0, COMPILED_SCOPE.size()) == COMPILED_SCOPE;
+  Frame& frame = push(thread, function, nullptr,
+                      compiled ? layout::SCOPE_COMPILED : layout::SCOPE_USER);
   frame.name = known.text;
-  open(thread, frame);
+  open_event(thread, frame);
   scope->framed = true;
   return scope;
 }
 
-int64_t sequence_of(const Frame& frame) {
-  if (frame.scope == layout::SCOPE_BACKWARD) {
-    return frame.sequence;
-  }
-  // The number counts up with each node that is made: it did, so the first one is this op's.
-  if (frame.sequence >= 0 &&
-      static_cast<int64_t>(at::sequence_number::peek()) > frame.sequence) {
-    return frame.sequence;
-  }
-  return -1;
-}
-
-void write_event(Thread& thread, const Frame& frame, int64_t end) {
-  Record* slot = thread.journal.next();
-  if (slot == nullptr) {
-    thread.note_lost();
-    return;
-  }
-  slot->scope = frame.scope;
-  slot->depth = frame.depth;
-  slot->name = frame.name;
-  slot->start = frame.start;
-  slot->end = end;
-  slot->sequence = sequence_of(frame);
-  slot->step = frame.step;
-  slot->module = frame.module;
-  slot->signature = frame.signature;
-  slot->stack = frame.stack;
-  slot->phase = frame.phase;
-  thread.journal.publish(layout::KIND_OP);
-}
-
-void finish_operator(Thread& thread, const Frame& frame, const RecordFunction& function,
-                     int64_t end) {
-  bool left_out = frame.silent;
-  if (!left_out && end - frame.start < process().settings.minimum_ns) {
-    thread.counters.add(Counters::SHORTER);
-    left_out = true;
-  }
-  if (frame.op->births) {
-    for (const c10::IValue& output : function.outputs()) {
-      each_tensor(output, [&](const c10::TensorImpl& tensor) {
-        note_result(thread, tensor, frame.accesses, frame.births);
-      });
-    }
-  }
-  if (left_out) {
-    keep_births(thread, frame.accesses);
-  }
-  if (thread.accesses.size() > frame.accesses) {
-    write_accesses(thread, frame.accesses);
-  }
-  if (!left_out) {
-    write_event(thread, frame, end);
-  }
-}
-
-// Undoes what the beginning of a frame did to its thread.
-struct Closing {
-  Thread& thread;
-  const Frame& frame;
-
-  ~Closing() {
-    if (frame.opened) {
-      thread.pop_open(frame.open_level);
-      --thread.depth;
-    }
-    if (frame.mutes) {
-      --thread.muted;
-    }
-    thread.accesses.resize(frame.accesses);
-  }
-};
-
-// Takes an event's frame off the thread. False: it has none. Usually it is the last one.
-bool take(Thread& thread, const RecordFunction* function, Frame& frame) {
-  size_t i = thread.frames.size();
-  while (i != 0 && thread.frames[i - 1].function != function) {
-    --i;
-  }
-  if (i == 0) {
-    return false;
-  }
-  frame = thread.frames[i - 1];
-  if (i == thread.frames.size()) {
-    thread.frames.pop_back();
-  } else {  // out of order: what began inside goes on
-    frame.accesses = static_cast<uint32_t>(thread.accesses.size());
-    thread.frames.erase(thread.frames.begin() + static_cast<std::ptrdiff_t>(i) - 1);
-  }
-  return true;
-}
-
-void end_event(Thread& thread, const RecordFunction& function) {
-  Frame frame;
-  if (!take(thread, &function, frame)) {
-    return;
-  }
-  const int64_t end = frame.opened ? now() : 0;
-  const Closing closing{thread, frame};
-  if (frame.op != nullptr) {
-    finish_operator(thread, frame, function, end);
-  } else if (frame.opened) {
-    write_event(thread, frame, end);
-  }
-  if (frame.collective) {
-    end_call(thread, frame.start, end, frame.step, frame.module, frame.phase);
-  }
-}
-
 // A scope ended on another thread than it began on: leave the instant to its owner.
-void end_elsewhere(const Scope& scope, const RecordFunction& function) {
-  const int64_t end = now();
+[[gnu::noinline]] void end_elsewhere(const Scope& scope, const RecordFunction& function) {
+  const int64_t end = system_now();
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
   for (Thread* thread : here.threads) {
@@ -320,7 +235,7 @@ void end_elsewhere(const Scope& scope, const RecordFunction& function) {
   }
 }
 
-void collect_strays(Thread& thread) {
+[[gnu::noinline]] void collect_strays(Thread& thread) {
   std::vector<Thread::Stray> strays;
   {
     std::lock_guard<std::mutex> hold(process().mutex);
@@ -329,8 +244,9 @@ void collect_strays(Thread& thread) {
   }
   for (const Thread::Stray& stray : strays) {
     Frame frame;
-    if (take(thread, stray.function, frame)) {
-      const Closing closing{thread, frame};
+    if (thread.frames.take(stray.function, frame)) {
+      frame.accesses = static_cast<uint32_t>(thread.accesses.size());
+      const Closing closing(thread, frame);
       write_event(thread, frame, stray.end);
     }
   }
@@ -343,8 +259,8 @@ void failed(Thread* thread, const RecordFunction& function) noexcept {
   }
   thread->counters.add(Counters::ERRORS);
   Frame frame;
-  if (take(*thread, &function, frame)) {
-    const Closing closing{*thread, frame};
+  if (thread->frames.take(&function, frame)) {
+    const Closing closing(*thread, frame);
   }
 }
 
@@ -353,7 +269,7 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
   try {
     thread = this_thread();
     if (thread == nullptr || thread->shared.busy != 0 || thread->muted != 0 ||
-        !process().active.load(std::memory_order_relaxed)) {
+        !moment.active.load(std::memory_order_relaxed)) {
       return nullptr;
     }
     if (__builtin_expect(thread->stray_count.load(std::memory_order_relaxed) != 0, 0)) {
@@ -375,6 +291,29 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
   }
 }
 
+// What began inside goes on. Most often there is no frame: the event was left out.
+[[gnu::noinline]] void end_out_of_order(Thread& thread, const RecordFunction& function) {
+  Frame frame;
+  if (thread.frames.take(&function, frame)) {
+    frame.accesses = static_cast<uint32_t>(thread.accesses.size());
+    end_frame(thread, frame, function);
+  }
+}
+
+void end_event(Thread& thread, const RecordFunction& function) {
+  FrameStack& frames = thread.frames;
+  if (frames.empty()) {
+    return;
+  }
+  if (__builtin_expect(frames.top().function == &function, 1)) {
+    const Frame& frame = frames.top();
+    frames.pop();  // it stays readable: nothing is pushed meanwhile
+    end_frame(thread, frame, function);
+    return;
+  }
+  end_out_of_order(thread, function);
+}
+
 void on_end(const RecordFunction& function, ObserverContext* context) noexcept {
   Thread* thread = nullptr;
   try {
@@ -382,9 +321,9 @@ void on_end(const RecordFunction& function, ObserverContext* context) noexcept {
     if (context != nullptr) {
       const auto& scope = static_cast<const Scope&>(*context);
       if (scope.call && (thread = this_thread()) != nullptr) {
-        complete(*thread, *scope.call, now());
+        complete(*thread, *scope.call, thread->clock.now());
       }
-      if (scope.thread != thread && scope.framed) {
+      if (scope.framed && scope.thread != thread) {
         end_elsewhere(scope, function);
         return;
       }
@@ -403,7 +342,7 @@ uint64_t handle = 0;
 
 void install() {
   auto callback = at::RecordFunctionCallback(on_start, on_end);
-  callback.needsInputs(true).needsOutputs(process().settings.access);
+  callback.needsInputs(true).needsOutputs(moment.access);
   callback.scopes({RecordScope::FUNCTION, RecordScope::BACKWARD_FUNCTION,
                    RecordScope::TORCHSCRIPT_FUNCTION, RecordScope::USER_SCOPE});
   handle = at::addGlobalCallback(callback);

@@ -37,6 +37,7 @@ bool matches(const std::vector<std::string>& patterns, const std::string& name) 
 void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   op.has_schema = true;
   const auto& arguments = schema.arguments();
+  op.arity = arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = arguments[i];
     if (holds_tensors(argument.type())) {
@@ -61,18 +62,18 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  op.births = op.makes_storage && !op.composite && process().settings.access;
+  op.births = op.makes_storage && !op.composite && moment.access;
 }
 
 }  // namespace
 
 // As filters.py decides: exclusion wins, then inclusion, then the deny list.
 bool wanted(const std::string& name) {
-  const Settings& settings = process().settings;
-  if (matches(settings.exclude, name)) {
+  const Process& here = process();
+  if (matches(here.exclude, name)) {
     return false;
   }
-  return matches(settings.include, name) || !matches(settings.deny, name);
+  return matches(here.include, name) || !matches(here.deny, name);
 }
 
 const Operator* learn(const at::RecordFunction& function) {

@@ -33,6 +33,7 @@ struct Operator {
   bool composite = false;  // made of other operators, which are seen themselves
   bool makes_storage = false;  // a result that aliases no input
   int device = -1;  // position of the argument that names a device
+  size_t arity = 0;
   std::vector<Argument> arguments;
   std::shared_ptr<const CollectivePlan> collective;
 
@@ -45,9 +46,8 @@ const Operator* learn(const at::RecordFunction& function);
 
 // Where the pointer did not tell: an operator's first call on this thread, or a function whose name
 // is a text made for each call.
-inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& function,
-                                    const char* overload) {
-  if (*overload != '\0') {
+inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& function) {
+  if (*function.overload_name() != '\0') {
     return learn(function);
   }
   auto& slot = thread.names.find(function.name());
@@ -57,18 +57,21 @@ inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& fu
   return slot.op;
 }
 
+inline bool takes(const Operator& op, size_t inputs) {
+  return inputs == op.arity || inputs == 0;  // none: they were not handed on
+}
+
 inline const Operator* find_operator(Thread& thread, const at::RecordFunction& function) {
+  // The name belongs to the schema, so its address tells overloads apart too. An operator that was
+  // taken away may leave its address to another one, of another name or number of arguments.
   const char* name = function.name();
-  const char* overload = function.overload_name();
-  // Names are aligned strings: the lowest bits say nothing.
-  const auto key = reinterpret_cast<uintptr_t>(name);
-  auto& slot = thread.operators.slots[((key >> 3) * 0x9E3779B97F4A7C15u >> 40) %
-                                      OperatorCache::SLOTS];
-  if (__builtin_expect(slot.key == name && slot.op->name == name && slot.op->overload == overload,
+  auto& slot = thread.operators.slot(name);
+  if (__builtin_expect(slot.key == name && std::strcmp(slot.op->name.c_str(), name) == 0 &&
+                           takes(*slot.op, function.inputs().size()),
                        1)) {
     return slot.op;
   }
-  const Operator* op = find_by_name(thread, function, overload);
+  const Operator* op = find_by_name(thread, function);
   if (op->has_schema) {
     slot = {name, op};
   }

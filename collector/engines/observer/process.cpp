@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include "layout.h"
+#include "moment.h"
 #include "texts.h"
 #include "thread.h"
 
 namespace lanescope {
+
+constinit Moment moment;
 
 namespace {
 
@@ -27,7 +30,7 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   Process& here = process();
-  here.run = 0;  // until Python says where this process records
+  moment.run = 0;  // until Python says where this process records
   here.pid = ::getpid();
   here.threads.clear();  // they stayed behind
   texts().mutex.unlock();
@@ -87,12 +90,12 @@ void Process::begin(std::string in_folder) {
       thread->counters.counts[reason] = 0;
     }
   }
-  run = ++runs;
+  moment.run = ++runs;
 }
 
 void Process::end() {
   std::lock_guard<std::mutex> hold(mutex);
-  run = 0;
+  moment.run = 0;
 }
 
 void Process::describe(std::string text) {

@@ -1,4 +1,4 @@
-// What the threads of a process share: the recording's settings, its folder, the step of the moment.
+// What the threads of a process share beside the moment: folder, threads, counts, patterns.
 #pragma once
 
 #include <atomic>
@@ -34,20 +34,9 @@ struct Counters {
   }
 };
 
-struct Settings {
-  bool access = false;            // level access: note which storages ops read and write
-  bool op_stacks = false;         // Python stacks of all ops
-  bool collective_stacks = false;  // Python stacks of collectives
-  int64_t minimum_ns = 0;         // ops below are left out
-  std::vector<std::string> include, exclude, deny;  // patterns of op names
-};
-
 struct Process {
-  // Read at every event. Number of the recording; 0: nothing is recorded.
-  std::atomic<uint64_t> run{0};
-  std::atomic<int32_t> step{0};
-  std::atomic<bool> active{false};
-  Settings settings;  // changes between recordings only
+  // Patterns of op names; they change between recordings only.
+  std::vector<std::string> include, exclude, deny;
 
   // All below is guarded by the mutex.
   std::mutex mutex;

@@ -11,7 +11,7 @@
 namespace lanescope {
 
 namespace detail {
-thread_local Thread* current = nullptr;
+__thread Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
 }
 
 namespace {
@@ -85,7 +85,7 @@ Thread* begin_thread(Process& here, int64_t ordinal, uint32_t kind, int64_t crea
   if (thread->journal.failure() != 0 && here.failure == 0) {
     here.failure = thread->journal.failure();
   }
-  thread->run = here.run;
+  thread->run = moment.run;
   return thread;
 }
 
@@ -98,11 +98,11 @@ Thread* enter(uint64_t run) {
     return nullptr;
   }
   Process& here = process();
-  const int64_t created = now();
+  const int64_t created = system_now();
   Thread* thread = nullptr;
   {
     std::lock_guard<std::mutex> hold(here.mutex);
-    if (here.run != run) {
+    if (moment.run != run) {
       return nullptr;
     }
     const bool main = ::syscall(SYS_gettid) == here.pid;
@@ -124,7 +124,7 @@ Thread* enter(uint64_t run) {
 Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created) {
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
-  const uint64_t run = here.run;
+  const uint64_t run = moment.run;
   if (run == 0 || ended) {
     return nullptr;
   }
@@ -164,7 +164,6 @@ void Thread::reset() {
   shared.serial = serial;
   shared.ordinal = ordinal;
   frames.clear();
-  frames.reserve(64);
   accesses.clear();
   depth = 0;
   muted = 0;

@@ -8,18 +8,17 @@
 #include <string_view>
 #include <vector>
 
+#include "caches.h"
+#include "clock.h"
+#include "frames.h"
 #include "journal.h"
+#include "moment.h"
 #include "process.h"
 #include "texts.h"
-
-namespace at {
-struct RecordFunction;
-}
 
 namespace lanescope {
 
 struct Call;      // a collective that is being called
-struct Operator;  // what is known of an operator
 
 // What Python tells its thread's events: written there through a memory view, read here.
 struct Shared {
@@ -40,61 +39,6 @@ struct Access {
   uint32_t flags;  // of AccessFlag in journal.py
 };
 
-// An event that has begun.
-struct Frame {
-  const at::RecordFunction* function;  // identifies it: one that runs has its address to itself
-  const Operator* op;
-  int64_t start;
-  int64_t sequence;       // next number at the start, -1 where no node can be made
-  int32_t step;
-  Text name, module, phase, signature, stack;
-  uint32_t accesses;  // where its own begin
-  uint64_t births;    // storages born on this thread before it began
-  uint16_t depth;
-  uint8_t scope;
-  bool silent;  // no record of its own: it is here for what it does to others
-  bool mutes;   // what runs inside is not recorded
-  bool collective;  // it began the call of its thread
-  bool opened;  // is on the stack of open events, at open_level
-  uint32_t open_level;
-};
-
-// Pointer of an operator's name -> the operator. The name is compared, so that an address used
-// again is found out.
-struct OperatorCache {
-  static constexpr size_t SLOTS = 512;
-  struct Slot {
-    const char* key = nullptr;
-    const Operator* op = nullptr;
-  };
-  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
-};
-
-// Hash of shapes, dtypes and device -> text. Among 10^5 signatures two share their 64 bits once in
-// 4 x 10^9 programs.
-struct SignatureCache {
-  static constexpr size_t SLOTS = 1024;
-  struct Slot {
-    uint64_t hash = 0;
-    Text text = 0;
-  };
-  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
-};
-
-// Names that come as text each time: autograd nodes, user scopes, functions without a schema.
-struct NameCache {
-  static constexpr size_t SLOTS = 256;
-  struct Slot {
-    std::string name;
-    Text text = 0;
-    bool wanted = true;
-    const Operator* op = nullptr;  // of a function without a schema
-  };
-  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
-
-  Slot& find(std::string_view name);
-};
-
 class Thread {
  public:
   static constexpr uint32_t BIRTHS = 64;
@@ -102,9 +46,10 @@ class Thread {
   Shared shared{};
   uint64_t run = 0;
   Journal journal;
+  Clock clock;
   Counters counters;
 
-  std::vector<Frame> frames;
+  FrameStack frames;
   uint16_t depth = 0;           // nesting of recorded events
   uint32_t muted = 0;           // frames that mute what runs inside
   std::shared_ptr<Call> call;   // of the collective being called
@@ -135,10 +80,19 @@ class Thread {
   }
   void note_lost();
 
-  // The stack of open events; an event's level is its position when it began.
-  uint32_t push_open(const Record& record) {
+  // The stack of open events; an event's level is its position when it began. What is the same in
+  // all entries (no end, no sequence, ...) is set when the segment is made.
+  uint32_t push_open(uint8_t kind, uint8_t scope, uint16_t nesting, Text name, int64_t start,
+                     int32_t step, Text module, Text phase) {
     if (Record* entry = journal.open_entry(open_)) {
-      *entry = record;
+      entry->kind = kind;
+      entry->scope = scope;
+      entry->depth = nesting;
+      entry->name = name;
+      entry->start = start;
+      entry->step = step;
+      entry->module = module;
+      entry->phase = phase;
     }
     journal.set_open(++open_);
     return open_ - 1;
@@ -168,12 +122,14 @@ bool wanted(const std::string& name);
 void forget_operators();
 
 namespace detail {
-extern thread_local Thread* current;
+// A pointer alone fits where the loader keeps room for such variables: no function call is needed
+// to find it.
+extern __thread Thread* current __attribute__((tls_model("initial-exec")));
 Thread* enter(uint64_t run);
 }  // namespace detail
 
 inline Thread* this_thread() {
-  const uint64_t run = process().run.load(std::memory_order_acquire);
+  const uint64_t run = moment.run.load(std::memory_order_acquire);
   Thread* thread = detail::current;
   if (__builtin_expect(thread != nullptr && thread->run == run, 1)) {
     return run != 0 ? thread : nullptr;
@@ -183,7 +139,7 @@ inline Thread* this_thread() {
 
 // The state if the thread has one in this recording.
 inline Thread* entered_thread() {
-  const uint64_t run = process().run.load(std::memory_order_acquire);
+  const uint64_t run = moment.run.load(std::memory_order_acquire);
   Thread* thread = detail::current;
   return thread != nullptr && run != 0 && thread->run == run ? thread : nullptr;
 }

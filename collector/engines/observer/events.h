@@ -1,0 +1,125 @@
+// How events end: their records, and the thread as it was before.
+#pragma once
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+
+#include "access.h"
+#include "collectives.h"
+#include "frames.h"
+#include "moment.h"
+#include "operators.h"
+#include "thread.h"
+
+namespace lanescope {
+
+// The event of a frame begins now, with all of the frame set that is not of the moment.
+inline void open_event(Thread& thread, Frame& frame) {
+  frame.step = moment.step.load(std::memory_order_relaxed);
+  frame.module = thread.shared.module;
+  frame.phase = thread.shared.phase;
+  frame.opened = true;
+  ++thread.depth;
+  frame.start = thread.clock.now();
+  frame.open_level =
+      thread.push_open(layout::KIND_OP, frame.scope, frame.depth, frame.name, frame.start,
+                       frame.step, frame.module, frame.phase);
+}
+
+inline int64_t sequence_of(const Frame& frame) {
+  if (frame.op == nullptr || frame.sequence < 0) {
+    return frame.sequence;
+  }
+  // The number counts up with each node that is made: if it did, the first one is this op's.
+  return static_cast<int64_t>(at::sequence_number::peek()) > frame.sequence ? frame.sequence : -1;
+}
+
+inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
+  Record* slot = thread.journal.next();
+  if (__builtin_expect(slot == nullptr, 0)) {
+    thread.note_lost();
+    return;
+  }
+  slot->scope = frame.scope;
+  slot->depth = frame.depth;
+  slot->name = frame.name;
+  slot->start = frame.start;
+  slot->end = end;
+  slot->sequence = sequence_of(frame);
+  slot->step = frame.step;
+  slot->module = frame.module;
+  slot->signature = frame.signature;
+  slot->stack = frame.stack;
+  slot->phase = frame.phase;
+  thread.journal.publish(layout::KIND_OP);
+}
+
+// At level access: what the operator touched, before its own record. Those left out say what was
+// born in them.
+[[gnu::noinline]] inline void write_touched(Thread& thread, const Frame& frame, const at::RecordFunction& function,
+                          bool left_out) {
+  if (frame.op->births) {
+    for (const c10::IValue& output : function.outputs()) {
+      each_tensor(output, [&](const c10::TensorImpl& tensor) {
+        note_result(thread, tensor, frame.accesses, frame.births);
+      });
+    }
+  }
+  if (left_out) {
+    keep_births(thread, frame.accesses);
+  }
+  if (thread.accesses.size() > frame.accesses) {
+    write_accesses(thread, frame.accesses);
+  }
+}
+
+// Undoes what the beginning of a frame did to its thread.
+class Closing {
+ public:
+  Closing(Thread& thread, const Frame& frame) : thread_(thread), frame_(frame) {}
+  Closing(const Closing&) = delete;
+  Closing& operator=(const Closing&) = delete;
+
+  ~Closing() {
+    if (frame_.opened) {
+      thread_.pop_open(frame_.open_level);
+      --thread_.depth;
+    }
+    if (frame_.mutes) {
+      --thread_.muted;
+    }
+    if (thread_.accesses.size() > frame_.accesses) {
+      thread_.accesses.resize(frame_.accesses);
+    }
+  }
+
+ private:
+  Thread& thread_;
+  const Frame& frame_;
+};
+
+inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFunction& function) {
+  const int64_t end = frame.opened ? thread.clock.now() : 0;
+  const Closing closing(thread, frame);
+  if (frame.mutes) {
+    return;
+  }
+  bool left_out = frame.silent;
+  if (frame.op != nullptr) {
+    if (!left_out && end - frame.start < moment.minimum_ns) {
+      thread.counters.add(Counters::SHORTER);
+      left_out = true;
+    }
+    if (moment.access) {
+      write_touched(thread, frame, function, left_out);
+    }
+  }
+  if (!left_out) {
+    write_event(thread, frame, end);
+  }
+  if (frame.collective) {
+    end_call(thread, frame.start, end, frame.step, frame.module, frame.phase);
+  }
+}
+
+}  // namespace lanescope

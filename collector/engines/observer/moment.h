@@ -1,0 +1,22 @@
+// What every event reads, and hardly anything writes: it stays in every core's cache.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace lanescope {
+
+struct alignas(64) Moment {
+  std::atomic<uint64_t> run{0};  // number of the recording; 0: nothing is recorded
+  std::atomic<int32_t> step{0};  // training step
+  std::atomic<bool> active{false};  // whether that step is recorded
+  // Settings; they change between recordings only.
+  bool access = false;             // note which storages ops read and write
+  bool op_stacks = false;          // Python stacks of all ops
+  bool collective_stacks = false;  // Python stacks of collectives
+  int64_t minimum_ns = 0;          // ops below are left out
+};
+
+extern Moment moment;
+
+}  // namespace lanescope
