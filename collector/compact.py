@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from . import manifest as manifests
-from .decode import Decoder
+from .decode import Decoder, first_ordinal
 from .journal_reader import JournalError, read_process, read_process_file
 from .kinds import JOURNAL_FOLDER
 from .merge import Pending
@@ -49,8 +49,12 @@ def advance(run: Path) -> bool:
     """Compact what can be by now; whether nothing is left of any journal."""
     done = True
     with manifests.locked(run):
-        for folder in _folders(run):
-            done &= _advance_process(run, folder)
+        folders = _folders(run)
+        latest = {_pid(folder): folder for folder in folders}
+        for folder in folders:
+            # A process that began another journal has left this one, by exec.
+            left = latest[_pid(folder)] != folder
+            done &= _advance_process(run, folder, ended=left or _ended(folder))
     return done
 
 
@@ -63,18 +67,23 @@ def _folders(run: Path) -> list[Path]:
     return sorted(found, key=lambda f: int(f.name.partition("-")[2] or 0))
 
 
-def _advance_process(run: Path, folder: Path) -> bool:
-    """Whether the journal is dealt with: turned into Parquet, or found to be of no use."""
+def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
+    """Whether the journal is dealt with: turned into Parquet, or found to be of no use.
+
+    `ended` was seen before the log is read: a process that ends now is left for the next time.
+    """
     pending = Pending(run)
-    # Before the log is read: a process that ends after this is left for the next time.
-    ended = _ended(folder)
     try:
         log = read_process(folder)
     except JournalError as error:
+        if not ended:  # it is only just being made
+            return False
         pending.note(str(error))
         folder.rename(folder.with_name(_UNREADABLE + folder.name))
         return True
-    decoder = Decoder(log, pending.known_stacks(log.rank))
+    threads = pending.rank_table(log.rank, "thread")
+    stacks = pending.rank_table(log.rank, "stack")
+    decoder = Decoder(log, stacks, first_ordinal(log, threads))
     if not ended:
         seal_threads(decoder, pending)
         return False
@@ -91,8 +100,12 @@ def _ended(folder: Path) -> bool:
     try:
         process = read_process_file(folder)
     except JournalError:
-        return not _alive(int(folder.name.partition("-")[0]))
+        return not _alive(_pid(folder))
     return bool(process["closed"]) or not _alive(int(process["pid"]))
+
+
+def _pid(folder: Path) -> int:
+    return int(folder.name.partition("-")[0])
 
 
 def _alive(pid: int) -> bool:

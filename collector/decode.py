@@ -37,6 +37,7 @@ class Decoder:
 
     log: ProcessLog
     known_stacks: pa.Table | None = None
+    first_ordinal: int = 0  # what the ordinals of this journal's threads are counted from
     _stack_ids: dict[str, int] = field(init=False, default_factory=dict)
     _stacks_before: int = field(init=False, default=0)
     _texts: NDArray[np.object_] = field(init=False)
@@ -58,6 +59,10 @@ class Decoder:
         """The process."""
         return int(self.log.process["pid"])
 
+    def thread_name(self, thread: ThreadLog) -> str:
+        """Identity of a thread within the run."""
+        return thread_id(self.pid, self.first_ordinal + thread.ordinal)
+
     def is_empty(self) -> bool:
         """Whether the process did nothing worth a lane (a launcher, a helper)."""
         return not any(
@@ -71,7 +76,7 @@ class Decoder:
         for thread in self.log.threads:
             for portion in portions(thread, ended=True):
                 for table, rows in self.decode(thread, portion.records):
-                    yield thread_id(self.pid, thread.ordinal), table, portion.part, rows
+                    yield self.thread_name(thread), table, portion.part, rows
 
     def decode(
         self, thread: ThreadLog, records: Records, *, collectives: bool = True
@@ -112,7 +117,7 @@ class Decoder:
 
     def thread_row(self, thread: ThreadLog) -> dict[str, Any] | None:
         """The thread's row of the thread table so far; None where it has no events."""
-        return self._threads.get(thread_id(self.pid, thread.ordinal))
+        return self._threads.get(self.thread_name(thread))
 
     @property
     def dropped(self) -> int:
@@ -127,7 +132,7 @@ class Decoder:
         spans = np.concatenate([timed, named[named["end"] > named["start"]]])
         if not len(spans):  # a backend's thread that only reported completions
             return
-        identity = thread_id(self.pid, thread.ordinal)
+        identity = self.thread_name(thread)
         known = self._threads.setdefault(
             identity,
             {
@@ -225,7 +230,8 @@ class Decoder:
 
     def _sync(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = _durations(rows)
-        peers = [thread_id(self.pid, int(a) - 1) if a else None for a in rows["aux"]]
+        first = self.first_ordinal - 1
+        peers = [thread_id(self.pid, first + int(a)) if a else None for a in rows["aux"]]
         return {
             "start_ns": rows["start"],
             "duration_ns": pa.array(duration, mask=unfinished),
@@ -279,6 +285,22 @@ class Decoder:
 
 UNCALIBRATED_NS = 1_000_000_000
 """Uncertainty stated for hosts aligned by their wall clocks alone: nothing better is known."""
+
+
+def first_ordinal(log: ProcessLog, threads: pa.Table | None) -> int:
+    """What to count a journal's thread ordinals from, given the rank's thread table so far.
+
+    A process id is used again after exec, and in time by the system: the threads of the earlier
+    program of that id keep theirs. The same on every attempt.
+    """
+    if threads is None:
+        return 0
+    earlier = [
+        int(row["thread"].partition("-")[2])
+        for row in threads.select(["thread", "pid", "start_ns"]).to_pylist()
+        if row["pid"] == log.process["pid"] and row["start_ns"] < log.process["start_ns"]
+    ]
+    return max(earlier, default=-1) + 1
 
 
 def axis_reference(process: dict[str, Any]) -> AxisReference:

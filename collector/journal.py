@@ -19,6 +19,7 @@ ACCESS has one of its own (`ACCESS_FIELDS`).
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import json
@@ -214,28 +215,32 @@ class ThreadJournal:
             )  # fmt: skip
             buffer[offset] = kind
         except ValueError:
-            if self._closed:  # at this moment, by the thread that ends the recording
-                return
-            raise
+            if self._map is buffer:
+                raise
+            return  # closed at this moment, by the thread that ends the recording
         self._offset = offset + RECORD_BYTES
 
     def push_open(
         self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int
     ) -> None:
         """Note that an event began, at nesting `level`, in case it never ends."""
-        if level >= OPEN_CAPACITY or self._map is None or self._closed:
+        buffer = self._map
+        if level >= OPEN_CAPACITY or buffer is None:
             return
         offset = OPEN_OFFSET + level * RECORD_BYTES
-        RECORD.pack_into(
-            self._map, offset, kind, scope, level, name, start, 0, NO_SEQUENCE, step,
-            0, 0, 0, phase, 0, 0,
-        )  # fmt: skip
-        struct.pack_into("<I", self._map, OPEN_DEPTH_OFFSET, level + 1)
+        with contextlib.suppress(ValueError):  # closed at this moment
+            RECORD.pack_into(
+                buffer, offset, kind, scope, level, name, start, 0, NO_SEQUENCE, step,
+                0, 0, 0, phase, 0, 0,
+            )  # fmt: skip
+            struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level + 1)
 
     def pop_open(self, level: int) -> None:
         """Note that the event at nesting `level` ended."""
-        if level < OPEN_CAPACITY and self._map is not None and not self._closed:
-            struct.pack_into("<I", self._map, OPEN_DEPTH_OFFSET, level)
+        buffer = self._map
+        if level < OPEN_CAPACITY and buffer is not None:
+            with contextlib.suppress(ValueError):
+                struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level)
 
     def close(self) -> None:
         """Unmap, and give back the blocks behind the last record.
@@ -245,12 +250,12 @@ class ThreadJournal:
         """
         used, path = self._offset, self._path()
         self._closed = True
-        if self._map is None:
+        buffer, self._map = self._map, None
+        if buffer is None:
             return
         if self.dropped:
-            struct.pack_into("<Q", self._map, DROPPED_OFFSET, self.dropped)
-        self._map.close()
-        self._map = None
+            struct.pack_into("<Q", buffer, DROPPED_OFFSET, self.dropped)
+        buffer.close()
         self._capacity = 0
         try:
             os.truncate(path, used)

@@ -44,8 +44,12 @@ class Pending:
         coverage["dropped"] = max(coverage.get("dropped", 0), decoder.dropped)
         manifest["axis"] = manifest["axis"] or axis_reference(process)
         entry = process_entry(process, manifest["axis"])
-        same = (entry["rank"], entry["pid"])
-        others = [p for p in manifest["processes"] if (p["rank"], p["pid"]) != same]
+        others = []
+        for listed in manifest["processes"]:
+            if (listed["rank"], listed["pid"]) != (entry["rank"], entry["pid"]):
+                others.append(listed)
+            else:  # an earlier look at it, or the program before exec
+                entry["start_ns"] = min(entry["start_ns"], listed["start_ns"])
         manifest["processes"] = sorted([*others, entry], key=lambda p: (p["rank"], p["start_ns"]))
         manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))
         manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]
@@ -59,9 +63,9 @@ class Pending:
             manifest["notes"].append(sentence)
             manifests.write(self._run, manifest)
 
-    def known_stacks(self, rank: int) -> pa.Table | None:
-        """The rank's stack table as it is; None before its first stack."""
-        path = self._run / rank_folder(rank) / "stack.parquet"
+    def rank_table(self, rank: int, table: str) -> pa.Table | None:
+        """One of the rank's tables as it is; None before its first row."""
+        path = self._run / rank_folder(rank) / f"{table}.parquet"
         return pq.read_table(path, partitioning=None) if path.exists() else None
 
     def _write(self, path: Path, table: str, rows: pa.Table) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from .decode import Decoder, Portion, portions
 from .journal import HEADER_BYTES, PARTS_OFFSET, Kind
 from .journal_reader import DTYPE, Records, ThreadLog
-from .kinds import thread_id
 from .merge import Pending
 
 _KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE)
@@ -28,7 +27,7 @@ def seal_threads(decoder: Decoder, pending: Pending) -> None:
         portion = next(portions(thread, ended=False), None)
         if portion is None:
             continue
-        identity = thread_id(decoder.pid, thread.ordinal)
+        identity = decoder.thread_name(thread)
         for table, rows in decoder.decode(thread, portion.records, collectives=False):
             pending.add_part(rank, identity, table, portion.part, rows)
         pending.commit(decoder)

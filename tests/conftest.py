@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,3 +19,13 @@ def browser() -> Iterator[Browser]:
 
     with launched() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The native engine's library, built if it is not there yet."""
+    from lanescope.collector.engines import build
+
+    if build.find_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    return build.ensure(again=True)

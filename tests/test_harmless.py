@@ -204,7 +204,8 @@ def test_exec_into_another_program(tmp_path: Path) -> None:
     )
     assert recorded.status == 0, recorded.stderr
     names = [r["name"] for r in recorded.rows("op")]
-    assert "aten::sinh" in names
+    assert names == ["aten::ones", "aten::tan", "aten::ones", "aten::sinh"]
+    assert [t["name"] for t in recorded.rows("thread")] == ["main", "main"]
 
 
 def test_the_journal_is_gone_when_the_run_is_finished(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lanescope.collector import schema
-from lanescope.collector.decode import Decoder, axis_reference, process_entry
+from lanescope.collector.decode import Decoder, axis_reference, first_ordinal, process_entry
 from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.manifest import check_process
@@ -56,7 +56,9 @@ def _recover(
     log: ProcessLog, process: schema.Process, files: set[str], parts: list[Part], found: Leftovers
 ) -> None:
     rank = process["rank"]
-    decoder = Decoder(log, _stacks(rank, [*parts, *found.parts]))
+    known = [*parts, *found.parts]
+    threads = _rank_table(rank, "thread", known)
+    decoder = Decoder(log, _rank_table(rank, "stack", known), first_ordinal(log, threads))
     if decoder.is_empty():
         return
     recovered = [
@@ -79,8 +81,8 @@ def _path(rank: int, thread: str, table: str, part: int) -> str:
     return f"{folders}/{schema.part_file(table, part)}"
 
 
-def _stacks(rank: int, parts: list[Part]) -> pa.Table | None:
-    """The rank's stacks so far, so that recovered rows get ids that are not taken."""
-    columns = [column.name for column in schema.STACK.columns]
-    tables = [p.read(columns) for p in parts if p.rank == rank and p.table == "stack"]
+def _rank_table(rank: int, table: str, parts: list[Part]) -> pa.Table | None:
+    """The rank's rows so far, so that recovered ones get ids that are not taken."""
+    columns = [column.name for column in schema.TABLES[table].columns]
+    tables = [p.read(columns) for p in parts if p.rank == rank and p.table == table]
     return pa.concat_tables(tables) if tables else None

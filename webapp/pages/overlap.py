@@ -23,8 +23,8 @@ def layout(_: Context) -> Component:
     return parts.page(
         "Overlap",
         "Threads of one rank that are in the same phase at the same time. In the backward phase "
-        "that means gradients are written from two sides at once. The rate of a pair is the time "
-        "both are in it, over the time of the one that is in it less.",
+        "that may mean that gradients are written from two sides at once. The rate of a pair is "
+        "the time both are in it, over the time of the one that is in it less.",
         html.Div(
             [
                 html.Label("phase", htmlFor=ids.OVERLAP_PHASE),
