@@ -17,6 +17,9 @@ from .kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
 from .options import Options
 
 
+NO_FINGERPRINTS = "fingerprints of values are not recorded by this version"
+
+
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
     """One writer of the run's shared files at a time, across processes."""
@@ -47,7 +50,7 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
                 "world_size": world_size,
                 "complete": False,
                 "exit_status": None,
-                "notes": [],
+                "notes": [NO_FINGERPRINTS] if options.level == "numerics" else [],
                 "axis": None,
                 "processes": [],
                 "files": {},
