@@ -15,7 +15,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench docs lock clean
+.PHONY: help setup demo test soak lint format types bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -43,6 +43,9 @@ endif
 
 test: $(READY)  ## run all tests (ARGS='-k overlap' for some of them)
 	python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count
+	LANESCOPE_KILLS=500 python -m pytest tests/test_death.py
 
 lint: $(READY) types  ## check style, types and the number of suppressed checks
 	ruff check .

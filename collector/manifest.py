@@ -16,7 +16,6 @@ from .journal import write_json
 from .kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
 from .options import Options
 
-
 NO_FINGERPRINTS = "fingerprints of values are not recorded by this version"
 
 
