@@ -40,7 +40,7 @@ class ThreadState:
         self.modules: list[int] = []  # texts of the paths of modules being called
         self.module = 0
         self.forward: int | None = None  # the phase that the outermost module opened
-        self.scopes: list[tuple[str, int, int]] = []  # user scopes: name, start, depth
+        self.scopes: list[Any] = []  # user scopes that have begun (portable engine)
         self.node: Any = None  # the autograd node whose ops are being seen (portable engine)
 
 

@@ -8,7 +8,7 @@ bounds of an autograd node: a node's slice spans the ops that ran for it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +40,17 @@ class Operator(NamedTuple):
     collective: bool
     enters_scope: bool
     exits_scope: bool
+
+
+class Scope(NamedTuple):
+    """A user scope that has begun, with what was the case then."""
+
+    name: str
+    start: int
+    depth: int
+    step: int
+    module: int
+    phase: int
 
 
 class Node:
@@ -152,7 +163,10 @@ class PortableEngine:
         if state.node is not None:
             state.node.end = end
         if known.enters_scope:
-            state.scopes.append((str(args[0]), start, state.depth))
+            scope = Scope(
+                str(args[0]), start, state.depth, recorder.step, state.module, state.phase
+            )
+            state.scopes.append(scope)
             state.depth += 1
             return
         if known.exits_scope:
@@ -247,14 +261,14 @@ class PortableEngine:
     def _leave_scope(self, state: ThreadState, end: int) -> None:
         if not state.scopes:
             return
-        name, start, depth = state.scopes.pop()
-        state.depth = depth
-        if not self._filter.wanted(name):
+        scope: Scope = state.scopes.pop()
+        state.depth = scope.depth
+        if not self._filter.wanted(scope.name):
             self._recorder.coverage["filtered"] += 1
             return
-        self._recorder.put(
-            state, Kind.OP, scope=OpScope.user, depth=depth, name=self._recorder.intern(name),
-            start=start, end=end, sequence=NO_SEQUENCE,
+        state.journal.append(
+            int(Kind.OP), int(OpScope.user), scope.depth, self._recorder.intern(scope.name),
+            scope.start, end, NO_SEQUENCE, scope.step, scope.module, 0, 0, scope.phase, 0, 0,
         )  # fmt: skip
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -263,9 +277,7 @@ class PortableEngine:
             if isinstance(argument, torch.Tensor):
                 key.append((argument.shape, argument.dtype, argument.device))
             elif isinstance(argument, (list, tuple)):
-                key.extend(
-                    (t.shape, t.dtype, t.device) for t in argument if isinstance(t, torch.Tensor)
-                )
+                key.extend((t.shape, t.dtype, t.device) for t in _tensors(argument))
         if not key:
             device = kwargs.get("device")
             return self._recorder.intern(f"\t\t{device}") if device is not None else 0
@@ -277,6 +289,15 @@ class PortableEngine:
             found = self._recorder.intern(f"{shapes}\t{dtypes}\t{whole[0][2]}")
             self._signatures[whole] = found
         return found
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors of a list, and of lists in it."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]

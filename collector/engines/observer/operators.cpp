@@ -93,8 +93,8 @@ const Operator* learn(const at::RecordFunction& function) {
   op->name = name;
   op->overload = overload;
   op->text = texts().intern(name);
-  op->wanted = wanted(name);
   op->hidden = name.compare(0, sizeof ENGINE_SCOPE - 1, ENGINE_SCOPE) == 0;
+  op->wanted = !op->hidden && wanted(name);
   if (const auto schema = function.operator_schema()) {
     read_schema(*op, *schema);
   }
