@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 
 from . import manifest as manifests
-from .decode import Decoder, first_ordinal
+from .decode import Decoder
 from .journal_reader import JournalError, read_process, read_process_file
 from .kinds import JOURNAL_FOLDER
 from .merge import Pending
+from .placement import first_ordinal
 from .seal import seal_threads
 
 _UNREADABLE = "unreadable-"

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import manifest as manifests
-from .decode import Decoder, axis_reference, process_entry
+from .decode import Decoder
 from .kinds import part_file, rank_folder, thread_folder
 from .parquet import write_part
+from .placement import axis_reference, process_entry
 from .schema import TABLES, File
 
 _KEYS = {"thread": ["thread"], "module": ["path", "class"], "stack": ["stack"]}

@@ -12,10 +12,11 @@ import struct
 
 import numpy as np
 
-from .decode import Decoder, Portion, portions
+from .decode import Decoder
 from .journal import HEADER_BYTES, PARTS_OFFSET, Kind
 from .journal_reader import DTYPE, Records, ThreadLog
 from .merge import Pending
+from .portions import Portion, portions
 
 _KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE)
 

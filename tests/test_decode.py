@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lanescope.collector.decode import Decoder, self_times
+from lanescope.collector.columns import self_times
+from lanescope.collector.decode import Decoder
 from lanescope.collector.journal import NO_SEQUENCE, Kind, float_bits
 from lanescope.collector.journal_reader import DTYPE, read_process
 from lanescope.collector.kinds import OpScope, PhaseKind, SyncKind

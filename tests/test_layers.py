@@ -22,7 +22,7 @@ PACKAGES = {name: ROOT / name for name in ("collector", "webapp", "assets")}
 DEBT: set[tuple[str, str]] = set()
 
 # What of the recorder the reader may import: the schema, and what reads journals of the dead.
-SHARED = {"schema", "kinds", "decode", "journal_reader"}
+SHARED = {"schema", "kinds", "decode", "journal_reader", "placement"}
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "click", "rich"}
 """Libraries that draw, serve or print."""

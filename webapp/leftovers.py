@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from lanescope.collector import schema
-from lanescope.collector.decode import Decoder, axis_reference, first_ordinal, process_entry
+from lanescope.collector.decode import Decoder
 from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
+from lanescope.collector.placement import axis_reference, first_ordinal, process_entry
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.manifest import check_process
 from lanescope.webapp.parts import Part
