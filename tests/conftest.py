@@ -21,11 +21,17 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="session")
-def native() -> Path:
-    """The native engine's library, built if it is not there yet."""
+@pytest.fixture(scope="session", autouse=True)
+def engine() -> Path | None:
+    """The native engine's library, built before any test records; None without a compiler."""
     from lanescope.collector.engines import build
 
-    if build.find_compiler() is None:
+    return build.ensure(again=True) if build.find_compiler() else None
+
+
+@pytest.fixture(scope="session")
+def native(engine: Path | None) -> Path:
+    """The same, for tests that need it."""
+    if engine is None:
         pytest.skip("there is no C++ compiler")
-    return build.ensure(again=True)
+    return engine

@@ -190,6 +190,8 @@ def test_only_the_session_knows_engines_and_sources() -> None:
         if not inner or top in {"engines", "sources"}:
             if inner and inner[0] in SESSION_LAYER:
                 wrong.append((module, name))
+        elif (top, *inner[:2]) == ("launch", "engines", "build"):
+            continue  # it builds the engine before the ranks would all want to
         elif inner[0] in {"engines", "sources"} and top != "session":
             wrong.append((module, name))
     assert wrong == []
