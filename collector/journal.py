@@ -214,7 +214,7 @@ class ThreadJournal:
                 signature, stack, phase, aux, extra,
             )  # fmt: skip
             buffer[offset] = kind
-        except ValueError:
+        except (TypeError, ValueError):
             if self._map is buffer:
                 raise
             return  # closed at this moment, by the thread that ends the recording
@@ -228,7 +228,7 @@ class ThreadJournal:
         if level >= OPEN_CAPACITY or buffer is None:
             return
         offset = OPEN_OFFSET + level * RECORD_BYTES
-        with contextlib.suppress(ValueError):  # closed at this moment
+        with contextlib.suppress(TypeError, ValueError):  # closed at this moment
             RECORD.pack_into(
                 buffer, offset, kind, scope, level, name, start, 0, NO_SEQUENCE, step,
                 0, 0, 0, phase, 0, 0,
@@ -239,7 +239,7 @@ class ThreadJournal:
         """Note that the event at nesting `level` ended."""
         buffer = self._map
         if level < OPEN_CAPACITY and buffer is not None:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(TypeError, ValueError):
                 struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level)
 
     def close(self) -> None:

@@ -20,27 +20,28 @@ TRIALS = int(os.environ.get("LANESCOPE_KILLS", "50"))
 # Children are forked from one process that has loaded torch, so that a trial takes milliseconds.
 # Each stores, after an operator returned, how many did: by then its record must be safe.
 KILLED = """
-    import mmap, os, random, signal, struct, sys, threading, time, torch
+    import mmap, os, random, signal, sys, threading, time, torch
     trials, out = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     random.seed(5)
     tensor = torch.ones(4)
     done = []
 
-    def work(counts, offset, operator):
+    def work(counts, position, operator):
         count = 0
         while True:
             operator(tensor)
             count += 1
-            struct.pack_into("<q", counts, offset, count)
+            counts[position] = count
 
     for trial in range(trials):
-        counts = mmap.mmap(-1, 16)
+        # One store each: struct.pack_into would write zeros first, and a kill might come between.
+        counts = memoryview(mmap.mmap(-1, 16)).cast("q")
         ready, tell = os.pipe()
         child = os.fork()
         if child == 0:
             operators = (torch.tan, torch.sinh)
-            thread = threading.Thread(target=work, args=(counts, 8, operators[1]), name="side")
+            thread = threading.Thread(target=work, args=(counts, 1, operators[1]), name="side")
             thread.start()
             os.write(tell, b"x")
             work(counts, 0, operators[0])
@@ -48,7 +49,7 @@ KILLED = """
         time.sleep(random.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        done.append((child, *struct.unpack("<qq", counts)))
+        done.append((child, *counts))
         os.close(ready), os.close(tell)
     with open(out, "w") as file:
         for row in done:
