@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from . import manifest
+from .engines import build
 from .options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 
@@ -29,6 +31,7 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
 
     A command that a signal ended gives 128 + signal, as a shell does. Raises LaunchError.
     """
+    options = with_engine(options)
     prepare(run, options, command)
     process = _start(command, environment_for(run, options))
     with _signals_passed_to(process):
@@ -53,6 +56,29 @@ def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
         raise LaunchError(
             f"{run} cannot be written ({error.strerror}); choose another place with -o"
         ) from error
+
+
+def with_engine(options: Options) -> Options:
+    """The options with what will record, said once for all processes. Raises LaunchError.
+
+    The native engine is built here if need be, so that ranks need not wait for each other.
+    """
+    if options.engine == "portable":
+        return options
+    try:
+        build.ensure(again=True, announce=_say)
+    except build.NoTorchError:
+        return options  # the command may run with another Python than this one
+    except build.BuildError as error:
+        if options.engine == "native":
+            raise LaunchError(f"the native engine cannot be used: {error}") from error
+        _say(f"recording with the portable engine: {error}")
+        return replace(options, engine="portable")
+    return options
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"lanescope: {sentence}\n")
 
 
 def environment_for(run: Path, options: Options) -> dict[str, str]:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,10 @@ class BuildError(Exception):
     """The engine cannot be built here, in one sentence."""
 
 
+class NoTorchError(BuildError):
+    """There is no torch to build against."""
+
+
 @dataclass(frozen=True)
 class Torch:
     """The torch that the engine is built against."""
@@ -63,10 +67,11 @@ class Torch:
     distributed: bool
 
 
-def ensure(*, again: bool = False) -> Path:
+def ensure(*, again: bool = False, announce: Callable[[str], None] | None = None) -> Path:
     """The engine's library, built if it is not there yet. Raises BuildError.
 
-    `again` tries also if it failed a moment ago. Does not import torch.
+    `again` tries also if it failed a moment ago; `announce` is told before it takes time. Does not
+    import torch.
     """
     if sys.platform != "linux":
         raise BuildError(f"the native engine runs on Linux, this is {sys.platform}")
@@ -78,6 +83,8 @@ def ensure(*, again: bool = False) -> Path:
         return library
     if compiler is None:
         raise BuildError(f"there is no C++ compiler ({', '.join(COMPILERS)})")
+    if announce is not None:
+        announce(f"building the native engine for torch {torch.version.split()[0]}, this once")
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(folder / f"{key}.lock"):
@@ -98,7 +105,7 @@ def find_torch() -> Torch:
     """The torch that this interpreter would import. Raises BuildError."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise BuildError("torch is not installed")
+        raise NoTorchError("torch is not installed")
     folder = Path(spec.origin).parent
     try:
         version: dict[str, Any] = runpy.run_path(str(folder / "version.py"))
@@ -107,6 +114,8 @@ def find_torch() -> Torch:
             new_abi = m.find(b"NSt7__cxx1112basic_string") >= 0
     except (OSError, ValueError) as error:
         raise BuildError(f"{folder} is no torch to build against ({error})") from error
+    if version.get("debug"):
+        raise BuildError("this torch was built for debugging, with classes of another layout")
     headers = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroup.hpp"
     return Torch(
         folder=folder,
@@ -190,23 +199,19 @@ def _key(torch: Torch, compiler: Path | None) -> str:
         digest.update(path.name.encode() + path.read_bytes())
     identity = (
         torch.version, torch.new_abi, torch.distributed, FLAGS, LIBRARIES, platform.machine(),
-        platform.libc_ver(), _version_of(compiler),
+        platform.libc_ver(), _identity_of(compiler),
     )  # fmt: skip
     digest.update(repr(identity).encode())
     return f"torch-{torch.version.split()[0]}-{digest.hexdigest()[:16]}"
 
 
-def _version_of(compiler: Path | None) -> str:
+def _identity_of(compiler: Path | None) -> tuple[str, int, int] | None:
+    """Changes when another compiler is installed. To ask it for its version takes a process."""
     if compiler is None:
-        return ""
-    try:
-        done = subprocess.run(
-            [compiler, "--version"], capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL, env=_environment(),
-        )  # fmt: skip
-    except OSError:
-        return ""
-    return f"{compiler} {done.stdout.partition(os.linesep)[0]}"
+        return None
+    real = compiler.resolve()
+    known = real.stat()
+    return str(real), known.st_size, known.st_mtime_ns
 
 
 @contextlib.contextmanager

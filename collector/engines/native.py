@@ -49,7 +49,7 @@ def library_for(options: Options) -> Library | None:
 
     Raises EngineError where the native engine was asked for by name and cannot be had.
     """
-    if options.engine != NAME:
+    if options.engine == "portable":
         return None
     try:
         path = build.ensure()

@@ -129,7 +129,10 @@ bool Journal::next_segment() {
   const uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES
                                : std::min<uint64_t>(bytes_ * 4, layout::LAST_SEGMENT_BYTES);
   segment_ += first ? 0 : 1;
-  char* memory = map_segment(path(), bytes, failure_);
+  // Under another name until its header is there: a reader finds whole segments only.
+  const std::string whole = path();
+  const std::string begun = whole + ".new";
+  char* memory = map_segment(begun, bytes, failure_);
   if (memory == nullptr) {
     // The full segment stays mapped: its header goes on counting what is lost.
     segment_ -= first ? 0 : 1;
@@ -148,6 +151,12 @@ bool Journal::next_segment() {
   header.created = identity_.created;
   header.dropped = dropped_;
   std::memcpy(memory, &header, sizeof header);
+  if (::rename(begun.c_str(), whole.c_str()) != 0) {
+    failure_ = errno;
+    ::munmap(memory, bytes);
+    segment_ -= first ? 0 : 1;
+    return false;
+  }
   if (!first) {
     // Open events stay open across segments: the reader looks at the last one only.
     std::memcpy(memory + layout::OPEN_DEPTH_OFFSET, header_ + layout::OPEN_DEPTH_OFFSET,
