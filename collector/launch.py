@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -31,7 +30,7 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
 
     A command that a signal ended gives 128 + signal, as a shell does. Raises LaunchError.
     """
-    options = with_engine(options)
+    ensure_engine(options)
     prepare(run, options, command)
     process = _start(command, environment_for(run, options))
     with _signals_passed_to(process):
@@ -58,23 +57,19 @@ def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
         ) from error
 
 
-def with_engine(options: Options) -> Options:
-    """The options with what will record, said once for all processes. Raises LaunchError.
+def ensure_engine(options: Options) -> None:
+    """Build the engine that is asked for, so that ranks need not wait for each other.
 
-    The native engine is built here if need be, so that ranks need not wait for each other.
+    Raises LaunchError where it cannot be built.
     """
-    if options.engine == "portable":
-        return options
+    if not options.native:
+        return
     try:
         build.ensure(again=True, announce=_say)
     except build.NoTorchError:
-        return options  # the command may run with another Python than this one
+        return  # the command may run with another Python than this one
     except build.BuildError as error:
-        if options.engine == "native":
-            raise LaunchError(f"the native engine cannot be used: {error}") from error
-        _say(f"recording with the portable engine: {error}")
-        return replace(options, engine="portable")
-    return options
+        raise LaunchError(f"the native engine cannot be used: {error}") from error
 
 
 def _say(sentence: str) -> None:

@@ -44,6 +44,15 @@ class Options:
             raise ValueError(f"steps are {self.steps[0]}:{self.steps[1]}; A:B needs 0 <= A < B")
 
     @property
+    def native(self) -> bool:
+        """Whether the native engine records.
+
+        `auto` is the portable one: the native engine is younger, and is taken where it is asked
+        for until all tests of the recorder have run on both.
+        """
+        return self.engine == "native"
+
+    @property
     def op_stacks(self) -> bool:
         """Whether every op's Python stack is captured."""
         return self.stacks == "all" or (self.stacks == "auto" and self.level == "numerics")

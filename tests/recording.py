@@ -50,6 +50,10 @@ class Recorded:
         found: list[dict[str, object]] = self.table(name, rank, thread).to_pylist()
         return found
 
+    def op_names(self, rank: int = 0, thread: str | None = None) -> list[str]:
+        """Names of the ops that are inside no other: the same with every engine."""
+        return [str(r["name"]) for r in self.rows("op", rank, thread) if r["depth"] == 0]
+
 
 def run_program(
     command: list[str], *, environment: dict[str, str] | None = None, timeout: float = 120

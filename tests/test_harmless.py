@@ -203,7 +203,7 @@ def test_exec_into_another_program(tmp_path: Path) -> None:
         """,
     )
     assert recorded.status == 0, recorded.stderr
-    names = [r["name"] for r in recorded.rows("op")]
+    names = recorded.op_names()
     assert names == ["aten::ones", "aten::tan", "aten::ones", "aten::sinh"]
     assert [t["name"] for t in recorded.rows("thread")] == ["main", "main"]
 

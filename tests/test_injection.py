@@ -44,8 +44,7 @@ def test_threads_get_lanes_and_their_events(tmp_path: Path) -> None:
     assert recorded.status == 0, recorded.stderr
     rows = recorded.rows("thread")
     assert [r["name"] for r in rows][:3] == ["main", "derived", "pool_0"]
-    by_thread = {r["name"]: [o["name"] for o in recorded.rows("op", thread=str(r["name"]))]
-                 for r in rows}  # fmt: skip
+    by_thread = {r["name"]: recorded.op_names(thread=str(r["name"])) for r in rows}
     assert by_thread["derived"] == ["aten::ones", "aten::neg"]
     assert by_thread["pool_0"] == ["aten::ones", "aten::abs"]
     assert [o for ops in list(by_thread.values())[3:] for o in ops] == ["aten::ones", "aten::sqrt"]
@@ -88,7 +87,7 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
     assert roles == ["child", "child", "child", "rank", "rank"]
     assert all(p["closed"] for p in processes(recorded))
     assert {"loader worker 0", "loader worker 1"} <= {r["name"] for r in recorded.rows("thread")}
-    names = [r["name"] for r in recorded.rows("op")]
+    names = recorded.op_names()
     assert names.count("aten::neg") == 8
     assert {"aten::cosh", "aten::sinh"} <= set(names)
     kinds = [(p["name"], p["kind"]) for p in recorded.rows("phase")]
@@ -120,7 +119,7 @@ def test_the_environment_alone_records(tmp_path: Path) -> None:
     done = run_program([sys.executable, str(program)], environment={"LANESCOPE_RECORD": str(run)})
     assert done.returncode == 0, done.stderr
     recorded = Recorded(run, 0, "", "")
-    assert [r["name"] for r in recorded.rows("op")] == ["aten::ones", "aten::tan"]
+    assert recorded.op_names() == ["aten::ones", "aten::tan"]
     assert not (run / "journal").exists()
 
 
@@ -199,7 +198,7 @@ def test_all_hooks_are_gone_after_the_recording(tmp_path: Path) -> None:
     done = run_program([sys.executable, str(program), str(run)])
     assert done.returncode == 0, done.stderr
     recorded = Recorded(run, 0, "", "")
-    assert [r["name"] for r in recorded.rows("op")] == ["aten::ones", "aten::tan"]
+    assert recorded.op_names() == ["aten::ones", "aten::tan"]
     assert [(p["name"], p["kind"]) for p in recorded.rows("phase")] == [
         ("backward", "backward"), ("thread 3 start", "mark"),
     ]  # fmt: skip
