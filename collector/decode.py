@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .accesses import access_columns
 from .columns import (
     codes_of,
     dictionary_column,
@@ -110,6 +111,9 @@ class Decoder:
             # Parents before children: by start, and at the same start the outer one first.
             rows = chosen[np.lexsort((chosen["depth"], chosen["start"]))]
             yield table, to_table(TABLES[table], columns(rows))
+        accesses = access_columns(records)
+        if accesses is not None:
+            yield "access", to_table(TABLES["access"], accesses)
 
     def rank_tables(self) -> dict[str, pa.Table]:
         """Threads, modules and new stacks, of what was decoded so far."""

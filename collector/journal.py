@@ -84,6 +84,9 @@ ACCESS_FIELDS = (
     ("bytes1", "<i8"),
 )
 
+ACCESS = struct.Struct("<BBHIQqqIIQqq")
+assert ACCESS.size == RECORD_BYTES
+
 NO_SEQUENCE = -1
 FLOAT_BITS = struct.Struct("<d")
 INT_BITS = struct.Struct("<q")

@@ -132,6 +132,29 @@ OP = Table(
     ),
 )
 
+ACCESS = Table(
+    "access",
+    True,
+    "One read or write of a range of a storage by an operator; from level access on.",
+    (
+        Column("start_ns", INT64, "ns", "start of the operator, as in its op row"),
+        Column("duration_ns", INT64, "ns", "duration of the operator"),
+        Column("depth", pa.int16(), "1", "depth of the operator, as in its op row"),
+        Column("storage", INT64, "address", "first byte of the storage, which it is known by"),
+        Column("offset", INT64, "B", "first byte of the range, from the storage's first"),
+        Column("bytes", INT64, "B", "length of the range, gaps of strided tensors included"),
+        Column("version", INT64, "1", "the tensor's version counter before; 0 for a result"),
+        Column("write", pa.bool_(), "", "written, and perhaps read too; false: read"),
+        Column(
+            "birth",
+            pa.bool_(),
+            "",
+            "the storage was made by this operator, or since the one before by an operator that "
+            "was left out: what was at its address before is another",
+        ),
+    ),
+)
+
 COLLECTIVE = Table(
     "collective",
     True,
@@ -255,7 +278,7 @@ MODULE = Table(
 )
 
 TABLES: dict[str, Table] = {
-    t.name: t for t in (OP, COLLECTIVE, PHASE, GRADIENT, SYNC, VALUE, STACK, THREAD, MODULE)
+    t.name: t for t in (OP, COLLECTIVE, PHASE, GRADIENT, SYNC, VALUE, ACCESS, STACK, THREAD, MODULE)
 }
 THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thread)
 
