@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +31,7 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
 
     A command that a signal ended gives 128 + signal, as a shell does. Raises LaunchError.
     """
-    ensure_engine(options)
+    options = with_engine(options)
     prepare(run, options, command)
     process = _start(command, environment_for(run, options))
     with _signals_passed_to(process):
@@ -57,19 +58,23 @@ def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
         ) from error
 
 
-def ensure_engine(options: Options) -> None:
-    """Build the engine that is asked for, so that ranks need not wait for each other.
+def with_engine(options: Options) -> Options:
+    """The options with what will record, said once for all processes. Raises LaunchError.
 
-    Raises LaunchError where it cannot be built.
+    The native engine is built here if need be, so that ranks need not wait for each other.
     """
     if not options.native:
-        return
+        return options
     try:
         build.ensure(again=True, announce=_say)
     except build.NoTorchError:
-        return  # the command may run with another Python than this one
+        return options  # the command may run with another Python than this one
     except build.BuildError as error:
-        raise LaunchError(f"the native engine cannot be used: {error}") from error
+        if options.engine == "native":
+            raise LaunchError(f"the native engine cannot be used: {error}") from error
+        _say(f"recording with the portable engine: {error}")
+        return replace(options, engine="portable")
+    return options
 
 
 def _say(sentence: str) -> None:

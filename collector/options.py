@@ -45,12 +45,8 @@ class Options:
 
     @property
     def native(self) -> bool:
-        """Whether the native engine records.
-
-        `auto` is the portable one: the native engine is younger, and is taken where it is asked
-        for until all tests of the recorder have run on both.
-        """
-        return self.engine == "native"
+        """Whether the native engine records, where it can be had."""
+        return self.engine != "portable"
 
     @property
     def op_stacks(self) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,14 +47,17 @@ class EngineError(Exception):
 def library_for(options: Options) -> Library | None:
     """The observer's library; None where the portable engine shall record.
 
-    Raises EngineError where the native engine was asked for and cannot be had.
+    Raises EngineError where the native engine was asked for by name and cannot be had.
     """
     if not options.native:
         return None
     try:
         return Library(build.ensure())
     except (build.BuildError, OSError) as error:
-        raise EngineError(f"the native engine cannot be used: {error}") from error
+        if options.engine == NAME:
+            raise EngineError(f"the native engine cannot be used: {error}") from error
+        sys.stderr.write(f"lanescope: recording with the portable engine: {error}\n")
+        return None
 
 
 class Library:
