@@ -154,6 +154,7 @@ TRAINING = """
             print(loss.item().hex(), norm.item().hex(), file=file)
             for tensor in [*grads, *model.parameters()]:
                 print(tensor.detach().numpy().tobytes().hex(), file=file)
+    dist.barrier()  # torch may abort a rank that leaves while another still reduces
     dist.destroy_process_group()
 """
 
