@@ -223,6 +223,9 @@ class Recorder:
         self.closed = True
         self.store.close()
         self._check_store()
+        kept_back = self.store.coverage()["recorder_errors"]
+        if kept_back:
+            self.warn(f"recorder errors, some events are missing: {kept_back}")
         try:
             self.describe(closed=True, end_ns=clock.now())
         except OSError as error:

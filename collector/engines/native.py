@@ -95,6 +95,7 @@ class Library:
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, u32)
         self.count = function("count", None, c_any)
+        self.plant = function("plant", None, i32)  # for tests: numbers of Fault in fault.h
 
 
 class _Journal(ThreadJournal):

@@ -193,6 +193,18 @@ void end_call(Thread& thread, int64_t start, int64_t end, int32_t step, Text mod
   c10::ThreadLocalDebugInfo::_pop(INFO);  // last: it throws where others left theirs on top
 }
 
+void drop_call(Thread& thread) noexcept {
+  if (!thread.call) {
+    return;
+  }
+  thread.call.reset();
+  try {
+    c10::ThreadLocalDebugInfo::_pop(INFO);
+  } catch (...) {  // others left theirs on top
+    note_error();
+  }
+}
+
 std::shared_ptr<Call> call_worked_for() {
   auto* holder = dynamic_cast<Holder*>(c10::ThreadLocalDebugInfo::get(INFO));
   return holder != nullptr ? holder->call : nullptr;

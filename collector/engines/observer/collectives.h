@@ -56,6 +56,9 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
 // It returned; its operation may be under way.
 void end_call(Thread& thread, int64_t start, int64_t end, int32_t step, Text module, Text phase);
 
+// Forget a call whose end cannot be recorded; one that ended is forgotten already.
+void drop_call(Thread& thread) noexcept;
+
 // The call that the calling thread works for, on a backend's own thread.
 std::shared_ptr<Call> call_worked_for();
 

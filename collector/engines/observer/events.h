@@ -6,6 +6,7 @@
 
 #include "access.h"
 #include "collectives.h"
+#include "fault.h"
 #include "frames.h"
 #include "moment.h"
 #include "operators.h"
@@ -88,6 +89,9 @@ class Closing {
     if (frame_.mutes) {
       --thread_.muted;
     }
+    if (frame_.collective) {
+      drop_call(thread_);
+    }
     if (thread_.accesses.size() > frame_.accesses) {
       thread_.accesses.resize(frame_.accesses);
     }
@@ -114,6 +118,7 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
       write_touched(thread, frame, function, left_out);
     }
   }
+  fault_at(Fault::WRITE);
   if (!left_out) {
     write_event(thread, frame, end);
   }

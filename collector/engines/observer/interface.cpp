@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fault.h"
 #include "moment.h"
 #include "observer.h"
 #include "process.h"
@@ -31,8 +32,10 @@ std::vector<std::string> lines(const char* text) {
 template <typename Body>
 auto guarded(Body body) noexcept -> decltype(body()) {
   try {
+    fault_at(Fault::PYTHON);
     return body();
   } catch (...) {  // of memory that ran out, for one
+    note_error();
     return decltype(body())();
   }
 }
@@ -93,6 +96,11 @@ EXPORT void lanescope_moment(int32_t step, int32_t active) {
 
 EXPORT void lanescope_describe(const char* json) {
   guarded([&] { process().describe(json); });
+}
+
+// For tests: throw wherever `fault` of fault.h says, until this is called with 0.
+EXPORT void lanescope_plant(int32_t fault) {
+  moment.fault = fault;
 }
 
 // Whether the folder has been made.

@@ -15,6 +15,7 @@ struct alignas(64) Moment {
   bool op_stacks = false;          // Python stacks of all ops
   bool collective_stacks = false;  // Python stacks of collectives
   int64_t minimum_ns = 0;          // ops below are left out
+  std::atomic<int32_t> fault{0};   // of fault.h; 0 but in tests
 };
 
 extern Moment moment;

@@ -10,6 +10,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "events.h"
+#include "fault.h"
 #include "signature.h"
 #include "stacks.h"
 
@@ -275,16 +276,20 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
     if (__builtin_expect(thread->stray_count.load(std::memory_order_relaxed) != 0, 0)) {
       collect_strays(*thread);
     }
+    std::unique_ptr<ObserverContext> context;
+    fault_at(Fault::START);
     switch (function.scope()) {
       case RecordScope::BACKWARD_FUNCTION:
         begin_node(*thread, function);
-        return nullptr;
+        break;
       case RecordScope::USER_SCOPE:
-        return begin_scope(*thread, function);
+        context = begin_scope(*thread, function);
+        break;
       default:
         begin_operator(*thread, function);
-        return nullptr;
     }
+    fault_at(Fault::BEGUN);
+    return context;
   } catch (...) {
     failed(thread, function);
     return nullptr;
@@ -318,6 +323,7 @@ void on_end(const RecordFunction& function, ObserverContext* context) noexcept {
   Thread* thread = nullptr;
   try {
     thread = entered_thread();
+    fault_at(Fault::END);
     if (context != nullptr) {
       const auto& scope = static_cast<const Scope&>(*context);
       if (scope.call && (thread = this_thread()) != nullptr) {

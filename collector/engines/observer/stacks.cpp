@@ -7,6 +7,9 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "fault.h"
+#include "thread.h"
+
 namespace lanescope {
 
 namespace {
@@ -135,9 +138,21 @@ struct Raw {
   int64_t position;  // instruction, or line where Python does not tell
 };
 
+// Owned references: a frame that stayed alive would keep the program's tensors alive.
+struct Owned {
+  const Python& py;
+  std::vector<PythonFrame*> frames;
+
+  ~Owned() {
+    for (PythonFrame* frame : frames) {
+      py.decrease(reinterpret_cast<PythonObject*>(frame));
+    }
+  }
+};
+
 Text walk(const Python& py, State& all) {
   std::vector<Raw> frames;
-  std::vector<int> lines;
+  std::vector<PythonFrame*> kept;
   std::string text;
   // A borrowed frame first, then owned ones.
   PythonFrame* frame = py.current_frame();
@@ -145,8 +160,10 @@ Text walk(const Python& py, State& all) {
     return 0;
   }
   py.increase(reinterpret_cast<PythonObject*>(frame));
-  std::vector<PythonFrame*> kept;
+  Owned owned{py, {}};
   while (frame != nullptr && frames.size() < all.settings.depth) {
+    owned.frames.push_back(frame);
+    fault_at(Fault::STACK);
     PythonObject* code = py.code(frame);
     const bool keep = describe(py, all, code).kept;
     py.decrease(code);  // `codes` holds one
@@ -154,13 +171,11 @@ Text walk(const Python& py, State& all) {
     if (keep) {
       frames.push_back({code, py.instruction ? py.instruction(frame) : py.line(frame)});
       kept.push_back(frame);
-    } else {
-      py.decrease(reinterpret_cast<PythonObject*>(frame));
     }
     frame = outer;
   }
   if (frame != nullptr) {
-    py.decrease(reinterpret_cast<PythonObject*>(frame));
+    owned.frames.push_back(frame);
   }
   Text result = 0;
   if (!frames.empty()) {
@@ -181,9 +196,6 @@ Text walk(const Python& py, State& all) {
       result = texts().intern(text);
       all.seen.emplace(key, result);
     }
-  }
-  for (PythonFrame* one : kept) {
-    py.decrease(reinterpret_cast<PythonObject*>(one));
   }
   return result;
 }
@@ -208,7 +220,7 @@ Text capture_stack() {
   try {
     text = walk(py, state());
   } catch (...) {
-    text = 0;
+    note_error();
   }
   py.restore_error(type, value, traceback);
   py.release(held);

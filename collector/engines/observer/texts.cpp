@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "fault.h"
 #include "layout.h"
 
 namespace lanescope {
@@ -19,6 +20,7 @@ Text Texts::intern(std::string_view text) {
   if (text.empty()) {
     return 0;
   }
+  fault_at(Fault::TEXT);
   std::lock_guard<std::mutex> hold(mutex);
   std::string key(text);
   const auto found = ids_.find(key);

@@ -147,6 +147,12 @@ void leave_thread() {
   thread->reset();
 }
 
+void note_error() noexcept {
+  if (Thread* thread = entered_thread()) {
+    thread->counters.add(Counters::ERRORS);
+  }
+}
+
 NameCache::Slot& NameCache::find(std::string_view name) {
   Slot& slot = slots[std::hash<std::string_view>{}(name) % SLOTS];
   if (slot.name != name) {

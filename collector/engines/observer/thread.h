@@ -115,6 +115,9 @@ Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created);
 // The calling thread's events are over.
 void leave_thread();
 
+// An exception of the observer's own was kept from the program: count it.
+void note_error() noexcept;
+
 // Whether events of that name are recorded, by the patterns of the settings.
 bool wanted(const std::string& name);
 
