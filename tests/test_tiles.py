@@ -10,8 +10,10 @@ import pytest
 
 from lanescope.webapp import lod, samples, tiles
 from lanescope.webapp.index import Index, open_index
+from lanescope.webapp.look import look
 from lanescope.webapp.run import open_run
 from lanescope.webapp.samples import sample_window
+from lanescope.webapp.tiles import STYLE_UNFINISHED, Paints
 from lanescope.webapp.timeline import MAX_INDEX, NoSuch, Timeline
 from tests.synthetic import START_NS, Builder, write_run
 from tests.tile_payload import FIXTURES, PAYLOADS, decode
@@ -26,35 +28,48 @@ def test_fixture_is_what_the_code_makes(name: str) -> None:
 
 def test_fixture_on_paper() -> None:
     tile = decode((FIXTURES / "tile.bin").read_bytes())
-    assert (tile["level"], tile["index"], tile["unit_shift"]) == (12, 3, 2)
+    assert (tile["level"], tile["index"], tile["unit_shift"]) == (12, 3, 7)
     first, second, counter = tile["blocks"]  # lane 7 has nothing in this tile
     assert [(b["lane"], b["row"], b["kind"]) for b in tile["blocks"]] == [
         (2, 0, 0),
         (2, 1, 0),
         (9, 0, 1),
     ]
-    # Units of 4 ns from the tile's start: 8 191 ns ends in unit 2 047.
+    # Paints count the names 0 1 2 4 5 6 9 300. Times within the tile are rounded down to 128 ns,
+    # those beyond it are exact.
     assert first["slices"] == {
-        "start": [-1_250_000, 10_240, 1023 * 1024],
-        "end": [2_047, 11_264, 2**30],
-        "name": [0, 6, 1],
-        "ref": [0, 4, 5],
-        "style": [1, 3, 0],
-        "flags": [2, 0, 1 | 4],
+        "start": [-5_000_000, 40_960, 1023 * 4096],
+        "end": [8_191 // 128 * 128, 45_057 // 128 * 128, 1 << 40],
+        "paint": [0, 5, 1],
     }
     # Bucket 2 holds a mark, 100 ns and 288 ns of the 388 ns whose last 100 lie in bucket 3.
     assert first["dense"] == {
         "bucket": [2, 3],
-        "covered": [(100 + 288) * 65535 // 4096, 100 * 65535 // 4096],
-        "count": [3, 0],
-        "name": [5, 5],
-        "ref": [3, 3],
-        "style": [2, 2],
+        "covered": [(100 + 288) * 255 // 4096, 100 * 255 // 4096],
+        "paint": [4, 4],
     }
-    assert second["dense"]["covered"] == [65535 // 4096]
+    assert second["dense"] == {"bucket": [5], "covered": [1], "paint": [7]}
     assert (counter["leading"], counter["samples"]["bucket"]) == (True, [0, 1, 2])
     far = decode((FIXTURES / "tile_far.bin").read_bytes())
     assert far["index"] == 2**33 + 5
+    (crowded,) = decode((FIXTURES / "tile_crowded.bin").read_bytes())["blocks"]
+    assert crowded["dense"]["bucket"] == [2 * k for k in range(300)]
+    assert crowded["dense"]["paint"] == list(range(300))
+
+
+def test_paints_number_pairs_of_name_and_style() -> None:
+    paints = Paints()
+    paints.add(np.array([7, 7, 2], np.uint32), np.array([1, STYLE_UNFINISHED | 1, 8], np.uint8))
+    paints.add(np.array([2, 7000], np.uint32), np.array([8, 0], np.uint8))
+    assert sorted(zip(paints.names, paints.styles, strict=True)) == [
+        (2, 8),
+        (7, 1),
+        (7, 0x81),
+        (7000, 0),
+    ]
+    again = Paints.of(paints.codes)
+    name, style = np.array([7000, 7], np.uint32), np.array([0, 0x81], np.uint8)
+    assert again.numbers(name, style).tolist() == paints.numbers(name, style).tolist()
 
 
 def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
@@ -63,11 +78,13 @@ def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
     made = lod.window(start, end, np.array([0]), np.array([3]), lod.MAX_LEVEL, 0)
     zeros = np.zeros(3, np.uint32)
     slices = tiles.Slices(start, end, zeros, zeros.astype(np.uint8))
-    block = tiles.slice_blocks(made, slices, lod.MAX_LEVEL, np.array([0]), np.array([0]))[0]
+    paints = Paints()
+    paints.add(slices.name, slices.style)
+    block = tiles.slice_blocks(made, slices, paints, lod.MAX_LEVEL, np.array([0]))[0]
     payload = tiles.pack(lod.MAX_LEVEL, 0, [(0, 0, 0, block)])
     dense = decode(payload)["blocks"][0]["dense"]
     assert dense["bucket"] == [0, 1]
-    assert dense["covered"] == [1, 65535]
+    assert dense["covered"] == [1, 255]
 
 
 def test_counter_values_past_float32_stay_finite() -> None:
@@ -106,12 +123,22 @@ def test_every_slice_is_in_every_level_exactly_once(tmp_path: Path) -> None:
     thread = next(lane for lane in timeline.index.lanes if lane.thread == "1000-1")
     events = run.counts["op"] // 2 + run.counts["phase"] // 2
     for level in range(0, lod.MAX_LEVEL + 1, 3):
-        wide: set[int] = set()
+        wide: set[tuple[int, int]] = set()
         count = 0
         for index in range((run.duration_ns >> (level + 10)) + 1):
+            begin = index << (level + 10)
             for block in decode(timeline.tile(level, index, [thread.id]))["blocks"]:
-                wide.update(block["slices"]["ref"])
-                count += sum(block["dense"]["count"])
+                row = block["row"]
+                found = zip(block["slices"]["start"], block["slices"]["end"], strict=True)
+                for start, end in found:
+                    # Those that reach into several tiles are the same one in each.
+                    at = begin + (start + end) // 2
+                    exact = look(timeline, thread.id, row, (at, at + 1))
+                    wide.add((row, exact["ref"]))
+                for bucket in block["dense"]["bucket"]:
+                    t0 = begin + (bucket << level)
+                    window = (t0, t0 + (1 << level))
+                    count += look(timeline, thread.id, row, window, 1 << level)["count"]
         assert len(wide) + count == events
 
 
@@ -122,12 +149,15 @@ def test_unfinished_slice_and_what_overlaps_it(tmp_path: Path) -> None:
     builder.op(START_NS + 100, 50, "aten::late", thread=thread)
     builder.op(START_NS + 900, 100, "aten::last", thread=thread)
     run = open_run(builder.write())
-    blocks = decode(Timeline(run, open_index(run, None)).tile(0, 0, [0]))["blocks"]
+    timeline = Timeline(run, open_index(run, None))
+    blocks = decode(timeline.tile(0, 0, [0]))["blocks"]
     assert [block["row"] for block in blocks] == [0, 1]
     stuck, others = (block["slices"] for block in blocks)
-    assert (stuck["start"], stuck["end"], stuck["flags"]) == ([0], [1000], [1])
-    assert (others["start"], others["end"], others["flags"]) == ([100, 900], [150, 1000], [0, 0])
-    assert stuck["ref"] + others["ref"] == [0, 1, 2]
+    assert (stuck["start"], stuck["end"]) == ([0], [1000])
+    assert (others["start"], others["end"]) == ([100, 900], [150, 1000])
+    unfinished = [bool(style & STYLE_UNFINISHED) for style in timeline.index.paints.styles]
+    assert [unfinished[paint] for paint in stuck["paint"] + others["paint"]] == [True, False, False]
+    assert [look(timeline, 0, row, (110, 111))["ref"] for row in (0, 1)] == [0, 1]
 
 
 def test_instant_and_one_nanosecond_are_there_at_every_level(tmp_path: Path) -> None:
@@ -140,25 +170,37 @@ def test_instant_and_one_nanosecond_are_there_at_every_level(tmp_path: Path) -> 
     run = open_run(builder.write())
     timeline = Timeline(run, open_index(run, None))
     assert len(timeline.index.arrays["made_key"]) > 0
-    tiny, mark = (timeline.index.names.index(name) for name in ("aten::tiny", "here"))
+    names = [timeline.index.names[name] for name in timeline.index.paints.names]
+    tiny, mark = (names.index(name) for name in ("aten::tiny", "here"))
     for level in range(lod.MAX_LEVEL + 1):
         marks, ops = (
             decode(timeline.tile(level, at >> (level + 10), [0]))["blocks"]
             for at in (2_000_000, 3_000_000)
         )
         dense = marks[0]["dense"]
-        assert (dense["name"], dense["count"], dense["covered"]) == ([mark], [1], [1])
-        assert (dense["bucket"], dense["style"]) == ([2_000_000 >> level & 1023], [8])
+        assert (dense["paint"], dense["covered"]) == ([mark], [1])
+        assert dense["bucket"] == [2_000_000 >> level & 1023]
         last = ops[-1]
         if level == 0:
-            assert last["slices"]["name"] == [tiny]
+            assert last["slices"]["paint"] == [tiny]
             assert last["slices"]["start"] == [3_000_000 & 1023]
-        else:
-            at = last["dense"]["bucket"].index(3_000_000 >> level & 1023)
-            assert last["dense"]["covered"][at] >= 1
-            if level < 20:  # above, it shares its bucket with longer ones
-                assert (last["dense"]["name"][at], last["dense"]["count"][at]) == (tiny, 1)
-    assert sum(decode(timeline.tile(40, 0, [0]))["blocks"][1]["dense"]["count"]) == 20_001
+            continue
+        at = last["dense"]["bucket"].index(3_000_000 >> level & 1023)
+        assert last["dense"]["covered"][at] >= 1
+        begin = 3_000_000 >> level << level
+        exact = look(timeline, 0, 1, (begin, begin + (1 << level)), 1 << level)
+        if level < 20:  # above, it shares its bucket with longer ones
+            assert last["dense"]["paint"][at] == tiny
+            assert (exact["name"], exact["count"], exact["covered_ns"]) == ("aten::tiny", 1, 1)
+    assert look(timeline, 0, 1, (0, 1 << 40), 1 << 40)["count"] == 20_001
+
+
+def test_only_the_first_rows_where_no_more_are_asked_for(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=1, threads=1, steps=2, ops=8))
+    timeline = Timeline(run, open_index(run, None))
+    whole = decode(timeline.tile(14, 0, [0]))["blocks"]
+    assert [block["row"] for block in whole] == [0, 1, 2]
+    assert decode(timeline.tile(14, 0, [0], 2))["blocks"] == whole[:2]
 
 
 def test_thousands_of_lanes_in_one_tile(tmp_path: Path) -> None:
@@ -168,7 +210,7 @@ def test_thousands_of_lanes_in_one_tile(tmp_path: Path) -> None:
     index = open_index(run, None)
     zeros, ones = np.zeros(3000, np.int64), np.ones(3000, np.int64)
     rows = {"row_begin": zeros, "row_end": ones, "row_made": zeros}
-    many = Index.of(index.lanes * 3000, index.names, {**index.arrays, **rows})
+    many = Index.of(index.lanes * 3000, index.names, index.paints, {**index.arrays, **rows})
     blocks = decode(Timeline(run, many).tile(0, 0, range(3000)))["blocks"]
     assert [block["lane"] for block in blocks] == list(range(3000))
     assert all(block["slices"]["end"] == [100] for block in blocks)

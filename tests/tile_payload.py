@@ -21,29 +21,27 @@ from lanescope.webapp.samples import sample_window
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
-SLICES = (("start", "i", 4), ("end", "i", 4), ("name", "I", 4), ("ref", "I", 4), ("style", "B", 1),
-          ("flags", "B", 1))  # fmt: skip
-DENSE = (("bucket", "H", 2), ("covered", "H", 2), ("count", "I", 4), ("name", "I", 4),
-         ("ref", "I", 4), ("style", "B", 1))  # fmt: skip
 SAMPLES = (("bucket", "H", 2), ("low", "f", 4), ("high", "f", 4), ("last", "f", 4))
+BITS, BEFORE, AFTER = 1, 2, 4
+PAINT = {0: ("B", 1), 8: ("H", 2), 16: ("I", 4)}
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """What a payload holds. NaN becomes None, as JSON has no NaN."""
+    """What a payload holds. NaN becomes None, as JSON has no NaN. Times are ns from the tile."""
     head = struct.unpack_from("<4sHHiIIIII", payload)
     magic, version, size, level, low, count, shift, high, reserved = head
-    assert (magic, version, size, reserved) == (b"LSTL", 1, 32, 0)
+    assert (magic, version, size, reserved) == (b"LSTL", 2, 32, 0)
     at = size
     blocks = []
     for _ in range(count):
-        lane, row, kind, pad, n, m, data, reserved = struct.unpack_from("<IHBBIIII", payload, at)
-        assert (pad, reserved, at % 4) == (0, 0, 0)
-        at += 24
+        lane, row, kind, form, n, m, data = struct.unpack_from("<IHBBHHI", payload, at)
+        assert at % 4 == 0
+        at += 16
         block: dict[str, Any] = {"lane": lane, "row": row, "kind": kind}
         begin = at
         if kind == 0:
-            block["slices"], at = _columns(payload, at, SLICES, n)
-            block["dense"], at = _columns(payload, at, DENSE, m)
+            block["slices"], at = _wide(payload, at, form, n, shift)
+            block["dense"], at = _dense(payload, at, form, m)
         else:
             block["leading"] = bool(m)
             block["samples"], at = _columns(payload, at, SAMPLES, n)
@@ -51,6 +49,34 @@ def decode(payload: bytes) -> dict[str, Any]:
         blocks.append(block)
     assert at == len(payload)
     return {"level": level, "index": high * 2**32 + low, "unit_shift": shift, "blocks": blocks}
+
+
+def _wide(
+    payload: bytes, at: int, form: int, n: int, shift: int
+) -> tuple[dict[str, list[Any]], int]:
+    columns = (("start", "H", 2), ("end", "H", 2), ("paint", *PAINT[form & 24]))
+    found, at = _columns(payload, at, columns, n)
+    for name in ("start", "end"):
+        found[name] = [time << shift for time in found[name]]
+    for flag, name, which in ((BEFORE, "start", 0), (AFTER, "end", -1)):
+        if form & flag:
+            found[name][which] = int(struct.unpack_from("<d", payload, at)[0])
+            at += 8
+    return found, at
+
+
+def _dense(payload: bytes, at: int, form: int, m: int) -> tuple[dict[str, list[Any]], int]:
+    bucket: list[int] | None = None
+    if form & BITS:
+        bits = int.from_bytes(payload[at : at + 128], "little")
+        bucket = [i for i in range(1024) if bits >> i & 1]
+        assert len(bucket) == m
+        at += 128
+    columns = (("covered", "B", 1), ("paint", *PAINT[form & 24]))
+    if bucket is None:
+        return _columns(payload, at, (("bucket", "H", 2), *columns), m)
+    found, at = _columns(payload, at, columns, m)
+    return {"bucket": bucket, **found}, at
 
 
 def _columns(
@@ -72,7 +98,7 @@ def _slices(extents: list[tuple[int, int]], names: list[int], styles: list[int])
 
 
 def mixed() -> bytes:
-    """Level 12 (buckets of 4096 ns, units of 4 ns), tile 3: every kind of entry there is."""
+    """Level 12 (buckets of 4096 ns, units of 128 ns), tile 3: every kind of entry there is."""
     level, index = 12, 3
     begin = index << 22  # 12 582 912
     slices = _slices(
@@ -86,7 +112,7 @@ def mixed() -> bytes:
             (
                 begin + 1_023 * 4096,
                 begin + (1 << 40),
-            ),  # wide, past the tile, cut at 2^30, unfinished
+            ),  # wide, past the tile, unfinished
             # lane 2: row 1
             (begin + 20_480, begin + 20_481),  # 1 ns
             # lane 7: row 0 is elsewhere
@@ -97,7 +123,8 @@ def mixed() -> bytes:
     )
     low, high = np.array([0, 6, 7]), np.array([6, 7, 8])
     made = lod.window(slices.start, slices.end, low, high, level, index)
-    blocks = tiles.slice_blocks(made, slices, level, np.full(3, begin), np.array([0, 0, 7]))
+    paints = _paints(slices)
+    blocks = tiles.slice_blocks(made, slices, paints, level, np.full(3, begin))
     time = np.array([10, begin + 4_096, begin + 4_097, begin + 9_000, begin + (1 << 23)], np.int64)
     value = np.array([0.5, 1.0, -2.5, math.nan, 1.0])
     counter = tiles.sample_block(sample_window(time, value, level, index))
@@ -108,17 +135,32 @@ def mixed() -> bytes:
     )
 
 
+def crowded() -> bytes:
+    """Level 8, tile 0: a row with more buckets than are listed one by one, and 300 paints."""
+    extents = [(k * 512, k * 512 + 1 + k % 255) for k in range(300)]
+    slices = _slices(extents, list(range(300)), [1] * 300)
+    made = lod.window(slices.start, slices.end, np.array([0]), np.array([300]), 8, 0)
+    blocks = tiles.slice_blocks(made, slices, _paints(slices), 8, np.array([0]))
+    return tiles.pack(8, 0, [(1, 3, 0, blocks[0])])
+
+
+def _paints(slices: tiles.Slices) -> tiles.Paints:
+    paints = tiles.Paints()
+    paints.add(slices.name, slices.style)
+    return paints
+
+
 def far() -> bytes:
     """Level 0 (nanoseconds), 101 days into a run: the tile's index needs its high word."""
     index = 2**33 + 5
     begin = index << 10
     slices = _slices([(begin + 1, begin + 2), (begin + 1023, begin + 1030)], [7, 8], [1, 2])
     made = lod.window(slices.start, slices.end, np.array([0]), np.array([2]), 0, index)
-    blocks = tiles.slice_blocks(made, slices, 0, np.array([begin]), np.array([0]))
+    blocks = tiles.slice_blocks(made, slices, _paints(slices), 0, np.array([begin]))
     return tiles.pack(0, index, [(0, 0, 0, blocks[0])])
 
 
-PAYLOADS = {"tile": mixed, "tile_far": far}
+PAYLOADS = {"tile": mixed, "tile_far": far, "tile_crowded": crowded}
 
 
 def main() -> None:

@@ -54,6 +54,7 @@ def run_facts(timeline: Timeline) -> Json:
         "clock": {"calibrated": run.clock_calibrated, "uncertainty_ns": run.clock_uncertainty_ns},
         "warnings": list(run.warnings),
         "names": list(timeline.index.names),
+        "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
         "lanes": [{**asdict(lane), "group": f"rank {lane.rank}"} for lane in timeline.index.lanes],
     }
 

@@ -22,9 +22,9 @@ from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_pyramid
 from lanescope.webapp.slices import LaneSlices, Names
 from lanescope.webapp.store import Arrays, FolderStore, MemoryStore, Store, load
-from lanescope.webapp.tiles import Block, Slices, sample_block, slice_blocks
+from lanescope.webapp.tiles import Block, Paints, Slices, sample_block, slice_blocks
 
-VERSION = 1
+VERSION = 2
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
 
 DTYPES: Mapping[str, str] = {
@@ -35,7 +35,8 @@ DTYPES: Mapping[str, str] = {
     # per row: its range of slices (or samples), what it holds, its range of tiles made ahead
     "row_begin": "<i8", "row_end": "<i8", "row_table": "u1", "row_made": "<i8",
     # per tile made ahead, sorted within a row: level << 48 | index, its entries, its bytes
-    "made_key": "<i8", "made_n": "<u4", "made_m": "<u4", "made_end": "<i8", "made_data": "u1",
+    "made_key": "<i8", "made_n": "<u2", "made_m": "<u2", "made_form": "u1", "made_end": "<i8",
+    "made_data": "u1",
 }  # fmt: skip
 
 SAMPLES = 0xFF
@@ -57,6 +58,7 @@ class Index:
 
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
+    paints: Paints
     arrays: Arrays
     slices: Slices
     lane_rows: tuple[range, ...]  # per lane its rows
@@ -65,7 +67,9 @@ class Index:
     row_made: tuple[int, ...]  # per row the end of its tiles made ahead
 
     @classmethod
-    def of(cls, lanes: tuple[Lane, ...], names: tuple[str, ...], arrays: Arrays) -> Index:
+    def of(
+        cls, lanes: tuple[Lane, ...], names: tuple[str, ...], paints: Paints, arrays: Arrays
+    ) -> Index:
         """The index of these parts."""
         at, ranges = 0, []
         for lane in lanes:
@@ -74,6 +78,7 @@ class Index:
         return cls(
             lanes,
             names,
+            paints,
             arrays,
             Slices(arrays["start"], arrays["end"], arrays["name"], arrays["style"]),
             tuple(ranges),
@@ -92,7 +97,8 @@ class Index:
             return None
         low = int(self.arrays["made_end"][at - 1]) if at else 0
         data = self.arrays["made_data"][low : int(self.arrays["made_end"][at])].tobytes()
-        return Block(int(self.arrays["made_n"][at]), int(self.arrays["made_m"][at]), data)
+        n, m, form = (int(self.arrays[name][at]) for name in ("made_n", "made_m", "made_form"))
+        return Block(n, m, form, data)
 
 
 def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -> Index:
@@ -128,8 +134,9 @@ def _restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
     try:
         lanes = tuple(Lane(**lane) for lane in catalogue["lanes"])
         names = tuple(str(name) for name in catalogue["names"])
+        paints = Paints.of(int(code) for code in catalogue["paints"])
         rows = sum(lane.rows for lane in lanes)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         return None
     ends = {"row_end": rows, "row_made": rows, "made_end": len(arrays["made_key"])}
     if any(len(arrays[name]) != size for name, size in ends.items()):
@@ -137,7 +144,7 @@ def _restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
     made = int(arrays["made_end"][-1]) if len(arrays["made_end"]) else 0
     if made != len(arrays["made_data"]) or any(i != lane.id for i, lane in enumerate(lanes)):
         return None
-    return Index.of(lanes, names, arrays)
+    return Index.of(lanes, names, paints, arrays)
 
 
 def _built(run: Run, store: Store, events: int, progress: Progress | None) -> Index:
@@ -153,8 +160,9 @@ def _built(run: Run, store: Store, events: int, progress: Progress | None) -> In
         if progress is not None:
             progress(builder.slices + builder.samples, events)
     builder.flush()
-    arrays = store.finish({"lanes": [asdict(lane) for lane in lanes], "names": names.texts})
-    return Index.of(tuple(lanes), tuple(names.texts), arrays)
+    catalogue = {"names": names.texts, "paints": builder.paints.codes}
+    arrays = store.finish({"lanes": [asdict(lane) for lane in lanes], **catalogue})
+    return Index.of(tuple(lanes), tuple(names.texts), builder.paints, arrays)
 
 
 class _Builder:
@@ -162,6 +170,7 @@ class _Builder:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.paints = Paints()
         self.slices = self.samples = 0
         self._made = self._bytes = 0
         # What waits for its tiles: rows so far, lanes of slices with their first row, and the
@@ -174,6 +183,7 @@ class _Builder:
         """Appends the rows of a lane."""
         for name in ("start", "end", "name", "style", "source", "row_table"):
             self._store.append(name, getattr(lane, name))
+        self.paints.add(lane.name, lane.style)
         self._store.append("row_begin", lane.row_at[:-1] + self.slices)
         self._store.append("row_end", lane.row_at[1:] + self.slices)
         self.slices += len(lane.start)
@@ -207,6 +217,7 @@ class _Builder:
         self._store.append("made_key", [key for key, _ in made])
         self._store.append("made_n", [block.n for _, block in made])
         self._store.append("made_m", [block.m for _, block in made])
+        self._store.append("made_form", [block.form for _, block in made])
         self._store.append("made_end", ends)
         data = b"".join(block.data for _, block in made)
         self._store.append("made_data", np.frombuffer(data, np.uint8))
@@ -227,13 +238,12 @@ class _Builder:
         rows = np.array([len(lane.row_table) for lane in lanes])
         low = np.concatenate([lane.row_at[:-1] for lane in lanes]) + np.repeat(lane_at, rows)
         high = np.concatenate([lane.row_at[1:] for lane in lanes]) + np.repeat(lane_at, rows)
-        base = np.repeat(lane_at, rows)
         number = np.concatenate(
             [first + np.arange(len(lane.row_table)) for first, lane in self._lanes]
         )
         for found in pyramid(slices.start, slices.end, low, high):
             begin = found.index << (TILE_BITS + found.level)
-            blocks = slice_blocks(found.tiles, slices, found.level, begin, base[found.row])
+            blocks = slice_blocks(found.tiles, slices, self.paints, found.level, begin)
             places = zip(number[found.row].tolist(), found.index.tolist(), strict=True)
             for (row, index), block in zip(places, blocks, strict=True):
                 self._tiles.setdefault(row, []).append((_key(found.level, index), block))

@@ -44,6 +44,9 @@ entries as the row has slices, and in practice all levels together have about a 
 PIECE = 1 << 15
 """Slices that are looked at in one go while tiles are made ahead."""
 
+EARLY_BITS = 22
+"""`buckets` takes at most 2^22 slices at once: a length and a position share 63 bits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
@@ -102,10 +105,13 @@ def buckets(start: I64, end: I64, number: I64) -> Buckets:
     length = end - start
     total = np.cumsum(length)
     inner = (total[last] - length[last]) - (total[first] - length[first])
+    # The greatest of (length, how early) in one number: all but the last lie within their bucket,
+    # so their lengths stay below 2^MAX_LEVEL, and the earlier of equals is the greater.
+    length <<= EARLY_BITS
+    length |= np.arange(len(start) - 1, -1, -1)
     length[last] = -1  # "all but the last"
     most = np.maximum.reduceat(length, first)
-    at = np.flatnonzero(length == np.repeat(most, last - first + 1))
-    longest = np.where(most < 0, -1, at[np.searchsorted(at, first)])
+    longest = np.where(most < 0, -1, len(start) - 1 - (most & ((1 << EARLY_BITS) - 1)))
     return Buckets(number[first], first, last, inner, longest)
 
 
@@ -207,16 +213,23 @@ def window(start: I64, end: I64, low: I64, high: I64, level: int, index: int) ->
     ).reshape(-1, 2)
     # Only the slice just before can reach into the tile.
     first, last = low + np.maximum(inside[:, 0] - 1, 0), low + inside[:, 1]
-    position = ranges(first, last)
-    begins, ends = start[position], end[position]
+    cuts = list(zip(first.tolist(), last.tolist(), strict=True))
+    begins = np.concatenate([start[:0], *(start[one:other] for one, other in cuts)])
+    ends = np.concatenate([end[:0], *(end[one:other] for one, other in cuts)])
     # The tile of row k has the numbers from (2k + 1) * 1024. The slice before it keeps its own
     # number only where that is the one just before; all others are out of reach.
     relative = np.maximum((begins >> level) - (index << TILE_BITS), -2)
     origin = (2 * np.arange(len(low)) + 1) << TILE_BITS
     sizes = last - first
+    at = offsets(sizes)[:-1]
     found = buckets(begins, ends, np.repeat(origin, sizes) + relative)
-    made = tiles(begins, ends, level, found, origin, np.full(len(low), begin), offsets(sizes)[:-1])
-    return replace(made, wide=position[made.wide], longest=position[made.longest])
+    made = tiles(begins, ends, level, found, origin, np.full(len(low), begin), at)
+    away = first - at
+    return replace(
+        made,
+        wide=made.wide + np.repeat(away, np.diff(made.wide_at)),
+        longest=made.longest + np.repeat(away, np.diff(made.dense_at)),
+    )
 
 
 def pyramid(start: I64, end: I64, low: I64, high: I64) -> Iterator[Level]:

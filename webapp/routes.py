@@ -21,6 +21,7 @@ import flask
 from lanescope.collector import schema
 from lanescope.webapp.details import nearest, overlap_facts, run_facts, slice_facts
 from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.look import look
 from lanescope.webapp.timeline import NoSuch, Timeline
 
 PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
@@ -41,6 +42,7 @@ def register(server: flask.Flask, timeline: Timeline, prefix: str = "") -> None:
         "/tile/<etag>/<level>/<index>": routes.tile,
         "/api/slice/<etag>/<lane>/<ref>": routes.slice,
         "/api/nearest/<etag>/<lane>": routes.nearest,
+        "/api/look/<etag>/<lane>": routes.look,
         "/api/overlap/<etag>": routes.overlap,
     }
     for rule, view in rules.items():
@@ -87,12 +89,13 @@ class _Routes:
         lanes = _lanes(flask.request.args.get("lanes", ""))
         place = (_integer("level", level), _integer("index", index), lanes)
         self._timeline.check(*place)
-        tag = hashlib.sha256(repr((etag, place)).encode()).hexdigest()[:32]
+        most = _most(flask.request.args.get("rows"))
+        tag = hashlib.sha256(repr((etag, place, most)).encode()).hexdigest()[:32]
         if flask.request.if_none_match.contains(tag):
             response = flask.Response(status=304)
         else:
             began = time.perf_counter()
-            payload = self._timeline.tile(*place)
+            payload = self._timeline.tile(*place, most)
             spent = (time.perf_counter() - began) * 1e3
             response = flask.Response(payload, mimetype="application/octet-stream")
             response.headers["Server-Timing"] = f"tile;dur={spent:.3f}"
@@ -114,6 +117,16 @@ class _Routes:
         row, t = _integer("row", args.get("row", "0")), _integer("t", args.get("t", ""))
         found = nearest(self._timeline, _integer("lane", lane), row, t, direction == "next")
         return _kept(_json(found))
+
+    def look(self, etag: str, lane: str) -> flask.Response:
+        self._check(etag)
+        args = flask.request.args
+        window = _integer("t0", args.get("t0", "")), _integer("t1", args.get("t1", ""))
+        if window[0] >= window[1]:
+            raise BadRequest(f"t0 is {window[0]} and t1 is {window[1]}, expected t0 < t1")
+        shorter = _integer("shorter", args["shorter"]) if "shorter" in args else None
+        row = _integer("row", args.get("row", "0"))
+        return _kept(_json(look(self._timeline, _integer("lane", lane), row, window, shorter)))
 
     def overlap(self, etag: str) -> flask.Response:
         self._check(etag)
@@ -149,6 +162,16 @@ def _lanes(text: str) -> list[int]:
     if len(parts) > MAX_LANES:
         raise BadRequest(f"more than {MAX_LANES} lanes in one request, ask for them in parts")
     return list(dict.fromkeys(_integer("lanes", part) for part in parts))
+
+
+def _most(text: str | None) -> int | None:
+    """Rows of each lane that are asked for; None: all."""
+    if text is None:
+        return None
+    most = _integer("rows", text)
+    if most < 1:
+        raise BadRequest(f"rows is {most}, expected 1 or more")
+    return most
 
 
 def _json(value: dict[str, Any]) -> flask.Response:

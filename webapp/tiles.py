@@ -1,21 +1,26 @@
 """The tile payload: how slices and counters at one resolution travel to the page.
 
-Little endian, version 1; every array is padded to 4 bytes so that the page can view the buffer
-through typed arrays without copying. Only what the page draws is in it: no 64-bit integers.
+Little endian, version 2; every array is padded to 4 bytes so that the page can view the buffer
+through typed arrays. Only what is drawn is in it; what a slice is, to the nanosecond, is asked for
+when someone points at it (`look`).
 
     tile    32 B  u32 magic "LSTL" | u16 version | u16 32 | i32 level | u32 index, low word
                   | u32 blocks | u32 unit shift | u32 index, high word | u32 0
-    block   24 B  u32 lane | u16 row | u8 kind (0 slices, 1 counter) | u8 0 | u32 n | u32 m
-                  | u32 bytes of data | u32 0, then the data
+    block   16 B  u32 lane | u16 row | u8 kind (0 slices, 1 counter) | u8 form | u16 n | u16 m
+                  | u32 bytes of data, then the data
 
 A tile is 1024 buckets of 2^level ns, from index * 1024 * 2^level ns of the run's axis. Times of
-slices count from there in units of 2^shift ns, shift = max(0, level - 10): exact up to level 10,
-and a thousandth of a bucket beyond. They are cut to +-2^30 units.
+slices count from there in units of 2^shift ns, shift = max(0, level - 5): exact up to level 5, and
+a thirty-second of a bucket beyond; rounded down, so order and distances stay.
 
-Slices: n wide ones `i32 start, i32 end, u32 name, u32 ref, u8 style, u8 flags`, then m buckets of
-short ones `u16 bucket, u16 covered, u32 count, u32 name, u32 ref, u8 style`, where covered is the
-covered share of the bucket in 65535ths, at least 1, and name, ref and style are those of the
-longest. See `lod` for what wide, short and count are. `ref` is the slice's position in its lane.
+A paint is the number of a pair of name and style (`Paints`), in 1 byte; in 2 where form has TWO, in
+4 where it has FOUR.
+
+Slices: n wide ones `u16 start, u16 end, paint`; where form has BEFORE, `f64` the start of the
+first, which lies before the tile, in ns from it; where form has AFTER, `f64` the end of the last
+one likewise. Then m buckets of short ones: which, as 1024 bits where form has BITS, else `u16
+bucket`; `u8 covered` the covered share in 255ths, at least 1; and the paint of the longest. See
+`lod` for what wide and short are.
 
 Counter: n entries `u16 bucket, f32 least, f32 greatest, f32 last`. m is 1 where entry 0 is not of
 this tile but the value in force as it begins.
@@ -33,23 +38,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.lod import I64, TILE_BITS, Tiles
+from lanescope.webapp.lod import I64, TILE_BITS, TILE_BUCKETS, Tiles, offsets
 from lanescope.webapp.samples import SampleTile
 
-VERSION = 1
+VERSION = 2
 MAGIC = 0x4C54534C
 TILE_HEADER = struct.Struct("<IHHiIIIII")
-BLOCK_HEADER = struct.Struct("<IHBBIIII")
+BLOCK_HEADER = struct.Struct("<IHBBHHI")
 
-EXACT_LEVEL = 10
-"""Finest level whose times are counted in more than one nanosecond is the one after this."""
-TIME_LIMIT = 1 << 30
+EXACT_LEVEL = 5
+"""Finest level whose times are counted in more than one nanosecond is the one after this: a tile
+has 2^15 units, so an instant within it fits 16 bits."""
 
 KIND_SLICES, KIND_COUNTER = 0, 1
-FLAG_UNFINISHED, FLAG_BEFORE, FLAG_AFTER = 1, 2, 4
+BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
+FEW = 64
+"""Buckets up to which their numbers take no more room than 1024 bits."""
+
 STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
 
+_STYLES = 32
+_PAINT_KINDS = (("u1", 0, 8), ("<u2", TWO, 16), ("<u4", FOUR, 32))  # type, form, bits
 _F32 = float(np.finfo(np.float32).max)
 
 
@@ -63,42 +73,114 @@ class Slices:
     style: npt.NDArray[np.uint8]
 
 
+class Paints:
+    """The pairs of name and style that a run has, numbered: what a slice is drawn with.
+
+    A hundred ops in four phases make a few hundred pairs, so that one number of one or two bytes
+    says what name and style would take five for.
+    """
+
+    def __init__(self) -> None:
+        self._number = np.full(_STYLES, -1, np.int64)  # by code; -1: does not occur
+        self.codes: list[int] = []
+
+    @classmethod
+    def of(cls, codes: Iterable[int]) -> Paints:
+        """The paints with these codes, in the order of their numbers."""
+        paints = cls()
+        found = np.array(list(codes), np.int64)
+        paints._reach(int(found.max(initial=0)))
+        paints._number[found] = np.arange(len(found))
+        paints.codes = found.tolist()
+        return paints
+
+    @property
+    def names(self) -> list[int]:
+        """The name of each paint."""
+        return [code // _STYLES for code in self.codes]
+
+    @property
+    def styles(self) -> list[int]:
+        """The style byte of each paint, with STYLE_UNFINISHED."""
+        return [(code % _STYLES >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in self.codes]
+
+    def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> None:
+        """Numbers the pairs of these slices that are new."""
+        code = _code(name, style)
+        self._reach(int(code.max(initial=0)))
+        present = np.zeros(len(self._number), np.bool_)
+        present[code] = True
+        new = np.flatnonzero(present & (self._number < 0))
+        self._number[new] = np.arange(len(new)) + len(self.codes)
+        self.codes += new.tolist()
+
+    def numbers(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> I64:
+        """The paint of each slice."""
+        return self._number[_code(name, style)]
+
+    def _reach(self, code: int) -> None:
+        missing = code + 1 - len(self._number)
+        if missing > 0:
+            more = np.full(max(missing, len(self._number)), -1, np.int64)
+            self._number = np.concatenate((self._number, more))
+
+
+def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> I64:
+    bits = (style & np.uint8(0x7F)) << np.uint8(1) | style >> np.uint8(7)
+    return name.astype(np.int64) * _STYLES + bits
+
+
 @dataclass(frozen=True)
 class Block:
     """One row of one tile, ready to send but for where it belongs."""
 
     n: int
     m: int
+    form: int
     data: bytes
 
 
-def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64, base: I64) -> list[Block]:
-    """One block per tile; `begin` is where it begins in ns, `base` its lane's first position."""
+def slice_blocks(
+    tiles: Tiles, slices: Slices, paints: Paints, level: int, begin: I64
+) -> list[Block]:
+    """One block per tile; `begin` is where it begins in ns."""
     shift = max(0, level - EXACT_LEVEL)
+    span = 1 << (level + TILE_BITS)
     wide, sizes = tiles.wide, np.diff(tiles.wide_at)
-    origin = np.repeat(begin, sizes)
-    start, end, style = slices.start[wide], slices.end[wide], slices.style[wide]
-    flags = np.where(style & STYLE_UNFINISHED, FLAG_UNFINISHED, 0)
-    flags |= np.where(start < origin, FLAG_BEFORE, 0)
-    flags |= np.where(end > origin + (1 << (level + TILE_BITS)), FLAG_AFTER, 0)
-    columns = _Columns()
-    columns.add(tiles.wide_at, "<i4", _units(start - origin, shift))
-    columns.add(tiles.wide_at, "<i4", _units(end - origin, shift))
-    columns.add(tiles.wide_at, "<u4", slices.name[wide])
-    columns.add(tiles.wide_at, "<u4", wide - np.repeat(base, sizes))
-    columns.add(tiles.wide_at, "u1", style & ~np.uint8(STYLE_UNFINISHED))
-    columns.add(tiles.wide_at, "u1", flags)
-
     longest = tiles.longest
-    covered = np.maximum(1, tiles.covered * 65535 >> level)  # below 2^40 * 2^16: no overflow
-    columns.add(tiles.dense_at, "<u2", tiles.bucket)
-    columns.add(tiles.dense_at, "<u2", covered)
-    columns.add(tiles.dense_at, "<u4", tiles.count)
-    columns.add(tiles.dense_at, "<u4", slices.name[longest])
-    columns.add(tiles.dense_at, "<u4", longest - np.repeat(base, np.diff(tiles.dense_at)))
-    columns.add(tiles.dense_at, "u1", slices.style[longest] & ~np.uint8(STYLE_UNFINISHED))
-    counts = zip(sizes.tolist(), np.diff(tiles.dense_at).tolist(), strict=True)
-    return [Block(n, m, columns.cut(k)) for k, (n, m) in enumerate(counts)]
+    colours = paints.numbers(slices.name[wide], slices.style[wide])
+    short_colours = paints.numbers(slices.name[longest], slices.style[longest])
+    most = max(int(colours.max(initial=0)), int(short_colours.max(initial=0)))
+    paint, wide_paints = next(kind for kind in _PAINT_KINDS if most < 1 << kind[2])[:2]
+    origin = np.repeat(begin, sizes)
+    start, end = slices.start[wide] - origin, slices.end[wide] - origin
+    # Only the first of a tile can begin before it, and only the last end after it.
+    some = np.flatnonzero(sizes)
+    before, after = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+    before[some] = start[tiles.wide_at[some]] < 0
+    after[some] = end[tiles.wide_at[some + 1] - 1] > span
+    columns = _Columns()
+    columns.add(tiles.wide_at, "<u2", np.maximum(start, 0) >> shift)
+    columns.add(tiles.wide_at, "<u2", np.minimum(end, span) >> shift)
+    columns.add(tiles.wide_at, paint, colours)
+    columns.add(_at(before), "<f8", start[tiles.wide_at[:-1][before]])
+    columns.add(_at(after), "<f8", end[tiles.wide_at[1:][after] - 1])
+
+    counts = np.diff(tiles.dense_at)
+    many = counts > FEW
+    if many.any():
+        bits = np.zeros((len(counts), TILE_BUCKETS), np.bool_)
+        bits[np.repeat(np.arange(len(counts)), counts), tiles.bucket] = True
+        sets = np.packbits(bits[many], axis=1, bitorder="little")
+        columns.add(_at(many) * sets.shape[1], "u1", sets.ravel())
+    few = np.repeat(~many, counts)
+    columns.add(offsets(np.where(many, 0, counts)), "<u2", tiles.bucket[few])
+    covered = np.maximum(1, tiles.covered * 255 >> level)  # below 2^40 * 2^8: no overflow
+    columns.add(tiles.dense_at, "u1", covered)
+    columns.add(tiles.dense_at, paint, short_colours)
+    form = wide_paints + BITS * many + BEFORE * before + AFTER * after
+    heads = zip(sizes.tolist(), counts.tolist(), form.tolist(), strict=True)
+    return [Block(n, m, f, columns.cut(k)) for k, (n, m, f) in enumerate(heads)]
 
 
 def sample_block(tile: SampleTile) -> Block:
@@ -108,7 +190,7 @@ def sample_block(tile: SampleTile) -> Block:
     columns.add(at, "<u2", tile.bucket)
     for value in (tile.low, tile.high, tile.last):
         columns.add(at, "<f4", np.where(np.isinf(value), value, np.clip(value, -_F32, _F32)))
-    return Block(len(tile), int(tile.leading), columns.cut(0))
+    return Block(len(tile), int(tile.leading), 0, columns.cut(0))
 
 
 def pack(level: int, index: int, blocks: Iterable[tuple[int, int, int, Block]]) -> bytes:
@@ -119,7 +201,7 @@ def pack(level: int, index: int, blocks: Iterable[tuple[int, int, int, Block]]) 
         if block.n or block.m:
             count += 1
             size = len(block.data)
-            parts.append(BLOCK_HEADER.pack(lane, row, kind, 0, block.n, block.m, size, 0))
+            parts.append(BLOCK_HEADER.pack(lane, row, kind, block.form, block.n, block.m, size))
             parts.append(block.data)
     shift = max(0, level - EXACT_LEVEL)
     low, high = index & 0xFFFFFFFF, index >> 32
@@ -128,9 +210,9 @@ def pack(level: int, index: int, blocks: Iterable[tuple[int, int, int, Block]]) 
     return b"".join(parts)
 
 
-def _units(time: I64, shift: int) -> I64:
-    units: I64 = np.clip(time >> shift, -TIME_LIMIT, TIME_LIMIT)
-    return units
+def _at(chosen: npt.NDArray[np.bool_]) -> I64:
+    """Where the one entry of each chosen part begins."""
+    return offsets(chosen.astype(np.int64))
 
 
 class _Columns:
@@ -141,8 +223,9 @@ class _Columns:
 
     def add(self, at: npt.NDArray[Any], dtype: str, values: npt.NDArray[Any]) -> None:
         """Adds an array: part k is `values[at[k] : at[k + 1]]`."""
-        data = values.astype(dtype)
-        self._columns.append((memoryview(data.tobytes()), (at * data.itemsize).tolist()))
+        if len(values):
+            data = values.astype(dtype)
+            self._columns.append((memoryview(data.tobytes()), (at * data.itemsize).tolist()))
 
     def cut(self, k: int) -> bytes:
         """Part k of all arrays, each padded to 4 bytes."""

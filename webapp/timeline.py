@@ -11,7 +11,7 @@ from lanescope.webapp import index as indexes
 from lanescope.webapp import tiles
 from lanescope.webapp.index import Index, Progress, open_index
 from lanescope.webapp.lanes import COUNTER, Lane
-from lanescope.webapp.lod import MAX_LEVEL, TILE_BITS, window
+from lanescope.webapp.lod import EARLY_BITS, MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_window
 from lanescope.webapp.slices import AXIS_END
@@ -20,6 +20,9 @@ from lanescope.webapp.tiles import KIND_COUNTER, KIND_SLICES, Block, sample_bloc
 
 MAX_INDEX = AXIS_END >> TILE_BITS
 """Last tile of the finest level."""
+
+TOGETHER = (1 << EARLY_BITS) // (RAW_LIMIT + 1)
+"""Rows whose slices are looked at in one go."""
 
 
 class NoSuch(LookupError):
@@ -53,18 +56,16 @@ class Timeline:
         """Changes with the run and with the version of what is served of it."""
         return f"{self.run.etag}-{indexes.VERSION}.{tiles.VERSION}"
 
-    def tile(self, level: int, index: int, lanes: Sequence[int]) -> bytes:
-        """The payload (see `tiles`) of some lanes within one tile.
+    def tile(self, level: int, index: int, lanes: Sequence[int], most: int | None = None) -> bytes:
+        """The payload (see `tiles`) of some lanes within one tile; of each the first `most` rows.
 
         Raises NoSuch for a level, index or lane that does not exist.
         """
         self.check(level, index, lanes)
         found: dict[int, Block] = {}
         rows: list[int] = []
-        bases: list[int] = []
         for lane in lanes:
-            base = self.index.row_begin[self.index.lane_rows[lane][0]]
-            for row in self.index.lane_rows[lane]:
+            for row in self.index.lane_rows[lane][:most]:
                 made = self.index.made(row, level, index)
                 if made is not None:
                     found[row] = made
@@ -72,15 +73,16 @@ class Timeline:
                     found[row] = self._samples(row, level, index)
                 else:
                     rows.append(row)
-                    bases.append(base)
-        found.update(zip(rows, self._slices(rows, bases, level, index), strict=True))
+        for at in range(0, len(rows), TOGETHER):
+            part = rows[at : at + TOGETHER]
+            found.update(zip(part, self._slices(part, level, index), strict=True))
         return tiles.pack(
             level,
             index,
             (
                 (lane, number, self._kind(lane), found[row])
                 for lane in lanes
-                for number, row in enumerate(self.index.lane_rows[lane])
+                for number, row in enumerate(self.index.lane_rows[lane][:most])
             ),
         )
 
@@ -109,12 +111,10 @@ class Timeline:
             sample_window(arrays["time"][part], arrays["value"][part], level, index)
         )
 
-    def _slices(self, rows: list[int], bases: list[int], level: int, index: int) -> list[Block]:
-        if not rows:
-            return []
+    def _slices(self, rows: list[int], level: int, index: int) -> list[Block]:
         slices = self.index.slices
         low = np.array([self.index.row_begin[row] for row in rows])
         high = np.array([self.index.row_end[row] for row in rows])
         made = window(slices.start, slices.end, low, high, level, index)
         begin = np.full(len(rows), index << (level + TILE_BITS))
-        return slice_blocks(made, slices, level, begin, np.array(bases))
+        return slice_blocks(made, slices, self.index.paints, level, begin)

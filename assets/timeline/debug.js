@@ -20,7 +20,7 @@ export function debugState(timeline) {
     query: timeline.query,
     overlaps: { on: timeline.overlaps.on, shaded: timeline.shaded?.length ?? 0 },
     requests: { ...feed.cache.stats },
-    cache: { tiles: feed.cache.tiles.size, bytes: feed.cache.bytes },
+    cache: { tiles: feed.cache.size, bytes: feed.cache.bytes },
     frames: { count: frames.count, last: frames.last, p95: times[Math.floor(times.length * 0.95)] ?? 0 },
     busy: timeline.idle.busy,
   };

@@ -3,11 +3,14 @@
  * @module
  */
 import { TileCache } from "./cache.js";
-import { CHUNK_LANES, cover, wanted } from "./plan.js";
+import { cover, wanted } from "./plan.js";
+import { decode, paintsOf } from "./tile.js";
 import { levelFor, topLevel } from "./viewport.js";
 
 /** Lanes whose activity the strip sums up; more would not change what one sees. */
 const STRIP_LANES = 256;
+/** Part of the window that is fetched ahead on either side: panning within it asks for nothing. */
+export const AHEAD = 0.5;
 
 export class Feed {
   /**
@@ -18,21 +21,21 @@ export class Feed {
    * @param {(message: string) => void} failed
    */
   constructor(run, duration, idle, changed, failed) {
-    this.lanes = run.lanes;
     this.duration = duration;
     this.top = topLevel(duration);
     this.level = this.top;
-    this.order = new Map(run.lanes.map((lane, i) => [lane.id, Math.floor(i / CHUNK_LANES)]));
+    this.paints = paintsOf(run);
     this.perFrame = new Map();
-    this.complete = false;
-    const ids = (chunk) => run.lanes.slice(chunk * CHUNK_LANES, (chunk + 1) * CHUNK_LANES).map((lane) => lane.id);
-    this.cache = new TileCache({
-      address: ({ level, index, chunk }) => `/tile/${run.etag}/${level}/${index}?lanes=${ids(chunk).join(",")}`,
-      top: this.top,
-      idle,
-      changed,
-      failed,
-    });
+    /** @type {{lane: number, tile: import("./tile.js").Tile}[]} */
+    this.strip = [];
+    const tiles = { decode: (buffer) => decode(buffer, this.paints), top: this.top, idle, changed, failed };
+    const address = ({ level, index, lanes }) => `/tile/${run.etag}/${level}/${index}?lanes=${lanes.join(",")}`;
+    this.cache = new TileCache({ ...tiles, address, changed: () => this.came(changed) });
+    const threads = run.lanes.filter((lane) => lane.kind === "thread").slice(0, STRIP_LANES);
+    this.stripLanes = threads.map((lane) => lane.id);
+    const outermost = (asked) => `${address(asked)}&rows=1`;
+    this.stripCache = new TileCache({ ...tiles, address: outermost, changed: () => this.stripCame(changed) });
+    this.stripAsked = false;
   }
 
   /**
@@ -40,51 +43,65 @@ export class Feed {
    * it stays within, panning asks for nothing.
    * @param {{t0: number, t1: number}} view
    * @param {number} width px
-   * @param {number[]} lanes in sight
+   * @param {number[]} lanes in sight, top to bottom, some more than once
    */
   frame(view, width, lanes) {
     this.view = view;
     this.perFrame.clear();
     this.level = levelFor(view.t1 - view.t0, width, this.top);
-    const chunks = [...new Set(lanes.map((id) => this.order.get(id)))].sort((a, b) => a - b);
     const { t0, t1 } = view;
     const p = this.planned;
-    if (p && p.level === this.level && t0 >= p.t0 && t1 <= p.t1 && chunks.every((chunk) => p.chunks.includes(chunk))) return;
-    const span = t1 - t0;
-    this.planned = { level: this.level, t0: t0 - span, t1: t1 + span, chunks };
-    const strip = Math.ceil(Math.min(this.lanes.length, STRIP_LANES) / CHUNK_LANES);
-    const whole = [...new Set([...chunks, ...Array(strip).keys()])].map((chunk) => ({ level: this.top, index: 0, chunk }));
-    this.cache.want([...whole, ...wanted(view, this.planned, this.level, this.top, this.duration, chunks)]);
+    if (p && p.level === this.level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
+    const span = (t1 - t0) * AHEAD;
+    const { level, top, duration } = this;
+    const seen = new Set(lanes);
+    this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
+    const places = [...wanted(view, view, level, duration), { level: top, index: 0 }, ...wanted(this.planned, view, level, duration)];
+    this.cache.want(places.map((place) => ({ ...place, lanes: [...seen] })));
+  }
+
+  /** The strip waits until the lanes are there: nobody misses it as much. */
+  came(changed) {
+    if (!this.stripAsked && !this.cache.queue.length) {
+      this.stripAsked = true;
+      this.stripCache.want([{ level: this.top, index: 0, lanes: this.stripLanes }]);
+    }
+    changed();
+  }
+
+  stripCame(changed) {
+    const tiles = this.stripLanes.map((lane) => ({ lane, tile: this.stripCache.get(this.top, 0, lane) }));
+    this.strip = tiles.filter(({ tile }) => tile);
+    changed();
   }
 
   /** Tiles for a lane in the window of the frame, left to right. @param {number} lane id */
   sources(lane) {
-    return this.covering(this.order.get(lane)).sources;
+    return this.covering(lane).sources;
   }
 
   /** Whether a lane is drawn at the level of the window, not a substitute. @param {number} lane id */
   loaded(lane) {
-    return this.covering(this.order.get(lane)).complete;
+    return this.covering(lane).complete;
   }
 
-  covering(chunk) {
-    let found = this.perFrame.get(chunk);
+  covering(lane) {
+    let found = this.perFrame.get(lane);
     if (!found) {
-      const get = (level, index) => this.cache.get(level, index, chunk);
+      const get = (level, index) => this.cache.get(level, index, lane);
       found = cover(get, this.level, this.view.t0, this.view.t1, this.duration, this.top);
-      this.perFrame.set(chunk, found);
+      this.perFrame.set(lane, found);
     }
     return found;
   }
 
   /** The tile that holds the whole run. @param {number} lane id */
   whole(lane) {
-    return this.cache.get(this.top, 0, this.order.get(lane));
+    return this.cache.get(this.top, 0, lane);
   }
 
-  /** Thread lanes with their whole-run tile, as far as they are here. */
+  /** Thread lanes with the outermost row of their whole-run tile, as far as they are here. */
   stripTiles() {
-    const threads = this.lanes.filter((lane) => lane.kind === "thread").slice(0, STRIP_LANES);
-    return threads.map((lane) => ({ lane: lane.id, tile: this.whole(lane.id) })).filter(({ tile }) => tile);
+    return this.strip;
   }
 }

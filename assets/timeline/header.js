@@ -4,6 +4,7 @@
  */
 import { duration as formatDuration } from "./format.js";
 import { STYLE_TOKENS } from "./palette.js";
+import { UNFINISHED } from "./tile.js";
 
 export const STRIP = 44;
 export const RULER = 24;
@@ -34,17 +35,18 @@ export function activity(lanes, width, duration) {
   };
   for (const { lane, tile } of lanes) {
     const block = tile.block(lane, 0);
+    const styles = tile.paints.style;
     if (block?.slices) {
       const s = block.slices;
       for (let i = 0; i < s.n; i += 1) {
-        add(s.style[i], (tile.start + s.start[i] * tile.unit) * scale, (tile.start + s.end[i] * tile.unit) * scale, 1);
+        add(styles[s.paint[i]] & ~UNFINISHED, (tile.start + s.start[i]) * scale, (tile.start + s.end[i]) * scale, 1);
       }
     }
     if (block?.dense) {
       const d = block.dense;
       for (let i = 0; i < d.n; i += 1) {
         const t = tile.start + d.bucket[i] * tile.bucket;
-        add(d.style[i], t * scale, (t + tile.bucket) * scale, d.covered[i] / 65535);
+        add(styles[d.paint[i]] & ~UNFINISHED, t * scale, (t + tile.bucket) * scale, d.covered[i] / 255);
       }
     }
   }

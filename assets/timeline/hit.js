@@ -3,6 +3,7 @@
  * @module
  */
 import { sampleAt, samplesOf } from "./counter.js";
+import { UNFINISHED } from "./tile.js";
 
 /** A slice narrower than this can still be hit, px. */
 const REACH = 3;
@@ -13,12 +14,13 @@ const REACH = 3;
  * @property {number} lane
  * @property {number} row
  * @property {number} name id
- * @property {number} ref
+ * @property {number} ref -1: not known yet, see `Look`
+ * @property {boolean} exact whether times, count and share are exact, not as drawn
  * @property {number} style
- * @property {number} flags
+ * @property {boolean} unfinished
  * @property {number} start ns; of the bucket where dense
  * @property {number} end ns
- * @property {number} [count] slices in the bucket
+ * @property {number} [count] slices that begin in the bucket, once known
  * @property {number} [covered] share of the bucket
  * @property {number} [value] of a counter
  */
@@ -50,10 +52,10 @@ export function hitRow(sources, row, t, perPixel) {
 }
 
 function nearestSlice(s, tile, t, reach) {
-  const at = (t - tile.start) / tile.unit;
+  const at = t - tile.start;
   let best = null;
   for (let i = 0; i < s.n; i += 1) {
-    const gap = Math.max(s.start[i] - at, at - s.end[i], 0) * tile.unit;
+    const gap = Math.max(s.start[i] - at, at - s.end[i], 0);
     if (gap === 0 && at < s.end[i]) return { i, distance: 0 };
     if (gap <= reach && (!best || gap < best.distance)) best = { i, distance: Math.max(gap, 1e-9) };
   }
@@ -65,13 +67,18 @@ function found(i, s, tile, row) {
     kind: "slice",
     lane: row.lane.id,
     row: row.row,
-    name: s.name[i],
-    ref: s.ref[i],
-    style: s.style[i],
-    flags: s.flags[i],
-    start: tile.start + s.start[i] * tile.unit,
-    end: tile.start + s.end[i] * tile.unit,
+    ref: -1,
+    exact: tile.unit === 1,
+    start: tile.start + s.start[i],
+    end: tile.start + s.end[i],
+    ...looks(tile.paints, s.paint[i]),
   };
+}
+
+/** Name and style of a paint. */
+function looks(paints, paint) {
+  const style = paints.style[paint];
+  return { name: paints.name[paint], style: style & ~UNFINISHED, unfinished: Boolean(style & UNFINISHED) };
 }
 
 function bucketAt(d, tile, t) {
@@ -79,10 +86,7 @@ function bucketAt(d, tile, t) {
   for (let i = 0; i < d.n; i += 1) {
     if (d.bucket[i] !== bucket) continue;
     const start = tile.start + bucket * tile.bucket;
-    return {
-      kind: "dense", name: d.name[i], ref: d.ref[i], style: d.style[i], flags: 0,
-      start, end: start + tile.bucket, count: d.count[i], covered: d.covered[i] / 65535,
-    };
+    return { kind: "dense", ref: -1, exact: false, start, end: start + tile.bucket, covered: d.covered[i] / 255, ...looks(tile.paints, d.paint[i]) };
   }
   return null;
 }
@@ -91,5 +95,5 @@ function hitCounter(sources, row, t, perPixel) {
   const sample = sampleAt(samplesOf(sources, row.lane.id), t, 12 * perPixel);
   if (!sample) return null;
   const { t: start, last, min, max } = sample;
-  return { kind: "sample", lane: row.lane.id, row: 0, name: -1, ref: -1, style: 0, flags: 0, start, end: start, value: last, min, max };
+  return { kind: "sample", lane: row.lane.id, row: 0, name: -1, ref: -1, exact: true, style: 0, unfinished: false, start, end: start, value: last, min, max };
 }

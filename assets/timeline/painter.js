@@ -3,7 +3,8 @@
  * @module
  */
 import { drawCounter, samplesOf, withNeighbours } from "./counter.js";
-import { levelOf, MARK } from "./palette.js";
+import { FADED, Inks, MARKED } from "./inks.js";
+import { levelOf } from "./palette.js";
 import { Raster } from "./raster.js";
 import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./text.js";
 import { UNFINISHED } from "./tile.js";
@@ -12,7 +13,18 @@ import { UNFINISHED } from "./tile.js";
 const RASTER_WIDTH = 2;
 /** From this width on a slice leaves a pixel to its neighbour. */
 const GAP_WIDTH = 4;
-const FADED = 0.22;
+
+/** Position of the first number that is at least `least`. */
+function firstAt(numbers, n, least) {
+  let low = 0;
+  let high = n;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] < least) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
 
 /**
  * @typedef {object} Frame what is to be drawn
@@ -26,7 +38,7 @@ const FADED = 0.22;
  * @property {{t: number}[]} ticks
  * @property {import("./overlaps.js").Region[]} shaded overlap regions
  *
- * @typedef {{lane: number, row: number, ref: number, name: number, text: string, x: number, y: number, w: number, h: number}} Label
+ * @typedef {{lane: number, row: number, name: number, text: string, x: number, y: number, w: number, h: number}} Label
  */
 
 export class Painter {
@@ -35,6 +47,7 @@ export class Painter {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
     this.raster = new Raster();
+    this.inks = new Inks();
     this.width = 0;
     this.height = 0;
     this.labeller = new Labeller((text) => this.context.measureText(text).width, names);
@@ -115,53 +128,57 @@ export class Painter {
   /** All slices of one row. @param {import("./layout.js").Row} row */
   slices(row, y) {
     const { frame, raster, scale } = this;
-    const { view, palette, matches } = frame;
-    const depth = levelOf(row.lane, row.row);
-    let carried = -1; // a slice that reaches into the next tile is in both: draw it once
+    const { view, palette } = frame;
+    let carried = false; // a slice that reaches into the next tile is in both: draw it once
     for (const { tile, from, to } of frame.sources(row.lane.id)) {
       const block = tile.block(row.lane.id, row.row);
-      if (!block) continue;
       const left = Math.max(0, (from - view.t0) * scale);
       const right = Math.min(this.width, (to - view.t0) * scale);
-      if (right <= left) continue;
-      const origin = (tile.start - view.t0) * scale;
-      if (block.dense) this.dense(block.dense, row, depth, origin, tile.bucket * scale, left, right, y);
-      if (!block.slices) continue;
-      const s = block.slices;
-      const unit = tile.unit * scale;
-      let reaching = carried;
-      for (let i = 0; i < s.n; i += 1) {
-        const x0 = origin + s.start[i] * unit;
-        const x1 = origin + s.end[i] * unit;
-        if (x1 <= left || x0 >= right || s.ref[i] === carried) continue;
-        if (x1 > right) reaching = s.ref[i];
-        const colour = palette.index(s.style[i], depth, s.name[i]);
-        const faded = matches !== null && !matches[s.name[i]];
-        if (s.style[i] === MARK) this.marks.push({ x: x0, y, h: row.h });
-        else if (x1 - x0 < RASTER_WIDTH) raster.add(x0, x1, faded ? FADED : 1, colour);
-        else this.rectangle(row, y, x0, x1, colour, faded, s.name[i], s.ref[i], s.flags[i]);
+      if (!block || right <= left) {
+        carried = false;
+        continue;
       }
-      carried = reaching;
+      const ink = this.inks.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
+      const origin = (tile.start - view.t0) * scale;
+      if (block.dense) this.dense(block.dense, ink, row, origin, tile.bucket * scale, left, right, y);
+      carried = block.slices ? this.wide(block.slices, ink, tile, row, origin, left, right, y, carried) : false;
     }
     raster.end(y, row.h, palette.pixel);
   }
 
-  dense(d, row, depth, origin, bucket, left, right, y) {
-    const { matches, palette } = this.frame;
-    for (let i = 0; i < d.n; i += 1) {
-      const x = origin + d.bucket[i] * bucket;
-      if (x + bucket <= left || x >= right) continue;
-      if (d.style[i] === MARK) {
-        this.marks.push({ x: x + bucket / 2, y, h: row.h });
-        continue;
-      }
-      const faded = matches !== null && !matches[d.name[i]] ? FADED : 1;
-      const colour = palette.index(d.style[i], depth, d.name[i]);
-      this.raster.add(Math.max(x, left), Math.min(x + bucket, right), (d.covered[i] / 65535) * faded, colour);
+  /** @returns {boolean} whether the last one drawn goes on past `right` */
+  wide(s, ink, tile, row, origin, left, right, y, carried) {
+    const { raster, scale } = this;
+    let reaching = false;
+    for (let i = 0; i < s.n; i += 1) {
+      const x0 = origin + s.start[i] * scale;
+      const x1 = origin + s.end[i] * scale;
+      if (x1 <= left) continue;
+      if (x0 >= right) break;
+      reaching = x1 > right;
+      // Slices of a row do not overlap: the one over the edge is the one that was over it before.
+      if (carried && x0 < left) continue;
+      const paint = s.paint[i];
+      const colour = ink.colour[paint];
+      if (colour === MARKED) this.marks.push({ x: x0, y, h: row.h });
+      else if (x1 - x0 < RASTER_WIDTH) raster.add(x0, x1, ink.share[paint], colour);
+      else this.rectangle(row, y, x0, x1, colour, ink.share[paint] < 1, tile.paints, paint);
+    }
+    return reaching;
+  }
+
+  dense(d, ink, row, origin, bucket, left, right, y) {
+    const { bucket: number, covered, paint, n } = d;
+    for (let i = firstAt(number, n, Math.floor((left - origin) / bucket)); i < n; i += 1) {
+      const x = origin + number[i] * bucket;
+      if (x >= right) break;
+      const colour = ink.colour[paint[i]];
+      if (colour === MARKED) this.marks.push({ x: x + bucket / 2, y, h: row.h });
+      else this.raster.add(x > left ? x : left, x + bucket < right ? x + bucket : right, (covered[i] / 255) * ink.share[paint[i]], colour);
     }
   }
 
-  rectangle(row, y, x0, x1, colour, faded, name, ref, flags) {
+  rectangle(row, y, x0, x1, colour, faded, paints, paint) {
     const { context: c, frame } = this;
     const a = this.snap(Math.max(x0, -2));
     const b = this.snap(Math.min(x1, this.width + 2));
@@ -170,12 +187,12 @@ export class Painter {
     c.fillStyle = frame.palette.css[colour];
     c.fillRect(a, y, w, row.h);
     this.stats.rectangles += 1;
-    if (flags & UNFINISHED) {
+    if (paints.style[paint] & UNFINISHED) {
       c.fillStyle = this.hatch();
       c.fillRect(a, y, w, row.h);
     }
     if (faded) c.globalAlpha = 1;
-    else if (row.text && w >= LEAST_WIDTH) this.pending.push({ row, y, a: Math.max(a, 0), b: Math.min(a + w, this.width), colour, name, ref });
+    else if (row.text && w >= LEAST_WIDTH) this.pending.push({ row, y, a: Math.max(a, 0), b: Math.min(a + w, this.width), colour, name: paints.name[paint] });
   }
 
   /** Stripes say "had not ended" without relying on colour. */
@@ -201,12 +218,12 @@ export class Painter {
   names() {
     const { context: c, frame, labeller } = this;
     this.labels = [];
-    for (const { row, y, a, b, colour, name, ref } of this.pending) {
+    for (const { row, y, a, b, colour, name } of this.pending) {
       const text = labeller.fit(name, b - a);
       if (!text) continue;
       c.fillStyle = frame.palette.text[colour];
       c.fillText(text, a + TEXT_PAD, y + row.h / 2 + 0.5);
-      this.labels.push({ lane: row.lane.id, row: row.row, ref, name, text, x: a, y, w: b - a, h: row.h });
+      this.labels.push({ lane: row.lane.id, row: row.row, name, text, x: a, y, w: b - a, h: row.h });
     }
     this.stats.texts = this.labels.length;
   }

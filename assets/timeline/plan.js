@@ -4,15 +4,8 @@
  */
 import { TILE_BUCKETS } from "./viewport.js";
 
-/** Lanes that travel in one tile request: fixed groups, so that addresses repeat and are cached. */
-export const CHUNK_LANES = 16;
-/** How much coarser the fallback is that is fetched along, in levels. */
-export const COARSER = 2;
-
-/** @typedef {{level: number, index: number, chunk: number}} TileKey */
-
-/** @param {TileKey} key @returns {string} */
-export const keyText = ({ level, index, chunk }) => `${level}/${index}/${chunk}`;
+/** One number for a tile's place: levels are below 64, indices below 2^43. */
+export const placeOf = (level, index) => index * 64 + level;
 
 /** Nanoseconds covered by a tile. @param {number} level */
 export const tileSpan = (level) => TILE_BUCKETS * 2 ** level;
@@ -27,36 +20,19 @@ export function indices(level, t0, t1, duration) {
 }
 
 /**
- * The tiles of a view, most urgent first: what is visible, then a coarser level around it (shown
- * when the next gesture outruns the network), then the rest of the prefetched span.
+ * The tiles of a window, those nearest to the middle of the view first.
+ * @param {{t0: number, t1: number}} window
  * @param {{t0: number, t1: number}} view
- * @param {{t0: number, t1: number}} around the prefetched span
  * @param {number} level
- * @param {number} top coarsest level
  * @param {number} duration ns
- * @param {number[]} chunks visible groups of lanes
- * @returns {TileKey[]}
+ * @returns {{level: number, index: number}[]}
  */
-export function wanted(view, around, level, top, duration, chunks) {
-  const keys = [];
-  const seen = new Set();
-  const add = (lvl, window) => {
-    const [from, to] = indices(lvl, window.t0, window.t1, duration);
-    for (let index = from; index <= to; index += 1) {
-      for (const chunk of chunks) {
-        const key = { level: lvl, index, chunk };
-        const text = keyText(key);
-        if (!seen.has(text)) {
-          seen.add(text);
-          keys.push(key);
-        }
-      }
-    }
-  };
-  add(level, view);
-  if (level < top) add(Math.min(level + COARSER, top), around);
-  add(level, around);
-  return keys;
+export function wanted(window, view, level, duration) {
+  const [from, to] = indices(level, window.t0, window.t1, duration);
+  const middle = (view.t0 + view.t1) / 2 / tileSpan(level) - 0.5;
+  const out = [];
+  for (let index = from; index <= to; index += 1) out.push({ level, index });
+  return out.sort((a, b) => Math.abs(a.index - middle) - Math.abs(b.index - middle));
 }
 
 /**

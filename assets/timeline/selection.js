@@ -146,10 +146,7 @@ export class Selection {
     for (let i = here + step; i >= 0 && i < rows.length; i += step) {
       const { lane, row } = rows[i];
       const hit = timeline.hitRow(rows[i], t);
-      if (hit && hit.ref >= 0) {
-        await this.select(hit, true);
-        return;
-      }
+      if (hit && await timeline.selectHit(hit, true)) return;
       if (await this.nearest(lane.id, row, t, "next", false)) return;
       if (await this.nearest(lane.id, row, t, "prev", false)) return;
     }

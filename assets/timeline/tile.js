@@ -1,35 +1,39 @@
 /**
- * Decoding of the tile payload, version 1. The arrays are views of the received buffer: no copy.
- * The layout is described where it is written, in webapp/tiles.py.
+ * Decoding of the tile payload, version 2. The layout is described where it is written, in
+ * webapp/tiles.py.
  * @module
  */
 import { TILE_BUCKETS } from "./viewport.js";
 
 export const MAGIC = 0x4c54534c;
-export const VERSION = 1;
-/** Flags of a slice. */
-export const UNFINISHED = 1;
-export const FROM_BEFORE = 2;
-export const GOES_ON = 4;
+export const VERSION = 2;
+/** Bit of a paint's style: the slice had not ended when the recording did. */
+export const UNFINISHED = 0x80;
+/** Forms of a block. */
+const BITS = 1;
+const BEFORE = 2;
+const AFTER = 4;
+const TWO = 8;
+const FOUR = 16;
 
 /**
- * @typedef {object} Slices wide slices of one row, in units of the tile from its start
+ * @typedef {object} Paints name and style by the number that tiles have for both
+ * @property {Uint32Array} name id
+ * @property {Uint8Array} style with UNFINISHED
+ *
+ * @typedef {object} Slices wide slices of one row; times in ns from the tile's start
  * @property {number} n
- * @property {Int32Array} start
- * @property {Int32Array} end
- * @property {Uint32Array} name
- * @property {Uint32Array} ref
- * @property {Uint8Array} style
- * @property {Uint8Array} flags
+ * @property {Float64Array} start
+ * @property {Float64Array} end
+ * @property {Uint8Array|Uint16Array|Uint32Array} paint
+ * @property {boolean} before the first one begins before the tile
+ * @property {boolean} after the last one ends after the tile
  *
  * @typedef {object} Dense buckets holding slices shorter than a bucket
  * @property {number} n
  * @property {Uint16Array} bucket
- * @property {Uint16Array} covered share of the bucket, 65535 is all of it
- * @property {Uint32Array} count
- * @property {Uint32Array} name of the longest
- * @property {Uint32Array} ref of the longest
- * @property {Uint8Array} style of the longest
+ * @property {Uint8Array} covered share of the bucket, 255 is all of it
+ * @property {Uint8Array|Uint16Array|Uint32Array} paint of the longest
  *
  * @typedef {object} Samples of a counter
  * @property {number} n
@@ -47,21 +51,26 @@ export const GOES_ON = 4;
  * @property {Samples|null} samples
  */
 
+/** @param {any} run as /api/run describes it @returns {Paints} */
+export const paintsOf = (run) => ({ name: Uint32Array.from(run.paints.names), style: Uint8Array.from(run.paints.styles) });
+
 /** One decoded tile. */
 export class Tile {
   /**
    * @param {number} level
    * @param {number} index
-   * @param {number} unit ns per unit of slice times
-   * @param {number} byteLength of the payload
+   * @param {number} unit ns to which slice times are rounded down
+   * @param {Paints} paints
    * @param {Map<number, Block[]>} lanes blocks by lane, indexed by row
+   * @param {Map<number, number>} [bytes] of the payload by lane
    */
-  constructor(level, index, unit, byteLength, lanes) {
+  constructor(level, index, unit, paints, lanes, bytes = new Map()) {
     this.level = level;
     this.index = index;
     this.unit = unit;
-    this.byteLength = byteLength;
+    this.paints = paints;
     this.lanes = lanes;
+    this.bytes = bytes;
     this.bucket = 2 ** level;
     this.start = index * TILE_BUCKETS * this.bucket;
     this.end = this.start + TILE_BUCKETS * this.bucket;
@@ -75,10 +84,11 @@ export class Tile {
 
 /**
  * @param {ArrayBuffer} buffer
+ * @param {Paints} paints
  * @returns {Tile}
  * @throws {Error} when the payload is not a tile of this version or is cut short
  */
-export function decode(buffer) {
+export function decode(buffer, paints) {
   const view = new DataView(buffer);
   if (buffer.byteLength < 32 || view.getUint32(0, true) !== MAGIC) throw new Error("not a LaneScope tile");
   const version = view.getUint16(4, true);
@@ -89,68 +99,79 @@ export function decode(buffer) {
   const blocks = view.getUint32(16, true);
   const unit = 2 ** view.getUint32(20, true);
   const lanes = new Map();
+  const bytes = new Map();
   for (let i = 0; i < blocks; i += 1) {
-    if (at + 24 > buffer.byteLength) throw new Error("tile cut short");
+    if (at + 16 > buffer.byteLength) throw new Error("tile cut short");
     const lane = view.getUint32(at, true);
     const row = view.getUint16(at + 4, true);
     const kind = view.getUint8(at + 6);
-    const nSlices = view.getUint32(at + 8, true);
-    const nDense = view.getUint32(at + 12, true);
-    const size = view.getUint32(at + 16, true);
-    at += 24;
+    const form = view.getUint8(at + 7);
+    const n = view.getUint16(at + 8, true);
+    const m = view.getUint16(at + 10, true);
+    const size = view.getUint32(at + 12, true);
+    at += 16;
     if (at + size > buffer.byteLength) throw new Error("tile cut short");
-    const reader = new Reader(buffer, at);
+    const reader = new Reader(view, at, form);
     const block = { lane, row, slices: null, dense: null, samples: null };
-    if (kind === 1) block.samples = nSlices ? readSamples(reader, nSlices, nDense === 1) : null;
+    if (kind === 1) block.samples = n ? readSamples(reader, n, m === 1) : null;
     else {
-      block.slices = nSlices ? readSlices(reader, nSlices) : null;
-      block.dense = nDense ? readDense(reader, nDense) : null;
+      block.slices = n ? readSlices(reader, n, unit, form) : null;
+      block.dense = m ? readDense(reader, m, form) : null;
     }
     if (!lanes.has(lane)) lanes.set(lane, []);
     lanes.get(lane)[row] = block;
+    bytes.set(lane, (bytes.get(lane) ?? 0) + size);
     at += size;
   }
-  return new Tile(level, index, unit, buffer.byteLength, lanes);
+  return new Tile(level, index, unit, paints, lanes, bytes);
 }
 
 /** Takes arrays one after another, each padded to four bytes. */
 class Reader {
-  constructor(buffer, at) {
-    this.buffer = buffer;
+  constructor(view, at, form) {
+    this.view = view;
     this.at = at;
+    this.Paint = form & FOUR ? Uint32Array : form & TWO ? Uint16Array : Uint8Array;
   }
 
   take(Type, n) {
-    const array = new Type(this.buffer, this.at, n);
+    const array = new Type(this.view.buffer, this.at, n);
     this.at += (n * Type.BYTES_PER_ELEMENT + 3) & ~3;
     return array;
+  }
+
+  float64() {
+    this.at += 8;
+    return this.view.getFloat64(this.at - 8, true);
   }
 }
 
 /** @returns {Slices} */
-function readSlices(r, n) {
-  return {
-    n,
-    start: r.take(Int32Array, n),
-    end: r.take(Int32Array, n),
-    name: r.take(Uint32Array, n),
-    ref: r.take(Uint32Array, n),
-    style: r.take(Uint8Array, n),
-    flags: r.take(Uint8Array, n),
-  };
+function readSlices(r, n, unit, form) {
+  const start = Float64Array.from(r.take(Uint16Array, n), (t) => t * unit);
+  const end = Float64Array.from(r.take(Uint16Array, n), (t) => t * unit);
+  const paint = r.take(r.Paint, n);
+  if (form & BEFORE) start[0] = r.float64();
+  if (form & AFTER) end[n - 1] = r.float64();
+  return { n, start, end, paint, before: Boolean(form & BEFORE), after: Boolean(form & AFTER) };
 }
 
 /** @returns {Dense} */
-function readDense(r, n) {
-  return {
-    n,
-    bucket: r.take(Uint16Array, n),
-    covered: r.take(Uint16Array, n),
-    count: r.take(Uint32Array, n),
-    name: r.take(Uint32Array, n),
-    ref: r.take(Uint32Array, n),
-    style: r.take(Uint8Array, n),
-  };
+function readDense(r, n, form) {
+  const bucket = form & BITS ? setBits(r.take(Uint8Array, TILE_BUCKETS / 8), n) : r.take(Uint16Array, n);
+  return { n, bucket, covered: r.take(Uint8Array, n), paint: r.take(r.Paint, n) };
+}
+
+function setBits(bits, n) {
+  const out = new Uint16Array(n);
+  let found = 0;
+  for (let i = 0; i < TILE_BUCKETS && found < n; i += 1) {
+    if ((bits[i >> 3] >> (i & 7)) & 1) {
+      out[found] = i;
+      found += 1;
+    }
+  }
+  return out;
 }
 
 /** @returns {Samples} */

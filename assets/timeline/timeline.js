@@ -10,6 +10,7 @@ import { hitRow } from "./hit.js";
 import { debounced } from "./idle.js";
 import { Labels } from "./labels.js";
 import { groupsOf, Layout } from "./layout.js";
+import { Look } from "./look.js";
 import { Overlaps } from "./overlaps.js";
 import { Overlay } from "./overlay.js";
 import { Painter } from "./painter.js";
@@ -54,6 +55,7 @@ export class Timeline {
     this.dirty = new Set();
     this.frames = { count: 0, last: 0, times: new Float32Array(240) };
     this.feed = new Feed(run, this.duration, idle, () => this.invalidate("lanes"), (message) => this.toast(message, true));
+    this.look = new Look(run.etag, idle, () => this.invalidate("overlay"));
     this.painter = new Painter(dom.lanesCanvas, this.names);
     this.header = new Header(dom.headCanvas);
     this.overlay = new Overlay(dom.overlayCanvas);
@@ -211,19 +213,30 @@ export class Timeline {
   /** What is under a point of the lanes. @returns {import("./hit.js").Hit|null} */
   hit(x, y) {
     const row = this.layout.rowAt(y + this.scrollY);
-    return row ? this.hitRow(row, this.timeAt(x)) : null;
+    return row ? this.look.of(this.hitRow(row, this.timeAt(x))) : null;
   }
 
   hitRow(row, t) {
     return hitRow(this.feed.sources(row.lane.id), row, t, (this.view.t1 - this.view.t0) / this.width);
   }
 
-  click(x, y) {
+  async click(x, y) {
     const hit = this.hit(x, y);
-    if (hit && hit.ref >= 0) {
-      const exact = hit.kind === "slice" ? hit : { ...hit, start: undefined, end: undefined };
-      this.selection.select(exact);
-    } else if (hit === null) this.selection.clear();
+    if (hit) await this.selectHit(hit, false);
+    else this.selection.clear();
+  }
+
+  /** Select what was hit. @returns {Promise<boolean>} whether there is a slice */
+  async selectHit(hit, reveal) {
+    try {
+      const { kind, lane, row, ref, start, end } = await this.look.ask(hit);
+      if (ref < 0) return false;
+      this.selection.select(kind === "slice" ? { lane, row, ref, start, end } : { lane, row, ref }, reveal);
+      return true;
+    } catch (error) {
+      this.toast(error.message);
+      return false;
+    }
   }
 
   neighbour(direction) {

@@ -4,7 +4,6 @@
  */
 import { count, duration, measured, percent } from "./format.js";
 import { STYLE_NAMES } from "./palette.js";
-import { UNFINISHED } from "./tile.js";
 
 /**
  * What a hit says.
@@ -24,10 +23,11 @@ export function wordsFor(hit, names, where) {
   const style = STYLE_NAMES[hit.style] ?? "other";
   if (hit.kind === "dense") {
     const covered = `${percent(hit.covered)} of ${duration(hit.end - hit.start)}`;
-    if (hit.count === 1) return { title: name, lines: [`covers ${covered}`, `${style} · ${lane}`] };
+    if (!hit.exact || hit.count === 1) return { title: name, lines: [`covers ${covered}`, `${style} · ${lane}`] };
     return { title: name, lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`] };
   }
-  const length = hit.flags & UNFINISHED ? "had not ended when the recording did" : duration(hit.end - hit.start);
+  const known = hit.exact ? duration(hit.end - hit.start) : "…";
+  const length = hit.unfinished ? "had not ended when the recording did" : known;
   return { title: name, lines: [style === "mark" ? "an instant" : length, `${style} · ${lane}`] };
 }
 

@@ -64,8 +64,9 @@ def test_a_clicked_slice_shows_its_name_and_all_else(opened: Opener) -> None:
     for word in ("start", "duration", "self", "step", "scope", "function"):
         assert word in panel
     selection = page.state["selection"]
-    assert (selection["lane"], selection["ref"]) == (label["lane"], label["ref"])
-    assert f"sel={label['lane']}.{label['row']}.{label['ref']}" in page.query
+    assert (selection["lane"], selection["row"]) == (label["lane"], label["row"])
+    place = ".".join(str(selection[name]) for name in ("lane", "row", "ref"))
+    assert f"sel={place}" in page.query
     page.press("Escape")
     assert page.state["selection"] is None
     assert "Nothing selected" in page.text("#slice-panel")

@@ -6,9 +6,10 @@ import { activity, firstEnding } from "/assets/timeline/header.js";
 import { hitRow } from "/assets/timeline/hit.js";
 import { debounced, Idle } from "/assets/timeline/idle.js";
 import { processOf } from "/assets/timeline/labels.js";
+import { Look } from "/assets/timeline/look.js";
 import { match } from "/assets/timeline/search.js";
 import { Labeller } from "/assets/timeline/text.js";
-import { Tile } from "/assets/timeline/tile.js";
+import { decode, Tile } from "/assets/timeline/tile.js";
 import { wordsFor } from "/assets/timeline/tooltip.js";
 import { equal, ok, test } from "./harness.js";
 
@@ -48,37 +49,61 @@ test("a process in few words", () => {
   equal(processOf("process 7"), "pid 7");
 });
 
+const PAINTS = { name: Uint32Array.from([0, 1, 2, 3]), style: Uint8Array.from([1, 2, 3, 0x81]) };
 const slices = (rows) => ({
-  n: rows.length, start: Int32Array.from(rows, (r) => r[0]), end: Int32Array.from(rows, (r) => r[1]),
-  name: Uint32Array.from(rows, (_, i) => i), ref: Uint32Array.from(rows, (_, i) => i), style: Uint8Array.from(rows, (r) => r[2] ?? 1),
-  flags: new Uint8Array(rows.length),
+  n: rows.length, start: Float64Array.from(rows, (r) => r[0]), end: Float64Array.from(rows, (r) => r[1]),
+  paint: Uint8Array.from(rows, (r) => r[2] ?? 0), before: false, after: false,
 });
-const dense = (rows) => ({
-  n: rows.length, bucket: Uint16Array.from(rows, (r) => r[0]), covered: Uint16Array.from(rows, (r) => r[1]),
-  count: Uint32Array.from(rows, (r) => r[2]), name: new Uint32Array(rows.length), ref: Uint32Array.from(rows, () => 9), style: Uint8Array.from(rows, () => 2),
-});
-const tileOf = (block, level = 0) => new Tile(level, 0, 1, 0, new Map([[0, [{ lane: 0, row: 0, slices: null, dense: null, samples: null, ...block }]]]));
+const dense = (rows) => ({ n: rows.length, bucket: Uint16Array.from(rows, (r) => r[0]), covered: Uint8Array.from(rows, (r) => r[1]), paint: Uint8Array.from(rows, () => 1) });
+const tileOf = (block, level = 0) => new Tile(level, 0, 1, PAINTS, new Map([[0, [{ lane: 0, row: 0, slices: null, dense: null, samples: null, ...block }]]]));
 const row = { lane: { id: 0, kind: "thread" }, row: 0, y: 0, h: 16 };
 
 test("the slice under a point, or the nearest within reach", () => {
-  const tile = tileOf({ slices: slices([[10, 20], [30, 31]]) });
+  const tile = tileOf({ slices: slices([[10, 20, 0], [30, 31, 3]]) });
   const sources = [{ tile, from: 0, to: 1024 }];
-  equal(hitRow(sources, row, 15, 1).ref, 0);
-  equal(hitRow(sources, row, 33, 1).ref, 1);
+  equal(hitRow(sources, row, 15, 1).name, 0);
+  const near = hitRow(sources, row, 33, 1);
+  equal([near.name, near.style, near.unfinished, near.ref], [3, 1, true, -1]);
   equal(hitRow(sources, row, 50, 1), null);
 });
 
-test("a crowded bucket says how many, and the longest", () => {
-  const sources = [{ tile: tileOf({ dense: dense([[2, 32768, 5]]) }, 4), from: 0, to: 1024 * 16 }];
+test("a crowded bucket says how many and the longest, once that is known", async () => {
+  const sources = [{ tile: tileOf({ dense: dense([[2, 128]]) }, 4), from: 0, to: 1024 * 16 }];
   const hit = hitRow(sources, row, 40, 1);
-  equal([hit.kind, hit.count, hit.ref, hit.start, hit.end], ["dense", 5, 9, 32, 48]);
-  const words = wordsFor(hit, ["aten::mm"], { rank: 0, label: "main", unit: "" });
+  equal([hit.kind, hit.count, hit.ref, hit.start, hit.end], ["dense", undefined, -1, 32, 48]);
+  const lane = { rank: 0, label: "main", unit: "" };
+  ok(wordsFor(hit, ["a", "aten::mm"], lane).lines[0].includes("50.2 %"), "the share as drawn");
+  const asked = [];
+  const get = (address) => {
+    asked.push(address);
+    return Promise.resolve({ ref: 9, count: 5, covered_ns: 8, start_ns: 33, end_ns: 36 });
+  };
+  const idle = new Idle();
+  const look = new Look("run", idle, () => {}, get);
+  equal(look.of(hit).exact, false);
+  look.of(hit);
+  await idle.settled();
+  equal(asked, ["/api/look/run/0?row=0&t0=32&t1=48&shorter=16"]);
+  const exact = look.of(hit);
+  equal([exact.ref, exact.count, exact.covered, exact.start], [9, 5, 0.5, 32]);
+  const words = wordsFor(exact, ["a", "aten::mm"], lane);
   equal(words.title, "aten::mm");
   ok(words.lines[0].includes("5 slices") && words.lines[0].includes("50 %"), words.lines[0]);
+  await look.ask(hit);
+  equal(asked.length, 1);
+});
+
+test("a wide slice is asked for by its middle, and then exact", async () => {
+  const get = (address) => Promise.resolve({ ref: 4, start_ns: 11, end_ns: 21, address });
+  const look = new Look("run", new Idle(), () => {}, get);
+  const hit = hitRow([{ tile: tileOf({ slices: slices([[10, 20]]) }), from: 0, to: 1024 }], row, 15, 1);
+  equal(look.address(hit), "/api/look/run/0?row=0&t0=15&t1=16");
+  const exact = await look.ask(hit);
+  equal([exact.ref, exact.start, exact.end, exact.exact], [4, 11, 21, true]);
 });
 
 test("activity of the strip is the covered share per pixel", () => {
-  const block = { slices: slices([[0, 512, 1]]), dense: dense([[600, 65535, 3]]) };
+  const block = { slices: slices([[0, 512, 0]]), dense: dense([[600, 255]]) };
   const shares = activity([{ lane: 0, tile: tileOf(block) }], 1024, 1024);
   equal([shares[1][0], shares[1][511], shares[1][512], shares[2][600]], [1, 1, 0, 1]);
 });
@@ -141,7 +166,7 @@ function emptyTile(level) {
   const header = new ArrayBuffer(32);
   const view = new DataView(header);
   view.setUint32(0, 0x4c54534c, true);
-  view.setUint16(4, 1, true);
+  view.setUint16(4, 2, true);
   view.setUint16(6, 32, true);
   view.setInt32(8, level, true);
   return header;
@@ -151,12 +176,12 @@ function cacheWith(fetcher, limit = 1e9) {
   const idle = new Idle();
   const failures = [];
   const cache = new TileCache({
-    address: ({ level, index, chunk }) => `/${level}/${index}/${chunk}`, top: 9, idle, changed: () => {}, failed: (m) => failures.push(m), fetcher, limit,
+    address: ({ level, index, lanes }) => `/${level}/${index}/${lanes.join()}`, decode: (buffer) => decode(buffer, PAINTS), top: 9, idle, changed: () => {}, failed: (m) => failures.push(m), fetcher, limit,
   });
   return { cache, idle, failures };
 }
 const answer = (address = "/0") => Promise.resolve({ ok: true, arrayBuffer: () => Promise.resolve(emptyTile(Number(address.split("/")[1]))) });
-const key = (index) => ({ level: 0, index, chunk: 0 });
+const key = (index) => ({ level: 0, index, lanes: [0] });
 
 test("tiles are fetched once, a few at a time, in order", async () => {
   const asked = [];
@@ -192,10 +217,27 @@ test("what is no longer wanted is aborted and forgotten", async () => {
   equal(cache.stats.failures, 0);
 });
 
+test("a request asks only for the lanes that are neither here nor on their way", async () => {
+  const asked = [];
+  const { cache, idle } = cacheWith((address) => {
+    asked.push(address);
+    return answer(address);
+  });
+  cache.want([{ level: 0, index: 1, lanes: [3, 4] }]);
+  cache.want([{ level: 0, index: 1, lanes: [4, 5] }]);
+  await idle.settled();
+  cache.want([{ level: 0, index: 1, lanes: [...Array(20).keys()] }]);
+  await idle.settled();
+  equal(asked[1], "/0/1/5");
+  equal(asked[2], "/0/1/0,1,2,6,7,8,9,10,11,12,13,14,15,16,17,18");
+  equal(asked[3], "/0/1/19");
+  equal(cache.stats.aborted, 0);
+});
+
 test("the least recently used tiles go first, the whole-run level stays", async () => {
-  const { cache, idle } = cacheWith((address) => answer(address), 32 * 3);
+  const { cache, idle } = cacheWith((address) => answer(address), 200 * 3);
   const load = async (keys) => { cache.want(keys); await idle.settled(); };
-  await load([{ level: 9, index: 0, chunk: 0 }]);
+  await load([{ level: 9, index: 0, lanes: [0] }]);
   await load([key(1)]);
   await load([key(2)]);
   await load([key(3)]);

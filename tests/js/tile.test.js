@@ -1,19 +1,20 @@
-import { decode } from "/assets/timeline/tile.js";
+import { decode, paintsOf } from "/assets/timeline/tile.js";
 import { equal, ok, test, throws } from "./harness.js";
 
 const fixture = async (name) => {
   const [bin, json] = await Promise.all([fetch(`/fixtures/${name}.bin`), fetch(`/fixtures/${name}.json`)]);
   return [await bin.arrayBuffer(), await json.json()];
 };
-const SLICES = ["start", "end", "name", "ref", "style", "flags"];
-const DENSE = ["bucket", "covered", "count", "name", "ref", "style"];
+const PAINTS = paintsOf({ paints: { names: [4], styles: [1] } });
+const SLICES = ["start", "end", "paint"];
+const DENSE = ["bucket", "covered", "paint"];
 const SAMPLES = [["bucket", "bucket"], ["low", "min"], ["high", "max"], ["last", "last"]];
 const numbers = (array) => [...array].map((v) => (Number.isNaN(v) ? null : v));
 
-for (const name of ["tile", "tile_far"]) {
+for (const name of ["tile", "tile_far", "tile_crowded"]) {
   test(`${name}: the page reads what the server wrote`, async () => {
     const [buffer, expected] = await fixture(name);
-    const tile = decode(buffer);
+    const tile = decode(buffer, PAINTS);
     equal([tile.level, tile.index, tile.unit], [expected.level, expected.index, 2 ** expected.unit_shift]);
     equal(tile.start, expected.index * 1024 * 2 ** expected.level);
     for (const block of expected.blocks) {
@@ -29,14 +30,15 @@ for (const name of ["tile", "tile_far"]) {
     }
     const blocks = [...tile.lanes.values()].flatMap((rows) => rows.filter(Boolean));
     equal(blocks.length, expected.blocks.length, "number of blocks");
+    equal([...tile.bytes.values()].reduce((sum, n) => sum + n, 0), buffer.byteLength - 32 - 16 * blocks.length, "bytes by lane");
   });
 }
 
 test("what is no tile is refused with a sentence", async () => {
   const [buffer] = await fixture("tile");
-  throws(() => decode(new ArrayBuffer(8)), /not a LaneScope tile/);
-  throws(() => decode(buffer.slice(0, 60)), /cut short/);
+  throws(() => decode(new ArrayBuffer(8), PAINTS), /not a LaneScope tile/);
+  throws(() => decode(buffer.slice(0, 60), PAINTS), /cut short/);
   const newer = buffer.slice(0);
-  new DataView(newer).setUint16(4, 2, true);
-  throws(() => decode(newer), /version 2.*reload/);
+  new DataView(newer).setUint16(4, 3, true);
+  throws(() => decode(newer, PAINTS), /version 3.*reload/);
 });
