@@ -5,53 +5,55 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .columns import by_start
 from .journal import ACCESS_FIELDS, AccessFlag, Kind
-from .journal_reader import Records
+from .journal_reader import Records, take
 
 DTYPE = np.dtype([(name, kind) for name, kind in ACCESS_FIELDS])
+_HALF = np.dtype([("version0", "<u4"), ("version1", "<u4"), ("storage", "<u8"),
+                  ("offset", "<i8"), ("bytes", "<i8")])  # fmt: skip
+"""Both accesses of a record are laid out alike, but for where the first four bytes are used."""
 _FLAGS_BITS = 8  # of one access within `flags`
 
 
-def access_columns(records: Records) -> dict[str, Any] | None:
+def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any] | None:
     """Columns of the access table, sorted by start; None without accesses.
 
     An access belongs to the next OP record of its thread. Those of an operator that had not ended
-    are left out: its record never came, and the next one is another's.
+    are left out: its record never came, and the next one is another's. `kinds` are the records'.
     """
-    positions = np.flatnonzero(records["kind"] == Kind.ACCESS)
-    ops = np.flatnonzero((records["kind"] == Kind.OP) & (records["end"] != 0))
-    owners = np.searchsorted(ops, positions)
+    positions = np.flatnonzero(kinds == Kind.ACCESS)
+    if not len(positions):
+        return None
+    is_op = (kinds == Kind.OP) & (records["end"] != 0)
+    ops = take(records, np.flatnonzero(is_op))
+    owners = np.cumsum(is_op, dtype=np.int32)[positions]
     positions, owners = positions[owners < len(ops)], owners[owners < len(ops)]
     if not len(positions):
         return None
-    pairs = np.ascontiguousarray(records[positions]).view(DTYPE)
-    op = records[ops[owners]]
-    first = np.arange(len(pairs), dtype=np.float64)
-    second = np.flatnonzero(pairs["count"] == 2)
-    # The second of a record comes directly after its first.
-    order = np.argsort(np.concatenate([first, second + 0.5]), kind="stable")
-
-    def column(one: str, other: str, shift: bool = False) -> Any:
-        right = pairs[other][second]
-        both = [pairs[one], right >> _FLAGS_BITS if shift else right]
-        return np.concatenate(both)[order]
-
-    def owned(name: str) -> Any:
-        return np.concatenate([op[name], op[name][second]])[order]
-
-    flags = column("flags", "flags", shift=True)
-    start = owned("start")
-    columns = {
+    pairs = take(records, positions).view(DTYPE)
+    # In the order of the op table; those of one operator as they were stored.
+    rank = np.empty(len(ops), np.int32)
+    rank[by_start(ops["start"], ops["depth"])] = np.arange(len(ops), dtype=np.int32)
+    order = np.argsort(rank[owners], kind="stable")
+    record = np.repeat(order, np.clip(pairs["count"][order], 1, 2))
+    second = np.zeros(len(record), np.uint8)
+    second[1:] = record[1:] == record[:-1]
+    words = pairs.view("<u8").reshape(-1, _HALF.itemsize // 8)
+    halves = words[2 * record + second].reshape(-1).view(_HALF)
+    flags = pairs["flags"][record] >> (_FLAGS_BITS * second)
+    owner = owners[record]
+    start = ops["start"][owner]
+    return {
         "start_ns": start,
-        "duration_ns": owned("end") - start,
-        "depth": owned("depth").astype(np.int16),
-        "storage": column("storage0", "storage1").astype(np.int64),
-        "offset": column("offset0", "offset1"),
-        "bytes": column("bytes0", "bytes1"),
-        "version": column("version0", "version1").astype(np.int64),
+        "duration_ns": ops["end"][owner] - start,
+        "depth": ops["depth"][owner],
+        "storage": halves["storage"],
+        "offset": halves["offset"],
+        "bytes": halves["bytes"],
+        "version": np.where(second, halves["version0"], halves["version1"]),
         "write": (flags & AccessFlag.WRITE) != 0,
         "birth": (flags & AccessFlag.BIRTH) != 0,
     }
-    by_start = np.lexsort((columns["depth"], start))
-    return {name: values[by_start] for name, values in columns.items()}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .arrays import dictionary, numbers, texts
 from .journal_reader import Records
-from .schema import Table
+from .schema import FRAME, Table
 
 
 def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -40,6 +43,14 @@ def durations(rows: Records) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     return duration, unfinished
 
 
+def by_start(starts: NDArray[np.int64], depths: NDArray[np.uint16]) -> NDArray[np.intp]:
+    """The order that puts parents before children: by start, at the same start the outer first."""
+    order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this fast
+    if (np.diff(starts[order]) == 0).any():
+        order = np.lexsort((depths, starts))
+    return order
+
+
 def codes_of(ids: NDArray[np.uint32], count: int) -> tuple[NDArray[np.int32], list[int]]:
     """Codes into the list of the ids present. An id past the table's end counts as empty."""
     safe = np.where(ids < count, ids, 0)
@@ -49,35 +60,36 @@ def codes_of(ids: NDArray[np.uint32], count: int) -> tuple[NDArray[np.int32], li
     return code_of[safe].astype(np.int32), np.flatnonzero(present).tolist()
 
 
-def dictionary_column(codes: NDArray[np.int32], texts: list[str]) -> pa.DictionaryArray:
-    """A dictionary array; equal texts share an entry."""
-    entries: dict[str, int] = {}
-    merged = np.array([entries.setdefault(t, len(entries)) for t in texts], np.int32)
-    return pa.DictionaryArray.from_arrays(
-        pa.array(merged[codes] if len(texts) else codes), pa.array(list(entries), pa.string())
-    )
-
-
 def enum_column(values: NDArray[np.uint8], kind: Any) -> pa.DictionaryArray:
     """Numbers of an IntEnum that counts from 0, as their names."""
     names = [member.name for member in kind]
-    codes = np.minimum(values, len(names) - 1).astype(np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
+    return dictionary(np.minimum(values, len(names) - 1).astype(np.int32), names)
+
+
+def frames_column(stacks: Sequence[str]) -> pa.ListArray:
+    """The frames of stacks' texts, as the stack table holds them."""
+    lines = [text.split("\n") for text in stacks]
+    frames = [[*line.split("\t"), "", ""] for text in lines for line in text]
+    files, functions = [f[0] for f in frames], [f[2] for f in frames]
+    rows = np.array([int(f[1]) if f[1].isdigit() else 0 for f in frames], np.int32)
+    parts = [texts(files), numbers(rows, pa.int32()), texts(functions)]
+    offsets = np.array([0, *accumulate(map(len, lines))], np.int32)
+    return pa.ListArray.from_arrays(
+        numbers(offsets, pa.int32()),
+        pa.StructArray.from_arrays(parts, fields=list(FRAME)),
+        type=pa.list_(FRAME),
+    )
 
 
 def to_table(table: Table, columns: dict[str, Any]) -> pa.Table:
-    """Columns by name as a table of the schema."""
+    """Columns by name, as numpy or Arrow arrays or as lists of texts, as a table of the schema."""
     schema = table.arrow()
-    arrays = [pa.array(columns[f.name]).cast(f.type) for f in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([_column(columns[f.name], f.type) for f in schema], schema=schema)
 
 
-def frames(text: str) -> list[dict[str, Any]]:
-    """The frames of a stack's text, as the stack table holds them."""
-    frames = []
-    for line in text.split("\n"):
-        file, number, function = [*line.split("\t"), "", ""][:3]
-        frames.append(
-            {"file": file, "line": int(number) if number.isdigit() else 0, "function": function}
-        )
-    return frames
+def _column(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, np.ndarray):
+        return numbers(values, kind)
+    return texts(values).cast(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,24 +16,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .accesses import access_columns
+from .arrays import dictionary, numbers
 from .columns import (
+    by_start,
     codes_of,
-    dictionary_column,
     durations,
     enum_column,
-    frames,
+    frames_column,
     self_times,
     to_table,
 )
 from .journal import NO_SEQUENCE, Kind
-from .journal_reader import ProcessLog, Records, ThreadLog
+from .journal_reader import ProcessLog, Records, ThreadLog, take
 from .kinds import OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
 from .portions import portions
-from .schema import TABLES
+from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
 _TIMED = (*_EVENTS, Kind.SYNC)
 _NULL_TEXT = 0
+_UNKNOWN = -1
 
 
 @dataclass
@@ -49,7 +52,6 @@ class Decoder:
     _stack_ids: dict[str, int] = field(init=False, default_factory=dict)
     _stacks_before: int = field(init=False, default=0)
     _texts: NDArray[np.object_] = field(init=False)
-    _completions: dict[tuple[str, int], int] = field(init=False)
     _modules: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
     _threads: dict[str, dict[str, Any]] = field(init=False, default_factory=dict)
 
@@ -60,7 +62,6 @@ class Decoder:
                 frames = (f"{f['file']}\t{f['line']}\t{f['function']}" for f in row["frames"])
                 self._stack_ids["\n".join(frames)] = row["stack"]
         self._stacks_before = len(self._stack_ids)
-        self._completions = dict(self._find_completions())
 
     @property
     def pid(self) -> int:
@@ -93,8 +94,9 @@ class Decoder:
 
         Without `collectives` these are left for later: their completion may not be known yet.
         """
-        self._note_thread(thread, records)
-        for module in records[records["kind"] == Kind.MODULE]:
+        kinds = np.ascontiguousarray(records["kind"])
+        self._note_thread(thread, records, kinds)
+        for module in take(records, kinds == Kind.MODULE):
             path = self._text(int(module["name"]))
             self._modules[path] = (self._text(int(module["aux"])), int(module["extra"]))
         for kind, table, columns in (
@@ -105,26 +107,38 @@ class Decoder:
             (Kind.SYNC, "sync", self._sync),
             (Kind.VALUE, "value", self._value),
         ):
-            chosen = records[records["kind"] == kind]
-            if not len(chosen) or (kind == Kind.COLLECTIVE and not collectives):
+            which = np.flatnonzero(kinds == kind)
+            if not len(which) or (kind == Kind.COLLECTIVE and not collectives):
                 continue
-            # Parents before children: by start, and at the same start the outer one first.
-            rows = chosen[np.lexsort((chosen["depth"], chosen["start"]))]
+            order = by_start(records["start"][which], records["depth"][which])
+            rows = take(records, which[order])
             yield table, to_table(TABLES[table], columns(rows))
-        accesses = access_columns(records)
+        accesses = access_columns(records, kinds)
         if accesses is not None:
             yield "access", to_table(TABLES["access"], accesses)
 
     def rank_tables(self) -> dict[str, pa.Table]:
         """Threads, modules and new stacks, of what was decoded so far."""
         new = list(self._stack_ids.items())[self._stacks_before :]
-        stacks = [{"stack": i, "frames": frames(text)} for text, i in new]
-        modules = [
-            {"path": path, "class": kind, "parameters": count}
-            for path, (kind, count) in self._modules.items()
-        ]
-        rows = {"thread": list(self._threads.values()), "module": modules, "stack": stacks}
-        return {n: pa.Table.from_pylist(r, TABLES[n].arrow()) for n, r in rows.items()}
+        threads, modules = self._threads.values(), self._modules
+        columns: dict[str, dict[str, Any]] = {
+            "thread": {
+                c.name: [row[c.name] for row in threads]
+                if c.type in (pa.string(), TEXT)
+                else np.array([row[c.name] for row in threads], np.int64)
+                for c in TABLES["thread"].columns
+            },
+            "module": {
+                "path": list(modules),
+                "class": [kind for kind, _ in modules.values()],
+                "parameters": np.array([count for _, count in modules.values()], np.int64),
+            },
+            "stack": {
+                "stack": np.array([i for _, i in new], np.int32),
+                "frames": frames_column([text for text, _ in new]),
+            },
+        }
+        return {name: to_table(TABLES[name], c) for name, c in columns.items()}
 
     def thread_row(self, thread: ThreadLog) -> dict[str, Any] | None:
         """The thread's row of the thread table so far; None where it has no events."""
@@ -135,14 +149,14 @@ class Decoder:
         """Records that found no room, as the segments' headers count them."""
         return sum(thread.dropped for thread in self.log.threads)
 
-    def _note_thread(self, thread: ThreadLog, records: Records) -> None:
+    def _note_thread(self, thread: ThreadLog, records: Records, kinds: NDArray[np.uint8]) -> None:
         """Widen what is known of the thread by these records."""
-        named = records[records["kind"] == Kind.THREAD]
-        timed = records[np.isin(records["kind"], _TIMED)]
+        starts, ends = records["start"], records["end"]
         # What compaction left of a thread's earlier records carries their span.
-        spans = np.concatenate([timed, named[named["end"] > named["start"]]])
-        if not len(spans):  # a backend's thread that only reported completions
+        spans = np.isin(kinds, _TIMED) | ((kinds == Kind.THREAD) & (ends > starts))
+        if not spans.any():  # a backend's thread that only reported completions
             return
+        named = take(records, kinds == Kind.THREAD)
         identity = self.thread_name(thread)
         known = self._threads.setdefault(
             identity,
@@ -158,8 +172,8 @@ class Decoder:
         )
         if len(named):
             known["name"] = self._text(int(named[-1]["name"])) or known["name"]
-        known["start_ns"] = min(known["start_ns"], int(spans["start"].min()))
-        latest = int(np.maximum(spans["start"], spans["end"]).max())
+        known["start_ns"] = min(known["start_ns"], int(starts[spans].min()))
+        latest = max(int(starts[spans].max()), int(ends[spans].max()))
         known["end_ns"] = max(known["end_ns"], latest)
 
     # one table each ------------------------------------------------------------------------
@@ -169,15 +183,15 @@ class Decoder:
         shapes, dtypes, devices = self._signature(rows["signature"])
         return {
             "start_ns": rows["start"],
-            "duration_ns": pa.array(duration, mask=unfinished),
-            "self_ns": pa.array(self_times(rows, duration), mask=unfinished),
+            "duration_ns": numbers(duration, INT64, unfinished),
+            "self_ns": numbers(self_times(rows, duration), INT64, unfinished),
             "name": self._dictionary(rows["name"]),
             "scope": enum_column(rows["scope"], OpScope),
-            "depth": rows["depth"].astype(np.int16),
+            "depth": rows["depth"],
             "step": rows["step"],
             "phase": self._dictionary(rows["phase"]),
             "module": self._dictionary(rows["module"]),
-            "sequence": pa.array(rows["sequence"], mask=rows["sequence"] == NO_SEQUENCE),
+            "sequence": numbers(rows["sequence"], INT64, rows["sequence"] == NO_SEQUENCE),
             "shapes": shapes,
             "dtypes": dtypes,
             "device": devices,
@@ -189,24 +203,25 @@ class Decoder:
         shapes, dtypes, _ = self._signature(rows["signature"])
         group, size, peer = self._split(rows["aux"])
         names = group.to_pylist()
-        ends = [
-            self._completions.get((name, int(sequence)))
-            for name, sequence in zip(names, rows["sequence"], strict=True)
-        ]
-        peers = [int(p) if p else None for p in peer.to_pylist()]
+        ends = np.array(
+            [
+                self._completions.get((name, int(sequence)), _UNKNOWN)
+                for name, sequence in zip(names, rows["sequence"], strict=True)
+            ]
+        )
         return {
             "start_ns": rows["start"],
-            "duration_ns": pa.array(duration, mask=unfinished),
-            "complete_ns": pa.array(ends, pa.int64()),
+            "duration_ns": numbers(duration, INT64, unfinished),
+            "complete_ns": numbers(ends, INT64, ends == _UNKNOWN),
             "name": self._dictionary(rows["name"]),
             "group": group,
-            "group_size": pa.array([int(s) if s else None for s in size.to_pylist()], pa.int32()),
+            "group_size": _integers(size),
             "sequence": rows["sequence"],
-            "peer": pa.array(peers, pa.int32()),
+            "peer": _integers(peer),
             "shapes": shapes,
             "dtypes": dtypes,
             "bytes": rows["extra"],
-            "asynchronous": pa.array(rows["scope"] == 1),
+            "asynchronous": rows["scope"] == 1,
             "step": rows["step"],
             "phase": self._dictionary(rows["phase"]),
             "module": self._dictionary(rows["module"]),
@@ -217,10 +232,10 @@ class Decoder:
         duration, unfinished = durations(rows)
         return {
             "start_ns": rows["start"],
-            "duration_ns": pa.array(duration, mask=unfinished),
+            "duration_ns": numbers(duration, INT64, unfinished),
             "name": self._dictionary(rows["name"]),
             "kind": enum_column(rows["scope"], PhaseKind),
-            "depth": rows["depth"].astype(np.int16),
+            "depth": rows["depth"],
             "step": rows["step"],
             "module": self._dictionary(rows["module"]),
         }
@@ -232,11 +247,11 @@ class Decoder:
             "time_ns": rows["start"],
             "step": rows["step"],
             "parameter": self._dictionary(rows["name"]),
-            "norm": pa.array(norms, mask=rows["scope"] == 1, from_pandas=False),
+            "norm": numbers(norms, FLOAT64, rows["scope"] == 1),
             "numel": rows["extra"],
             "dtype": dtypes,
             "device": devices,
-            "optimizer": rows["aux"].astype(np.int32),
+            "optimizer": rows["aux"],
         }
 
     def _sync(self, rows: Records) -> dict[str, Any]:
@@ -245,9 +260,9 @@ class Decoder:
         peers = [thread_id(self.pid, first + int(a)) if a else None for a in rows["aux"]]
         return {
             "start_ns": rows["start"],
-            "duration_ns": pa.array(duration, mask=unfinished),
+            "duration_ns": numbers(duration, INT64, unfinished),
             "kind": enum_column(rows["scope"], SyncKind),
-            "peer": pa.array(peers, pa.string()),
+            "peer": peers,
             "step": rows["step"],
             "stack": self._stack(rows["stack"]),
         }
@@ -267,13 +282,13 @@ class Decoder:
 
     def _dictionary(self, ids: NDArray[np.uint32]) -> pa.DictionaryArray:
         codes, present = codes_of(ids, len(self._texts))
-        return dictionary_column(codes, [self._texts[i] for i in present])
+        return dictionary(codes, [self._texts[i] for i in present])
 
     def _split(self, ids: NDArray[np.uint32]) -> tuple[pa.DictionaryArray, ...]:
         """Three columns from texts of three parts, each with a dictionary of its own."""
         codes, present = codes_of(ids, len(self._texts))
         parts = [[*self._texts[i].split("\t"), "", "", ""][:3] for i in present]
-        return tuple(dictionary_column(codes, [p[column] for p in parts]) for column in range(3))
+        return tuple(dictionary(codes, [p[column] for p in parts]) for column in range(3))
 
     _signature = _split
 
@@ -284,11 +299,20 @@ class Decoder:
             if identity != _NULL_TEXT:
                 text = self._texts[identity]
                 known[position] = self._stack_ids.setdefault(text, len(self._stack_ids))
-        return pa.array(known[codes], mask=ids == _NULL_TEXT)
+        return numbers(known[codes], INT32, ids == _NULL_TEXT)
 
-    def _find_completions(self) -> Iterator[tuple[tuple[str, int], int]]:
-        for thread in self.log.threads:
-            for records in thread.records():
-                for end in records[records["kind"] == Kind.COLLECTIVE_END]:
-                    key = (self._text(int(end["aux"])), int(end["sequence"]))
-                    yield key, int(end["end"])
+    @cached_property
+    def _completions(self) -> dict[tuple[str, int], int]:
+        """(group, sequence) -> instant, of all threads: any of them may have noticed it."""
+        return {
+            (self._text(int(end["aux"])), int(end["sequence"])): int(end["end"])
+            for thread in self.log.threads
+            for records in thread.records()
+            for end in take(records, records["kind"] == Kind.COLLECTIVE_END)
+        }
+
+
+def _integers(column: pa.DictionaryArray) -> pa.Array:
+    """Numbers that are written as texts; null where there is none."""
+    values = np.array([int(text or _UNKNOWN) for text in column.to_pylist()], np.int32)
+    return numbers(values, INT32, values == _UNKNOWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,27 @@ def read_records(path: Path) -> Records:
     size = path.stat().st_size
     count = max(0, size - HEADER_BYTES) // RECORD_BYTES
     found = np.fromfile(path, DTYPE, count, offset=HEADER_BYTES)
-    return found[_whole(found)]
+    whole = _whole(found)
+    return found if whole.all() else take(found, whole)
+
+
+def take(records: Records, which: NDArray[Any]) -> Records:
+    """The records at some positions, or where a mask says so.
+
+    Copied as words: numpy copies structures field by field, which takes 25 times as long.
+    """
+    chosen: Records = _words(records)[which].reshape(-1).view(DTYPE)
+    return chosen
+
+
+def joined(parts: Sequence[Records]) -> Records:
+    """Records one after another."""
+    whole: Records = np.concatenate([_words(part) for part in parts]).reshape(-1).view(DTYPE)
+    return whole
+
+
+def _words(records: Records) -> NDArray[np.uint64]:
+    return records.view("<u8").reshape(len(records), RECORD_BYTES // 8)
 
 
 def _current(
@@ -170,7 +190,7 @@ def _parts(first: Path) -> int:
 
 
 def _whole(records: Records) -> NDArray[np.bool_]:
-    kinds = records["kind"]
+    kinds = np.ascontiguousarray(records["kind"])
     whole: NDArray[np.bool_] = (kinds != Kind.NONE) & (kinds <= _LAST_KIND)
     return whole
 
@@ -196,8 +216,10 @@ __all__ = [
     "ProcessLog",
     "Records",
     "ThreadLog",
+    "joined",
     "read_process",
     "read_process_file",
     "read_records",
     "read_texts",
+    "take",
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import manifest as manifests
+from .arrays import numbers
 from .decode import Decoder
 from .kinds import part_file, rank_folder, thread_folder
 from .parquet import write_part
@@ -82,4 +84,5 @@ def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
     old = pq.read_table(path, schema=TABLES[table].arrow(), partitioning=None)
     new_keys = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
     kept = [tuple(row.values()) not in new_keys for row in old.select(keys).to_pylist()]
-    return pa.concat_tables([old.filter(pa.array(kept, pa.bool_())), rows]).combine_chunks()
+    unchanged = old.filter(numbers(np.array(kept, bool), pa.bool_()))
+    return pa.concat_tables([unchanged, rows]).combine_chunks()

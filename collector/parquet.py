@@ -9,32 +9,29 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .schema import TABLES, File
+from .schema import TABLES, Column, File
 
 COMPRESSION = "zstd"
 ROW_GROUP = 128 * 1024
 """Rows: a reader that wants one window of a long log reads a few of these groups."""
 
-_DELTA = "DELTA_BINARY_PACKED"
+_GROWING = ("start_ns", "time_ns", "complete_ns", "sequence")
 
 
 def write_part(path: Path, table: str, rows: pa.Table) -> File:
-    """Write rows of a table under a temporary name and rename it. Raises OSError.
-
-    Integers are stored as differences to the row before: times, steps and ids grow slowly.
-    """
+    """Write rows of a table under a temporary name and rename it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    columns = TABLES[table].columns
-    integers = [c.name for c in columns if pa.types.is_integer(c.type)]
+    encodings = {c.name: _encoding(c) for c in TABLES[table].columns}
     try:
         pq.write_table(
             rows,
             temporary,
             compression=COMPRESSION,
             row_group_size=ROW_GROUP,
-            use_dictionary=[c.name for c in columns if c.name not in integers],
-            column_encoding=dict.fromkeys(integers, _DELTA),
+            use_dictionary=[name for name, encoding in encodings.items() if not encoding],
+            column_encoding={name: e for name, e in encodings.items() if e},
+            write_page_checksum=True,
         )
         data = temporary.read_bytes()
         temporary.replace(path)
@@ -46,3 +43,18 @@ def write_part(path: Path, table: str, rows: pa.Table) -> File:
         "rows": rows.num_rows,
         "sha256": hashlib.sha256(data).hexdigest(),
     }
+
+
+def _encoding(column: Column) -> str | None:
+    """How a column's values are laid out before they are compressed; None: by a dictionary.
+
+    Bytes an operator of a GPT: instants, which rows are sorted by, as differences 2.2 (plain 2.5);
+    durations plain 2.4 (as differences 2.6); addresses, few of which differ, by a dictionary 1.4
+    (plain 1.6, as differences 3.6). Integers split by bytes would be smaller still, durations 2.0,
+    but DuckDB 1.2 and pyarrow 16 cannot read them.
+    """
+    if column.name in _GROWING:
+        return "DELTA_BINARY_PACKED"
+    if pa.types.is_floating(column.type):
+        return "BYTE_STREAM_SPLIT"
+    return "PLAIN" if column.unit == "ns" else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .journal import Kind
-from .journal_reader import Records, ThreadLog, read_records
+from .journal_reader import Records, ThreadLog, joined, read_records
 
 CHUNK_RECORDS = 1_000_000
 """Records decoded at a time: bounds memory, and is the size of a part file."""
@@ -40,7 +40,7 @@ def portions(thread: ThreadLog, *, ended: bool) -> Iterator[Portion]:
         count += len(records)
         if count < CHUNK_RECORDS:
             continue
-        whole = np.concatenate(held)
+        whole = joined(held)
         cut = _outermost_end(whole)
         if cut:
             yield Portion(part, whole[:cut], whole[cut:], position + 1)
@@ -48,7 +48,7 @@ def portions(thread: ThreadLog, *, ended: bool) -> Iterator[Portion]:
             held, count = [whole[cut:]], len(whole) - cut
     if ended:
         held.append(thread.open_events())
-        whole = np.concatenate(held)
+        whole = joined(held)
         yield Portion(part, whole, whole[:0], len(thread.segments))
 
 
