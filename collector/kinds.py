@@ -39,12 +39,46 @@ class PhaseKind(enum.IntEnum):
 
 
 class SyncKind(enum.IntEnum):
-    """Thread events. `start` is on the parent, `begin` on the child, `join` on the waiter."""
+    """What orders threads. `start` is on the parent, `begin` on the child, `join` on the waiter."""
 
     thread_start = 0
     thread_begin = 1
     thread_end = 2
     thread_join = 3
+    lock_acquire = 4  # Lock, RLock, Condition as a lock
+    lock_release = 5
+    condition_wait = 6
+    condition_notify = 7
+    event_wait = 8
+    event_set = 9
+    semaphore_acquire = 10
+    semaphore_release = 11
+    barrier_enter = 12
+    barrier_leave = 13
+    queue_put = 14
+    queue_get = 15
+    queue_room = 16  # a put that found room in a bounded queue
+    queue_taken = 17  # a get that made some
+    queue_join = 18
+    task_done = 19
+    future_set = 20
+    future_get = 21
+    callback_post = 22  # asyncio: a call that another thread leaves for the loop
+    callback_run = 23
+
+
+PUBLISHING = frozenset(
+    {
+        SyncKind.thread_start, SyncKind.thread_end, SyncKind.lock_release,
+        SyncKind.condition_notify, SyncKind.event_set, SyncKind.semaphore_release,
+        SyncKind.barrier_enter, SyncKind.queue_put, SyncKind.queue_taken, SyncKind.task_done,
+        SyncKind.future_set, SyncKind.callback_post,
+    }
+)  # fmt: skip
+"""Kinds by which a thread hands on what it did so far."""
+
+RECEIVING = frozenset(set(SyncKind) - PUBLISHING)
+"""Kinds after which a thread knows what was handed on to the same object before."""
 
 
 class ThreadKind(enum.IntEnum):

@@ -23,6 +23,8 @@ from .kinds import (
     JOURNAL_FOLDER,
     LOCK_FILE,
     MANIFEST,
+    PUBLISHING,
+    RECEIVING,
     OpScope,
     PhaseKind,
     SyncKind,
@@ -39,6 +41,8 @@ __all__ = [
     "JOURNAL_FOLDER",
     "LOCK_FILE",
     "MANIFEST",
+    "PUBLISHING",
+    "RECEIVING",
     "TABLES",
     "THREAD_TABLES",
     "AxisReference",
@@ -218,12 +222,19 @@ GRADIENT = Table(
 SYNC = Table(
     "sync",
     True,
-    "A thread event: start, begin, end, join.",
+    "What orders threads: their start and join, locks, events, queues, futures.",
     (
         _START,
         Column("duration_ns", INT64, "ns", "time spent waiting; 0 for instants; null: not ended"),
         Column("kind", TEXT, "", "one of SyncKind"),
         Column("peer", pa.string(), "", "id of the other thread (<pid>-<ordinal>); null: none"),
+        Column(
+            "object",
+            INT64,
+            "",
+            "what was handed over by: a lock's address, a number below 0 for other objects and for "
+            "an item on its way through a queue; null: a thread",
+        ),
         _STEP,
         _STACK,
     ),

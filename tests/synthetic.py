@@ -22,7 +22,7 @@ HOST = "boot-1/time-1"
 START_NS = 5_000_000_000_000  # a monotonic clock some 80 minutes after boot
 
 _DEFAULTS: dict[str, Any] = {"scope": "function", "kind": "user", "device": "cpu"}
-_NULL_BY_DEFAULT = {"complete_ns", "sequence", "peer", "stack"}
+_NULL_BY_DEFAULT = {"complete_ns", "sequence", "peer", "object", "stack"}
 
 
 class Builder:

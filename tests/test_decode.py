@@ -100,8 +100,8 @@ def write_gradient(r: Recorder) -> dict[str, Any]:
 def write_sync(r: Recorder) -> dict[str, Any]:
     r.sync(SyncKind.thread_join, 100, 150, peer=2, stack=r.intern("a.py\t1\tf"))
     return {
-        "start_ns": 100, "duration_ns": 50, "kind": "thread_join", "peer": "7-2", "step": 4,
-        "stack": 0,
+        "start_ns": 100, "duration_ns": 50, "kind": "thread_join", "peer": "7-2", "object": None,
+        "step": 4, "stack": 0,
     }  # fmt: skip
 
 
