@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import manifest
 from .kinds import PhaseKind
-from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
+from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, parse_size
 
 if TYPE_CHECKING:
     from .session import Session
@@ -29,13 +29,17 @@ def active() -> Session | None:
 def start(run: str | os.PathLike[str], **settings: Any) -> None:
     """Record this process into the folder `run` until `stop`.
 
-    `settings` are the fields of `Options`: level, stacks, stack_depth, include, ... Where a
+    `settings` are the fields of `Options`: level, stacks, stack_depth, include, ...; `keep_last`
+    may be given as a text, as in "64MB", in place of `keep_last_bytes`. Where a
     recording is on already (the program runs under `lanescope record`), that one goes on.
     Raises ValueError for a setting that makes no sense.
     """
     global _session
     if _session is not None:
         return
+    keep_last = settings.pop("keep_last", None)
+    if keep_last is not None:
+        settings["keep_last_bytes"] = parse_size(str(keep_last))
     options = Options(**settings)
     from .session import Session  # loads torch
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from .options import ENGINES, LEVELS, STACKS, Options, parse_duration, parse_steps
+from .options import ENGINES, LEVELS, STACKS, Options, parse_duration, parse_size, parse_steps
 
 
 def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +27,10 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--steps", metavar="A:B", help="Record the training steps A to B-1 only."
+            ),
+            click.option(
+                "--keep-last", metavar="SIZE",
+                help="Keep the last records of each process only, as in 64MB of journals.",
             ),
             click.option(
                 "--min-duration", default="0ns", metavar="TIME", show_default=True,
@@ -71,6 +75,7 @@ def options_from(settings: dict[str, Any]) -> Options:
             stack_depth=settings["stack_depth"],
             min_duration_ns=parse_duration(settings["min_duration"]),
             steps=parse_steps(settings["steps"]) if settings["steps"] else None,
+            keep_last_bytes=parse_size(settings["keep_last"]) if settings["keep_last"] else None,
             include=settings["include"],
             exclude=settings["exclude"],
             compile_backend=settings["compile_backend"],

@@ -86,7 +86,9 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
     stacks = pending.rank_table(log.rank, "stack")
     decoder = Decoder(log, stacks, first_ordinal(log, threads))
     if not ended:
-        seal_threads(decoder, pending)
+        # Where later records overwrite earlier ones, which stay is not known before the end.
+        if not log.process.get("keep_last_bytes"):
+            seal_threads(decoder, pending)
         return False
     if not decoder.is_empty():
         for thread, table, part, rows in decoder.thread_tables():

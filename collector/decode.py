@@ -144,16 +144,7 @@ class Decoder:
         """The thread's row of the thread table so far; None where it has no events."""
         return self._threads.get(self.thread_name(thread))
 
-<<<<<<< collector/decode.py
-    def _note_thread(self, thread: ThreadLog, records: Records) -> None:
-=======
-    @property
-    def dropped(self) -> int:
-        """Records that found no room, as the segments' headers count them."""
-        return sum(thread.dropped for thread in self.log.threads)
-
     def _note_thread(self, thread: ThreadLog, records: Records, kinds: NDArray[np.uint8]) -> None:
->>>>>>> /tmp/bw/new.f
         """Widen what is known of the thread by these records."""
         starts, ends = records["start"], records["end"]
         # What compaction left of a thread's earlier records carries their span.
@@ -266,12 +257,8 @@ class Decoder:
             "start_ns": rows["start"],
             "duration_ns": numbers(duration, INT64, unfinished),
             "kind": enum_column(rows["scope"], SyncKind),
-<<<<<<< collector/decode.py
-            "peer": pa.array(peers, pa.string()),
-            "object": pa.array(rows["extra"], mask=rows["extra"] == 0),
-=======
             "peer": peers,
->>>>>>> /tmp/bw/new.f
+            "object": numbers(rows["extra"], INT64, rows["extra"] == 0),
             "step": rows["step"],
             "stack": self._stack(rows["stack"]),
         }

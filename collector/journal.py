@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import errno
 import json
 import mmap
 import os
@@ -29,6 +28,8 @@ import struct
 import threading
 from pathlib import Path
 from typing import Any
+
+from .ring import Ring
 
 MAGIC = b"LSJRNL01"
 HEADER_BYTES = 4096
@@ -49,6 +50,8 @@ DROPPED_OFFSET = struct.calcsize("<8sIIIIIIqqq")
 OPEN_DEPTH_OFFSET = struct.calcsize("<8sIIIIIIqqqQ")
 # In a segment that compaction left: how many part files the records before it became.
 PARTS_OFFSET = 128
+# Records of the whole process that were overwritten (`--keep-last`) before the segment was made.
+OVERWRITTEN_OFFSET = 136
 
 RECORD = struct.Struct("<BBHIqqqiIIIIIq")
 assert RECORD.size == RECORD_BYTES
@@ -124,6 +127,10 @@ class Kind(enum.IntEnum):
     ACCESS = 10
 
 
+_THREAD = int(Kind.THREAD)
+_ASK_AGAIN = 256  # records that are dropped
+
+
 class AccessFlag(enum.IntFlag):
     """What an access did; without WRITE it read."""
 
@@ -146,7 +153,8 @@ class ThreadJournal:
     """Writes one thread's records. Only that thread calls it, so it takes no lock.
 
     A segment that cannot be made (disk full, folder gone) is counted in `dropped` and never
-    raises: the observed program goes on.
+    raises: the observed program goes on. With a `ring`, segments are taken from it; those of a
+    journal that is `kept` are never overwritten.
     """
 
     __slots__ = (
@@ -154,8 +162,11 @@ class ThreadJournal:
         "_closed",
         "_file_bytes",
         "_folder",
+        "_kept",
         "_map",
+        "_name",
         "_offset",
+        "_ring",
         "_segment",
         "created_ns",
         "dropped",
@@ -167,9 +178,13 @@ class ThreadJournal:
     )
 
     def __init__(
-        self, folder: Path, *, pid: int, ordinal: int, native_id: int, kind: int, created_ns: int
-    ) -> None:
+        self, folder: Path, *, pid: int, ordinal: int, native_id: int, kind: int, created_ns: int,
+        ring: Ring | None = None, kept: bool = False,
+    ) -> None:  # fmt: skip
         self._folder = folder
+        self._ring = ring
+        self._kept = kept
+        self._name: bytes = b""  # the last THREAD record
         self._map: mmap.mmap | None = None
         self._segment = 0
         self._offset = 0
@@ -217,6 +232,8 @@ class ThreadJournal:
                 signature, stack, phase, aux, extra,
             )  # fmt: skip
             buffer[offset] = kind
+            if kind == _THREAD:
+                self._name = buffer[offset : offset + RECORD_BYTES]
         except (TypeError, ValueError):
             if self._map is buffer:
                 raise
@@ -264,37 +281,57 @@ class ThreadJournal:
             os.truncate(path, used)
         except OSError as error:  # the folder may be gone: nothing to give back then
             self.failure = error
+        self._seal(path, used)
 
     def _path(self) -> Path:
         return self._folder / segment_file(self.ordinal, self._segment)
 
+    def _seal(self, path: Path, used: int) -> None:
+        if self._ring is not None and not self._kept:
+            records = (used - HEADER_BYTES) // RECORD_BYTES
+            copied = self._segment > 0 and bool(self._name)
+            self._ring.seal(path, self._file_bytes, used, records - copied)
+
     def _next_segment(self) -> bool:
-        if self.failure is not None:
+        before, ring = self._map, self._ring
+        # Where all room is taken by threads that write, it is asked for again now and then.
+        if self._closed or self.failure is not None or (ring and self.dropped % _ASK_AGAIN):
             return False
-        opened: bytes = b""
-        if self._map is not None:
-            # Open events stay open across segments: the reader looks at the last one only.
-            opened = self._map[OPEN_DEPTH_OFFSET:HEADER_BYTES]
-            self._map.close()
-            self._map = None
-            self._segment += 1
-            self._file_bytes = min(self._file_bytes * 4, LAST_SEGMENT_BYTES)
-        self._capacity = 0
+        wanted = FIRST_SEGMENT_BYTES
+        if before is not None:
+            wanted = min(self._file_bytes * 4, LAST_SEGMENT_BYTES)
+        size = wanted if ring is None else ring.take(wanted, kept=self._kept)
+        if not size:
+            return False
+        segment = self._segment + (before is not None)
+        path = self._folder / segment_file(self.ordinal, segment)
         try:
-            buffer = map_segment(self._path(), self._file_bytes)
+            buffer = map_segment(path, size)
         except OSError as error:
             self.failure = error
+            if ring is not None:
+                ring.seal(path, size, 0, 0)
             return False
         HEADER.pack_into(
-            buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES,
-            (self._file_bytes - HEADER_BYTES) // RECORD_BYTES, self.ordinal, self._segment,
-            self.kind, self.pid, self.native_id, self.created_ns, self.dropped, 0,
+            buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES, (size - HEADER_BYTES) // RECORD_BYTES,
+            self.ordinal, segment, self.kind, self.pid, self.native_id, self.created_ns,
+            self.dropped, 0,
         )  # fmt: skip
-        if opened:
-            buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = opened
+        offset = HEADER_BYTES
+        if before is not None:
+            # Open events stay open across segments: the reader looks at the last one only.
+            buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = before[OPEN_DEPTH_OFFSET:HEADER_BYTES]
+        if ring is not None:
+            struct.pack_into("<Q", buffer, OVERWRITTEN_OFFSET, ring.overwritten)
+            if before is not None and self._name:  # the one before may be overwritten
+                buffer[offset : offset + RECORD_BYTES] = self._name
+                offset += RECORD_BYTES
         self._map = buffer
-        self._offset = HEADER_BYTES
-        self._capacity = self._file_bytes
+        if before is not None:
+            before.close()
+            self._seal(self._path(), self._file_bytes)
+        self._segment, self._file_bytes = segment, size
+        self._offset, self._capacity = offset, size
         return True
 
 
@@ -312,74 +349,6 @@ def map_segment(path: Path, size: int) -> mmap.mmap:
         raise
     finally:
         os.close(descriptor)
-
-
-class StringTable:
-    """Interned texts of a process, readable after its death.
-
-    Ids start at 1; 0 is the empty text. Once `attach` gave it a folder, a text is on disk before
-    its id is handed out. A forked child attaches to a folder of its own and writes all texts so
-    far, so that ids which callers remember stay valid in it.
-    """
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {"": 0}
-        self._lock = threading.Lock()
-        self._file: int | None = None
-        self.failure: OSError | None = None
-
-    def attach(self, folder: Path) -> None:
-        """Keep the texts in `folder` from now on. Raises OSError."""
-        with self._lock:
-            self._file = os.open(
-                folder / STRINGS_FILE,
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-                0o644,
-            )
-            self._write(b"".join(_encoded(text) for text in self._ids if text))
-
-    def detach(self) -> None:
-        """Forget the folder, keep the ids (a forked child; locks of the parent are void there)."""
-        self._lock = threading.Lock()
-        self.close()
-        self.failure = None
-
-    def intern(self, text: str) -> int:
-        """The text's id; 0 when it could not be stored."""
-        found = self._ids.get(text)
-        if found is not None:
-            return found
-        with self._lock:
-            found = self._ids.get(text)
-            if found is not None:
-                return found
-            if self.failure is not None:
-                return 0
-            if self._file is not None:
-                try:
-                    self._write(_encoded(text))
-                except OSError as error:
-                    self.failure = error
-                    return 0
-            found = len(self._ids)
-            self._ids[text] = found
-            return found
-
-    def close(self) -> None:
-        """Close the file; what was interned stays."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _write(self, data: bytes) -> None:
-        assert self._file is not None
-        if data and os.write(self._file, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _encoded(text: str) -> bytes:
-    data = text.encode("utf-8", "replace")
-    return struct.pack("<I", len(data)) + data
 
 
 def write_json(path: Path, value: Any) -> None:

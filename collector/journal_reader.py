@@ -21,6 +21,7 @@ from .journal import (
     OPEN_CAPACITY,
     OPEN_DEPTH_OFFSET,
     OPEN_OFFSET,
+    OVERWRITTEN_OFFSET,
     PARTS_OFFSET,
     PROCESS_FILE,
     RECORD_BYTES,
@@ -48,14 +49,23 @@ class ThreadLog:
     native_id: int
     kind: int
     pid: int
-    dropped: int
     segments: tuple[Path, ...]
     parts: int  # part files that compaction has made of earlier records
+    ring: bool = False  # the process may overwrite segments at any moment
 
     def records(self) -> Iterator[Records]:
         """The complete records of each segment, in the order in which they were stored."""
         for path in self.segments:
-            yield read_records(path)
+            yield self.read(path)
+
+    def read(self, path: Path) -> Records:
+        """The complete records of one of the segments; none if it was overwritten meanwhile."""
+        try:
+            return read_records(path)
+        except FileNotFoundError:
+            if self.ring:
+                return np.empty(0, DTYPE)
+            raise
 
     def open_events(self) -> Records:
         """What had begun and not ended when the log ends, outermost first."""
@@ -67,8 +77,13 @@ class ThreadLog:
 
     def last_header(self) -> bytes:
         """The header of the segment that is, or was last, written to."""
-        with self.segments[-1].open("rb") as file:
-            return file.read(HEADER_BYTES)
+        try:
+            with self.segments[-1].open("rb") as file:
+                return file.read(HEADER_BYTES)
+        except FileNotFoundError:
+            if self.ring:
+                return bytes(HEADER_BYTES)
+            raise
 
 
 @dataclass(frozen=True)
@@ -88,20 +103,32 @@ class ProcessLog:
 
 
 def read_process(folder: Path) -> ProcessLog:
-    """Open one process's journal. Raises JournalError where it is not one."""
+    """Open one process's journal. Raises JournalError where it is not one.
+
+    A process that died could not say what it dropped and overwrote, but its segments' headers did:
+    that is in the `coverage` of `process`.
+    """
     process = read_process_file(folder)
+    ring = bool(process.get("keep_last_bytes"))
     threads: dict[int, list[tuple[int, Path, tuple[Any, ...]]]] = {}
     damage: list[str] = []
+    overwritten = 0
     for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}")):
         try:
             header = _read_header(path)
         except JournalError as error:
             damage.append(str(error))
             continue
+        except FileNotFoundError:
+            if ring:  # overwritten meanwhile
+                continue
+            raise
+        overwritten = max(overwritten, header[-1])
         threads.setdefault(header[4], []).append((header[5], path, header))
     logs = []
+    dropped = 0
     for ordinal, segments in sorted(threads.items()):
-        segments = _current(segments)
+        segments = sorted(segments) if ring else _current(segments)
         last = segments[-1][2]
         logs.append(
             ThreadLog(
@@ -109,11 +136,16 @@ def read_process(folder: Path) -> ProcessLog:
                 native_id=last[8],
                 kind=last[6],
                 pid=last[7],
-                dropped=last[10],
                 segments=tuple(path for _, path, _ in segments),
-                parts=_parts(segments[0][1]),
+                parts=0 if ring else _parts(segments[0][1]),
+                ring=ring,
             )
         )
+        dropped += last[10]
+    coverage = process.setdefault("coverage", {})
+    for reason, count in (("dropped", dropped), ("overwritten", overwritten)):
+        if count > coverage.get(reason, 0):
+            coverage[reason] = count
     return ProcessLog(folder, process, read_texts(folder), tuple(logs), tuple(damage))
 
 
@@ -201,6 +233,7 @@ def _read_header(path: Path) -> tuple[Any, ...]:
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         raise JournalError(f"{path}: is no journal segment (expected {MAGIC.decode()} first)")
     header: tuple[Any, ...] = HEADER.unpack_from(data)
+    header += struct.unpack_from("<Q", data, OVERWRITTEN_OFFSET)
     if header[1] != RECORD_BYTES or header[2] != HEADER_BYTES:
         raise JournalError(
             f"{path}: has records of {header[1]} bytes, this version reads {RECORD_BYTES}"

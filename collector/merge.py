@@ -42,9 +42,6 @@ class Pending:
         manifest = manifests.read(self._run)
         latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
         process["end_ns"] = process["end_ns"] or latest
-        coverage = process.setdefault("coverage", {})
-        # A process that died could not say what it dropped, but its segments' headers did.
-        coverage["dropped"] = max(coverage.get("dropped", 0), decoder.dropped)
         manifest["axis"] = manifest["axis"] or axis_reference(process)
         entry = process_entry(process, manifest["axis"])
         others = []

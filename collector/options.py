@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+
+from . import limits
 
 RUN_VARIABLE = "LANESCOPE_RECORD"
 OPTIONS_VARIABLE = "LANESCOPE_OPTIONS"
@@ -29,6 +32,7 @@ class Options:
     steps: tuple[int, int] | None = None  # first, one past the last
     include: tuple[str, ...] = ()  # patterns of op names, as in fnmatch
     exclude: tuple[str, ...] = ()
+    keep_last_bytes: int | None = None  # what the journals of a process may hold; None: all
     compile_backend: str | None = None  # of torch.compile, in place of the program's
 
     def __post_init__(self) -> None:
@@ -42,6 +46,8 @@ class Options:
             raise ValueError(f"minimum duration is {self.min_duration_ns} ns; it must not be < 0")
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
             raise ValueError(f"steps are {self.steps[0]}:{self.steps[1]}; A:B needs 0 <= A < B")
+        if self.keep_last_bytes is not None:
+            limits.check_buffer(self.keep_last_bytes)
 
     @property
     def native(self) -> bool:
@@ -111,3 +117,19 @@ def parse_steps(text: str) -> tuple[int, int]:
         return (int(first or 0), int(last) if last else 2**31 - 1)
     except ValueError:
         raise ValueError(f"{text!r} is no step window; write A:B, as in 10:20") from None
+
+
+_SIZES = {
+    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """`512KB`, `64MB`, `2GB`, `64MiB` or plain bytes as bytes. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    if found is not None and found[2].upper() in _SIZES:
+        return round(float(found[1]) * _SIZES[found[2].upper()])
+    raise ValueError(
+        f"{text!r} is no size; write a number of bytes or with KB, MB or GB, as in 64MB"
+    )

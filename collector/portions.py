@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .journal import Kind
-from .journal_reader import Records, ThreadLog, joined, read_records
+from .journal_reader import Records, ThreadLog, joined
 
 CHUNK_RECORDS = 1_000_000
 """Records decoded at a time: bounds memory, and is the size of a part file."""
@@ -35,7 +35,7 @@ def portions(thread: ThreadLog, *, ended: bool) -> Iterator[Portion]:
     count, part = 0, thread.parts
     sealed = thread.segments if ended else thread.segments[:-1]
     for position, path in enumerate(sealed):
-        records = read_records(path)
+        records = thread.read(path)
         held.append(records)
         count += len(records)
         if count < CHUNK_RECORDS:

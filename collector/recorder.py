@@ -29,7 +29,7 @@ class Recorder:
 
     def __init__(self, run: Path, options: Options, store: Store | None = None) -> None:
         self.run = run
-        self.store = store or Store()
+        self.store = store or Store(options.keep_last_bytes)
         self.options = options
         self.step = NO_STEP
         self.coverage: Counter[str] = Counter()
@@ -141,6 +141,13 @@ class Recorder:
             int(kind), scope, depth, name, start, end, sequence,
             self.step if step is None else step, state.module,
             signature, stack, state.phase, aux, extra,
+        )  # fmt: skip
+
+    def keep(self, kind: int, *, name: int, aux: int, extra: int) -> None:
+        """Store a record that must stay however much follows it."""
+        state = self.thread()
+        self.store.keep(
+            state, int(kind), 0, 0, name, 0, 0, 0, self.step, 0, 0, 0, 0, aux, extra
         )  # fmt: skip
 
     def begin_phase(self, name: str, kind: PhaseKind) -> int:

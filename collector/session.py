@@ -29,9 +29,10 @@ class Session:
 
     def __init__(self, run: Path, options: Options) -> None:
         self._library = native.library_for(options)
-        self.recorder = Recorder(
-            run, options, native.NativeStore(self._library) if self._library else None
-        )
+        store = None
+        if self._library is not None:
+            store = native.NativeStore(self._library, options.keep_last_bytes)
+        self.recorder = Recorder(run, options, store)
         self.recorder.engine = native.NAME if self._library else portable.NAME
         self.recorder.describe(**_process(options), engine=self.recorder.engine)
         already = threading.active_count() - 1
@@ -126,6 +127,7 @@ def _process(options: Options) -> dict[str, object]:
         "clock_identity": clock.clock_identity(),
         "wall_minus_monotonic_ns": clock.wall_minus_monotonic_ns(),
         "level": options.level,
+        "keep_last_bytes": options.keep_last_bytes,
     }
 
 

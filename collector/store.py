@@ -13,10 +13,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .journal import PROCESS_FILE, StringTable, ThreadJournal, write_json
+from .journal import PROCESS_FILE, ThreadJournal, write_json
 from .kinds import PhaseKind, ThreadKind
+from .ring import Ring
+from .texts import StringTable
 
 MAIN_ORDINAL = 0
+KEPT_ORDINAL = 2**32 - 1
+"""Of the journal that holds what no new record may overwrite; no thread has it."""
 
 
 class ThreadState:
@@ -47,8 +51,9 @@ class ThreadState:
 class Store:
     """Journals written from Python. Nothing is on disk before the first thread enters."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_last: int | None = None) -> None:
         self.texts = StringTable()
+        self._keep_last = keep_last  # bytes
         self._reset(Path())
 
     def begin(self, folder: Path) -> None:
@@ -63,6 +68,7 @@ class Store:
         self._lock = threading.Lock()
         self._ordinals = itertools.count(MAIN_ORDINAL + 1)
         self._journals: dict[int, ThreadJournal] = {}
+        self._ring = None if self._keep_last is None else Ring(self._keep_last)
         self._native: dict[int, ThreadState] = {}  # by the operating system's thread id
         self._coverage: Counter[str] = Counter()
         self._failure: OSError | None = None
@@ -80,6 +86,10 @@ class Store:
     def intern(self, text: str) -> int:
         """Id of a text in this process's table."""
         return self.texts.intern(text)
+
+    def intern_signature(self, text: str) -> tuple[int, bool]:
+        """The same for a text of shapes, dtypes and device, and whether it is that text's."""
+        return self.texts.intern_signature(text)
 
     def moment(self, step: int, active: bool) -> None:
         """The training step of the moment, and whether it is recorded."""
@@ -110,7 +120,7 @@ class Store:
             ordinal = self.reserve_thread()
         journal = ThreadJournal(
             self._place, pid=os.getpid(), ordinal=ordinal, native_id=native_id,
-            kind=int(kind), created_ns=started,
+            kind=int(kind), created_ns=started, ring=self._ring,
         )  # fmt: skip
         self._journals[ordinal] = journal
         state = ThreadState(journal)
@@ -118,6 +128,20 @@ class Store:
             self._native[native_id] = state
         self._failure = self._failure or journal.failure
         return state
+
+    def keep(self, state: ThreadState, *fields: int) -> None:
+        """Store a record of the calling thread that new ones must not overwrite."""
+        if self._ring is None:
+            state.journal.append(*fields)
+            return
+        with self._lock:
+            journal = self._journals.get(KEPT_ORDINAL)
+            if journal is None:
+                journal = self._journals[KEPT_ORDINAL] = ThreadJournal(
+                    self._place, pid=os.getpid(), ordinal=KEPT_ORDINAL, native_id=0,
+                    kind=int(ThreadKind.native), created_ns=0, ring=self._ring, kept=True,
+                )  # fmt: skip
+            journal.append(*fields)
 
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends: give its journal's spare blocks back."""
@@ -136,7 +160,8 @@ class Store:
 
     def coverage(self) -> Counter[str]:
         """What the store itself lost or left out: reason -> count."""
-        return self._coverage
+        overwritten = self._ring.overwritten if self._ring is not None else 0
+        return self._coverage + self.texts.left_out + Counter(overwritten=overwritten)
 
     def _close(self, journal: ThreadJournal) -> None:
         journal.close()

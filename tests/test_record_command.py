@@ -73,6 +73,8 @@ def test_a_terminated_command_gets_the_signal(tmp_path: Path) -> None:
         (["--steps", "5:2", "--", "true"], "steps are 5:2; A:B needs 0 <= A < B"),
         (["--steps", "x", "--", "true"], "'x' is no step window; write A:B, as in 10:20"),
         (["--min-duration", "5", "--", "true"], "'5' is no duration"),
+        (["--keep-last", "lots", "--", "true"], "'lots' is no size; write a number of bytes"),
+        (["--keep-last", "900TB", "--", "true"], "more than 80% of the"),
         (["--stack-depth", "0", "--", "true"], "0 is not in the range x>=1"),
         ([], "Missing argument 'COMMAND...'"),
     ],

@@ -44,6 +44,13 @@ def warnings_of(
                 f"rank {process['rank']}: process {process['pid']} did not close its log "
                 "(still running, or it died); its events end where the log ends"
             )
+        overwritten = process["coverage"].get("overwritten", 0)
+        if overwritten and process["rank"] in ranks:
+            said.append(
+                f"rank {process['rank']}: {overwritten:,} earlier records of process "
+                f"{process['pid']} were overwritten (--keep-last); each of its threads is whole "
+                "from its first event here on"
+            )
     hosts = {process["clock"]["host"] for process in manifest["processes"]}
     loose = sorted({p["rank"] for p in manifest["processes"] if not p["clock"]["calibrated"]})
     if len(hosts) > 1 and loose:

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import journal
+from .. import journal, ring, texts
 from ..kinds import OpScope, ThreadKind
-from ..store import MAIN_ORDINAL
+from ..store import KEPT_ORDINAL, MAIN_ORDINAL
 
 SOURCES = Path(__file__).parent / "observer"
 LIBRARY = "observer.so"
@@ -36,7 +36,7 @@ COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
     "torch": ("observer", "operators", "signature"),
     "distributed": ("collectives",),
-    "plain": ("clock", "interface", "journal", "process", "stacks", "texts", "thread"),
+    "plain": ("clock", "interface", "journal", "process", "ring", "stacks", "texts", "thread"),
 }
 """Sources compiled together: reading torch's headers takes nearly all of the time."""
 
@@ -138,6 +138,7 @@ def layout_header() -> str:
     """layout.h: the journal's layout in C++, from the one definition in journal.py."""
     numbers = {
         "MAIN_ORDINAL": MAIN_ORDINAL,
+        "KEPT_ORDINAL": KEPT_ORDINAL,
         "HEADER_BYTES": journal.HEADER_BYTES,
         "RECORD_BYTES": journal.RECORD_BYTES,
         "FIRST_SEGMENT_BYTES": journal.FIRST_SEGMENT_BYTES,
@@ -146,13 +147,21 @@ def layout_header() -> str:
         "OPEN_CAPACITY": journal.OPEN_CAPACITY,
         "DROPPED_OFFSET": journal.DROPPED_OFFSET,
         "OPEN_DEPTH_OFFSET": journal.OPEN_DEPTH_OFFSET,
+        "OVERWRITTEN_OFFSET": journal.OVERWRITTEN_OFFSET,
+        "PAGE_BYTES": mmap.PAGESIZE,
+        "SMALLEST_SEGMENT_BYTES": ring.SMALLEST_SEGMENT_BYTES,
+        "RING_SHARE": ring.SHARE,
+        "RING_KEPT_SHARE": ring.KEPT_SHARE,
+        "MAXIMUM_SIGNATURES": texts.MAXIMUM_SIGNATURES,
+        "MAXIMUM_TEXT_BYTES": texts.MAXIMUM_BYTES,
         **_members("KIND", journal.Kind),
         **_members("ACCESS", journal.AccessFlag),
         **_members("SCOPE", OpScope),
         **_members("THREAD", ThreadKind),
     }
-    texts = {
+    strings = {
         "MAGIC": journal.MAGIC.decode(),
+        "LEFT_OUT": texts.LEFT_OUT,
         "PROCESS_FILE": journal.PROCESS_FILE,
         "STRINGS_FILE": journal.STRINGS_FILE,
         "SEGMENT_SUFFIX": journal.SEGMENT_SUFFIX,
@@ -165,7 +174,7 @@ def layout_header() -> str:
             "#include <cstdint>",
             "namespace lanescope::layout {",
             *(f"constexpr uint32_t {name} = {value};" for name, value in numbers.items()),
-            *(f'constexpr char {name}[] = "{value}";' for name, value in texts.items()),
+            *(f'constexpr char {name}[] = "{value}";' for name, value in strings.items()),
             _structure("Record", journal.FIELDS),
             _structure("AccessRecord", journal.ACCESS_FIELDS),
             "}",
@@ -241,7 +250,7 @@ def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: boo
 
 
 def _compile(torch: Torch, compiler: Path, into: Path) -> None:
-    (into / "layout.h").write_text(layout_header())
+    (into / "layout.h").write_text(layout_header(), encoding="utf-8")
     include = torch.folder / "include"
     flags = (
         *FLAGS,

@@ -24,6 +24,7 @@ from ..options import Options
 from ..recorder import Recorder
 from ..sources.stacks import Stacks
 from ..store import Store, ThreadState
+from ..texts import MAXIMUM_SIGNATURES
 from . import build
 
 NAME = "native"
@@ -35,7 +36,7 @@ _SHARED_FIELDS = 6
 
 _REASONS = (
     "filtered", "shorter_than_minimum", "traced_without_data", "tensors_without_storage",
-    "recorder_errors", "dropped",
+    "recorder_errors", "dropped", "overwritten", "signatures_left_out", "texts_left_out",
 )  # fmt: skip
 """What the observer counts, in the order of Counters::Reason in process.h."""
 
@@ -77,7 +78,7 @@ class Library:
         self.settings = function("settings", None, i32, i32, i32, i64)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
         self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
-        self.begin = function("begin", None, c_text)
+        self.begin = function("begin", None, c_text, i64)
         self.end = function("end", None)
         self.detach = function("detach", None)
         self.install = function("install", None)
@@ -92,6 +93,7 @@ class Library:
         self.entered = function("entered", c_any)
         self.leave = function("leave", None)
         self.append = function("append", None, c_text)
+        self.keep = function("keep", None, c_text)
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, u32)
         self.count = function("count", None, c_any)
@@ -150,8 +152,9 @@ class _State(ThreadState):
 class NativeStore(Store):
     """Hands Python's events to the observer, which keeps the journals."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, keep_last: int | None = None) -> None:
         self._library = library
+        self._keep_last = keep_last  # bytes
         self._ids: dict[str, int] = {"": 0}
         self._states: dict[int, _State] = {}  # by address
 
@@ -159,7 +162,7 @@ class NativeStore(Store):
         """Write into `folder` from now on."""
         self._place = folder
         self._states = {}
-        self._library.begin(os.fsencode(folder))
+        self._library.begin(os.fsencode(folder), self._keep_last or 0)
 
     @property
     def folder(self) -> Path | None:
@@ -179,6 +182,8 @@ class NativeStore(Store):
             data = text.encode("utf-8", "replace")
             found = self._library.intern(data, len(data))
             if found:
+                if len(self._ids) >= MAXIMUM_SIGNATURES:
+                    self._ids.clear()
                 self._ids[text] = found
         return found
 
@@ -207,6 +212,13 @@ class NativeStore(Store):
         if not address:
             raise RuntimeError("the recording is over")
         return self._state(address)
+
+    def keep(self, state: ThreadState, *fields: int) -> None:
+        """Store a record of the calling thread that new ones must not overwrite."""
+        if self._keep_last is None:
+            state.journal.append(*fields)
+        else:
+            self._library.keep(RECORD.pack(*fields))
 
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends."""

@@ -286,8 +286,11 @@ class PortableEngine:
         if found is None:
             shapes = " ".join(str(list(shape)) for shape, _, _ in whole)
             dtypes = " ".join(str(dtype).removeprefix("torch.") for _, dtype, _ in whole)
-            found = self._recorder.intern(f"{shapes}\t{dtypes}\t{whole[0][2]}")
-            self._signatures[whole] = found
+            text = f"{shapes}\t{dtypes}\t{whole[0][2]}"
+            found, exact = self._recorder.store.intern_signature(text)
+            # One that was left out comes here again, and is counted again.
+            if exact:
+                self._signatures[whole] = found
         return found
 
 

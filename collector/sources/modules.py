@@ -133,8 +133,7 @@ class Modules:
         text = recorder.intern(path)
         self._paths[module] = text
         kind = type(module)
-        recorder.put(
-            recorder.thread(),
+        recorder.keep(
             Kind.MODULE,
             name=text,
             aux=recorder.intern(f"{kind.__module__}.{kind.__qualname__}"),

@@ -69,8 +69,9 @@ EXPORT void lanescope_stacks(int64_t depth, const char* inside, const char* pack
   });
 }
 
-EXPORT void lanescope_begin(const char* folder) {
-  guarded([&] { process().begin(folder); });
+// `keep_last`: how many bytes the journals may hold, 0 for all.
+EXPORT void lanescope_begin(const char* folder, int64_t keep_last) {
+  guarded([&] { process().begin(folder, static_cast<uint64_t>(keep_last)); });
 }
 
 EXPORT void lanescope_end() {
@@ -149,6 +150,11 @@ EXPORT void lanescope_append(const Record* record) {
       thread->append(*record);
     }
   });
+}
+
+// Store a record that later ones must not overwrite (`keep_last`).
+EXPORT void lanescope_keep(const Record* record) {
+  guarded([&] { process().keep(*record); });
 }
 
 // Note that an event of the calling thread began; returns its level on the stack of open events.

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "ring.h"
+
 namespace lanescope {
 
 namespace {
@@ -14,6 +16,7 @@ namespace {
 constexpr int MADVISE_POPULATE_WRITE = 23;
 constexpr uint64_t FIRST_CHUNK = 16 * 1024;
 constexpr uint64_t CHUNK = 256 * 1024;
+constexpr uint64_t ASK_AGAIN = 256;  // records that are dropped
 
 struct Header {
   char magic[8];
@@ -61,7 +64,7 @@ Journal::~Journal() {
   abandon();
 }
 
-void Journal::begin(const std::string& folder, const Identity& identity) {
+void Journal::begin(const std::string& folder, const Identity& identity, bool kept) {
   abandon();
   folder_ = folder;
   identity_ = identity;
@@ -69,6 +72,8 @@ void Journal::begin(const std::string& folder, const Identity& identity) {
   bytes_ = 0;
   dropped_ = 0;
   failure_ = 0;
+  kept_ = kept;
+  name_ = Record{};
   next_segment();
 }
 
@@ -87,8 +92,17 @@ void Journal::close() {
   const auto used = reinterpret_cast<char*>(cursor_) - header_;
   abandon();
   // The folder may be gone: nothing to give back then.
-  if (::truncate(path().c_str(), used) != 0) {
+  if (::truncate(path(segment_).c_str(), used) != 0) {
     return;
+  }
+  seal(static_cast<uint64_t>(used));
+}
+
+void Journal::seal(uint64_t used) {
+  if (ring().on() && !kept_) {
+    const bool copied = segment_ > 0 && name_.kind != layout::KIND_NONE;
+    ring().seal(path(segment_), bytes_, used,
+                (used - layout::HEADER_BYTES) / sizeof(Record) - (copied ? 1 : 0));
   }
 }
 
@@ -107,9 +121,9 @@ void Journal::set_kind(uint32_t kind) {
   }
 }
 
-std::string Journal::path() const {
+std::string Journal::path(uint32_t segment) const {
   char name[64];
-  std::snprintf(name, sizeof name, "/t%05u-%05u%s", identity_.ordinal, segment_,
+  std::snprintf(name, sizeof name, "/t%05u-%05u%s", identity_.ordinal, segment,
                 layout::SEGMENT_SUFFIX);
   return folder_ + name;
 }
@@ -123,20 +137,46 @@ void Journal::drop() {
 
 bool Journal::next_segment() {
   const bool first = header_ == nullptr;
-  if (failure_ != 0 || folder_.empty()) {
+  const bool bounded = ring().on();
+  // Where all room is taken by threads that write, it is asked for again now and then.
+  if (failure_ != 0 || folder_.empty() || (bounded && dropped_ % ASK_AGAIN != 0)) {
     return false;
   }
-  const uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES
-                               : std::min<uint64_t>(bytes_ * 4, layout::LAST_SEGMENT_BYTES);
-  segment_ += first ? 0 : 1;
+  uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES
+                         : std::min<uint64_t>(bytes_ * 4, layout::LAST_SEGMENT_BYTES);
+  if (bounded && (bytes = ring().take(bytes, kept_)) == 0) {
+    return false;
+  }
+  const uint32_t segment = segment_ + (first ? 0 : 1);
+  // Where it fails, the full segment stays mapped: its header goes on counting what is lost.
+  if (!make_segment(segment, bytes)) {
+    if (bounded) {
+      ring().seal(path(segment), bytes, 0, 0);
+    }
+    return false;
+  }
+  return true;
+}
+
+bool Journal::make_segment(uint32_t segment, uint64_t bytes) {
   // Under another name until its header is there: a reader finds whole segments only.
-  const std::string whole = path();
+  const std::string whole = path(segment);
   const std::string begun = whole + ".new";
   char* memory = map_segment(begun, bytes, failure_);
   if (memory == nullptr) {
-    // The full segment stays mapped: its header goes on counting what is lost.
-    segment_ -= first ? 0 : 1;
     return false;
+  }
+  auto* const records = reinterpret_cast<Record*>(memory + layout::HEADER_BYTES);
+  auto* next = records;
+  if (header_ != nullptr) {
+    // Open events stay open across segments: the reader looks at the last one only.
+    std::memcpy(memory + layout::OPEN_DEPTH_OFFSET, header_ + layout::OPEN_DEPTH_OFFSET,
+                layout::HEADER_BYTES - layout::OPEN_DEPTH_OFFSET);
+  } else {
+    auto* entries = reinterpret_cast<Record*>(memory + layout::OPEN_OFFSET);
+    for (uint32_t level = 0; level < layout::OPEN_CAPACITY; ++level) {
+      entries[level].sequence = -1;
+    }
   }
   Header header{};
   std::memcpy(header.magic, layout::MAGIC, sizeof header.magic);
@@ -144,36 +184,35 @@ bool Journal::next_segment() {
   header.header_bytes = layout::HEADER_BYTES;
   header.capacity = static_cast<uint32_t>((bytes - layout::HEADER_BYTES) / sizeof(Record));
   header.ordinal = identity_.ordinal;
-  header.segment = segment_;
+  header.segment = segment;
   header.kind = identity_.kind;
   header.pid = identity_.pid;
   header.native_id = identity_.native_id;
   header.created = identity_.created;
   header.dropped = dropped_;
-  std::memcpy(memory, &header, sizeof header);
+  std::memcpy(memory, &header, offsetof(Header, open_depth));
+  if (ring().on()) {
+    const uint64_t overwritten = ring().overwritten();
+    std::memcpy(memory + layout::OVERWRITTEN_OFFSET, &overwritten, sizeof overwritten);
+    if (header_ != nullptr && name_.kind != layout::KIND_NONE) {
+      *next++ = name_;  // the segment before may be overwritten
+    }
+  }
   if (::rename(begun.c_str(), whole.c_str()) != 0) {
     failure_ = errno;
     ::munmap(memory, bytes);
-    segment_ -= first ? 0 : 1;
     return false;
   }
-  if (!first) {
-    // Open events stay open across segments: the reader looks at the last one only.
-    std::memcpy(memory + layout::OPEN_DEPTH_OFFSET, header_ + layout::OPEN_DEPTH_OFFSET,
-                layout::HEADER_BYTES - layout::OPEN_DEPTH_OFFSET);
+  if (header_ != nullptr) {
     ::munmap(header_, bytes_);
-  } else {
-    auto* entries = reinterpret_cast<Record*>(memory + layout::OPEN_OFFSET);
-    for (uint32_t level = 0; level < layout::OPEN_CAPACITY; ++level) {
-      entries[level].sequence = -1;
-    }
+    seal(bytes_);
   }
+  segment_ = segment;
   header_ = memory;
   bytes_ = bytes;
   open_ = reinterpret_cast<Record*>(memory + layout::OPEN_OFFSET);
-  cursor_ = reinterpret_cast<Record*>(memory + layout::HEADER_BYTES);
-  end_ = cursor_;
-  last_ = cursor_ + header.capacity;
+  cursor_ = end_ = next;
+  last_ = records + header.capacity;
   return true;
 }
 
@@ -184,13 +223,13 @@ bool Journal::more() {
     return false;
   }
   auto* from = reinterpret_cast<char*>(cursor_);
-  const uint64_t chunk = bytes_ == layout::FIRST_SEGMENT_BYTES ? FIRST_CHUNK : CHUNK;
+  const uint64_t chunk = bytes_ <= layout::FIRST_SEGMENT_BYTES ? FIRST_CHUNK : CHUNK;
   const auto left = static_cast<uint64_t>(reinterpret_cast<char*>(last_) - from);
-  const uint64_t take = std::min(chunk, left);
+  // Whole pages. A kernel that does not know the request brings them in one by one.
+  const uint64_t before = static_cast<uint64_t>(from - header_) % layout::PAGE_BYTES;
+  const uint64_t take = std::min(chunk - before, left);
   end_ = reinterpret_cast<Record*>(from + take);
-  // Pages begin at multiples of the header's size from the header, as records do here. A kernel
-  // that does not know the request brings them in one by one.
-  ::madvise(from, take, MADVISE_POPULATE_WRITE);
+  ::madvise(from - before, before + take, MADVISE_POPULATE_WRITE);
   return true;
 }
 

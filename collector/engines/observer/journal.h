@@ -29,8 +29,9 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
   ~Journal();
 
-  // Begin in `folder`; open events of before are forgotten.
-  void begin(const std::string& folder, const Identity& identity);
+  // Begin in `folder`; open events of before are forgotten. One that is `kept` is not overwritten
+  // by what comes later.
+  void begin(const std::string& folder, const Identity& identity, bool kept = false);
 
   // Give back the blocks behind the last record.
   void close();
@@ -61,6 +62,9 @@ class Journal {
       std::memcpy(reinterpret_cast<char*>(slot) + 1, reinterpret_cast<const char*>(&record) + 1,
                   sizeof(Record) - 1);
       publish(record.kind);
+      if (record.kind == layout::KIND_THREAD) {
+        name_ = record;
+      }
     }
   }
 
@@ -95,7 +99,9 @@ class Journal {
  private:
   bool more();
   bool next_segment();
-  std::string path() const;
+  bool make_segment(uint32_t segment, uint64_t bytes);
+  void seal(uint64_t used);
+  std::string path(uint32_t segment) const;
   void drop();
 
   Record* cursor_ = nullptr;
@@ -107,6 +113,8 @@ class Journal {
   uint64_t dropped_ = 0;
   uint32_t segment_ = 0;
   int failure_ = 0;
+  bool kept_ = false;
+  Record name_{};  // the last of kind THREAD
   Identity identity_;
   std::string folder_;
 };

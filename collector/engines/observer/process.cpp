@@ -9,6 +9,7 @@
 
 #include "layout.h"
 #include "moment.h"
+#include "ring.h"
 #include "texts.h"
 #include "thread.h"
 
@@ -21,9 +22,11 @@ namespace {
 void before_fork() {
   process().mutex.lock();
   texts().mutex.lock();
+  ring().mutex.lock();
 }
 
 void after_fork_in_parent() {
+  ring().mutex.unlock();
   texts().mutex.unlock();
   process().mutex.unlock();
 }
@@ -33,6 +36,7 @@ void after_fork_in_child() {
   moment.run = 0;  // until Python says where this process records
   here.pid = ::getpid();
   here.threads.clear();  // they stayed behind
+  ring().mutex.unlock();
   texts().mutex.unlock();
   here.mutex.unlock();
 }
@@ -76,9 +80,11 @@ Process& process() {
   return instance;
 }
 
-void Process::begin(std::string in_folder) {
+void Process::begin(std::string in_folder, uint64_t keep_last) {
   texts().detach();
   std::lock_guard<std::mutex> hold(mutex);
+  ring().begin(keep_last);
+  kept.begin("", {});  // not before there is something to keep
   folder = std::move(in_folder);
   description.clear();
   opened = false;
@@ -96,6 +102,25 @@ void Process::begin(std::string in_folder) {
 void Process::end() {
   std::lock_guard<std::mutex> hold(mutex);
   moment.run = 0;
+  kept.close();
+}
+
+void Process::keep(const Record& record) {
+  std::lock_guard<std::mutex> hold(mutex);
+  if (moment.run == 0) {
+    return;
+  }
+  open();
+  if (kept.identity().ordinal != layout::KEPT_ORDINAL) {
+    Identity identity;
+    identity.pid = pid;
+    identity.kind = layout::THREAD_NATIVE;
+    identity.ordinal = layout::KEPT_ORDINAL;
+    kept.begin(folder, identity, true);
+  }
+  const uint64_t before = kept.dropped();
+  kept.append(record);
+  gone.add(Counters::DROPPED, kept.dropped() - before);
 }
 
 void Process::describe(std::string text) {
@@ -131,6 +156,9 @@ void Process::count(uint64_t (&into)[Counters::REASONS]) {
       into[reason] += thread->counters.get(reason);
     }
   }
+  into[Counters::OVERWRITTEN] = ring().overwritten();
+  into[Counters::SIGNATURES] = texts().signatures_left_out();
+  into[Counters::TEXTS] = texts().texts_left_out();
 }
 
 }  // namespace lanescope

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "journal.h"
+
 namespace lanescope {
 
 class Thread;
@@ -20,6 +22,9 @@ struct Counters {
     UNTRACKED,      // tensors whose storage cannot be told
     ERRORS,         // exceptions in a callback
     DROPPED,        // records that found no room
+    OVERWRITTEN,    // records that made room for later ones
+    SIGNATURES,     // ops whose shapes were too many to note
+    TEXTS,          // names and stacks that were too many to note
     REASONS,
   };
   std::atomic<uint64_t> counts[REASONS]{};
@@ -50,10 +55,14 @@ struct Process {
   uint32_t next_serial = 1;
   std::vector<Thread*> threads;
   Counters gone;  // of threads that ended
+  Journal kept;   // what later records must not overwrite, where those of threads are bounded
 
   // A recording begins, or goes on in a forked child: nothing is on disk before the first thread.
-  void begin(std::string in_folder);
+  // `keep_last`: how many bytes the journals may hold, 0 for all.
+  void begin(std::string in_folder, uint64_t keep_last);
   void end();
+  // Store a record that later ones must not overwrite.
+  void keep(const Record& record);
   void describe(std::string text);
   // Make the folder with all that belongs in it, once. With the mutex held.
   void open();

@@ -100,8 +100,10 @@ class Signature {
     if (__builtin_expect(slot.hash != hash, 0)) {
       Spelling spelling;
       spell(spelling);
-      slot.text = texts().intern(spelling.text());
-      slot.hash = hash;
+      bool exact = false;
+      slot.text = texts().intern_signature(spelling.text(), exact);
+      // One that was left out comes here again, and is counted again.
+      slot.hash = exact ? hash : 0;
     }
     return slot.text;
   }

@@ -23,9 +23,40 @@ Text Texts::intern(std::string_view text) {
   fault_at(Fault::TEXT);
   std::lock_guard<std::mutex> hold(mutex);
   std::string key(text);
-  const auto found = ids_.find(key);
-  if (found != ids_.end()) {
-    return found->second;
+  if (const Text found = known(key)) {
+    return found;
+  }
+  if (bytes_ >= layout::MAXIMUM_TEXT_BYTES) {
+    ++texts_left_out_;
+    key = layout::LEFT_OUT;
+  }
+  return add(std::move(key));
+}
+
+Text Texts::intern_signature(std::string_view text, bool& exact) {
+  std::lock_guard<std::mutex> hold(mutex);
+  std::string key(text);
+  exact = true;
+  if (const Text found = known(key)) {
+    return found;
+  }
+  if (signatures_ >= layout::MAXIMUM_SIGNATURES || bytes_ >= layout::MAXIMUM_TEXT_BYTES) {
+    exact = false;
+    ++signatures_left_out_;
+    return add(layout::LEFT_OUT);
+  }
+  ++signatures_;
+  return add(std::move(key));
+}
+
+Text Texts::known(const std::string& text) const {
+  const auto found = ids_.find(text);
+  return found != ids_.end() ? found->second : 0;
+}
+
+Text Texts::add(std::string text) {
+  if (const Text found = known(text)) {
+    return found;
   }
   if (failure() != 0) {
     return 0;
@@ -37,7 +68,8 @@ Text Texts::intern(std::string_view text) {
     }
   }
   const Text id = static_cast<Text>(order_.size() + 1);
-  const auto entry = ids_.emplace(std::move(key), id).first;
+  bytes_ += sizeof(uint32_t) + text.size();
+  const auto entry = ids_.emplace(std::move(text), id).first;
   order_.push_back(&entry->first);  // nodes of an unordered_map do not move
   return id;
 }
@@ -66,6 +98,7 @@ void Texts::detach() {
   }
   file_ = -1;
   failure_ = 0;
+  texts_left_out_ = signatures_left_out_ = 0;
 }
 
 int Texts::write(std::string_view text) {

@@ -15,8 +15,13 @@ using Text = uint32_t;  // 0 is the empty text
 
 class Texts {
  public:
-  // The text's id; 0 when it could not be stored. Once attached, it is on disk by then.
+  // The text's id, that of LEFT_OUT where there are too many; 0 when it could not be stored. Once
+  // attached, it is on disk by then.
   Text intern(std::string_view text);
+
+  // The same for shapes, dtypes and device, of which there is a bound of their own. `exact`: it is
+  // that text's.
+  Text intern_signature(std::string_view text, bool& exact);
 
   // Keep the texts in `folder` from now on, all so far included: ids that threads and Python
   // remember stay valid in a forked child and in the next recording. Returns an errno, or 0.
@@ -29,14 +34,26 @@ class Texts {
     return failure_.load(std::memory_order_relaxed);
   }
 
+  uint64_t texts_left_out() const {
+    return texts_left_out_.load(std::memory_order_relaxed);
+  }
+  uint64_t signatures_left_out() const {
+    return signatures_left_out_.load(std::memory_order_relaxed);
+  }
+
   // Held over a fork, so that the child's copy is whole and its lock free.
   std::mutex mutex;
 
  private:
   int write(std::string_view text);
+  Text known(const std::string& text) const;
+  Text add(std::string text);
 
   std::unordered_map<std::string, Text> ids_;
   std::vector<const std::string*> order_;
+  uint64_t bytes_ = 0;
+  uint64_t signatures_ = 0;
+  std::atomic<uint64_t> texts_left_out_{0}, signatures_left_out_{0};
   int file_ = -1;
   std::atomic<int> failure_{0};
 };
