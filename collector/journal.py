@@ -14,7 +14,7 @@ dead process was doing. Blocks are reserved before a segment is mapped: writing 
 full disk would raise SIGBUS in the program that is observed.
 
 All record kinds share one layout (`RECORD`), with the meaning of each field given in `Kind`; only
-ACCESS has one of its own (`ACCESS_FIELDS`).
+ACCESS, TENSOR and TENSOR_MORE have ones of their own (`ACCESS_FIELDS` and so on).
 """
 
 from __future__ import annotations
@@ -90,6 +90,37 @@ ACCESS_FIELDS = (
 ACCESS = struct.Struct("<BBHIQqqIIQqq")
 assert ACCESS.size == RECORD_BYTES
 
+TENSOR_FIELDS = (
+    ("kind", "u1"),
+    ("depth", "u1"),  # of the operator; 255: that or more
+    ("position", "<u2"),  # ordinal among the tensors, and TensorFlag
+    ("signature", "<u4"),  # text "shape TAB dtype TAB device"
+    ("start", "<i8"),  # of the operator
+    ("hash", "<i8"),
+    ("zeros", "<i8"),
+    ("mean", "<f8"),
+    ("l2", "<f8"),
+    ("low", "<f8"),
+    ("high", "<f8"),
+)
+TENSOR_MORE_FIELDS = (
+    ("kind", "u1"),
+    ("expects", "u1"),  # 1: `expected` counts
+    ("spare", "<u2"),
+    ("spare2", "<u4"),
+    ("nan", "<i8"),
+    ("inf", "<i8"),
+    ("expected", "<i8"),
+    ("spare3", "<i8"),
+    ("spare4", "<i8"),
+    ("spare5", "<i8"),
+    ("spare6", "<i8"),
+)
+
+TENSOR = struct.Struct("<BBHIqqqdddd")
+TENSOR_MORE = struct.Struct("<BBHIqqqqqqq")
+assert TENSOR.size == TENSOR_MORE.size == RECORD_BYTES
+
 NO_SEQUENCE = -1
 FLOAT_BITS = struct.Struct("<d")
 INT_BITS = struct.Struct("<q")
@@ -125,6 +156,12 @@ class Kind(enum.IntEnum):
     # a birth may stand there for an operator inside it that was left out. storage: address of the
     # storage's first byte; offset, bytes: the range within it; version: of the tensor, before.
     ACCESS = 10
+    # Fingerprint of a tensor that an operator made, changed or found (`fingerprint.py`), in a
+    # layout of its own.
+    TENSOR = 11
+    # What few tensors have, for the TENSOR record directly before: NaN, Inf, and the hash that was
+    # to be expected.
+    TENSOR_MORE = 12
 
 
 _THREAD = int(Kind.THREAD)
@@ -137,6 +174,17 @@ class AccessFlag(enum.IntFlag):
     WRITE = 1
     # The storage is new: whatever was at its address before is something else.
     BIRTH = 2
+
+
+class TensorFlag(enum.IntFlag):
+    """Upper bits of a TENSOR record's position; the others count tensors, from 0."""
+
+    ORDINAL = 0x07FF
+    FINITE = 0x0800  # with KNOWN: the operator found nothing but finite numbers
+    KNOWN = 0x1000  # it is known what the operator found
+    MORE = 0x2000  # a TENSOR_MORE record follows
+    RESULT = 0x4000  # made by the operator
+    FOUND = 0x8000  # as the operator found it; neither: an input as it left it
 
 
 def float_bits(value: float) -> int:

@@ -156,6 +156,7 @@ def layout_header() -> str:
         "MAXIMUM_TEXT_BYTES": texts.MAXIMUM_BYTES,
         **_members("KIND", journal.Kind),
         **_members("ACCESS", journal.AccessFlag),
+        **_members("TENSOR", journal.TensorFlag),
         **_members("SCOPE", OpScope),
         **_members("THREAD", ThreadKind),
     }
@@ -177,6 +178,8 @@ def layout_header() -> str:
             *(f'constexpr char {name}[] = "{value}";' for name, value in strings.items()),
             _structure("Record", journal.FIELDS),
             _structure("AccessRecord", journal.ACCESS_FIELDS),
+            _structure("TensorRecord", journal.TENSOR_FIELDS),
+            _structure("TensorMoreRecord", journal.TENSOR_MORE_FIELDS),
             "}",
             "",
         )
@@ -185,7 +188,7 @@ def layout_header() -> str:
 
 _TYPES = {
     "u1": "uint8_t", "<u2": "uint16_t", "<u4": "uint32_t", "<u8": "uint64_t", "<i4": "int32_t",
-    "<i8": "int64_t",
+    "<i8": "int64_t", "<f8": "double",
 }  # fmt: skip
 
 
