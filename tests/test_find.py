@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lanescope.webapp import find as module
 from lanescope.webapp.find import Key, find
+from lanescope.webapp.hits import Wanted, hits, modules, place_among
 from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.run import open_run
 from lanescope.webapp.timeline import Timeline
@@ -40,18 +43,19 @@ def test_every_match_once_in_order(
 ) -> None:
     monkeypatch.setattr(module, "CHUNK", chunk)
     names = {i for i, name in enumerate(timeline.index.names) if name == wanted}
+    looked = Wanted(timeline, names)
     expected = all_of(timeline, names)
     assert expected
     ahead: list[Key] = []
     place: Key = (-1, -1, -1)
-    while (one := find(timeline, names, place, True)) is not None:
+    while (one := find(timeline, looked, place, True)) is not None:
         place = (one["start_ns"], one["lane"], one["row"])
         assert one["name"] == wanted
         ahead.append(place)
     assert ahead == expected
     back: list[Key] = []
     place = (timeline.run.duration_ns + 1, 1 << 30, 0)
-    while (one := find(timeline, names, place, False)) is not None:
+    while (one := find(timeline, looked, place, False)) is not None:
         place = (one["start_ns"], one["lane"], one["row"])
         back.append(place)
     assert back == expected[::-1]
@@ -59,12 +63,62 @@ def test_every_match_once_in_order(
 
 def test_ref_is_that_of_the_slice(timeline: Timeline) -> None:
     names = {timeline.index.names.index("aten::mul")}
-    one = find(timeline, names, (-1, -1, -1), True)
+    one = find(timeline, Wanted(timeline, names), (-1, -1, -1), True)
     assert one is not None
     base = timeline.index.row_begin[timeline.index.lane_rows[one["lane"]][0]]
     assert int(timeline.index.slices.start[base + one["ref"]]) == one["start_ns"]
 
 
 def test_names_that_do_not_exist_match_nothing(timeline: Timeline) -> None:
-    assert find(timeline, [10**9, -1], (0, 0, 0), True) is None
-    assert find(timeline, [], (0, 0, 0), True) is None
+    assert find(timeline, Wanted(timeline, [10**9, -1]), (0, 0, 0), True) is None
+    assert find(timeline, Wanted(timeline, []), (0, 0, 0), True) is None
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 7])
+def test_hits_mark_each_start_and_count_all(
+    timeline: Timeline, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lanescope.webapp.hits.CHUNK", chunk)
+    names = {timeline.index.names.index("aten::mul")}
+    everything = all_of(timeline, names)
+    t0, t1, many = 1_000_000, 3_000_000, 100
+    inside = [key for key in everything if t0 <= key[0] < t1]
+    found = hits(timeline, Wanted(timeline, names), (t0, t1), {0, 1}, many)
+    assert found["total"] == len(inside)
+    assert marked(found["marks"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in inside}
+    lane = [key for key in inside if key[1] == 0]
+    assert marked(found["lanes"]["0"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in lane}
+    assert sum(map(len, found["refs"].values())) == len(inside)
+    starts, base = timeline.index.slices.start, timeline.index.row_begin[0]
+    assert sorted(int(starts[base + ref]) for ref in found["refs"][0]) == [key[0] for key in lane]
+
+
+def test_too_many_hits_are_marked_but_not_named(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lanescope.webapp.hits.MOST_REFS", 3)
+    everything = Wanted(timeline, range(len(timeline.index.names)))
+    found = hits(timeline, everything, (0, timeline.run.duration_ns), [], 10)
+    assert found["refs"] is None
+    assert found["total"] > 3
+
+
+def test_position_of_a_hit_among_all(timeline: Timeline) -> None:
+    names = {timeline.index.names.index("aten::mul")}
+    everything = all_of(timeline, names)
+    for position in (0, 1, len(everything) // 2, len(everything) - 1):
+        told = place_among(timeline, Wanted(timeline, names), everything[position])
+        assert told == (position + 1, len(everything))
+
+
+def test_modules_are_looked_for_too(timeline: Timeline) -> None:
+    texts = modules(timeline).texts
+    wanted = Wanted(timeline, [], [texts.index("head")])
+    ops = timeline.run.events("op", columns=["module"])["module"].to_pylist()
+    found = hits(timeline, wanted, (0, timeline.run.duration_ns + 1), [], 1)
+    assert found["total"] == ops.count("head") > 0
+
+
+def marked(bits: str) -> set[int]:
+    flags = np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), bitorder="little")
+    return set(np.flatnonzero(flags).tolist())

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp.handovers import handovers
 from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.lanes import THREAD, Lane
-from lanescope.webapp.partners import Place, autograd_partner, same_collective
+from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
 from lanescope.webapp.slices import SOURCES, STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import NoSuch, Timeline
@@ -95,6 +96,8 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
             for rank, name, place in same_collective(timeline, event)
             if rank != lane.rank
         ]
+    if lane.kind == THREAD:
+        facts["threads"] = _handovers(timeline, lane, *facts["drawn"])
     return facts
 
 
@@ -156,6 +159,33 @@ def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None
         ],
         "total": len(regions),
     }
+
+
+def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> list[Json]:
+    """Starts and joins of threads within a slice: what is at the other end, and both instants."""
+    told = []
+    for one in handovers(timeline.run, lane, start_ns, end_ns):
+        outgoing = one.source == lane.thread
+        other = thread_lane(timeline, lane.rank, one.target if outgoing else one.source)
+        if other is None:
+            continue
+        at = one.came_ns if outgoing else one.sent_ns
+        slice_there = nearest(timeline, other.id, 0, at - 1, True)
+        if slice_there["ref"] is None:
+            slice_there = nearest(timeline, other.id, 0, at, False)
+        if slice_there["ref"] is None:
+            continue
+        told.append(
+            {
+                **slice_there,
+                "kind": one.kind,
+                "outgoing": outgoing,
+                "label": other.label,
+                "sent_ns": one.sent_ns,
+                "came_ns": one.came_ns,
+            }
+        )
+    return told
 
 
 def _sample_facts(timeline: Timeline, lane: Lane, flat: int) -> Json:

@@ -1,15 +1,15 @@
-"""The next slice of one of some names, from one place of the timeline on.
+"""The next slice of those that are looked for, from one place of the timeline on.
 
 Slices are gone through in the order of their start, then lane, then row, over all lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Literal
 
 import numpy as np
 
+from lanescope.webapp.hits import Wanted
 from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.timeline import Timeline
 
@@ -20,16 +20,12 @@ Key = tuple[int, int, int]
 """(start in ns, lane, row)."""
 
 
-def find(
-    timeline: Timeline, names: Collection[int], place: Key, forward: bool
-) -> dict[str, Any] | None:
-    """The slice after (or before) `place` whose name is one of `names`; None: there is none.
+def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[str, Any] | None:
+    """The slice after (or before) `place` that is wanted; None: there is none.
 
     The answer is like that of `details.nearest`.
     """
     index = timeline.index
-    wanted = np.zeros(len(index.names), np.bool_)
-    wanted[[name for name in names if 0 <= name < len(wanted)]] = True
     best: Key | None = None
     found = -1
     for lane in index.lanes:
@@ -56,13 +52,13 @@ def find(
 
 
 def _in_row(
-    timeline: Timeline, row: int, wanted: np.ndarray[Any, np.dtype[np.bool_]], place: Key,
+    timeline: Timeline, row: int, wanted: Wanted, place: Key,
     here: tuple[int, int], forward: bool, best: Key | None,
 ) -> int | None:  # fmt: skip
     """Position of the row's first match in that direction; None also where `best` is nearer."""
     index = timeline.index
     begin, end = index.row_begin[row], index.row_end[row]
-    starts, names = index.slices.start[begin:end], index.slices.name[begin:end]
+    starts = index.slices.start[begin:end]
     # At the instant of the place itself, what comes later in the order of lanes and rows counts.
     side: Literal["left", "right"]
     if forward:
@@ -77,7 +73,7 @@ def _in_row(
         nearest = int(starts[low if forward else high - 1])
         if best is not None and (nearest > best[0] if forward else nearest < best[0]):
             return None
-        hits = np.flatnonzero(wanted[names[low:high]])
+        hits = np.flatnonzero(wanted.mask(here[0], row, begin + low, begin + high))
         if len(hits):
             return begin + low + int(hits[0 if forward else -1])
         at = high if forward else low

@@ -21,9 +21,8 @@ from dash import Dash, set_props
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
-from lanescope.webapp import routes
+from lanescope.webapp import routes, searching
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.find import find
 from lanescope.webapp.pages import diff, frame, gradients, ids, overlap, overview, timeline
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
@@ -72,7 +71,7 @@ def make_app(
     )
     app.index_string = _index(app, _register_modules(app.server))
     routes.register(app.server, opened)
-    _register_find(app.server, opened)
+    searching.register(app.server, opened)
     app.layout = frame.layout(context, PAGES)
     frame.register(app, context, PAGES)
     timeline.register(app, context)
@@ -194,20 +193,3 @@ def _callback_failed(error: Exception) -> None:
         log.error("a callback failed", exc_info=error)
         message = "This could not be computed; the server's log says why."
     set_props(ids.NOTICE, {"children": message, "hidden": False})
-
-
-def _register_find(server: flask.Flask, timeline: Timeline) -> None:
-    """The next match of a search: names as numbers, so that the page decides what matches."""
-
-    @server.post("/api/find/<etag>")
-    def find_next(etag: str) -> Any:
-        if etag != timeline.etag:
-            return {"error": "another run is being served now; reload the page"}, 409
-        asked: Any = flask.request.get_json(silent=True)
-        try:
-            names = [int(name) for name in asked["names"]]
-            place = (int(asked["t"]), int(asked["lane"]), int(asked["row"]))
-            forward = {"next": True, "prev": False}[asked["dir"]]
-        except (TypeError, KeyError, ValueError):
-            return {"error": "expected names, t, lane, row and dir"}, 400
-        return find(timeline, names, place, forward) or {"ref": None}

@@ -14,6 +14,8 @@
  * @property {number} scrollY px
  * @property {string} theme light, dark or empty: as the system
  * @property {boolean} overlaps shaded
+ * @property {string} of what overlaps, see overlaps.js; empty: the backward phase
+ * @property {import("./arrange.js").Arrangement} lanes pinned, in order, filtered
  */
 
 const pair = ({ t0, t1 }) => `${Math.round(t0)}-${Math.round(t1)}`;
@@ -33,6 +35,11 @@ export function parse(search) {
     scrollY: Math.max(0, Number.parseInt(get.get("y") ?? "0", 10) || 0),
     theme: ["light", "dark"].includes(get.get("theme")) ? get.get("theme") : "",
     overlaps: get.get("overlaps") === "1",
+    of: get.get("of") ?? "",
+    lanes: {
+      pins: integers(get.get("pin")), groupOrder: integers(get.get("ranks")), laneOrder: integers(get.get("order")),
+      filter: get.get("lanes") ?? "",
+    },
   };
 }
 
@@ -45,6 +52,12 @@ export function format(view) {
   if (view.collapsed.length) parts.push(`closed=${view.collapsed.join(".")}`);
   if (view.expanded.length) parts.push(`open=${view.expanded.join(".")}`);
   if (view.scrollY > 0) parts.push(`y=${Math.round(view.scrollY)}`);
+  const { pins, groupOrder, laneOrder, filter } = view.lanes;
+  if (pins.length) parts.push(`pin=${pins.join(".")}`);
+  if (groupOrder.length) parts.push(`ranks=${groupOrder.join(".")}`);
+  if (laneOrder.length) parts.push(`order=${laneOrder.join(".")}`);
+  if (filter) parts.push(`lanes=${encodeURIComponent(filter)}`);
+  if (view.of) parts.push(`of=${encodeURIComponent(view.of)}`);
   if (view.overlaps) parts.push("overlaps=1");
   if (view.query) parts.push(`q=${encodeURIComponent(view.query)}`);
   if (view.theme) parts.push(`theme=${view.theme}`);

@@ -7,7 +7,9 @@
 export function debugState(timeline) {
   const { view, width, height, scrollY, feed, painter, frames, layout } = timeline;
   const box = timeline.dom.lanes.getBoundingClientRect();
-  const times = [...frames.times.slice(0, Math.min(frames.count, frames.times.length))].sort((a, b) => a - b);
+  const { length } = frames.times;
+  const recent = Array.from({ length: Math.min(frames.count, length) }, (_, i) => frames.times[(frames.count - 1 - i) % length]).reverse();
+  const times = [...recent].sort((a, b) => a - b);
   return {
     viewport: { t0: view.t0, t1: view.t1, width, height, scrollY, level: feed.level, duration: timeline.duration },
     canvas: { x: box.x, y: box.y, width: box.width, height: box.height },
@@ -18,18 +20,25 @@ export function debugState(timeline) {
     selection: timeline.selection.current && { ...timeline.selection.current },
     range: timeline.range && { ...timeline.range },
     query: timeline.query,
+    arrangement: { ...timeline.arrangement },
+    arrows: timeline.arrows ?? 0,
+    flows: timeline.selection.flows,
     overlaps: { on: timeline.overlaps.on, shaded: timeline.shaded?.length ?? 0 },
     requests: { ...feed.cache.stats },
     cache: { tiles: feed.cache.size, bytes: feed.cache.bytes },
-    frames: { count: frames.count, last: frames.last, p95: times[Math.floor(times.length * 0.95)] ?? 0 },
+    frames: { count: frames.count, last: frames.last, recent, p95: times[Math.floor(times.length * 0.95)] ?? 0 },
     busy: timeline.idle.busy,
   };
 }
 
 /** Every lane: where it is, whether it is in sight, whether its tiles are those of the window. */
 function lanesOf({ layout, scrollY, height, feed }) {
-  return layout.items.filter((item) => item.type === "lane").map(({ lane, y, h }) => ({
-    id: lane.id, label: lane.label, rank: lane.rank, kind: lane.kind, y: y - scrollY, h,
-    visible: y + h > scrollY && y < scrollY + height, loaded: feed.loaded(lane.id),
-  }));
+  const place = ({ lane, y, h }, shift, top) => ({
+    id: lane.id, label: lane.label, rank: lane.rank, kind: lane.kind, y: y - shift, h,
+    visible: y + h > shift + top && y < shift + height, loaded: feed.loaded(lane.id), pinned: shift === 0 && top === 0 && y < layout.pinnedHeight,
+  });
+  return [
+    ...layout.pinned.map((item) => place(item, 0, 0)),
+    ...layout.items.filter((item) => item.type === "lane").map((item) => place(item, scrollY, layout.pinnedHeight)),
+  ];
 }

@@ -10,7 +10,7 @@ const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", 
 /** Told elsewhere in the panel, or meaningless to people. */
 const HIDDEN = new Set([
   "name", "rank", "lane", "row", "ref", "style", "stack", "partner", "peers", "phase", "self_ns", "unfinished",
-  "drawn", "depth", "table",
+  "drawn", "depth", "table", "threads", "sequence", "thread",
 ]);
 const LABELS = {
   start_ns: "start", duration_ns: "duration", group_size: "group size", complete_ns: "complete", time_ns: "time",
@@ -56,6 +56,14 @@ function textOf(key, value, slice) {
   return String(value);
 }
 
+/** A thread that is started or waited for, or that did so. */
+function threadText(one) {
+  const [here, there] = one.outgoing ? [one.sent_ns, one.came_ns] : [one.came_ns, one.sent_ns];
+  const gap = duration(Math.abs(there - here));
+  const what = { start: one.outgoing ? "starts" : "started by", join: one.outgoing ? "joined by" : "waits for" }[one.kind];
+  return `${what} ${one.label}, ${gap} ${there >= here ? "later" : "earlier"} ↗`;
+}
+
 /** The same collective on another rank: when it came there, compared with here. */
 function peerText(slice, peer) {
   const gap = peer.start_ns - Number(slice.start_ns);
@@ -90,7 +98,7 @@ export class Details {
     title.append(element("i", "", `swatch ${style}`), element("span", slice.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(slice)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, stack } = slice;
+    const { partner, peers, threads, stack } = slice;
     if (partner) {
       const later = partner.start_ns > Number(slice.start_ns);
       const gap = `${duration(Math.abs(partner.start_ns - Number(slice.start_ns)))} ${later ? "later" : "earlier"}`;
@@ -99,6 +107,7 @@ export class Details {
     if (peers?.length) {
       list.append(element("dt", "other ranks"), this.jumps(peers.map((peer) => [peer, peerText(slice, peer)])));
     }
+    if (threads?.length) list.append(element("dt", "threads"), this.jumps(threads.map((one) => [one, threadText(one)])));
     if (stack?.length) {
       const dd = element("dd", "", "frames");
       for (const frame of stack) dd.append(element("div", `${frame.file}:${frame.line} ${frame.function}`));

@@ -7,6 +7,8 @@ import { GRIP, STRIP } from "./header.js";
 /** Movement below this is a click with an unsteady hand, px. */
 const CLICK_SLACK = 4;
 const ZOOM_PER_PIXEL = 0.002;
+/** Trackpads report a pinch as a wheel with Ctrl and far smaller steps. */
+const ZOOM_PER_PINCH = 0.01;
 const LINE_PX = 16;
 
 /** @param {import("./timeline.js").Timeline} timeline */
@@ -18,7 +20,10 @@ export function listen(timeline) {
     event.preventDefault();
     timeline.scrollBy(pixels(event).y);
   }, { passive: false });
-  dom.lanes.addEventListener("pointerdown", (event) => lanesDown(timeline, event));
+  const fingers = new Fingers(timeline);
+  dom.lanes.addEventListener("pointerdown", (event) => {
+    if (!fingers.down(event)) lanesDown(timeline, event, fingers);
+  });
   dom.lanes.addEventListener("pointermove", (event) => timeline.pointAt(event.offsetX, event.offsetY));
   dom.lanes.addEventListener("pointerleave", () => timeline.pointAt(null, null));
   dom.lanes.addEventListener("dblclick", () => timeline.zoomToSelected());
@@ -41,9 +46,10 @@ function wheel(timeline, event) {
   else if (!event.ctrlKey && !event.metaKey && Math.abs(x) > Math.abs(y)) timeline.panBy(x);
   else {
     const limited = Math.max(-240, Math.min(240, y));
+    const pinch = event.ctrlKey && Math.abs(y) < LINE_PX;
     const onStrip = event.currentTarget === timeline.dom.head && event.offsetY < STRIP;
     const anchor = onStrip ? null : timeline.timeAt(event.offsetX);
-    timeline.zoomBy(Math.exp(limited * ZOOM_PER_PIXEL), anchor);
+    timeline.zoomBy(Math.exp(limited * (pinch ? ZOOM_PER_PINCH : ZOOM_PER_PIXEL)), anchor);
   }
 }
 
@@ -61,7 +67,51 @@ function follow(target, event, move, end) {
   target.addEventListener("pointercancel", up);
 }
 
-function lanesDown(timeline, event) {
+/** Two fingers: what is between them stays between them. */
+class Fingers {
+  constructor(timeline) {
+    this.timeline = timeline;
+    /** @type {Map<number, PointerEvent>} */
+    this.on = new Map();
+    const { lanes } = timeline.dom;
+    lanes.addEventListener("pointermove", (event) => this.move(event));
+    for (const name of ["pointerup", "pointercancel"]) lanes.addEventListener(name, (event) => this.on.delete(event.pointerId));
+  }
+
+  get many() {
+    return this.on.size > 1;
+  }
+
+  /** @returns {boolean} whether this is the second finger */
+  down(event) {
+    if (event.pointerType === "touch") this.on.set(event.pointerId, event);
+    return this.many;
+  }
+
+  move(event) {
+    if (!this.on.has(event.pointerId)) return;
+    const before = this.span();
+    this.on.set(event.pointerId, event);
+    if (!this.many) return;
+    const after = this.span();
+    const { timeline } = this;
+    timeline.panBy(before.x - after.x);
+    timeline.zoomBy(Math.max(before.length, 8) / Math.max(after.length, 8), timeline.timeAt(after.x));
+    timeline.scrollBy(before.y - after.y);
+  }
+
+  /** Middle of the first two fingers in the lanes and how far they are apart, px. */
+  span() {
+    const box = this.timeline.dom.lanes.getBoundingClientRect();
+    const [a, b = a] = [...this.on.values()];
+    return {
+      x: (a.clientX + b.clientX) / 2 - box.left, y: (a.clientY + b.clientY) / 2 - box.top,
+      length: Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY),
+    };
+  }
+}
+
+function lanesDown(timeline, event, fingers) {
   if (event.button > 1) return;
   const { lanes } = timeline.dom;
   if (event.shiftKey) {
@@ -71,6 +121,12 @@ function lanesDown(timeline, event) {
   let moved = false;
   let last = event;
   follow(lanes, event, (e) => {
+    if (e.pointerId !== event.pointerId) return;
+    if (fingers.many) {
+      moved = true;
+      last = e;
+      return;
+    }
     moved ||= Math.hypot(e.clientX - event.clientX, e.clientY - event.clientY) > CLICK_SLACK;
     if (!moved) return;
     lanes.classList.add("panning");
@@ -85,17 +141,24 @@ function lanesDown(timeline, event) {
 
 function rangeFrom(timeline, target, event) {
   const box = target.getBoundingClientRect();
-  const from = timeline.timeAt(event.clientX - box.left);
+  const onLanes = target === timeline.dom.lanes;
+  const at = (e) => {
+    const x = Math.min(Math.max(e.clientX - box.left, 0), box.width);
+    return onLanes ? timeline.snappedAt(x, e.clientY - box.top) : timeline.timeAt(x);
+  };
+  const from = at(event);
   let moved = false;
   target.classList.add("ranging");
   follow(target, event, (e) => {
     moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
     if (!moved) return;
-    const to = timeline.timeAt(Math.min(Math.max(e.clientX - box.left, 0), box.width));
+    const to = at(e);
     timeline.setRange(Math.min(from, to), Math.max(from, to));
   }, () => {
     target.classList.remove("ranging");
-    if (!moved) timeline.setRange(0, 0);
+    if (moved) return;
+    if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
+    else timeline.setRange(0, 0);
   });
 }
 

@@ -2,43 +2,26 @@
  * The overlay that lists every key and gesture.
  * @module
  */
+import { keyText } from "./commands.js";
 
-export const KEYS = [
-  ["Move", [
-    ["W / S", "zoom in / out at the pointer"],
-    ["A / D", "left / right; Shift: a whole window"],
-    ["F", "fit the selection; again: the whole run"],
-    ["Wheel", "zoom at the pointer (also with Ctrl)"],
+/** What hands do without a key of its own, by the group of commands it belongs to. */
+const GESTURES = {
+  Move: [
+    ["Wheel, pinch", "zoom at the pointer"],
     ["Shift + wheel", "left / right"],
-    ["Alt + wheel", "up / down; also over the labels"],
+    ["Alt + wheel", "lanes up / down; also over their names"],
     ["Drag", "move in both directions"],
-    ["Page up / down", "scroll the lanes"],
-  ]],
-  ["Select", [
-    ["Click", "select a slice"],
-    ["Double click", "zoom to it"],
-    [". / ,", "next / previous in the row"],
-    ["↑ / ↓", "row above / below at the same time"],
-    ["Esc", "let go: search, range, selection"],
-  ]],
-  ["Range", [
-    ["Shift + drag", "select a range; also: drag on the ruler"],
-    ["M", "range of the selected slice"],
-  ]],
-  ["Find", [
-    ["/", "search ops; matches stay lit"],
-    ["O / Shift + O", "next / previous overlap of the backward phase"],
-  ]],
-  ["Page", [
-    ["E", "all rows of the selected lane in full height"],
-    ["G", "close or open the selected rank"],
-    ["T", "light / dark"],
-    ["?", "this list"],
-  ]],
-];
+  ],
+  Select: [["Click", "select a slice"], ["Double click", "zoom to it"]],
+  Measure: [
+    ["Shift + drag", "a range; its ends snap to slices. Also: drag on the ruler"],
+    ["Shift + click", "from the selected slice to this one"],
+  ],
+  Lanes: [["Drag a name", "reorder lanes or ranks"]],
+};
 
-/** @returns {HTMLDialogElement} not yet in the document */
-export function helpDialog() {
+/** @param {import("./commands.js").Command[]} commands @returns {HTMLDialogElement} not yet in the document */
+export function helpDialog(commands) {
   const dialog = document.createElement("dialog");
   dialog.className = "help";
   dialog.setAttribute("aria-label", "Keys and gestures");
@@ -47,7 +30,9 @@ export function helpDialog() {
   close.setAttribute("aria-label", "Close");
   close.addEventListener("click", () => dialog.close());
   const columns = element("div", "", "columns");
-  for (const [title, rows] of KEYS) {
+  for (const title of new Set(commands.map((command) => command.group))) {
+    const keyed = commands.filter((command) => command.group === title && command.keys.length);
+    const rows = [...keyed.map(({ keys, title: text }) => [keys.map(keyText).join(", "), text]), ...(GESTURES[title] ?? [])];
     const section = element("section", "");
     const list = element("dl", "");
     for (const [key, text] of rows) {

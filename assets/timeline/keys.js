@@ -1,60 +1,32 @@
 /**
- * The keyboard. Keys are listed for people in help.js.
+ * The keyboard: presses become commands.
  * @module
  */
+import { keyOf } from "./commands.js";
 
 /** Typing into a field is not steering the timeline. */
 const typing = (target) => target instanceof Element && Boolean(target.closest("input, textarea, select, [contenteditable=true], [role=combobox]"));
+/** Keys that a control or table around the lanes needs for itself when it has the focus. */
+const OWN = ["Enter", " ", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "PageUp", "PageDown", "Home"];
 
 /**
- * @param {import("./timeline.js").Timeline} timeline
- * @param {object} page
- * @param {() => boolean} page.shown whether the timeline is what one sees
- * @param {() => void} page.help
- * @param {() => void} page.theme
- * @param {() => void} page.search
+ * @param {import("./commands.js").Command[]} commands
+ * @param {() => boolean} shown whether the timeline is what one sees
  */
-export function listenKeys(timeline, page) {
-  const anywhere = { "?": page.help, t: page.theme };
-  const steps = {
-    w: () => timeline.glide("zoom", 0.6),
-    s: () => timeline.glide("zoom", 1 / 0.6),
-    a: () => timeline.glide("pan", -0.25),
-    d: () => timeline.glide("pan", 0.25),
-    f: () => timeline.fit(),
-    Home: () => timeline.fitAll(),
-    ".": () => timeline.neighbour("next"),
-    ",": () => timeline.neighbour("prev"),
-    ArrowUp: () => timeline.vertical(-1),
-    ArrowDown: () => timeline.vertical(1),
-    ArrowLeft: () => timeline.glide("pan", -0.1),
-    ArrowRight: () => timeline.glide("pan", 0.1),
-    PageUp: () => timeline.scrollBy(-timeline.height * 0.8),
-    PageDown: () => timeline.scrollBy(timeline.height * 0.8),
-    "/": page.search,
-    m: () => timeline.rangeOfSelected(),
-    o: () => timeline.overlaps.step(1),
-    e: () => timeline.expandSelected(),
-    g: () => timeline.collapseSelected(),
-    Enter: () => timeline.zoomToSelected(),
-    Escape: () => timeline.letGo(),
-  };
-  const shifted = {
-    a: () => timeline.glide("pan", -1),
-    d: () => timeline.glide("pan", 1),
-    o: () => timeline.overlaps.step(-1),
-  };
+export function listenKeys(commands, shown) {
+  const byKey = new Map(commands.flatMap((command) => command.keys.map((key) => [key, command])));
   // A ring around all lanes helps whoever comes by Tab, and would only disturb everyone else.
   document.addEventListener("keydown", (event) => document.body.classList.toggle("tabbing", event.key === "Tab" || document.body.classList.contains("tabbing")));
   document.addEventListener("pointerdown", () => document.body.classList.remove("tabbing"));
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || document.querySelector("dialog[open]")) return;
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const inDock = event.target instanceof Element && event.target.closest(".dock, .rail, .header, .tl-labels");
-    if (inDock && ["Enter", " ", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "PageUp", "PageDown", "Home"].includes(key)) return;
-    const act = anywhere[key] ?? (page.shown() ? (event.shiftKey && shifted[key]) || steps[key] : undefined);
-    if (!act) return;
+    const key = keyOf(event);
+    const held = key.startsWith("Control+") || key.startsWith("Alt+");
+    if ((!held && typing(event.target)) || document.querySelector("dialog[open]")) return;
+    const around = event.target instanceof Element && event.target.closest(".dock, .rail, .header, .tl-labels, .page");
+    if (around && OWN.includes(key)) return;
+    const command = byKey.get(key) ?? (key.startsWith("Shift+") ? byKey.get(key.slice(6)) : undefined);
+    if (!command || !(command.anywhere || shown())) return;
     event.preventDefault();
-    act();
+    command.run();
   });
 }

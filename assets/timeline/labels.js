@@ -8,7 +8,7 @@ import { expandable, GROUP } from "./layout.js";
 export class Labels {
   /**
    * @param {HTMLElement} host
-   * @param {{group: (index: number) => void, lane: (id: number) => void}} toggle
+   * @param {{group: (index: number) => void, lane: (id: number) => void, pin: (id: number) => void}} toggle
    */
   constructor(host, toggle) {
     this.host = host;
@@ -29,7 +29,8 @@ export class Labels {
    */
   draw(layout, scrollY, height, state) {
     const seen = new Set();
-    for (const item of layout.visible(scrollY, scrollY + height)) {
+    const items = layout.parts(scrollY, height).flatMap((part) => part.items.map((item) => [item, part.shift, item.group === null]));
+    for (const [item, shift, pinned] of items) {
       const key = item.lane ? `lane ${item.lane.id}` : `group ${item.group.index}`;
       seen.add(key);
       let node = this.nodes.get(key);
@@ -38,13 +39,11 @@ export class Labels {
         this.nodes.set(key, node);
         this.host.append(node);
       }
-      node.style.top = `${item.y - scrollY}px`;
+      node.style.top = `${item.y - shift}px`;
       node.style.height = `${item.h}px`;
       if (item.lane) {
         node.classList.toggle("selected", item.lane.id === state.selectedLane);
-        if (node.tagName === "BUTTON") node.setAttribute("aria-expanded", String(state.expanded.has(item.lane.id)));
-        const aside = state.aside(item.lane);
-        if (node.lastChild.textContent !== aside) node.lastChild.textContent = aside;
+        this.refresh(node, item.lane, pinned, state);
       } else node.setAttribute("aria-expanded", String(!state.collapsed.has(item.group.index)));
     }
     for (const [key, node] of this.nodes) {
@@ -58,6 +57,7 @@ export class Labels {
     const node = document.createElement("button");
     node.type = "button";
     node.className = "tl-group";
+    node.dataset.group = String(group.index);
     node.style.minHeight = `${GROUP}px`;
     const aside = document.createElement("span");
     aside.className = "muted";
@@ -70,17 +70,37 @@ export class Labels {
 
   lane(lane) {
     const opens = expandable(lane);
-    const node = document.createElement(opens ? "button" : "div");
+    const node = document.createElement("div");
     node.className = `tl-lane ${lane.kind}`;
+    node.dataset.lane = String(lane.id);
+    const name = document.createElement(opens ? "button" : "span");
+    name.className = "name";
     const aside = document.createElement("span");
     aside.className = "muted";
-    node.append(`${lane.label} `, aside);
+    name.append(`${lane.label} `, aside);
     node.title = [lane.label, lane.title, opens ? "click: all rows in full height" : ""].filter(Boolean).join(" · ");
     if (opens) {
-      node.type = "button";
-      node.addEventListener("click", () => this.toggle.lane(lane.id));
+      name.type = "button";
+      name.addEventListener("click", () => this.toggle.lane(lane.id));
     }
+    const pin = document.createElement("button");
+    pin.type = "button";
+    pin.className = "pin";
+    pin.setAttribute("aria-label", `Keep ${lane.label} at the top`);
+    pin.title = "Keep at the top (P)";
+    pin.addEventListener("click", () => this.toggle.pin(lane.id));
+    node.append(name, pin);
     return node;
+  }
+
+  /** What changes while a lane is in sight. */
+  refresh(node, lane, pinned, state) {
+    const [name, pin] = node.children;
+    if (name.tagName === "BUTTON") name.setAttribute("aria-expanded", String(state.expanded.has(lane.id)));
+    node.classList.toggle("pinned", pinned);
+    pin.setAttribute("aria-pressed", String(pinned));
+    const aside = [pinned ? `rank ${lane.rank}` : "", state.aside(lane)].filter(Boolean).join(" · ");
+    if (name.lastChild.textContent !== aside) name.lastChild.textContent = aside;
   }
 }
 

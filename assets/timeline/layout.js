@@ -13,7 +13,11 @@ export const COUNTER = 26;
 /** A lane with more rows shows this many in full and the deeper ones slim, until it is opened. */
 export const FULL_ROWS = 4;
 const STRIP = 3;
-const MAX_STRIPS = 12;
+/** A closed group of many threads gives each a pixel less; none is left out. */
+const THIN_STRIP = 2;
+const MANY_STRIPS = 12;
+/** Below the pinned lanes, so that one sees where scrolling begins. */
+export const PIN_EDGE = 3;
 
 /**
  * @typedef {object} Lane as the server lists it
@@ -27,7 +31,7 @@ const MAX_STRIPS = 12;
  * @property {string} [title]
  *
  * @typedef {{lane: Lane, row: number, y: number, h: number, text: boolean}} Row
- * @typedef {{type: "group"|"lane", group: Group, lane: Lane|null, y: number, h: number, rows: Row[]}} Item
+ * @typedef {{type: "group"|"lane", group: Group|null, lane: Lane|null, y: number, h: number, rows: Row[]}} Item
  * @typedef {{index: number, name: string, lanes: Lane[]}} Group
  */
 
@@ -50,15 +54,26 @@ export class Layout {
    * @param {Group[]} groups
    * @param {Set<number>} collapsed indices of closed groups
    * @param {Set<number>} expanded ids of opened lanes
+   * @param {Lane[]} [pinned] lanes that stay at the top while the others scroll
    */
-  constructor(groups, collapsed, expanded) {
+  constructor(groups, collapsed, expanded, pinned = []) {
+    this.groups = groups;
     /** @type {Item[]} */
     this.items = [];
+    /** @type {Item[]} */
+    this.pinned = [];
     let y = 0;
+    for (const lane of pinned) {
+      const item = laneItem(null, lane, y, expanded.has(lane.id));
+      this.pinned.push(item);
+      y += item.h;
+    }
+    this.pinnedHeight = y ? y + PIN_EDGE : 0;
+    y = this.pinnedHeight;
     for (const group of groups) {
       const closed = collapsed.has(group.index);
       const strips = closed ? stripsOf(group, y) : [];
-      const h = closed ? Math.max(GROUP, strips.length * (STRIP + 1) + 8) : GROUP;
+      const h = closed && strips.length ? Math.max(GROUP, strips.at(-1).y + strips.at(-1).h + 4 - y) : GROUP;
       this.items.push({ type: "group", group, lane: null, y, h, rows: strips });
       y += h;
       if (closed) continue;
@@ -86,28 +101,54 @@ export class Layout {
     return out;
   }
 
-  /** The item at a height, or null. @returns {Item|null} */
-  itemAt(y) {
-    const [item] = this.visible(y, y + 1);
-    return item && y >= item.y ? item : null;
+  /**
+   * What is drawn for a scroll position: the lanes that scroll, then the pinned ones above them.
+   * @param {number} scrollY
+   * @param {number} height px of the view
+   * @returns {{items: Item[], shift: number, top: number, bottom: number}[]} subtract shift from y
+   */
+  parts(scrollY, height) {
+    const edge = this.pinnedHeight;
+    const parts = [{ items: this.visible(scrollY + edge, scrollY + height), shift: scrollY, top: edge, bottom: height }];
+    if (edge) parts.push({ items: this.pinned, shift: 0, top: 0, bottom: Math.min(edge, height) });
+    return parts;
   }
 
-  /** The row at a height, or null. Gaps belong to the row above. @returns {Row|null} */
-  rowAt(y) {
-    const item = this.itemAt(y);
+  /** The item at a height of the view, or null. @param {number} y @param {number} [scrollY] @returns {Item|null} */
+  itemAt(y, scrollY = 0) {
+    if (y < this.pinnedHeight) return this.pinned.find((item) => y >= item.y && y < item.y + item.h) ?? null;
+    const [item] = this.visible(y + scrollY, y + scrollY + 1);
+    return item && y + scrollY >= item.y ? item : null;
+  }
+
+  /** The row at a height of the view, or null. Gaps belong to the row above. @returns {Row|null} */
+  rowAt(y, scrollY = 0) {
+    const item = this.itemAt(y, scrollY);
     if (!item) return null;
-    return item.rows.find((row) => y >= row.y && y < row.y + row.h + ROW_GAP) ?? null;
+    const at = y < this.pinnedHeight ? y : y + scrollY;
+    return item.rows.find((row) => at >= row.y && at < row.y + row.h + ROW_GAP) ?? null;
   }
 
-  /** Where a row of a lane is drawn now, or null when its group is closed. @returns {Row|null} */
+  /** Where a row of a lane is drawn in full, or null when its group is closed. @returns {Row|null} */
   find(laneId, row) {
-    const item = this.items.find((i) => i.type === "lane" && i.lane.id === laneId);
-    return item?.rows[row] ?? null;
+    const has = (item) => item.type === "lane" && item.lane.id === laneId;
+    return (this.pinned.find(has) ?? this.items.find(has))?.rows[row] ?? null;
+  }
+
+  /**
+   * Top of a row in the view; of its lane's strip where its group is closed. Null: not to be seen.
+   * @returns {{y: number, h: number}|null}
+   */
+  onScreen(laneId, row, scrollY) {
+    const pinned = this.pinned.find((item) => item.lane.id === laneId)?.rows[row];
+    if (pinned) return { y: pinned.y, h: pinned.h };
+    const found = this.find(laneId, row) ?? this.items.flatMap((item) => (item.type === "group" ? item.rows : [])).find((one) => one.lane.id === laneId);
+    return found && found.y + found.h - scrollY > this.pinnedHeight ? { y: found.y - scrollY, h: found.h } : null;
   }
 
   /** All rows from top to bottom. @returns {Row[]} */
   rows() {
-    return this.items.filter((i) => i.type === "lane").flatMap((i) => i.rows);
+    return [...this.pinned, ...this.items].filter((i) => i.type === "lane").flatMap((i) => i.rows);
   }
 }
 
@@ -129,8 +170,22 @@ function laneItem(group, lane, y, open) {
   return { type: "lane", group, lane, y, h: at - y + LANE_PAD / 2 + 2, rows };
 }
 
-/** A closed group keeps one thin strip per thread: its outermost row, the same data as before. */
+/**
+ * A closed group keeps thin strips per thread: its outermost phases and its outermost ops, each the
+ * covered time of exactly that row, the same data as before.
+ */
 function stripsOf(group, y) {
-  const lanes = group.lanes.filter((lane) => lane.kind === "thread").slice(0, MAX_STRIPS);
-  return lanes.map((lane, i) => ({ lane, row: 0, y: y + 4 + i * (STRIP + 1), h: STRIP, text: false }));
+  const lanes = group.lanes.filter((lane) => lane.kind !== "counter");
+  const rows = lanes.flatMap((lane) => {
+    const phases = lane.phase_rows ?? 0;
+    return phases && phases < lane.rows ? [[lane, 0], [lane, phases]] : [[lane, 0]];
+  });
+  const h = rows.length > MANY_STRIPS ? THIN_STRIP : STRIP;
+  let at = y + 4;
+  return rows.map(([lane, row], i) => {
+    if (i && rows[i - 1][0] !== lane) at += 1;
+    const strip = { lane, row, y: at, h, text: false };
+    at += h;
+    return strip;
+  });
 }

@@ -5,6 +5,8 @@
  */
 import { format, parse } from "./address.js";
 import { appears, dashBusy, getJson, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
+import { CommandBar } from "./command_bar.js";
+import { commandsOf } from "./commands.js";
 import { debugState } from "./debug.js";
 import { Details } from "./details.js";
 import { Dock } from "./dock.js";
@@ -12,6 +14,8 @@ import { element, helpDialog } from "./help.js";
 import { listen } from "./gestures.js";
 import { Idle } from "./idle.js";
 import { listenKeys } from "./keys.js";
+import { LaneFilter } from "./lane_filter.js";
+import { listenReorder } from "./reorder.js";
 import { match, Search } from "./search.js";
 import { buildStage } from "./stage.js";
 import { Theme } from "./theme.js";
@@ -42,12 +46,12 @@ globalThis.lanescope = {
 
 function writeAddress() {
   if (!timeline || !onTimeline()) return;
-  const { view, duration, selection, range, collapsed, expanded, query, scrollY, overlaps } = timeline;
+  const { view, duration, selection, range, collapsed, expanded, query, scrollY, overlaps, arrangement } = timeline;
   const all = view.t0 <= 0.5 && view.t1 >= duration - 0.5;
   const { current } = selection;
   const search = format({
     window: all ? null : view, selected: current, range, collapsed: [...collapsed], expanded: [...expanded],
-    query, scrollY, theme: theme.chosen, overlaps: overlaps.on,
+    query, scrollY, theme: theme.chosen, overlaps: overlaps.on, of: overlaps.of, lanes: arrangement,
   });
   written = search;
   if (search !== location.search) history.replaceState(history.state, "", `${location.pathname}${search}${location.hash}`);
@@ -57,6 +61,7 @@ function applyAddress(search) {
   const state = parse(search);
   timeline.collapsed = new Set(state.collapsed);
   timeline.expanded = new Set(state.expanded);
+  timeline.arrangement = state.lanes;
   timeline.relayout();
   timeline.setView(state.window ?? { t0: 0, t1: timeline.duration });
   timeline.scrollBy(state.scrollY - timeline.scrollY);
@@ -64,6 +69,7 @@ function applyAddress(search) {
   find(state.query);
   if (state.selected) timeline.selection.select(state.selected);
   else if (timeline.selection.current) timeline.selection.clear();
+  timeline.overlaps.choose(state.of);
   if (state.overlaps) timeline.overlaps.show();
 }
 
@@ -113,6 +119,18 @@ function find(query) {
   search?.set(query, found);
 }
 
+// ---- what the command palette offers beside commands ----
+
+function pagesOf() {
+  return [...document.querySelectorAll(".rail a")].map((link) => ({ title: link.textContent, group: "Pages", keys: [], run: () => link.click() }));
+}
+
+function lanesOf(lanes) {
+  return lanes.map((lane) => ({
+    title: `rank ${lane.rank} · ${lane.label}`, group: "Lanes", keys: [], run: () => timeline.revealRow(lane.id, 0),
+  }));
+}
+
 // ---- start ----
 
 function failed(host, error) {
@@ -147,13 +165,22 @@ async function start() {
     step: (direction) => timeline.selection.match(direction),
     leave: () => host.focus(),
   });
-  const help = document.body.appendChild(helpDialog());
-  listenKeys(timeline, {
-    shown: onTimeline,
-    help: () => help.showModal(),
-    theme: () => theme.toggle(),
+  listenReorder(timeline);
+  const filter = new LaneFilter(dom.corner.filter, timeline, () => host.focus());
+  const commands = commandsOf(timeline, {
     search: () => search.focus(),
+    filter: () => filter.focus(),
+    theme: () => theme.toggle(),
+    help: () => help.showModal(),
+    commands: () => bar.open(),
   });
+  const help = document.body.appendChild(helpDialog(commands));
+  const bar = new CommandBar(() => [
+    ...commands.filter((command) => command.id !== "commands" && (command.anywhere || onTimeline())),
+    ...pagesOf(),
+    ...(onTimeline() ? lanesOf(run.lanes) : []),
+  ]);
+  listenKeys(commands, onTimeline);
   document.addEventListener("click", (event) => {
     const action = event.target instanceof Element ? event.target.closest("[data-action]")?.dataset.action : "";
     if (action === "help") help.showModal();

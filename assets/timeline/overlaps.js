@@ -6,6 +6,7 @@ import { getJson } from "./bridge.js";
 import { count, duration as formatDuration } from "./format.js";
 import { around } from "./viewport.js";
 
+const USUAL = "backward";
 /** More bands than this in one window would only be a red wall. */
 const DRAWN = 2000;
 
@@ -17,18 +18,36 @@ export class Overlaps {
     this.timeline = timeline;
     this.etag = etag;
     this.on = false;
+    this.of = "";
     /** @type {Region[]|null} by start; null: not asked for yet */
     this.regions = null;
     this.at = -1;
   }
 
+  /** @param {string} of a phase, or /a regular expression/ for names; empty: the backward phase */
+  choose(of) {
+    const next = of.trim() === USUAL ? "" : of.trim();
+    if (next === this.of) return;
+    this.of = next;
+    this.regions = null;
+    this.at = -1;
+    this.timeline.changed();
+  }
+
+  /** In words. */
+  get what() {
+    const phase = this.of || USUAL;
+    return phase.startsWith("/") ? phase : `the ${phase} phase`;
+  }
+
   /** The regions, fetched once. */
   async load() {
     if (this.regions) return this.regions;
-    const { timeline } = this;
+    const { timeline, of } = this;
     const t1 = Math.ceil(timeline.duration);
-    const address = `/api/overlap/${this.etag}?phase=backward&t0=0&t1=${t1}`;
+    const address = `/api/overlap/${this.etag}?phase=${encodeURIComponent(of || USUAL)}&t0=0&t1=${t1}`;
     const answer = await timeline.idle.track("overlap", getJson(address));
+    if (of !== this.of) return this.load();
     this.regions = answer.regions.sort((x, y) => x[0] - y[0]);
     this.total = answer.total ?? this.regions.length;
     return this.regions;
@@ -61,7 +80,7 @@ export class Overlaps {
       return;
     }
     if (!this.regions.length) {
-      timeline.toast("No two threads of a rank are in the backward phase at the same time.");
+      timeline.toast(`No two threads of a rank are in ${this.what} at the same time.`);
       return;
     }
     this.on = true;

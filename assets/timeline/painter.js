@@ -77,41 +77,56 @@ export class Painter {
     this.frame = frame;
     this.scale = width / (view.t1 - view.t0);
     this.stats = { rectangles: 0, cells: 0, texts: 0, rows: 0 };
-    this.pending = [];
-    this.marks = [];
-    const items = layout.visible(scrollY, scrollY + height);
-    const rows = items.reduce((n, item) => n + item.rows.length, 0);
+    const parts = layout.parts(scrollY, height);
 
     c.font = this.font;
     c.textBaseline = "middle";
     c.fillStyle = palette.token("ground");
     c.fillRect(0, 0, width, height);
-    this.bands(items);
+    this.labels = [];
+    for (const part of parts) this.part(part);
+  }
+
+  /** The lanes that scroll, or those that are pinned above them. @param {ReturnType<import("./layout.js").Layout["parts"]>[0]} part */
+  part({ items, shift, top, bottom }) {
+    const { context: c, frame, width } = this;
+    this.pending = [];
+    this.marks = [];
+    c.save();
+    c.beginPath();
+    c.rect(0, top, width, bottom - top);
+    c.clip();
+    this.bands(items, shift);
     this.gridlines(frame.ticks);
-    this.raster.begin(width, rows);
+    this.raster.begin(width, items.reduce((n, item) => n + item.rows.length, 0));
     for (const item of items) {
       for (const row of item.rows) {
-        const y = row.y - scrollY;
-        if (y + row.h <= 0 || y >= height) continue;
+        const y = row.y - shift;
+        if (y + row.h <= top || y >= bottom) continue;
         this.stats.rows += 1;
         if (row.lane.kind === "counter") this.counter(row, y);
         else this.slices(row, y);
       }
     }
     this.raster.flush(c);
-    this.stats.cells = this.raster.cells;
+    this.stats.cells += this.raster.cells;
     this.drawMarks();
-    this.shade(frame.shaded);
+    this.shade(frame.shaded, items, shift);
     this.names();
+    c.restore();
+    if (top === 0 && frame.layout.pinnedHeight) {
+      c.fillStyle = frame.palette.token("muted", 0.5);
+      c.fillRect(0, bottom - 2, width, 1);
+    }
   }
 
   /** Header bands of the groups and a hairline below each. */
-  bands(items) {
+  bands(items, shift) {
     const { context: c, frame } = this;
     for (const item of items) {
       if (item.type !== "group") continue;
       c.fillStyle = frame.palette.token("panel");
-      c.fillRect(0, item.y - frame.scrollY, this.width, item.h);
+      c.fillRect(0, item.y - shift, this.width, item.h);
     }
   }
 
@@ -217,7 +232,6 @@ export class Painter {
   /** Names last, so that no neighbour paints over them. */
   names() {
     const { context: c, frame, labeller } = this;
-    this.labels = [];
     for (const { row, y, a, b, colour, name } of this.pending) {
       const text = labeller.fit(name, b - a);
       if (!text) continue;
@@ -243,31 +257,33 @@ export class Painter {
   }
 
   /** Regions where threads overlap: a wash over their rank, with edges, so that it needs no colour. */
-  shade(regions) {
+  shade(regions, items, shift) {
     const { context: c, frame } = this;
-    const extents = regions.length ? this.extents() : null;
+    const extents = regions.length ? this.extents(items, shift) : null;
     for (const [from, to, lanes] of regions) {
-      const extent = extents.get(lanes[0]);
       const x0 = (from - frame.view.t0) * this.scale;
       const x1 = (to - frame.view.t0) * this.scale;
-      if (!extent || x1 < 0 || x0 > this.width) continue;
-      const [top, h] = extent;
-      c.fillStyle = frame.palette.token("bad", 0.16);
-      c.fillRect(x0, top, Math.max(x1 - x0, 1), h);
-      if (x1 - x0 < 3) continue;
-      c.fillStyle = frame.palette.token("bad", 0.7);
-      c.fillRect(this.snap(x0), top, 1 / this.ratio, h);
-      c.fillRect(this.snap(x1), top, 1 / this.ratio, h);
+      if (x1 < 0 || x0 > this.width) continue;
+      for (const extent of new Set(lanes.map((lane) => extents.get(lane)).filter(Boolean))) {
+        const [top, h] = extent;
+        c.fillStyle = frame.palette.token("bad", 0.16);
+        c.fillRect(x0, top, Math.max(x1 - x0, 1), h);
+        if (x1 - x0 < 3) continue;
+        c.fillStyle = frame.palette.token("bad", 0.7);
+        c.fillRect(this.snap(x0), top, 1 / this.ratio, h);
+        c.fillRect(this.snap(x1), top, 1 / this.ratio, h);
+      }
     }
   }
 
-  /** Top and height of the group that each visible lane stands in. @returns {Map<number, [number, number]>} */
-  extents() {
-    const { layout, scrollY } = this.frame;
+  /** Top and height of what stands for each lane: its group, or itself where it is pinned. @returns {Map<number, [number, number]>} */
+  extents(items, shift) {
+    const { layout } = this.frame;
+    if (items === layout.pinned) return new Map(layout.pinned.map(({ lane, y, h }) => [lane.id, [y, h]]));
     const groups = new Map();
     for (const { group, y, h } of layout.items) {
-      const known = groups.get(group) ?? [y - scrollY, 0];
-      groups.set(group, [known[0], y - scrollY + h - known[0]]);
+      const known = groups.get(group) ?? [y - shift, 0];
+      groups.set(group, [known[0], y - shift + h - known[0]]);
     }
     return new Map([...groups].flatMap(([group, extent]) => group.lanes.map((lane) => [lane.id, extent])));
   }

@@ -3,6 +3,7 @@
  * @module
  */
 import { getJson } from "./bridge.js";
+import { flowsOf } from "./flows.js";
 import { duration as formatDuration } from "./format.js";
 import { STYLE_NAMES, STYLE_TOKENS } from "./palette.js";
 import { around } from "./viewport.js";
@@ -29,6 +30,8 @@ export class Selection {
     this.etag = etag;
     /** @type {Selected|null} */
     this.current = null;
+    /** @type {import("./flows.js").Flow[]} */
+    this.flows = [];
     this.asked = 0;
   }
 
@@ -50,6 +53,8 @@ export class Selection {
       const [start, end] = full.drawn;
       const first = slice.start === undefined;
       this.set({ ...slice, row: full.row ?? slice.row, name: full.name, start, end }, reveal && first);
+      this.flows = flowsOf(full);
+      timeline.invalidate("overlay");
       this.show(full, lane);
     } catch (error) {
       if (mine === this.asked) this.details.fail(error.message);
@@ -57,6 +62,8 @@ export class Selection {
   }
 
   set(slice, reveal) {
+    const { current } = this;
+    if (current?.lane !== slice.lane || current.ref !== slice.ref) this.flows = [];
     this.current = { ...slice };
     if (reveal) this.reveal();
     this.timeline.changed();
@@ -72,6 +79,7 @@ export class Selection {
   clear() {
     this.asked += 1;
     this.current = null;
+    this.flows = [];
     this.details.clear();
     this.timeline.changed();
   }
@@ -137,7 +145,7 @@ export class Selection {
     const rows = timeline.layout.rows().filter((row) => row.lane.kind !== "counter");
     if (!rows.length) return;
     if (!current) {
-      const first = rows.find((row) => row.y >= timeline.scrollY) ?? rows[0];
+      const first = rows.find((row) => row.y >= timeline.scrollY + timeline.layout.pinnedHeight) ?? rows[0];
       await this.nearest(first.lane.id, first.row, timeline.view.t0, "next", false);
       return;
     }

@@ -11,7 +11,10 @@ export function buildStage(host) {
   const corner = element("div", "", "tl-corner");
   corner.style.height = `${HEAD + 1}px`;
   const [run, base, steps] = ["", "", "steps"].map((text) => element("span", text));
-  corner.append(run, base, steps);
+  const top = element("div", "", "tl-corner-top");
+  const filter = element("div", "");
+  top.append(run, filter);
+  corner.append(top, base, steps);
   const head = element("div", "", "tl-head");
   head.style.height = `${HEAD + 1}px`;
   const headCanvas = element("canvas", "");
@@ -37,7 +40,7 @@ export function buildStage(host) {
   host.tabIndex = 0;
   host.setAttribute("role", "application");
   host.setAttribute("aria-label", "Timeline of all ranks and threads. Press question mark for the keys.");
-  return { host, grid, corner: { run, base, steps }, head, headCanvas, labels, lanes, lanesCanvas, overlayCanvas, scroll, thumb, live, toast };
+  return { host, grid, corner: { run, base, steps, filter }, head, headCanvas, labels, lanes, lanesCanvas, overlayCanvas, scroll, thumb, live, toast };
 }
 
 /**

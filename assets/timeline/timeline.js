@@ -3,26 +3,30 @@
  * modules that draw, fetch and listen know nothing of each other.
  * @module
  */
+import { arrange, asListed } from "./arrange.js";
+import { Arranger } from "./arranger.js";
 import { Feed } from "./feed.js";
-import { duration as formatDuration, measured } from "./format.js";
-import { activity, Header } from "./header.js";
+import { duration as formatDuration } from "./format.js";
+import { Header } from "./header.js";
 import { hitRow } from "./hit.js";
 import { debounced } from "./idle.js";
 import { Labels } from "./labels.js";
-import { groupsOf, Layout } from "./layout.js";
 import { Look } from "./look.js";
+import { groupsOf, Layout } from "./layout.js";
 import { Overlaps } from "./overlaps.js";
 import { Overlay } from "./overlay.js";
 import { Painter } from "./painter.js";
 import { Palette, readTokens } from "./palette.js";
+import { drawLanes, drawOverlay } from "./scene.js";
 import { Selection } from "./selection.js";
 import { verticalScroll } from "./stage.js";
-import { ticksFor } from "./ticks.js";
-import { Tooltip, wordsFor } from "./tooltip.js";
+import { Tooltip } from "./tooltip.js";
 import * as vp from "./viewport.js";
 
 /** Share of the way covered per frame while gliding. */
 const GLIDE = 0.34;
+/** The end of a range jumps to the edge of a slice this near, px. */
+const SNAP = 6;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
@@ -46,6 +50,8 @@ export class Timeline {
     this.scrollY = 0;
     this.collapsed = new Set();
     this.expanded = new Set();
+    /** @type {import("./arrange.js").Arrangement} */
+    this.arrangement = asListed();
     this.range = null;
     this.query = "";
     this.matches = null;
@@ -61,9 +67,11 @@ export class Timeline {
     this.overlay = new Overlay(dom.overlayCanvas);
     this.tooltip = new Tooltip(dom.lanes);
     this.labels = new Labels(dom.labels, {
-      group: (index) => this.toggleGroup(index),
-      lane: (id) => this.toggleLane(id),
+      group: (index) => this.arranger.toggleGroup(index),
+      lane: (id) => this.arranger.toggleLane(id),
+      pin: (id) => this.arranger.togglePin(id),
     });
+    this.arranger = new Arranger(this);
     this.selection = new Selection(this, details, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
@@ -95,19 +103,11 @@ export class Timeline {
   }
 
   relayout() {
-    this.layout = new Layout(this.groups, this.collapsed, this.expanded);
+    const { groups, pinned } = arrange(this.groups, this.laneById, this.arrangement);
+    this.layout = new Layout(groups, this.collapsed, this.expanded, pinned);
     this.scrollBy(0);
+    this.onArranged?.();
     this.changed();
-  }
-
-  toggleGroup(index) {
-    if (!this.collapsed.delete(index)) this.collapsed.add(index);
-    this.relayout();
-  }
-
-  toggleLane(id) {
-    if (!this.expanded.delete(id)) this.expanded.add(id);
-    this.relayout();
   }
 
   // ---- moving ----
@@ -188,14 +188,20 @@ export class Timeline {
     if (current) this.glideTo(vp.around(current.start, current.end, 0.15, this.duration));
   }
 
+  groupOf(lane) {
+    return this.groups.find((group) => group.lanes.some((one) => one.id === lane));
+  }
+
   revealRow(lane, row) {
-    const group = this.groups.find((g) => g.lanes.some((l) => l.id === lane));
-    if (group && this.collapsed.has(group.index)) this.toggleGroup(group.index);
+    const group = this.groupOf(lane);
+    if (group && this.collapsed.has(group.index)) this.arranger.toggleGroup(group.index);
+    if (!this.layout.find(lane, row) && this.arrangement.filter) this.arranger.rearrange({ filter: "" });
     const place = this.layout.find(lane, row);
     if (!place) return;
-    const margin = 24;
-    if (place.y - margin < this.scrollY) this.scrollBy(place.y - margin - this.scrollY);
-    else if (place.y + place.h + margin > this.scrollY + this.height) this.scrollBy(place.y + place.h + margin - this.scrollY - this.height);
+    if (this.arrangement.pins.includes(lane)) return; // in sight wherever one is
+    const top = this.layout.pinnedHeight + 24;
+    if (place.y - top < this.scrollY) this.scrollBy(place.y - top - this.scrollY);
+    else if (place.y + place.h + 24 > this.scrollY + this.height) this.scrollBy(place.y + place.h + 24 - this.scrollY - this.height);
   }
 
   // ---- selecting ----
@@ -207,12 +213,13 @@ export class Timeline {
   /** @param {number|null} x @param {number|null} y px in the lanes; null: not over them */
   pointAt(x, y) {
     this.pointer = { x, y };
+    this.pointed = y === null ? null : this.layout.itemAt(y, this.scrollY)?.lane?.id ?? null;
     this.invalidate("overlay");
   }
 
   /** What is under a point of the lanes. @returns {import("./hit.js").Hit|null} */
   hit(x, y) {
-    const row = this.layout.rowAt(y + this.scrollY);
+    const row = this.layout.rowAt(y, this.scrollY);
     return row ? this.look.of(this.hitRow(row, this.timeAt(x))) : null;
   }
 
@@ -252,22 +259,36 @@ export class Timeline {
     this.changed();
   }
 
-  rangeOfSelected() {
+  /** The selected slice as range; without one, what is in sight. */
+  markRange() {
     const { current } = this.selection;
     if (current) this.setRange(current.start, current.end);
-    else this.toast("Select a slice first: click one.");
+    else this.setRange(this.view.t0, this.view.t1);
   }
 
-  expandSelected() {
+  /** From the selected slice to the one under a point, and how far apart they are in words. */
+  measureTo(x, y) {
     const { current } = this.selection;
-    if (current) this.toggleLane(current.lane);
-    else this.toast("Select a slice first: its lane opens.");
+    const hit = this.hit(x, y);
+    if (!current || !hit || hit.kind !== "slice") {
+      this.setRange(0, 0);
+      return;
+    }
+    const [first, second] = current.start <= hit.start ? [current, hit] : [hit, current];
+    this.setRange(first.start, second.start);
+    const gap = second.start - first.end;
+    const between = gap >= 0 ? `end to start ${formatDuration(gap)}` : `they overlap by ${formatDuration(Math.min(-gap, second.end - second.start))}`;
+    this.toast(`Start to start ${formatDuration(second.start - first.start)} · ${between}`);
   }
 
-  collapseSelected() {
-    const lane = this.selection.current?.lane;
-    const group = lane === undefined ? this.layout.itemAt(this.scrollY)?.group : this.groups.find((g) => g.lanes.some((l) => l.id === lane));
-    if (group) this.toggleGroup(group.index);
+  /** The instant at a point, or the edge of a slice that is next to it. */
+  snappedAt(x, y) {
+    const t = this.timeAt(x);
+    const hit = y >= 0 && y < this.height ? this.hit(x, y) : null;
+    if (hit?.kind !== "slice") return t;
+    const reach = (SNAP / this.width) * (this.view.t1 - this.view.t0);
+    const edge = Math.abs(hit.start - t) < Math.abs(hit.end - t) ? hit.start : hit.end;
+    return Math.abs(edge - t) <= reach ? edge : t;
   }
 
   /** @param {string} query @param {Uint8Array|null} matches */
@@ -313,65 +334,12 @@ export class Timeline {
     }
     const lanes = this.dirty.has("lanes");
     this.dirty.clear();
-    if (lanes) this.drawLanes();
-    this.drawOverlay();
+    if (lanes) drawLanes(this);
+    drawOverlay(this);
     this.frames.last = performance.now() - begin;
     this.frames.times[this.frames.count % this.frames.times.length] = this.frames.last;
     this.frames.count += 1;
     if (this.goal !== this.view) this.invalidate("lanes");
-  }
-
-  drawLanes() {
-    const { view, layout, scrollY, palette, matches, feed } = this;
-    const inSight = layout.visible(scrollY, scrollY + this.height).flatMap((item) => item.rows.map((row) => row.lane.id));
-    feed.frame(view, this.width, inSight);
-    this.ruler = ticksFor(view.t0, view.t1, this.width);
-    this.shaded = this.overlaps.visible(view);
-    this.painter.draw({
-      view, layout, scrollY, palette, matches, ticks: this.ruler.ticks, shaded: this.shaded,
-      sources: (lane) => feed.sources(lane),
-      whole: (lane) => feed.whole(lane),
-    });
-    this.labels.draw(layout, scrollY, this.height, {
-      collapsed: this.collapsed, expanded: this.expanded, selectedLane: this.selection.current?.lane ?? -1,
-      aside: (lane) => this.aside(lane),
-    });
-    this.placeThumb(scrollY, this.height, layout.height);
-    const { corner } = this.dom;
-    corner.run.textContent = `whole run · ${formatDuration(this.duration)}`;
-    corner.base.textContent = this.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`;
-  }
-
-  /** A counter says between what it lies, a thread of another process than the rank's own which. */
-  aside(lane) {
-    if (lane.kind === "counter") {
-      if (lane.min === null) return "";
-      const [low, high] = [lane.min, lane.max].map((v) => measured(v, lane.unit, 3));
-      return low === high ? `about ${low}` : `${low} … ${high}`;
-    }
-    const own = this.groups.find((group) => group.name === lane.group)?.lanes[0].pid;
-    return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
-  }
-
-  drawOverlay() {
-    const { x, y } = this.pointer;
-    const hit = x !== null && y !== null ? this.hit(x, y) : null;
-    const place = (slice) => {
-      const row = slice && this.layout.find(slice.lane, slice.row);
-      return row ? { start: slice.start, end: slice.end, y: row.y - this.scrollY, h: row.h } : null;
-    };
-    this.overlay.draw({
-      view: this.view, palette: this.palette, cursor: x === null ? null : this.timeAt(x), range: this.range,
-      hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(this.selection.current),
-    });
-    const lane = hit && this.laneById.get(hit.lane);
-    this.tooltip.show(hit && wordsFor(hit, this.names, lane), x, y);
-    this.header.draw({
-      view: this.view, duration: this.duration, palette: this.palette, ruler: this.ruler, steps: this.steps,
-      range: this.range, hover: x === null ? null : this.timeAt(x), shaded: this.shaded,
-      activityKey: String(this.feed.stripTiles().length),
-      activity: () => activity(this.feed.stripTiles(), Math.ceil(this.width), this.duration),
-    });
   }
 
   /** A sentence at the foot of the lanes. @param {string} message empty: take it away @param {boolean} [stays] */

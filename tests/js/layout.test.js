@@ -26,6 +26,26 @@ test("a closed group keeps a strip per thread and loses its lanes", () => {
   equal(layout.find(2, 0), null);
 });
 
+test("a closed group shows phases and ops of every thread", () => {
+  const lanes = Array.from({ length: 40 }, (_, id) => ({ ...lane(id, "rank 0", 3), phase_rows: id % 2 }));
+  const [head] = new Layout(groupsOf(lanes), new Set([0]), new Set()).items;
+  equal(new Set(head.rows.map((row) => row.lane.id)).size, 40);
+  equal(head.rows.filter((row) => row.lane.id === 1).map((row) => row.row), [0, 1]);
+  ok(head.rows.every((row) => row.y + row.h <= head.y + head.h), "strips within their group");
+});
+
+test("pinned lanes stay while the others scroll", () => {
+  const groups = groupsOf(LANES.filter((one) => one.id !== 3));
+  const layout = new Layout(groups, new Set(), new Set(), [LANES[3]]);
+  ok(layout.pinnedHeight > 0);
+  const row = layout.find(3, 1);
+  equal(layout.rowAt(row.y + 3, 50), row);
+  equal(layout.onScreen(3, 1, 50), { y: row.y, h: row.h });
+  const [scrolled, pinned] = layout.parts(50, 200);
+  equal([scrolled.shift, scrolled.top, pinned.shift, pinned.bottom], [50, layout.pinnedHeight, 0, layout.pinnedHeight]);
+  equal(layout.onScreen(0, 0, 1000), null);
+});
+
 test("visible items, and the row at a height", () => {
   const layout = made();
   const row = layout.find(3, 1);

@@ -1,7 +1,11 @@
 import { format, parse } from "/assets/timeline/address.js";
 import { TileCache } from "/assets/timeline/cache.js";
 import { samplesOf, withNeighbours } from "/assets/timeline/counter.js";
+import { arrange, asListed, laneFilter, moved } from "/assets/timeline/arrange.js";
+import { matching } from "/assets/timeline/command_bar.js";
+import { keyOf, keyText } from "/assets/timeline/commands.js";
 import { factsOf } from "/assets/timeline/details.js";
+import { flowsOf } from "/assets/timeline/flows.js";
 import { activity, firstEnding } from "/assets/timeline/header.js";
 import { hitRow } from "/assets/timeline/hit.js";
 import { debounced, Idle } from "/assets/timeline/idle.js";
@@ -16,6 +20,7 @@ import { equal, ok, test } from "./harness.js";
 const VIEW = {
   window: { t0: 1200, t1: 3400 }, selected: { lane: 3, row: 1, ref: 77 }, range: { t0: 1500, t1: 1600 }, collapsed: [1, 2],
   expanded: [4], query: "a b&c=d /", scrollY: 120, theme: "dark", overlaps: true,
+  of: "/mul|add/", lanes: { pins: [3, 1], groupOrder: [1, 0], laneOrder: [5, 4, 3], filter: "rank 1 -gloo" },
 };
 
 test("the address holds the view and gives it back", () => {
@@ -26,6 +31,58 @@ test("the address holds the view and gives it back", () => {
 test("nonsense in the address is ignored", () => {
   const view = parse("?t=9-3&sel=1.x&range=abc&closed=1.foo.2&theme=pink&y=-4");
   equal([view.window, view.selected, view.range, view.collapsed, view.theme, view.scrollY], [null, null, null, [1, 2], "", 0]);
+});
+
+const LANES = [0, 1, 2, 10].map((rank, id) => ({ id, rank, kind: "thread", label: id % 2 ? "evaluator" : "main", title: `train.py 41${id}`, pid: 410 + id }));
+const GROUPS = LANES.map((lane) => ({ index: lane.id, name: `rank ${lane.rank}`, lanes: [lane] }));
+const BY_ID = new Map(LANES.map((lane) => [lane.id, lane]));
+const shownBy = (wish) => arrange(GROUPS, BY_ID, { ...asListed(), ...wish });
+
+test("lanes are filtered by rank, process, thread and name", () => {
+  const kept = (text) => LANES.filter(laneFilter(text)).map((lane) => lane.id);
+  equal(kept("rank 1"), [1]);
+  equal(kept("eval"), [1, 3]);
+  equal(kept("-eval"), [0, 2]);
+  equal(kept("pid 412"), [2]);
+  equal(kept("/rank (0|10)/"), [0, 3]);
+  equal(kept("/(/"), [0, 1, 2, 3]);
+});
+
+test("lanes are pinned, ordered and left out as wished", () => {
+  const { groups, pinned } = shownBy({ pins: [2], groupOrder: [3, 0], filter: "main" });
+  equal(pinned.map((lane) => lane.id), [2]);
+  equal(groups.map((group) => group.index), [0]);
+  equal(shownBy({ groupOrder: [3, 0] }).groups.map((group) => group.index), [3, 0, 1, 2]);
+  equal(moved([1, 2, 3], 3, 1), [3, 1, 2]);
+  equal(moved([1, 2, 3], 1, null), [2, 3, 1]);
+});
+
+test("keys are written one way, however they are held", () => {
+  const press = (key, held = {}) => keyOf({ key, ctrlKey: false, metaKey: false, altKey: false, shiftKey: false, ...held });
+  equal(press("w"), "w");
+  equal(press("W"), "w");
+  equal(press("A", { shiftKey: true }), "Shift+a");
+  equal(press("?", { shiftKey: true }), "?");
+  equal(press("k", { metaKey: true }), "Control+k");
+  equal(press("ArrowUp", { altKey: true }), "Alt+ArrowUp");
+  equal(keyText("Shift+ArrowUp"), "Shift + ↑");
+});
+
+test("the palette finds by words, beginnings first", () => {
+  const entries = ["Close all", "Zoom out", "All lanes"].map((title) => ({ title, group: "Lanes", keys: [], run: () => {} }));
+  equal(matching(entries, "all").map((entry) => entry.title), ["All lanes", "Close all"]);
+  equal(matching(entries, "lanes zo").map((entry) => entry.title), ["Zoom out"]);
+  equal(matching(entries, "nothing"), []);
+});
+
+test("arrows lead forward in time", () => {
+  const slice = { lane: 0, row: 1, rank: 1, drawn: [100, 200], partner: { lane: 0, row: 2, start_ns: 20, end_ns: 30 } };
+  equal(flowsOf(slice), [{ kind: "autograd", from: { lane: 0, row: 2, t: 30 }, to: { lane: 0, row: 1, t: 100 } }]);
+  const peers = [{ rank: 2, lane: 9, row: 0, start_ns: 120 }, { rank: 0, lane: 5, row: 0, start_ns: 90 }];
+  const chain = flowsOf({ ...slice, partner: null, peers });
+  equal(chain.map(({ from, to }) => [from.lane, to.lane]), [[5, 0], [0, 9]]);
+  const threads = [{ kind: "start", outgoing: true, lane: 3, row: 0, sent_ns: 110, came_ns: 130 }];
+  equal(flowsOf({ ...slice, partner: null, threads })[0], { kind: "start", from: { lane: 0, row: 1, t: 110 }, to: { lane: 3, row: 0, t: 130 } });
 });
 
 test("search: part of a name in any case, or a regular expression", () => {

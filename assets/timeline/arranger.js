@@ -1,0 +1,102 @@
+/**
+ * What one does to lanes: pin, move, open, close, filter. The state is the timeline's.
+ * @module
+ */
+import { asListed, moved } from "./arrange.js";
+
+export class Arranger {
+  /** @param {import("./timeline.js").Timeline} timeline */
+  constructor(timeline) {
+    this.timeline = timeline;
+  }
+
+  toggleGroup(index) {
+    if (!this.timeline.collapsed.delete(index)) this.timeline.collapsed.add(index);
+    this.timeline.relayout();
+  }
+
+  toggleLane(id) {
+    if (!this.timeline.expanded.delete(id)) this.timeline.expanded.add(id);
+    this.timeline.relayout();
+  }
+
+  /** @param {Partial<import("./arrange.js").Arrangement>} change */
+  rearrange(change) {
+    Object.assign(this.timeline.arrangement, change);
+    this.timeline.relayout();
+  }
+
+  /** All lanes, as the run lists them. */
+  reset() {
+    this.timeline.collapsed.clear();
+    this.timeline.expanded.clear();
+    this.rearrange(asListed());
+  }
+
+  togglePin(id) {
+    const { pins } = this.timeline.arrangement;
+    this.rearrange({ pins: pins.includes(id) ? pins.filter((one) => one !== id) : [...pins, id] });
+  }
+
+  /** Closes all groups, or opens them where all are closed. */
+  toggleGroups() {
+    const { collapsed, groups } = this.timeline;
+    this.timeline.collapsed = new Set(collapsed.size === groups.length ? [] : groups.map((group) => group.index));
+    this.timeline.relayout();
+  }
+
+  /** Puts a lane before another of its group (null: last). Pinned lanes move among themselves. */
+  moveLane(id, before) {
+    const { pins, laneOrder } = this.timeline.arrangement;
+    if (pins.includes(id)) {
+      this.rearrange({ pins: moved(pins, id, before) });
+      return;
+    }
+    const group = this.timeline.layout.items.find((item) => item.lane?.id === id)?.group;
+    if (!group) return;
+    const ids = group.lanes.map((lane) => lane.id);
+    this.rearrange({ laneOrder: [...laneOrder.filter((one) => !ids.includes(one)), ...moved(ids, id, before)] });
+  }
+
+  /** Puts a group before another (null: last). @param {number} index @param {number|null} before */
+  moveGroup(index, before) {
+    const order = this.timeline.layout.items.filter((item) => item.type === "group").map((item) => item.group.index);
+    this.rearrange({ groupOrder: moved(order, index, before) });
+  }
+
+  /** The lane that a key means: the one under the pointer, else that of the selected slice. */
+  meantLane() {
+    const id = this.timeline.pointed ?? this.timeline.selection.current?.lane ?? null;
+    if (id === null) this.timeline.toast("Point at a lane, or select a slice in it.");
+    return id;
+  }
+
+  expandMeant() {
+    const id = this.meantLane();
+    if (id !== null) this.toggleLane(id);
+  }
+
+  pinMeant() {
+    const id = this.meantLane();
+    if (id !== null) this.togglePin(id);
+  }
+
+  /** Moves the meant lane within its group. @param {-1|1} step */
+  moveMeant(step) {
+    const id = this.meantLane();
+    if (id === null) return;
+    const { arrangement: { pins }, layout } = this.timeline;
+    const mates = pins.includes(id) ? pins : layout.items.find((item) => item.lane?.id === id)?.group.lanes.map((lane) => lane.id) ?? [];
+    const at = mates.indexOf(id) + step;
+    if (at >= 0 && at < mates.length) this.moveLane(id, step > 0 ? mates[at + 1] ?? null : mates[at]);
+  }
+
+  /** Closes or opens the group of the meant lane, else the topmost one in sight. */
+  collapseMeant() {
+    const { selection, layout, scrollY } = this.timeline;
+    const lane = this.timeline.pointed ?? selection.current?.lane;
+    const topmost = () => layout.visible(scrollY + layout.pinnedHeight, Infinity)[0]?.group;
+    const group = lane === undefined ? topmost() : this.timeline.groupOf(lane);
+    if (group) this.toggleGroup(group.index);
+  }
+}

@@ -1,0 +1,51 @@
+/**
+ * The field above the names of the lanes: which of them are shown.
+ * @module
+ */
+import { element } from "./help.js";
+
+export class LaneFilter {
+  /**
+   * @param {HTMLElement} host
+   * @param {import("./timeline.js").Timeline} timeline
+   * @param {() => void} leave focus goes back to the lanes
+   */
+  constructor(host, timeline, leave) {
+    this.timeline = timeline;
+    this.leave = leave;
+    this.input = element("input", "");
+    Object.assign(this.input, { type: "text", placeholder: "Filter lanes …", autocomplete: "off", spellcheck: false });
+    this.input.setAttribute("aria-label", "Filter lanes by rank, process, thread or name");
+    this.input.title = "Words a lane must have: rank 0 main · -word: must not · /regex/ (L)";
+    this.hint = element("span", "");
+    this.box = element("div", "", "tl-filter");
+    this.box.append(this.input, this.hint);
+    host.replaceChildren(this.box);
+    this.input.addEventListener("input", () => timeline.arranger.rearrange({ filter: this.input.value }));
+    this.input.addEventListener("keydown", (event) => this.key(event));
+    timeline.onArranged = () => this.show();
+    this.show();
+  }
+
+  focus() {
+    this.input.focus();
+    this.input.select();
+  }
+
+  show() {
+    const { arrangement: { filter }, layout, lanes } = this.timeline;
+    if (this.input.value !== filter) this.input.value = filter;
+    const on = Boolean(filter.trim());
+    this.box.classList.toggle("on", on);
+    const left = layout.pinned.length + layout.groups.reduce((n, group) => n + group.lanes.length, 0);
+    this.hint.replaceChildren(on ? `${left}/${lanes.length}` : element("kbd", "L"));
+  }
+
+  key(event) {
+    if (event.key === "Escape") this.timeline.arranger.rearrange({ filter: "" });
+    else if (event.key !== "Enter") return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.leave();
+  }
+}

@@ -1,0 +1,84 @@
+/**
+ * One frame: hands the timeline's state to those who draw.
+ * @module
+ */
+import { drawFlows } from "./flows.js";
+import { duration as formatDuration, measured } from "./format.js";
+import { activity } from "./header.js";
+import { ticksFor } from "./ticks.js";
+import { wordsFor } from "./tooltip.js";
+
+/** @typedef {import("./timeline.js").Timeline} Timeline */
+
+/** Lanes, labels and what depends on the window. @param {Timeline} timeline */
+export function drawLanes(timeline) {
+  const { view, layout, scrollY, palette, matches, feed, width, height } = timeline;
+  const inSight = layout.parts(scrollY, height).flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
+  feed.frame(view, width, inSight);
+  timeline.ruler = ticksFor(view.t0, view.t1, width);
+  timeline.shaded = timeline.overlaps.visible(view);
+  timeline.painter.draw(lanesFrame(timeline));
+  timeline.labels.draw(layout, scrollY, height, {
+    collapsed: timeline.collapsed, expanded: timeline.expanded, selectedLane: timeline.selection.current?.lane ?? -1,
+    aside: (lane) => aside(timeline, lane),
+  });
+  timeline.placeThumb(scrollY, height, layout.height);
+  const { corner } = timeline.dom;
+  corner.run.textContent = `whole run · ${formatDuration(timeline.duration)}`;
+  corner.base.textContent = timeline.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`;
+}
+
+/** What the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
+export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, feed }) {
+  return {
+    view, layout, scrollY, palette, matches, ticks: ruler.ticks, shaded,
+    sources: (lane) => feed.sources(lane),
+    whole: (lane) => feed.whole(lane),
+  };
+}
+
+/** What the head is to draw. @param {Timeline} timeline */
+export function headFrame(timeline) {
+  const { view, duration, palette, ruler, steps, range, shaded, feed, pointer: { x } } = timeline;
+  return {
+    view, duration, palette, ruler, steps, range, shaded, hover: x === null ? null : timeline.timeAt(x),
+    activityKey: String(feed.stripTiles().length),
+    activity: () => activity(feed.stripTiles(), Math.ceil(timeline.width), duration),
+  };
+}
+
+/** A counter says between what it lies, a thread of another process than the rank's own which. */
+function aside(timeline, lane) {
+  if (lane.kind === "counter") {
+    if (lane.min === null) return "";
+    const [low, high] = [lane.min, lane.max].map((v) => measured(v, lane.unit, 3));
+    return low === high ? `about ${low}` : `${low} … ${high}`;
+  }
+  const own = timeline.groupOf(lane.id)?.lanes[0].pid;
+  return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
+}
+
+/** Pointer, range, outlines and arrows: what changes without the lanes changing. @param {Timeline} timeline */
+export function drawOverlay(timeline) {
+  const { x, y } = timeline.pointer;
+  const { view, palette, layout, scrollY, selection, width, height } = timeline;
+  const hit = x !== null && y !== null ? timeline.hit(x, y) : null;
+  const place = (slice) => {
+    const row = slice && layout.onScreen(slice.lane, slice.row, scrollY);
+    return row ? { start: slice.start, end: slice.end, ...row } : null;
+  };
+  timeline.overlay.draw({
+    view, palette, cursor: x === null ? null : timeline.timeAt(x), range: timeline.range,
+    hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(selection.current),
+  });
+  const scale = width / (view.t1 - view.t0);
+  timeline.arrows = drawFlows(timeline.overlay.context, selection.flows, ({ lane, row, t }) => {
+    const at = layout.onScreen(lane, row, scrollY);
+    return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
+  }, {
+    width, height, ground: palette.token("ground", 0.8),
+    colours: { autograd: palette.token("ink"), collective: palette.token("collective"), start: palette.token("accent"), join: palette.token("accent") },
+  });
+  timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), x, y);
+  timeline.header.draw(headFrame(timeline));
+}

@@ -1,0 +1,159 @@
+"""Where on the axis, and in which lanes, slices of some names or modules begin: for marking all of
+them at once, however far one is zoomed out. Exact; the names are gone through in parts.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lanescope.webapp.index import SAMPLES
+from lanescope.webapp.lanes import THREAD
+from lanescope.webapp.slices import SOURCES, coded
+from lanescope.webapp.timeline import Timeline
+
+Flags = npt.NDArray[np.bool_]
+
+CHUNK = 1 << 20
+"""Slices looked at in one go: as many as fit the processor's cache."""
+
+MOST_MODULES = 20_000_000
+"""Ops up to which modules are searched: their codes are kept in memory, four bytes each."""
+
+MOST_REFS = 2_000
+"""Hits in a window up to which each is named, so that the page can light exactly these."""
+
+MOST_BUCKETS = 4_096
+
+
+@dataclass(frozen=True, eq=False)
+class Modules:
+    """Modules of all ops: the texts, and per lane the code of each row of its op table."""
+
+    texts: tuple[str, ...]
+    codes: dict[int, npt.NDArray[np.uint32]]
+
+
+@lru_cache(maxsize=2)
+def modules(timeline: Timeline) -> Modules:
+    """The modules that ops ran in; none where the run has more than MOST_MODULES ops."""
+    run = timeline.run
+    if run.counts["op"] > MOST_MODULES:
+        return Modules((), {})
+    known: dict[str, int] = {}
+    codes = {}
+    for lane in timeline.index.lanes:
+        if lane.kind != THREAD:
+            continue
+        column = run.events("op", lane.rank, lane.thread, ["module"])["module"]
+        if not len(column):
+            continue
+        own, texts = coded(column)
+        ids = np.array([known.setdefault(text, len(known)) for text in texts], np.uint32)
+        codes[lane.id] = ids[own]
+    return Modules(tuple(known), codes)
+
+
+class Wanted:
+    """Which slices are looked for: those with one of these names, or in one of these modules."""
+
+    def __init__(
+        self, timeline: Timeline, names: Collection[int], in_modules: Collection[int] = ()
+    ) -> None:
+        self._timeline = timeline
+        self._names = _flags(names, len(timeline.index.names))
+        self._modules = modules(timeline) if in_modules else Modules((), {})
+        self._in = _flags(in_modules, len(self._modules.texts))
+
+    def mask(self, lane: int, row: int, begin: int, end: int) -> Flags:
+        """For slices begin..end of the index, all in one row of a lane, whether they are meant."""
+        index = self._timeline.index
+        found: Flags = self._names[index.slices.name[begin:end]]
+        codes = self._modules.codes.get(lane)
+        if codes is not None and SOURCES[index.arrays["row_table"][row]] == "op":
+            found |= self._in[codes[index.arrays["source"][begin:end]]]
+        return found
+
+
+def hits(
+    timeline: Timeline, wanted: Wanted, window: tuple[int, int], lanes: Collection[int], many: int
+) -> dict[str, Any]:
+    """What begins in [t0, t1) of that which is wanted.
+
+    total: over all lanes; marks: a bit for each of `many` equal parts of the window in which one
+    begins, base64 of little-endian bytes, first part first; lanes: the same for each of the lanes
+    that were asked for; refs: the slices of each lane, or null where there are more than MOST_REFS.
+    """
+    t0, t1 = window
+    marks = np.zeros(many, np.bool_)
+    by_lane = {lane: np.zeros(many, np.bool_) for lane in lanes}
+    refs: dict[int, list[int]] | None = {}
+    total = 0
+    starts = timeline.index.slices.start
+    for lane, row, begin, end in _parts(timeline, window):
+        at = np.flatnonzero(wanted.mask(lane, row, begin, end))
+        if not len(at):
+            continue
+        total += len(at)
+        part = ((starts[begin:end][at] - t0) * many) // (t1 - t0)
+        marks[part] = True
+        if lane in by_lane:
+            by_lane[lane][part] = True
+        if refs is not None:
+            base = timeline.index.row_begin[timeline.index.lane_rows[lane][0]]
+            refs.setdefault(lane, []).extend((begin - base + at).tolist())
+            refs = refs if total <= MOST_REFS else None
+    return {
+        "total": total,
+        "marks": _bits(marks),
+        "lanes": {str(lane): _bits(found) for lane, found in by_lane.items() if found.any()},
+        "refs": refs,
+    }
+
+
+def place_among(timeline: Timeline, wanted: Wanted, key: tuple[int, int, int]) -> tuple[int, int]:
+    """How many are not after (start, lane, row) in the order of `find`, and how many there are."""
+    start, here_lane, here_row = key
+    before = total = 0
+    starts = timeline.index.slices.start
+    for lane, row, begin, end in _parts(timeline, None):
+        mask = wanted.mask(lane, row, begin, end)
+        total += int(np.count_nonzero(mask))
+        number = row - timeline.index.lane_rows[lane][0]
+        side: Any = "right" if (lane, number) <= (here_lane, here_row) else "left"
+        upto = int(np.searchsorted(starts[begin:end], start, side=side))
+        before += int(np.count_nonzero(mask[:upto]))
+    return before, total
+
+
+def _parts(
+    timeline: Timeline, window: tuple[int, int] | None
+) -> Iterator[tuple[int, int, int, int]]:
+    """(lane, row, begin, end) of all slices that begin in the window, a chunk at a time."""
+    index = timeline.index
+    for lane in index.lanes:
+        for row in index.lane_rows[lane.id]:
+            if index.arrays["row_table"][row] == SAMPLES:
+                continue
+            begin, end = index.row_begin[row], index.row_end[row]
+            if window is not None:
+                low, high = index.slices.start[begin:end].searchsorted(window)
+                begin, end = begin + int(low), begin + int(high)
+            for at in range(begin, end, CHUNK):
+                yield lane.id, row, at, min(at + CHUNK, end)
+
+
+def _flags(numbers: Collection[int], size: int) -> Flags:
+    flags = np.zeros(max(size, 1), np.bool_)
+    flags[[number for number in numbers if 0 <= number < size]] = True
+    return flags
+
+
+def _bits(flags: Flags) -> str:
+    return base64.b64encode(np.packbits(flags, bitorder="little").tobytes()).decode()
