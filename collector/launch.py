@@ -126,7 +126,7 @@ def finish(run: Path, *, exit_status: int) -> None:
 
 def finish_apart(recorder: Recorder) -> None:
     """Finish a run that no `lanescope record` watches over, in a process of low priority."""
-    if recorder.folder is None:
+    if recorder.folder is None or not recorder.folder.exists():  # removed: that was said already
         return
     environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
     command = [sys.executable, "-m", "lanescope.collector.compact", str(recorder.run)]

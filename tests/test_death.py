@@ -100,16 +100,19 @@ def test_every_event_completed_before_a_kill_is_there(tmp_path: Path, engine: st
     assert counted() == recovered
 
 
+@pytest.mark.parametrize("engine", ["portable", "auto"])
 @pytest.mark.parametrize(
-    "end",
+    ("end", "status"),
     [
-        "os._exit(4)",
-        "os.kill(os.getpid(), 9)",
-        "os.abort()",
-        "import faulthandler; faulthandler._sigsegv()",
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.abort()", -6),
+        ("import faulthandler; faulthandler._sigsegv()", -11),
     ],
 )
-def test_an_unfinished_run_opens_with_what_was_going_on(tmp_path: Path, end: str) -> None:
+def test_an_unfinished_run_opens_with_what_was_going_on(
+    tmp_path: Path, end: str, status: int, engine: str
+) -> None:
     program = write_program(
         tmp_path,
         f"""
@@ -123,7 +126,14 @@ def test_an_unfinished_run_opens_with_what_was_going_on(tmp_path: Path, end: str
         """,
     )
     run = tmp_path / "run"
-    run_program([sys.executable, str(program)], environment={"LANESCOPE_RECORD": str(run)})
+    done = run_program(
+        [sys.executable, str(program)],
+        environment={
+            "LANESCOPE_RECORD": str(run),
+            "LANESCOPE_OPTIONS": json.dumps({"engine": engine}),
+        },
+    )
+    assert (done.returncode, done.stderr) == (status, "")
     opened = open_run(run)
     rows = opened.events("op", columns=["name", "depth"]).to_pylist()
     names = [row["name"] for row in rows if row["depth"] == 0]

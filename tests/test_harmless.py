@@ -188,6 +188,38 @@ def test_a_full_disk(tmp_path: Path, engine: str) -> None:
     assert run.dropped > 1_000
 
 
+@pytest.mark.parametrize("engine", ["portable", "auto"])
+def test_the_folder_is_removed_while_recording(tmp_path: Path, engine: str) -> None:
+    """What was written before is gone; what comes then finds no room, and that is said once."""
+    run = tmp_path / "run"
+    source = (
+        TRAINING
+        + """
+    import shutil, sys
+    results = [train()]
+    if sys.argv[1:]:
+        shutil.rmtree(sys.argv[1])
+    side = threading.Thread(target=lambda: results.append(train()))
+    side.start()
+    side.join()
+    print(results)
+    """
+    )
+    program = write_program(tmp_path, source)
+    bare = run_program([sys.executable, str(program)])
+    done = run_program(
+        [sys.executable, str(program), str(run)],
+        environment={
+            "LANESCOPE_RECORD": str(run),
+            "LANESCOPE_OPTIONS": json.dumps({"engine": engine}),
+        },
+    )
+    assert (done.returncode, done.stdout) == (0, bare.stdout), done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith(f"lanescope: cannot write to {run}")
+    assert warning.endswith("(No such file or directory); some events are lost")
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     program = write_program(tmp_path, TRAINING + "    print(train())\n")
     bare = run_program([sys.executable, str(program)])
