@@ -143,7 +143,7 @@ class Kind(enum.IntEnum):
     # name: text, parameter; start: instant; sequence: norm as float64 bits; extra: numel;
     # aux: optimizer; scope: 1 where the gradient is None; signature: text "TAB dtype TAB device"
     GRADIENT = 5
-    # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none
+    # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none; extra: number of the object
     SYNC = 6
     # name: text; start: instant; sequence: value as float64 bits
     VALUE = 7
@@ -269,7 +269,7 @@ class ThreadJournal:
         if self._closed:
             return
         if self._offset >= self._capacity and not self._next_segment():
-            self.dropped += 1
+            self.dropped += not self._closed
             return
         offset = self._offset
         buffer = self._map
@@ -289,8 +289,9 @@ class ThreadJournal:
         self._offset = offset + RECORD_BYTES
 
     def push_open(
-        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int
-    ) -> None:
+        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,
+        stack: int = 0, extra: int = 0,
+    ) -> None:  # fmt: skip
         """Note that an event began, at nesting `level`, in case it never ends."""
         buffer = self._map
         if level >= OPEN_CAPACITY or buffer is None:
@@ -299,7 +300,7 @@ class ThreadJournal:
         with contextlib.suppress(TypeError, ValueError):  # closed at this moment
             RECORD.pack_into(
                 buffer, offset, kind, scope, level, name, start, 0, NO_SEQUENCE, step,
-                0, 0, 0, phase, 0, 0,
+                0, 0, stack, phase, 0, extra,
             )  # fmt: skip
             struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level + 1)
 
@@ -368,7 +369,13 @@ class ThreadJournal:
         offset = HEADER_BYTES
         if before is not None:
             # Open events stay open across segments: the reader looks at the last one only.
-            buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = before[OPEN_DEPTH_OFFSET:HEADER_BYTES]
+            try:
+                buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = before[OPEN_DEPTH_OFFSET:HEADER_BYTES]
+            except ValueError:  # closed at this moment, by the thread that ends the recording
+                buffer.close()
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                return False
         if ring is not None:
             struct.pack_into("<Q", buffer, OVERWRITTEN_OFFSET, ring.overwritten)
             if before is not None and self._name:  # the one before may be overwritten
