@@ -25,6 +25,7 @@ from lanescope.webapp import routes, searching
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import diff, frame, gradients, ids, overlap, overview, timeline
 from lanescope.webapp.pages.context import Context
+from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
 from lanescope.webapp.timeline import Timeline
 
@@ -57,7 +58,7 @@ def make_app(
     where the run cannot be read.
     """
     opened = Timeline.open(run) if index is None else index
-    context = Context(run, baseline)
+    context = Context(run, baseline, opened)
     app = Dash(
         __name__,
         title=f"{run.title} · LaneScope",
@@ -78,6 +79,7 @@ def make_app(
     for page in PAGES:
         page.register(app, context)
     _secure(app, trusted_hosts)
+    _select(app.server, opened)
     return app
 
 
@@ -183,6 +185,16 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
             return error
         log.error("request %s failed", flask.request.path, exc_info=error)
         return {"error": "the server could not answer; its log says why"}, 500
+
+
+def _select(server: flask.Flask, timeline: Timeline) -> None:
+    """Sends an address that names a slice by its lane and start on to one that selects it."""
+
+    @server.before_request
+    def select() -> Any:
+        if flask.request.path == "/timeline" and "at" in flask.request.args:
+            return flask.redirect(selecting(timeline, flask.request.full_path))
+        return None
 
 
 def _callback_failed(error: Exception) -> None:

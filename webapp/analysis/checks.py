@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lanescope.webapp.analysis.communication import comm_compute_overlap
 from lanescope.webapp.analysis.diff import compare
-from lanescope.webapp.analysis.findings import SEVERITIES, Finding, Severity, findings
+from lanescope.webapp.analysis.findings import (
+    SEVERITIES,
+    Examined,
+    Finding,
+    Severity,
+    examine,
+    ranked,
+)
+from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.overlap import overlap_rate
 from lanescope.webapp.run import Run
 
@@ -41,12 +50,16 @@ class Report:
     run: str
     metrics: dict[str, Any]
     checks: tuple[Check, ...]
-    findings: tuple[Finding, ...]
+    examined: tuple[Examined, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, most severe first."""
+        return tuple(ranked([finding for one in self.examined for finding in one.findings]))
 
     def failed(self, least: Severity) -> bool:
         """Whether a check failed, or a finding is at least that severe."""
-        limit = SEVERITIES.index(least)
-        severe = any(SEVERITIES.index(f.severity) <= limit for f in self.findings)
+        severe = any(counts(finding, least) for finding in self.findings)
         return severe or not all(check.passed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
@@ -56,7 +69,13 @@ class Report:
             "metrics": self.metrics,
             "checks": [check.to_json() for check in self.checks],
             "findings": [finding.to_json() for finding in self.findings],
+            "examined": [one.to_json() for one in self.examined],
         }
+
+
+def counts(finding: Finding, least: Severity) -> bool:
+    """Whether a finding is `least` severe or worse."""
+    return SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
 
 
 def check(run: Run, baseline: Run | None = None) -> Report:
@@ -69,17 +88,18 @@ def check(run: Run, baseline: Run | None = None) -> Report:
         "gradient_fluctuation": None,
         "graph_traceability": None,
         "memory_overhead": None,
-        "comm_compute_overlap": {str(rank): None for rank in run.ranks},
+        "comm_compute_overlap": {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks},
     }
     checks = tuple(
         Check(name, metrics[name], limit)
         for name, limit in LIMITS.items()
         if metrics[name] is not None
     )
-    found = findings(run)
+    examined = examine(run)
     if baseline is not None:
-        found = [*_divergence(baseline, run), *found]
-    return Report(run.title, metrics, checks, tuple(found))
+        question = "Do the gradients agree with the baseline's?"
+        examined = (Examined(question, tuple(_divergence(baseline, run))), *examined)
+    return Report(run.title, metrics, checks, examined)
 
 
 def _divergence(baseline: Run, run: Run) -> list[Finding]:
@@ -98,5 +118,17 @@ def _divergence(baseline: Run, run: Run) -> list[Finding]:
             thread=first.get("thread"),
             step=first.get("step"),
             evidence=result.to_json(),
+            link=_step_address(run, first),
         )
     ]
+
+
+def _step_address(run: Run, first: dict[str, Any]) -> str:
+    """Where the timeline shows the step in which a run first differs."""
+    if first.get("rank") not in run.ranks:
+        return "/timeline"
+    steps = run.steps(first["rank"])
+    for step, low, high in zip(steps.index, steps.start_ns, steps.end_ns, strict=True):
+        if step == first["step"]:
+            return timeline_address(int(low), int(high), run.duration_ns)
+    return "/timeline"

@@ -1,9 +1,15 @@
-"""What is wrong with a run, in words: one shape for the findings of every analysis."""
+"""What is wrong with a run, in words: one shape for the findings of every analysis.
+
+Every place that shows findings (`check`, its JSON and JUnit, the Overview page, the header) takes
+them from `examine`, so all of them show the same ones.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from lanescope.webapp.run import Run
@@ -20,6 +26,9 @@ KINDS = (
     "lora_inactive", "scaler_skips", "cuda_context", "lost_context", "untraceable_graph",
     "overlap", "validator", "environment",
 )  # fmt: skip
+
+MOST = 100
+"""Findings of one analysis that are kept, the most severe first; more tell nothing new."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,71 @@ class Finding:
         return {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
 
 
-Analysis = Callable[[Run], list[Finding]]
+class Unanswered(Exception):
+    """Raised by an analysis that cannot say anything about a run; the message says why."""
 
-ANALYSES: tuple[Analysis, ...] = ()
-"""Every analysis that can find something wrong, in the order of their cost."""
+
+@dataclass(frozen=True)
+class Analysis:
+    """One question that is asked of every run. `entry` is imported when it is asked."""
+
+    question: str
+    entry: str  # module below this package : function from a run to its findings
+
+    def ask(self, run: Run) -> list[Finding]:
+        """What it finds. Raises Unanswered where the run does not hold what it needs."""
+        module, _, name = self.entry.partition(":")
+        found: Callable[[Run], list[Finding]] = getattr(
+            importlib.import_module(f"lanescope.webapp.analysis.{module}"), name
+        )
+        return found(run)
+
+
+ANALYSES: tuple[Analysis, ...] = (
+    Analysis("Does a rank wait for one that does not come?", "hangs:hangs"),
+    Analysis("Do all ranks make the same collective calls?", "mismatches:mismatches"),
+    Analysis("Does one rank keep the others waiting?", "stragglers:stragglers"),
+)
+"""Every analysis that can find something wrong, in the order in which they are listed."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What came of one question."""
+
+    question: str
+    findings: tuple[Finding, ...] = ()
+    omitted: int = 0  # findings beyond MOST
+    unanswered: str = ""  # why the run cannot tell; empty: it can
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of `examined` of `check --json`."""
+        return {
+            "question": self.question,
+            "findings": len(self.findings) + self.omitted,
+            "unanswered": self.unanswered or None,
+        }
+
+
+@lru_cache(maxsize=4)  # header, pages and callbacks ask again and again; a Run never changes
+def examine(run: Run) -> tuple[Examined, ...]:
+    """Asks all questions of a run, once."""
+    return tuple(_ask(analysis, run) for analysis in ANALYSES)
 
 
 def findings(run: Run) -> list[Finding]:
     """What all analyses find, most severe first, then by time. Empty: nothing was found."""
-    found = [finding for analysis in ANALYSES for finding in analysis(run)]
+    return ranked([finding for one in examine(run) for finding in one.findings])
+
+
+def ranked(found: list[Finding]) -> list[Finding]:
+    """Most severe first, then by time; what has no time is about the whole run and comes first."""
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.time_ns or 0))
+
+
+def _ask(analysis: Analysis, run: Run) -> Examined:
+    try:
+        found = ranked(analysis.ask(run))
+    except Unanswered as reason:
+        return Examined(analysis.question, unanswered=str(reason))
+    return Examined(analysis.question, tuple(found[:MOST]), max(0, len(found) - MOST))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import click
@@ -11,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Report
+from lanescope.webapp.analysis.checks import Report, counts
 from lanescope.webapp.analysis.checks import check as check_run
+from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.run import open_run
 
 
@@ -45,51 +47,102 @@ def check(
     """Check RUN against the limits and list what is wrong with it."""  # fmt: skip
     opened = open_run(run)
     report = check_run(opened, open_run(baseline) if baseline else None)
+    least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:
-        _write(junit, junit_of(report))
+        _write(junit, junit_of(report, least))
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
         show(report, Console(highlight=False, soft_wrap=True))
-    failed = fail_on != "never" and report.failed("warning" if fail_on == "warning" else "error")
+    failed = fail_on != "never" and report.failed(least)
     ctx.exit(1 if failed else 0)
 
 
 def show(report: Report, console: Console) -> None:
-    """Prints checks and findings, one line each."""
+    """Prints checks and findings, and what else was asked of the run."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
         value = f"{units.share(one.value)}, limit {units.share(one.limit)}"
         console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {value}"))
     done = {one.name for one in report.checks}
-    for name in report.metrics:
+    for name, value in report.metrics.items():
         if name not in done:
-            console.print(Text(f"   -    {name}: not measured", style="dim"))
+            console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
         text = units.printable(finding.title)
         console.print(Text.assemble((f"{finding.severity}  ", style), text))
+        if finding.where or finding.time_ns is not None:
+            console.print(Text(f"       {units.printable(_place(finding))}", style="dim"))
+    omitted = sum(examined.omitted for examined in report.examined)
+    if omitted:
+        console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))
+    _conclude(report, console)
+
+
+def _conclude(report: Report, console: Console) -> None:
+    for one in report.examined:
+        if one.unanswered:
+            words = f"   -    {one.question} Not known: {one.unanswered}"
+            console.print(Text(units.printable(words), style="dim"))
+    answered = sum(not one.unanswered for one in report.examined)
     if not report.findings:
-        console.print(Text("no findings"))
+        clean = all(check.passed for check in report.checks)
+        words = "no findings" if answered else "no findings: nothing could be examined"
+        style = "green" if clean and answered else ""
+        console.print(Text(f"{words}, {answered} questions asked" if answered else words, style))
 
 
-def junit_of(report: Report) -> bytes:
-    """The report as JUnit XML: a test case per check and per finding."""
-    cases = [
-        (one.name, None if one.passed else f"{one.value:.6g} is not below the limit {one.limit:g}")
-        for one in report.checks
-    ]
-    cases += [(finding.kind, units.printable(finding.title)) for finding in report.findings]
-    suite = ElementTree.Element(
-        "testsuite", name=f"lanescope {units.printable(report.run)}", tests=str(len(cases)),
-        failures=str(sum(failure is not None for _, failure in cases)),
-    )  # fmt: skip
-    for name, failure in cases:
-        case = ElementTree.SubElement(suite, "testcase", classname="lanescope", name=name)
-        if failure is not None:
-            ElementTree.SubElement(case, "failure", message=failure)
+def _measured(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "not measured" if value is None else units.share(value)
+    known = {key: one for key, one in value.items() if one is not None}
+    if not known:
+        return "not measured"
+    lowest, highest = min(known.values()), max(known.values())
+    if len(known) == 1:
+        return units.share(lowest)
+    return f"{units.share(lowest)} to {units.share(highest)} over {len(known)} ranks"
+
+
+def _place(finding: Finding) -> str:
+    pieces = [f"since {units.duration(finding.time_ns)}"] if finding.time_ns is not None else []
+    pieces += [f"step {finding.step}"] if finding.step is not None else []
+    pieces += [f"at {finding.where}"] if finding.where else []
+    return ", ".join([*pieces, finding.link])
+
+
+def junit_of(report: Report, least: Severity = "error") -> bytes:
+    """The report as JUnit XML: a test case per check, per finding and per question without one.
+
+    What is `least` severe or worse is a failure; a question that the run cannot answer is skipped.
+    """
+    suite = ElementTree.Element("testsuite", name=f"lanescope {units.printable(report.run)}")
+    for one in report.checks:
+        case = _case(suite, one.name)
+        if not one.passed:
+            message = f"{one.value:.6g} is not below the limit {one.limit:g}"
+            ElementTree.SubElement(case, "failure", message=message)
+    for finding in report.findings:
+        case, title = _case(suite, finding.kind), units.printable(finding.title)
+        if counts(finding, least):
+            ElementTree.SubElement(case, "failure", message=title, type=finding.severity)
+        else:
+            ElementTree.SubElement(case, "system-out").text = title
+    for examined in report.examined:
+        if not examined.findings:
+            case = _case(suite, examined.question)
+            if examined.unanswered:
+                message = units.printable(examined.unanswered)
+                ElementTree.SubElement(case, "skipped", message=message)
+    for word, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
+        suite.set(word, str(len(list(suite.iter(tag)))))
     data: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
     return data
+
+
+def _case(suite: ElementTree.Element, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname="lanescope", name=name)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from dash import Dash
 from dash.development.base_component import Component
 
+from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
+from lanescope.webapp.timeline import Timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,6 +19,11 @@ class Context:
 
     run: Run
     baseline: Run | None = None
+    timeline: Timeline | None = None
+
+    def address(self, link: str) -> str:
+        """A finding's link as the timeline in the browser understands it, without asking again."""
+        return link if self.timeline is None else selecting(self.timeline, link)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import Report, check
-from lanescope.webapp.analysis.findings import ANALYSES
-from lanescope.webapp.pages import parts
+from lanescope.webapp.pages import findings, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -20,7 +19,6 @@ NAMES = {
     "sync": "thread events", "value": "logged values",
 }  # fmt: skip
 METRICS = {"thread_overlap_rate": "overlap rate of threads, backward phase"}
-TONES = {"error": "bad", "warning": "warn", "info": ""}
 
 
 def layout(context: Context) -> Component:
@@ -31,10 +29,10 @@ def layout(context: Context) -> Component:
         run.title,
         _lead(run),
         _figures(run),
-        html.H2("Health"),
-        *_health(run, report),
         html.H2("Findings"),
-        *_findings(report),
+        *_findings(context, report),
+        html.H2("Health of the recording"),
+        *_health(run, report),
         html.H2("Ranks"),
         _ranks(run),
         html.H2("Threads"),
@@ -102,19 +100,20 @@ def _health(run: Run, report: Report) -> list[Component]:
     return notes
 
 
-def _findings(report: Report) -> list[Component]:
-    if not report.findings:
-        words = (
-            "Nothing was found."
-            if ANALYSES
-            else "Not examined yet: this version measures overlap, gradients and differences, but "
-            "does not look for races, hangs or other faults by itself."
-        )
-        return [parts.note(words)]
-    return [
-        parts.note([html.B(f.severity), " · ", dcc.Link(f.title, href=f.link)], TONES[f.severity])
-        for f in report.findings
-    ]
+def _findings(context: Context, report: Report) -> list[Component]:
+    found = report.findings
+    answered = sum(not one.unanswered for one in report.examined)
+    if found:
+        made = [findings.cards(context, found)]
+    elif answered:
+        words = f"Nothing was found. {units.count(answered)} questions were asked of the run."
+        made = [parts.note(words, "good")]
+    else:
+        made = [parts.note("The run does not hold what the questions below are asked of.")]
+    omitted = sum(one.omitted for one in report.examined)
+    if omitted:
+        made.append(parts.note(f"{units.count(omitted)} more of the same kinds are not listed."))
+    return [*made, findings.asked(report.examined)]
 
 
 def _ranks(run: Run) -> Component:

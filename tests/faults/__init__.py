@@ -1,0 +1,1 @@
+"""Small distributed programs, each with a planted fault, and their clean twins."""

@@ -1,0 +1,106 @@
+"""The collective calls of all ranks side by side: who is in a group, which calls belong together.
+
+The same call has the same sequence number in its group on every rank. Sends and receives count on
+their own, per peer, and are told apart by `POINT_TO_POINT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.run import Run
+
+POINT_TO_POINT = ("send", "recv")
+
+SYNCHRONISING = (
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
+    "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter",
+    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single",
+    "barrier", "monitored_barrier",
+)  # fmt: skip
+"""Operations that no rank can leave before all have entered; a root or a sender can be done with
+the others (broadcast, reduce, scatter, gather, send) long before its partners begin."""
+
+COLUMNS = (
+    "rank", "thread", "start_ns", "duration_ns", "complete_ns", "name", "group", "group_size",
+    "sequence", "peer", "root", "reduce_op", "shapes", "dtypes", "bytes", "asynchronous", "step",
+    "phase", "stack",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def calls(run: Run) -> pd.DataFrame:
+    """Every collective call, by rank and start: the columns of the collective table (COLUMNS).
+
+    Added are `returned_ns` (end of the call, -1: it never returned), `done_ns` (completion, -1: not
+    seen) and `position`, the row's place in the rank's own table. Times are int64 ns from the start
+    of the run; peer, root and stack are -1 where there is none. Callers must not change it.
+    """
+    known = {column.name for column in schema.COLLECTIVE.columns} | {"rank", "thread"}
+    events = run.events("collective", columns=[name for name in COLUMNS if name in known])
+    for name, value in (("root", pa.scalar(-1, pa.int32())), ("reduce_op", pa.scalar(""))):
+        if name not in known:
+            events = events.append_column(name, pa.repeat(value, len(events)))
+    position = np.arange(len(events)) - np.searchsorted(events["rank"], events["rank"])
+    returned = pc.add(events["start_ns"], events["duration_ns"]).fill_null(-1)
+    done = events["complete_ns"].fill_null(-1)
+    events = events.drop_columns(["duration_ns", "complete_ns"])
+    for name in ("peer", "root", "stack"):
+        place = events.column_names.index(name)
+        events = events.set_column(place, name, events[name].fill_null(-1))
+    for name, column in (("returned_ns", returned), ("done_ns", done)):
+        events = events.append_column(name, column)
+    frame = to_frame(events)
+    frame["position"] = position
+    return frame.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
+
+
+def collective_calls(run: Run) -> pd.DataFrame:
+    """The rows of `calls` that all ranks of a group make together."""
+    frame = calls(run)
+    return frame[~frame["name"].isin(POINT_TO_POINT)]
+
+
+def point_to_point_calls(run: Run) -> pd.DataFrame:
+    """The rows of `calls` between two ranks."""
+    frame = calls(run)
+    return frame[frame["name"].isin(POINT_TO_POINT)]
+
+
+@lru_cache(maxsize=4)
+def members(run: Run) -> Mapping[str, tuple[int, ...]]:
+    """Global ranks of each process group, by their position in it; empty where not known.
+
+    As the ranks themselves said; else all ranks of the job where the group is as large as it, else
+    the ranks that were seen in it where these are all.
+    """
+    rows = run.events("collective", columns=["group", "group_size", "rank"])
+    rows = rows.set_column(0, "group", rows["group"].cast(pa.string()))
+    seen: dict[str, tuple[int, set[int]]] = {}
+    for row in rows.group_by(["group", "group_size", "rank"]).aggregate([]).to_pylist():
+        seen.setdefault(row["group"], (row["group_size"] or 0, set()))[1].add(row["rank"])
+    found: dict[str, tuple[int, ...]] = {}
+    for group, (size, ranks) in seen.items():
+        if group in run.manifest.get("groups", {}):
+            found[group] = tuple(run.manifest.get("groups", {})[group]["ranks"])
+        elif size == run.world_size:
+            found[group] = tuple(range(run.world_size))
+        else:
+            found[group] = tuple(sorted(ranks)) if size == len(ranks) else ()
+    return found
+
+
+def group_title(run: Run, group: str) -> str:
+    """What to call a group: `group 0 (default_pg)`."""
+    known = run.manifest.get("groups", {}).get(group)
+    described = known["description"] if known else ""
+    known_as = "" if described in ("", "undefined") else f" ({described})"
+    return f"group {group}{known_as}"

@@ -1,0 +1,99 @@
+"""How much of the communication is hidden behind computation, and how much is exposed?
+
+Per rank, over the whole run or within each of its steps,
+
+    communication = union of its collectives, each from its call to its completion
+    computation   = union over threads of its ops, without the time in which the same thread is in
+                    a communication op or call
+    overlap       = |computation & communication| / |communication|
+    exposed       = |communication - computation|
+    idle          = |window - (computation | communication)|
+
+`overlap` is what Holistic Trace Analysis calls communication computation overlap
+(https://hta.readthedocs.io, "Communication Computation Overlap"); there both are GPU kernels, here
+also what runs on CPUs, and threads of the host count where they compute.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.calls import calls
+from lanescope.webapp.intervals import Intervals, at_least
+from lanescope.webapp.run import Run
+
+_TALK = r"^(c10d::|_c10d_functional|gloo:|nccl:|record_param_comms)"
+_NO_WORK = (schema.OpScope.user.name,)
+"""A range that the program named is no computation; what runs in it is."""
+
+
+@lru_cache(maxsize=256)
+def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
+    """(computation, communication) of a rank, ns from the start of the run."""
+    frame = calls(run)
+    frame = frame[frame["rank"] == rank]
+    end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])
+    talk = Intervals.of(frame["start_ns"], np.where(end >= 0, end, run.duration_ns))
+    columns = ["start_ns", "duration_ns", "name", "scope", "thread"]
+    ops = run.events("op", rank, columns=columns)
+    starts = ops["start_ns"].to_numpy()
+    ends = pc.add(ops["start_ns"], ops["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+    talks = pc.match_substring_regex(ops["name"].cast(pa.string()), _TALK).to_numpy()
+    works = ~pc.is_in(ops["scope"].cast(pa.string()), pa.array(_NO_WORK)).to_numpy() & ~talks
+    threads = pc.dictionary_encode(ops["thread"].cast(pa.string())).combine_chunks()
+    code = threads.indices.to_numpy()
+    lanes = []
+    for position, thread in enumerate(threads.dictionary.to_pylist()):
+        mine = code == position
+        work = Intervals.of(starts[mine & works], ends[mine & works])
+        blocked = _in_call(frame[frame["thread"] == thread], run.duration_ns)
+        blocked = blocked.union(Intervals.of(starts[mine & talks], ends[mine & talks]))
+        lanes.append(work.subtraction(blocked))
+    return at_least(lanes, 1) if lanes else Intervals.of([], []), talk
+
+
+def _in_call(frame: pd.DataFrame, run_end: int) -> Intervals:
+    """When a thread is within the calls of `frame`; one that never returned lasts to the end."""
+    end = np.where(frame["returned_ns"] >= 0, frame["returned_ns"], run_end)
+    return Intervals.of(frame["start_ns"], end)
+
+
+def communication(run: Run) -> pd.DataFrame:
+    """One row per rank and step: rank, step, length_ns, communication_ns, computation_ns,
+    overlap_ns, exposed_ns, idle_ns, overlap (NaN where nothing was communicated).
+    """
+    rows = []
+    for rank in run.ranks:
+        work, talk = busy(run, rank)
+        steps = run.steps(rank)
+        for step, start, end in zip(steps.index, steps.start_ns, steps.end_ns, strict=True):
+            low, high = int(start), int(end)
+            measured = _measured(work.clip(low, high), talk.clip(low, high), high - low)
+            rows.append((rank, int(step), *measured))
+    names = [
+        "rank", "step", "length_ns", "communication_ns", "computation_ns", "overlap_ns",
+        "exposed_ns", "idle_ns", "overlap",
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=names).astype({"overlap": "float64"})
+
+
+def comm_compute_overlap(run: Run, rank: int) -> float | None:
+    """Share of a rank's communication, over the whole run, in which it also computes.
+
+    None where it never communicated.
+    """
+    work, talk = busy(run, rank)
+    return work.intersection(talk).total / talk.total if len(talk) else None
+
+
+def _measured(work: Intervals, talk: Intervals, length: int) -> tuple[float, ...]:
+    both = work.intersection(talk).total
+    share = both / talk.total if len(talk) else float("nan")
+    idle = length - work.union(talk).total
+    return length, talk.total, work.total, both, talk.total - both, idle, share

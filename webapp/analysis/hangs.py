@@ -1,0 +1,214 @@
+"""Is a rank waiting for another that does not come, and what is that one doing?
+
+A call is waited for when some members of its group made it and others did not (`waits`). That is a
+
+- mismatch, when those who are missing have ended normally, or themselves wait for the ranks that
+  wait for them (two groups in opposite order, two receives that face each other);
+- hang, when they raised, died, or were seen to do nothing for longer than is normal in this run;
+- late rank (`straggler`), when they went on recording events all the time: slow is not stuck.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.calls import calls, group_title
+from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.mismatches import first_mismatches
+from lanescope.webapp.analysis.skew import arrivals
+from lanescope.webapp.analysis.standing import QUIET_NS, standings, where_of
+from lanescope.webapp.analysis.waits import Wait, cut_short, cycle, waits
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.run import Run
+
+LEAST_WAIT_NS = 1_000_000_000
+TIMES_NORMAL = 2
+"""A wait is too long from a second on, and from twice the longest one that came to an end."""
+
+
+def hangs(run: Run) -> list[Finding]:
+    """Findings of kind `hang`, of `collective_mismatch` and `straggler` where that is the reason.
+
+    Raises Unanswered where a run has nothing that could hang, or not enough of it.
+    """
+    if not run.counts["collective"]:
+        raise Unanswered("no collective was recorded")
+    if cut_short(run):
+        raise Unanswered("the recording is not whole, so what is missing in it proves nothing")
+    broken = {(one.group, one.sequence) for one in first_mismatches(run)}
+    found = [
+        wait
+        for wait in waits(run)
+        if not any(group == wait.group and at <= wait.sequence for group, at in broken)
+    ]
+    circle = cycle(found)
+    if circle:
+        return [_circle(run, circle)]
+    stuck = {entry.rank for wait in found for entry in wait.waiting if entry.blocked}
+    roots = [wait for wait in found if not set(wait.missing) <= stuck] or found
+    made = [_verdict(run, wait, [other for other in found if other not in roots]) for wait in roots]
+    return [finding for finding in made if finding is not None]
+
+
+def normal_wait_ns(run: Run, group: str) -> int:
+    """How long ranks of a group wait for each other when all is well."""
+    came = arrivals(run)
+    skew = came.loc[came["group"] == group, "skew_ns"]
+    longest = int(skew.max()) if len(skew) else 0
+    return max(LEAST_WAIT_NS, TIMES_NORMAL * longest)
+
+
+def waited_ns(run: Run, wait: Wait) -> int:
+    """How long the ranks that wait are known to have waited."""
+    known = standings(run)
+    until = max(known[rank].end_ns for rank in (*wait.ranks, *wait.missing))
+    return max(0, until - wait.since_ns)
+
+
+def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
+    known = standings(run)
+    missing = [known[rank] for rank in wait.missing]
+    if all(one.ended == "exit" for one in missing):
+        return _left_behind(run, wait)
+    if not wait.waiting:
+        return None
+    waited = waited_ns(run, wait)
+    gone = [one for one in missing if one.left]
+    stalled = any(known[rank].stalled or known[rank].gave_up for rank in wait.ranks)
+    severity: Severity = "error"
+    if not gone:
+        until = wait.since_ns + waited
+        at_work = all(until - one.since_ns < max(QUIET_NS, waited // 10) for one in missing)
+        long = waited >= normal_wait_ns(run, wait.group)
+        if at_work and long and not any(one.stalled for one in missing):
+            return _late(run, wait, waited)
+        if not long and not stalled:
+            # It may well be how an ordinary moment looks when the log ends in it.
+            severity = "info" if run.manifest["exit_status"] is None else "warning"
+            if at_work and run.manifest["exit_status"] == 0:
+                return None
+    who = _names(wait.missing)
+    reasons = "; ".join(_reason(known[rank].doing, known[rank].where) for rank in wait.missing[:3])
+    return Finding(
+        kind="hang",
+        severity=severity,
+        title=f"{who} never entered {_call(run, wait)}: {reasons}; {_names(wait.ranks)} "
+        f"{'waits' if len(wait.ranks) == 1 else 'wait'} there{_for(waited)}",
+        rank=wait.missing[0],
+        ranks=wait.missing,
+        thread=known[wait.missing[0]].thread,
+        where=known[wait.missing[0]].where,
+        evidence={**_evidence(run, wait), "waited_ns": waited, "also_waiting": _also(run, others)},
+        **_place(run, wait),
+    )
+
+
+def _late(run: Run, wait: Wait, waited: int) -> Finding:
+    known = standings(run)
+    return Finding(
+        kind="straggler",
+        severity="warning",
+        title=f"{_names(wait.missing)} had not come to {_call(run, wait)} when the recording ended,"
+        f"{_for(waited)} after {_names(wait.ranks)}, but was still at work: "
+        f"{known[wait.missing[0]].doing}",
+        rank=wait.missing[0],
+        ranks=wait.missing,
+        thread=known[wait.missing[0]].thread,
+        where=known[wait.missing[0]].where,
+        evidence={**_evidence(run, wait), "waited_ns": waited},
+        **_place(run, wait),
+    )
+
+
+def _left_behind(run: Run, wait: Wait) -> Finding:
+    who, others = _names(wait.missing), (*wait.waiting, *wait.ended)
+    ranks = tuple(sorted({entry.rank for entry in others}))
+    if others[0].name in ("send", "recv"):
+        done = "received" if others[0].name == "send" else "sent"
+        title = f"{_call(run, wait)} of {_names(ranks)} was never {done} by {who}"
+    else:
+        title = f"{_call(run, wait)} was called by {_names(ranks)} only: {who} ended without it"
+    severity: Severity = "error" if wait.waiting else "warning"
+    return _mismatch(run, wait, title, severity)
+
+
+def _circle(run: Run, circle: tuple[Wait, ...]) -> Finding:
+    said = "; ".join(
+        f"{_names(wait.ranks)} waits in {_call(run, wait)} for {_names(wait.missing)}"
+        for wait in circle
+    )
+    pairs = all(wait.op in ("send", "recv") for wait in circle)
+    what = "sends and receives in an order" if pairs else "collectives in a different order"
+    title = f"ranks wait for each other, they call {what} that cannot end: {said}"
+    evidence = {"cycle": [_evidence(run, wait) for wait in circle]}
+    return _mismatch(run, circle[0], title, "error", evidence)
+
+
+def _mismatch(
+    run: Run, wait: Wait, title: str, severity: Severity, more: dict[str, Any] | None = None
+) -> Finding:
+    entry = min((*wait.waiting, *wait.ended), key=lambda one: one.start_ns)
+    return Finding(
+        kind="collective_mismatch",
+        severity=severity,
+        title=title,
+        rank=entry.rank,
+        ranks=tuple(sorted({one.rank for one in (*wait.waiting, *wait.ended)} | set(wait.missing))),
+        thread=entry.thread,
+        where=where_of(run, entry.rank, entry.stack),
+        evidence={**_evidence(run, wait), **(more or {})},
+        **_place(run, wait),
+    )
+
+
+def _evidence(run: Run, wait: Wait) -> dict[str, Any]:
+    known = standings(run)
+    made = (*wait.waiting, *wait.ended)
+    return {
+        "group": wait.group,
+        "sequence": wait.sequence,
+        "op": {str(entry.rank): entry.name for entry in made},
+        "waiting": list(wait.ranks),
+        "missing": [
+            {"rank": rank, "doing": known[rank].doing, "where": known[rank].where}
+            for rank in wait.missing
+        ],
+        "called_at": {str(entry.rank): where_of(run, entry.rank, entry.stack) for entry in made},
+        "not_recorded": list(wait.unrecorded),
+    }
+
+
+def _also(run: Run, others: list[Wait]) -> list[dict[str, Any]]:
+    return [
+        {"group": one.group, "sequence": one.sequence, "op": one.op, "waiting": list(one.ranks)}
+        for one in others
+    ]
+
+
+def _place(run: Run, wait: Wait) -> dict[str, Any]:
+    entry = min((*wait.waiting, *wait.ended), key=lambda one: one.start_ns)
+    end = min(run.duration_ns, entry.start_ns + max(waited_ns(run, wait), 1_000_000))
+    at = (group_lane(entry.rank, wait.group), entry.start_ns)
+    link = timeline_address(entry.start_ns, end, run.duration_ns, at)
+    return {"step": entry.step, "time_ns": wait.since_ns, "link": link}
+
+
+def _call(run: Run, wait: Wait) -> str:
+    frame = calls(run)
+    several = frame["group"].nunique() > 1 or wait.group != "0"
+    of_group = f" of {group_title(run, wait.group)}" if several else ""
+    return f"{wait.op} #{wait.sequence}{of_group}"
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
+
+
+def _reason(doing: str, where: str | None) -> str:
+    return f"{doing} in {where}" if where else doing
+
+
+def _for(waited: int) -> str:
+    return f" for {units.duration(waited)}" if waited >= 1_000_000 else ""

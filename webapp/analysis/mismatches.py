@@ -1,0 +1,157 @@
+"""Do all ranks of a group make the same call at the same sequence number?
+
+Compared are the operation, the data type, the reduction, the root, and for operations that need it
+the shape. The first difference of each group is reported: after it everything is shifted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import pandas as pd
+
+from lanescope.webapp.analysis.calls import collective_calls, group_title
+from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.standing import standings, where_of
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.run import Run
+
+SAME_SHAPE = (
+    "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+"""Operations whose tensors have the same shape on all ranks; others allow uneven ones."""
+
+ASPECTS = {
+    "name": "operation", "reduce_op": "reduction", "root": "root", "dtypes": "data type",
+    "shapes": "shape",
+}  # fmt: skip
+"""What is compared, in the order in which it is reported."""
+
+_SHAPE = re.compile(r"\[([0-9, ]*)\]")
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first call of a group on which its ranks disagree."""
+
+    group: str
+    sequence: int
+    aspect: str  # column of the collective table
+    rows: pd.DataFrame  # of `calls`, one per rank
+
+    @property
+    def values(self) -> dict[int, Any]:
+        """What each rank has."""
+        return {int(row.rank): getattr(row, self.aspect) for row in self.rows.itertuples()}
+
+
+def mismatches(run: Run) -> list[Finding]:
+    """Findings of kind `collective_mismatch`. Raises Unanswered without collectives to compare."""
+    rows = collective_calls(run)
+    if rows["rank"].nunique() < 2:
+        raise Unanswered("no collective was recorded on two ranks or more")
+    return [_finding(run, one) for one in first_mismatches(run)]
+
+
+@lru_cache(maxsize=4)
+def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
+    """Per group the first call on which its ranks disagree."""
+    rows = collective_calls(run)
+    keys = ["group", "sequence"]
+    codes = rows[keys].copy()
+    for name in ASPECTS:
+        codes[name] = pd.factorize(rows[name])[0]
+    codes.loc[~rows["name"].isin(SAME_SHAPE), "shapes"] = -1
+    spread = codes.groupby(keys)[list(ASPECTS)].agg(["min", "max"])
+    odd = pd.Series(False, index=spread.index)
+    for name in ASPECTS:
+        odd |= spread[name, "min"] != spread[name, "max"]
+    found = []
+    for group, sequence in odd[odd].index.to_frame(index=False).groupby("group").min().itertuples():
+        same = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
+        aspect = next(name for name in ASPECTS if same[name].nunique() > 1)
+        found.append(Mismatch(str(group), int(sequence), aspect, same))
+    return tuple(found)
+
+
+def _finding(run: Run, one: Mismatch) -> Finding:
+    values = one.values
+    least = min(Counter(map(str, values.values())).items(), key=lambda item: item[1])[0]
+    odd = tuple(sorted(rank for rank, value in values.items() if str(value) == least))
+    first = one.rows[one.rows["rank"].isin(odd)].iloc[0]
+    rank = int(first["rank"])
+    known = standings(run)
+    start = int(one.rows["start_ns"].min())
+    wheres = {
+        str(int(row.rank)): where_of(run, int(row.rank), int(row.stack))
+        for row in one.rows.itertuples()
+    }
+    return Finding(
+        kind="collective_mismatch",
+        severity=_severity(one),
+        title=_title(run, one, odd),
+        rank=rank,
+        ranks=tuple(sorted(values)),
+        thread=str(first["thread"]),
+        step=int(first["step"]),
+        time_ns=start,
+        where=wheres[str(rank)],
+        evidence={
+            "group": one.group,
+            "sequence": one.sequence,
+            "op": {str(int(row.rank)): str(row.name) for row in _named(one.rows)},
+            "waiting": [],
+            "missing": [
+                {"rank": r, "doing": known[r].doing, "where": wheres[str(r)]} for r in odd
+            ],
+            "differs": ASPECTS[one.aspect],
+            "values": {str(r): value for r, value in values.items()},
+            "called_at": wheres,
+        },
+        link=timeline_address(
+            start, int(one.rows["start_ns"].max()) + 1000, run.duration_ns,
+            (group_lane(rank, one.group), int(first["start_ns"])),
+        ),
+    )  # fmt: skip
+
+
+def _named(rows: pd.DataFrame) -> Any:
+    return rows[["rank", "name"]].itertuples(index=False)
+
+
+def _severity(one: Mismatch) -> Severity:
+    """Shapes of the same size may be meant; everything else cannot work."""
+    if one.aspect != "shapes":
+        return "error"
+    sizes = {tuple(_elements(shape)) for shape in one.values.values()}
+    return "error" if len(sizes) > 1 else "warning"
+
+
+def _elements(shapes: str) -> list[int]:
+    return [prod(int(n) for n in inner.split(",") if n.strip()) for inner in _SHAPE.findall(shapes)]
+
+
+def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
+    values = one.values
+    place = f"at #{one.sequence} of {group_title(run, one.group)}"
+    if one.aspect == "name" and "barrier" in values.values():
+        alone = tuple(sorted(rank for rank, name in values.items() if name == "barrier"))
+        others = sorted({name for name in values.values() if name != "barrier"})
+        return f"barrier on {_names(alone)} only: the other ranks call {', '.join(others)} {place}"
+    by_value: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        by_value.setdefault(str(value), []).append(rank)
+    said = ", ".join(f"{value or 'none'} on {_names(tuple(r))}" for value, r in by_value.items())
+    call = "" if one.aspect == "name" else f" of {one.rows['name'].iloc[0]}"
+    return f"ranks disagree on the {ASPECTS[one.aspect]}{call} {place}: {said}"
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"

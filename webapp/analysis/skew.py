@@ -1,0 +1,109 @@
+"""Who comes last to a collective, by how much, and how long does the transfer itself take?
+
+For the call with one sequence number of one group, over the ranks that made it, with start_r the
+beginning of the call on rank r and done_r its completion:
+
+    skew       = max start_r - min start_r            arrival skew
+    last       = argmax start_r                       the last-comer
+    alone      = start_last - second largest start    what the last-comer alone costs all others
+    waiting_r  = max start - start_r                  time rank r waits for the others to come
+    transfer   = max done_r - max start_r             what remains when all have come
+
+Only operations that no rank can leave before all have come are looked at (`calls.SYNCHRONISING`),
+and only calls that every recorded member of the group made.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.calls import SYNCHRONISING, collective_calls, members
+from lanescope.webapp.run import Run
+
+KEYS = ["group", "sequence"]
+
+
+@lru_cache(maxsize=4)
+def arrivals(run: Run) -> pd.DataFrame:
+    """One row per collective of a group, in order of time.
+
+    group, sequence, name, bytes, step, ranks (that came), first_ns, last_ns (first and last
+    arrival), first_rank, last_rank, skew_ns, alone_ns (both 0 with one rank), done_ns (last
+    completion, or return of the call where none was seen), transfer_ns (NaN where not all were seen
+    to complete). Callers must not change it.
+    """
+    frame = collective_calls(run)
+    frame = frame[frame["name"].isin(SYNCHRONISING)]
+    frame = frame.sort_values([*KEYS, "start_ns"], kind="stable")
+    groups = frame.groupby(KEYS, sort=False)
+    table = groups.agg(
+        name=("name", "first"),
+        bytes=("bytes", "max"),
+        step=("step", "max"),
+        ranks=("rank", "nunique"),
+        count=("rank", "size"),
+        first_ns=("start_ns", "first"),
+        last_ns=("start_ns", "last"),
+        first_rank=("rank", "first"),
+        last_rank=("rank", "last"),
+        done_ns=("done_ns", "max"),
+        seen=("done_ns", "min"),
+        returned_ns=("returned_ns", "max"),
+    )
+    before = frame.loc[groups["start_ns"].nth(-2).index].set_index(KEYS)["start_ns"]
+    table["second"] = before.reindex(table.index)
+    table = table.reset_index()
+    whole = {group: sum(r in run.ranks for r in ranks) for group, ranks in members(run).items()}
+    expected = table["group"].map(whole).fillna(0)
+    table = table[(table["ranks"] == table["count"]) & (table["ranks"] >= expected)]
+    table = table.assign(
+        skew_ns=table["last_ns"] - table["first_ns"],
+        alone_ns=(table["last_ns"] - table["second"].fillna(table["last_ns"])).astype("int64"),
+        transfer_ns=np.where(
+            table["seen"] >= 0, np.maximum(table["done_ns"] - table["last_ns"], 0), np.nan
+        ),
+        done_ns=np.where(table["seen"] >= 0, table["done_ns"], table["returned_ns"]),
+    )
+    columns = [
+        *KEYS, "name", "bytes", "step", "ranks", "first_ns", "last_ns", "first_rank", "last_rank",
+        "skew_ns", "alone_ns", "done_ns", "transfer_ns",
+    ]  # fmt: skip
+    return table[columns].sort_values("first_ns", kind="stable", ignore_index=True)
+
+
+@lru_cache(maxsize=4)
+def lateness(run: Run) -> pd.DataFrame:
+    """One row per rank and call of `arrivals`: rank, group, sequence, start_ns, late_ns, wait_ns.
+
+    late_ns = start - first arrival; wait_ns = last arrival - start.
+    """
+    came = arrivals(run)[[*KEYS, "first_ns", "last_ns"]]
+    rows = collective_calls(run)[["rank", *KEYS, "start_ns"]].merge(came, on=KEYS)
+    return rows.assign(
+        late_ns=rows["start_ns"] - rows["first_ns"], wait_ns=rows["last_ns"] - rows["start_ns"]
+    ).drop(columns=["first_ns", "last_ns"])
+
+
+def straggling(run: Run) -> pd.DataFrame:
+    """Ranks by how much they alone delay the others, the worst first.
+
+    rank; calls (it took part in, with two ranks or more), last (of these it came last to),
+    alone_ns (sum over those of what it alone cost the others), wait_ns (it waited for others).
+    """
+    came = arrivals(run)
+    came = came[came["ranks"] > 1]
+    own = lateness(run).merge(came[KEYS], on=KEYS).groupby("rank")
+    mine = came.groupby("last_rank")
+    table = pd.DataFrame(
+        {
+            "calls": own["sequence"].count(),
+            "last": mine["sequence"].count(),
+            "alone_ns": mine["alone_ns"].sum(),
+            "wait_ns": own["wait_ns"].sum(),
+        }
+    ).fillna(0)
+    table = table.astype("int64").rename_axis("rank").reset_index()
+    return table.sort_values("alone_ns", ascending=False, kind="stable", ignore_index=True)

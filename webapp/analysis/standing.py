@@ -1,0 +1,181 @@
+"""What is each rank doing where its record ends: waiting, working, gone?
+
+Answered from all that a run may hold, best first: how the process ended, the watchdog's dumps, the
+collectives and events that were open, the last event. So it also answers for processes that were
+killed from outside and left nothing but their journal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.run import Run
+
+QUIET_NS = 1_000_000_000
+"""A rank that recorded an event within this time of the end of the run is at work."""
+
+_RAISED_AT = re.compile(r"\(([^()\s]+:[0-9]+)\)$")
+_NOT_THE_PROGRAM = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>")
+_LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
+_GAVE_UP = re.compile(f"timed? ?out|{_LOST.pattern}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank at its end. Times are ns from the start of the run."""
+
+    rank: int
+    thread: str | None  # the main thread, or the one that a dump is about
+    doing: str  # in plain words
+    where: str | None  # file.py:12
+    since_ns: int  # last event that it recorded
+    end_ns: int  # until when it is known to have been there
+    ended: str  # exit, exception, signal ..., died (others lost it), killed (its log just ends)
+    stalled: bool  # its watchdog saw no progress
+    gave_up: bool  # ended by the error of a collective that did not come about
+
+    @property
+    def left(self) -> bool:
+        """Its process ended before the others: nothing more will come of it."""
+        raised = self.ended == "exception" and not self.gave_up
+        return raised or self.ended in ("exit", "died")
+
+
+@lru_cache(maxsize=4)
+def standings(run: Run) -> Mapping[int, Standing]:
+    """The standing of every recorded rank."""
+    last = {rank: _last_ns(run, rank) for rank in run.ranks}
+    return MappingProxyType({rank: _standing(run, rank, last) for rank in run.ranks})
+
+
+def where_of(run: Run, rank: int, stack: int | None) -> str | None:
+    """file.py:12 of the innermost frame of the program itself, of a stack of a rank."""
+    frames = [] if stack is None or stack < 0 else _stacks(run, rank).get(stack, [])
+    own = [f for f in frames if not any(word in f["file"] for word in _NOT_THE_PROGRAM)]
+    chosen = (own or frames)[:1]
+    return f"{PurePath(chosen[0]['file']).name}:{chosen[0]['line']}" if chosen else None
+
+
+def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
+    process = next(
+        (p for p in run.manifest["processes"] if p["rank"] == rank and p["role"] == "rank"), None
+    )
+    pid = process["pid"] if process else -1
+    main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
+    dump = _dump(run, rank, pid)
+    ended = _ended(process)
+    raised = process.get("exception", "") if process else ""
+    gave_up = ended == "exception" and bool(_GAVE_UP.search(raised))
+    end = max(last[rank], int(dump["time_ns"]) if dump else 0)
+    if ended == "killed":
+        end = max(end, _alive_ns(run, process))
+    thread = (dump["thread"] or main) if dump else main
+    doing, where = _doing(run, rank, main, dump)
+    if ended == "exception" and not gave_up:
+        found = _RAISED_AT.search(raised)
+        doing = f"raised {_RAISED_AT.sub('', raised).strip()}"
+        where = found[1] if found else where
+    elif ended == "exit":
+        doing, where = "has ended", None
+    elif ended.startswith("signal") and not dump:
+        doing = f"was ended by {ended.partition(' ')[2] or 'a signal'}; {doing}"
+    elif ended == "killed" and not dump:
+        if any(_LOST.search(p["exception"]) for p in run.manifest["processes"]):
+            ended = "died"
+        quiet = max(last.values()) - last[rank]
+        word = "died" if ended == "died" else "recorded nothing more"
+        before = f", {units.duration(quiet)} before the recording ended" if quiet > QUIET_NS else ""
+        doing = f"{word}{before}; {doing}"
+    stalled = dump is not None and str(dump["reason"]) != "requested"
+    return Standing(rank, thread, doing, where, last[rank], end, ended, stalled, gave_up)
+
+
+def _ended(process: schema.Process | None) -> str:
+    if process is None:
+        return "killed"
+    return process.get("ended") or ("exit" if process["closed"] else "killed")
+
+
+def _alive_ns(run: Run, process: schema.Process | None) -> int:
+    """Until when a process that closed nothing is known to have been there."""
+    if process is None:
+        return 0
+    return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
+
+
+def _doing(
+    run: Run, rank: int, main: str | None, dump: Mapping[str, Any] | None
+) -> tuple[str, str | None]:
+    if dump is not None:
+        where = where_of(run, rank, dump["stack"])
+        if dump["waiting"]:
+            return f"{dump['name']} waits for {dump['waiting']}", where
+        busy = dump["cpu"] is not None and dump["cpu"] > 0.5
+        what = "computes in Python" if busy else "does nothing that was recorded"
+        after = f", after {dump['last_op']}" if dump["last_op"] else ""
+        return f"{dump['name']} {what}{after}", where
+    return _last_seen(run, rank, main)
+
+
+def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
+    """What its main thread had open, or did last; where it is, is known of an open event only."""
+    found: list[tuple[bool, int, str, int | None]] = []
+    for table, stacks in (("collective", True), ("op", True), ("phase", False)):
+        columns = ["start_ns", "duration_ns", "name", *(["stack"] if stacks else [])]
+        rows = run.events(table, rank, main, columns) if main else None
+        if rows is None:
+            continue
+        if table == "op":  # a collective stands in a table of its own
+            rows = rows.filter(pc.invert(pc.starts_with(rows["name"].cast(pa.string()), "c10d::")))
+        open_rows = rows.filter(pc.is_null(rows["duration_ns"]))
+        for chosen, is_open in ((rows, False), (open_rows, True)):
+            for row in chosen.slice(max(0, len(chosen) - 1)).to_pylist():
+                name = f"phase {row['name']}" if table == "phase" else row["name"]
+                found.append((is_open, row["start_ns"], name, row.get("stack")))
+    if not found:
+        return "recorded nothing", None
+    is_open, _, name, stack = max(found, key=lambda one: one[:2])
+    where = where_of(run, rank, stack)
+    if is_open:
+        return f"is in {name}", where
+    return f"did {name} last" + (f" ({where})" if where else ""), None
+
+
+def _dump(run: Run, rank: int, pid: int) -> dict[str, Any] | None:
+    """The row of the rank's last dump that tells most: its main thread's, which drives it."""
+    rows = _dumps(run, rank, pid)
+    last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
+    mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
+    last.sort(key=lambda row: (row["thread"] not in mains, row["name"] != "MainThread"))
+    return last[0] if last else None
+
+
+def _dumps(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
+    if "stall" not in schema.TABLES:
+        return []
+    rows = run.events("stall", rank)
+    rows = rows.filter(pc.equal(rows["pid"], pa.scalar(pid, pa.int64())))
+    found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()
+    return found
+
+
+def _last_ns(run: Run, rank: int) -> int:
+    """Instant of the last event of a rank's threads."""
+    return max((t.end_ns for t in run.threads if t.rank == rank), default=0)
+
+
+@lru_cache(maxsize=64)
+def _stacks(run: Run, rank: int) -> dict[int, list[dict[str, Any]]]:
+    rows = run.events("stack", rank).to_pylist()
+    return {row["stack"]: row["frames"] for row in rows}

@@ -1,0 +1,187 @@
+"""Where a run ends: which calls are still being waited for, by whom, and who did not come?
+
+A call of a group is incomplete when a member of the group never made it. That rests on sequence
+numbers alone, so it holds for ranks that were killed as well; what is known of a rank's end decides
+later (`hangs`) what to call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.webapp.analysis.calls import (
+    SYNCHRONISING,
+    collective_calls,
+    members,
+    point_to_point_calls,
+)
+from lanescope.webapp.analysis.standing import standings
+from lanescope.webapp.run import Run
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rank's call."""
+
+    rank: int
+    thread: str
+    name: str
+    start_ns: int
+    stack: int
+    step: int
+    bytes: int
+    blocked: bool  # its thread did nothing more
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A call that some ranks made and others did not."""
+
+    group: str
+    sequence: int
+    waiting: tuple[Entry, ...]  # made the call, and it is not complete
+    missing: tuple[int, ...]  # recorded, and did not make it
+    unrecorded: tuple[int, ...]  # members of the group that the run does not hold
+    ended: tuple[Entry, ...] = ()  # made the call and were done with it without the others
+
+    @property
+    def op(self) -> str:
+        """The operation, as the first rank to come called it."""
+        first = min((*self.waiting, *self.ended), key=lambda entry: entry.start_ns)
+        return first.name
+
+    @property
+    def since_ns(self) -> int:
+        """When the first of those that wait came."""
+        return min(entry.start_ns for entry in (self.waiting or self.ended))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that wait."""
+        return tuple(sorted(entry.rank for entry in self.waiting))
+
+
+@lru_cache(maxsize=4)
+def waits(run: Run) -> tuple[Wait, ...]:
+    """Every incomplete call that matters: per group the first one that a member did not make."""
+    if cut_short(run):
+        return ()
+    found = [*_of_groups(run), *_of_pairs(run)]
+    return tuple(sorted(found, key=lambda wait: wait.since_ns))
+
+
+def cut_short(run: Run) -> bool:
+    """Whether calls may be missing because they were not recorded: then absence proves nothing."""
+    options = run.manifest["options"]
+    return bool(options.get("steps")) or run.dropped > 0
+
+
+def _of_groups(run: Run) -> Iterator[Wait]:
+    frame = collective_calls(run)
+    for group, rows in frame.groupby("group", sort=True):
+        ranks = members(run)[str(group)]
+        present = [rank for rank in ranks if rank in run.ranks]
+        last = rows.groupby("rank")["sequence"].max().reindex(present, fill_value=-1)
+        if last.empty or last.min() == last.max():
+            continue
+        sequence = int(last.min()) + 1
+        made = rows[rows["sequence"] == sequence]
+        entries = [(entry, complete) for entry, complete in _entries(run, made)]
+        missing = tuple(int(rank) for rank in last.index[last < sequence])
+        waiting = tuple(entry for entry, complete in entries if not complete)
+        ended = tuple(entry for entry, complete in entries if complete)
+        if any(entry.name in SYNCHRONISING for entry in ended) or not entries:
+            continue  # nobody can have left it without the others: they were not recorded
+        absent = tuple(rank for rank in ranks if rank not in run.ranks)
+        yield Wait(str(group), sequence, waiting, missing, absent, ended)
+
+
+def _of_pairs(run: Run) -> Iterator[Wait]:
+    """Receives without a send and sends without a receive, one per direction and pair."""
+    frame = point_to_point_calls(run)
+    for group, rows in frame.groupby("group", sort=True):
+        ranks = members(run)[str(group)]
+        made: dict[tuple[str, int, int], pd.DataFrame] = {}
+        anyone = set()
+        for (name, rank, peer), some in rows.groupby(["name", "rank", "peer"], sort=True):
+            if peer < 0:
+                anyone.add(int(rank))  # a receive from whoever sends first
+            elif peer < len(ranks):
+                made[str(name), int(rank), ranks[int(peer)]] = some
+        for (name, rank, other), some in made.items():
+            partner = made.get(("recv" if name == "send" else "send", other, rank))
+            met = 0 if partner is None else len(partner)
+            flexible = name == "send" and other in anyone
+            if len(some) <= met or flexible or rank in anyone or other not in run.ranks:
+                continue
+            first = some.sort_values("sequence").iloc[[met]]
+            (entry, complete), *_ = _entries(run, first)
+            sequence = int(first["sequence"].iloc[0])
+            pair = ((), (entry,)) if complete else ((entry,), ())
+            yield Wait(str(group), sequence, pair[0], (other,), (), pair[1])
+
+
+def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[Entry, bool]]:
+    """The calls, and whether each was complete as far as can be known."""
+    found = []
+    for row in rows.itertuples():
+        thread, rank = str(row.thread), int(row.rank)
+        quiet = row.returned_ns < 0 or not _went_on(run, rank, thread, int(row.returned_ns))
+        entry = Entry(
+            rank, thread, str(row.name), int(row.start_ns), int(row.stack), int(row.step),
+            int(row.bytes), quiet,
+        )  # fmt: skip
+        found.append((entry, _complete(run, row, quiet)))
+    return found
+
+
+def _complete(run: Run, row: pd.Series, quiet: bool) -> bool:
+    """Seen to complete; or its thread went on where completions of its kind cannot be seen.
+
+    A call that fails looks like one that completes. Where a member is missing and the thread did
+    nothing more, it failed: nobody leaves a synchronising call alone.
+    """
+    if row.returned_ns < 0:
+        return False
+    if row.done_ns >= 0:
+        failed = row.name in SYNCHRONISING or standings(run)[int(row.rank)].gave_up
+        return not (quiet and failed)
+    seen = _completions_are_seen(run, int(row.rank), str(row.group), str(row.name))
+    return not quiet and not seen
+
+
+@lru_cache(maxsize=256)
+def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
+    frame = collective_calls(run)
+    same = (frame["rank"] == rank) & (frame["group"] == group) & (frame["name"] == name)
+    return bool((frame.loc[same, "done_ns"] >= 0).any())
+
+
+@lru_cache(maxsize=256)
+def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
+    """Whether a thread began anything after an instant."""
+    for table in ("collective", "op", "phase"):
+        starts = run.events(table, rank, thread, ["start_ns"])["start_ns"]
+        if pc.any(pc.greater(starts, pa.scalar(instant_ns, pa.int64()))).as_py():
+            return True
+    return False
+
+
+def cycle(found: Sequence[Wait]) -> tuple[Wait, ...]:
+    """Calls whose ranks wait for each other in a circle, empty where there is none."""
+    holds = {e.rank: wait for wait in found for e in wait.waiting if e.blocked}
+    for start in found:
+        path: list[Wait] = []
+        wait: Wait | None = start
+        while wait is not None and wait not in path:
+            path.append(wait)
+            wait = next((holds[rank] for rank in wait.missing if rank in holds), None)
+        if wait is not None and len(path[path.index(wait) :]) > 1:
+            return tuple(sorted(path[path.index(wait) :], key=lambda one: one.since_ns))
+    return ()

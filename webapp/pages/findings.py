@@ -1,0 +1,65 @@
+"""How findings look on any page: what is wrong, since when, where, and the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Examined, Finding
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.pages import parts
+from lanescope.webapp.pages.context import Context
+
+TONES = {"error": "bad", "warning": "warn", "info": ""}
+
+
+def cards(context: Context, found: Sequence[Finding]) -> Component:
+    """The findings in the order given, each with the way to its place on the timeline."""
+    return html.Ol([_card(context, finding) for finding in found], className="findings")
+
+
+def _card(context: Context, finding: Finding) -> Component:
+    facts: list[Any] = [html.B(finding.severity), finding.kind.replace("_", " ")]
+    if finding.ranks:
+        word = "rank" if len(finding.ranks) == 1 else "ranks"
+        facts.append(f"{word} {ranks_text(finding.ranks)}")
+    if finding.step is not None:
+        facts.append(f"step {finding.step}")
+    if finding.time_ns is not None:
+        facts.append(f"since {parts.duration(finding.time_ns)}")
+    if finding.where:
+        facts.append(html.Code(finding.where))
+    tone = TONES[finding.severity]
+    return html.Li(
+        [
+            html.Div([html.Span(fact) for fact in facts], className="facts"),
+            html.P(finding.title),
+            dcc.Link("Show on the timeline", href=context.address(finding.link)),
+        ],
+        className=f"finding {tone}".strip(),
+    )
+
+
+def asked(examined: Sequence[Examined]) -> Component:
+    """Every question that was asked of the run, and its answer."""
+    rows = [
+        (
+            one.question,
+            html.Span(_answer(one), className="muted" if one.unanswered else ""),
+        )
+        for one in examined
+    ]
+    return parts.plain_table(("asked", "answer"), rows)
+
+
+def _answer(one: Examined) -> str:
+    if one.unanswered:
+        return f"not known: {one.unanswered}"
+    number = len(one.findings) + one.omitted
+    if not number:
+        return "nothing found"
+    return f"{units.count(number)} finding{'' if number == 1 else 's'}"
