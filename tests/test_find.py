@@ -88,18 +88,18 @@ def test_hits_mark_each_start_and_count_all(
     assert marked(found["marks"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in inside}
     lane = [key for key in inside if key[1] == 0]
     assert marked(found["lanes"]["0"]) == {(t - t0) * many // (t1 - t0) for t, _, _ in lane}
-    assert sum(map(len, found["refs"].values())) == len(inside)
-    starts, base = timeline.index.slices.start, timeline.index.row_begin[0]
-    assert sorted(int(starts[base + ref]) for ref in found["refs"][0]) == [key[0] for key in lane]
+    told = sorted((start, 0, row) for row, start, _ in found["slices"][0])
+    assert told == lane
+    assert set(found["slices"]) == {0, 1}
 
 
 def test_too_many_hits_are_marked_but_not_named(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.hits.MOST_REFS", 3)
+    monkeypatch.setattr("lanescope.webapp.hits.MOST_SLICES", 3)
     everything = Wanted(timeline, range(len(timeline.index.names)))
     found = hits(timeline, everything, (0, timeline.run.duration_ns), [], 10)
-    assert found["refs"] is None
+    assert found["slices"] is None
     assert found["total"] > 3
 
 

@@ -26,8 +26,8 @@ CHUNK = 1 << 20
 MOST_MODULES = 20_000_000
 """Ops up to which modules are searched: their codes are kept in memory, four bytes each."""
 
-MOST_REFS = 2_000
-"""Hits in a window up to which each is named, so that the page can light exactly these."""
+MOST_SLICES = 2_000
+"""Hits in a window up to which each is told, so that the page can outline exactly these."""
 
 MOST_BUCKETS = 4_096
 
@@ -88,14 +88,15 @@ def hits(
 
     total: over all lanes; marks: a bit for each of `many` equal parts of the window in which one
     begins, base64 of little-endian bytes, first part first; lanes: the same for each of the lanes
-    that were asked for; refs: the slices of each lane, or null where there are more than MOST_REFS.
+    that were asked for; slices: [row, start, end] of each in these lanes, by lane, or null where
+    more than MOST_SLICES begin in the window.
     """
     t0, t1 = window
     marks = np.zeros(many, np.bool_)
     by_lane = {lane: np.zeros(many, np.bool_) for lane in lanes}
-    refs: dict[int, list[int]] | None = {}
+    slices: dict[int, list[list[int]]] = {}
     total = 0
-    starts = timeline.index.slices.start
+    starts, ends = timeline.index.slices.start, timeline.index.slices.end
     for lane, row, begin, end in _parts(timeline, window):
         at = np.flatnonzero(wanted.mask(lane, row, begin, end))
         if not len(at):
@@ -103,17 +104,18 @@ def hits(
         total += len(at)
         part = ((starts[begin:end][at] - t0) * many) // (t1 - t0)
         marks[part] = True
-        if lane in by_lane:
-            by_lane[lane][part] = True
-        if refs is not None:
-            base = timeline.index.row_begin[timeline.index.lane_rows[lane][0]]
-            refs.setdefault(lane, []).extend((begin - base + at).tolist())
-            refs = refs if total <= MOST_REFS else None
+        if lane not in by_lane:
+            continue
+        by_lane[lane][part] = True
+        if total <= MOST_SLICES:
+            number = row - timeline.index.lane_rows[lane][0]
+            extents = np.stack([starts[begin:end][at], ends[begin:end][at]], axis=1).tolist()
+            slices.setdefault(lane, []).extend([number, *extent] for extent in extents)
     return {
         "total": total,
         "marks": _bits(marks),
         "lanes": {str(lane): _bits(found) for lane, found in by_lane.items() if found.any()},
-        "refs": refs,
+        "slices": slices if total <= MOST_SLICES else None,
     }
 
 

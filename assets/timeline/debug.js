@@ -20,6 +20,7 @@ export function debugState(timeline) {
     selection: timeline.selection.current && { ...timeline.selection.current },
     range: timeline.range && { ...timeline.range },
     query: timeline.query,
+    hits: hitsOf(timeline.hits),
     arrangement: { ...timeline.arrangement },
     arrows: timeline.arrows ?? 0,
     flows: timeline.selection.flows,
@@ -41,4 +42,10 @@ function lanesOf({ layout, scrollY, height, feed }) {
     ...layout.pinned.map((item) => place(item, 0, 0)),
     ...layout.items.filter((item) => item.type === "lane").map((item) => place(item, scrollY, layout.pinnedHeight)),
   ];
+}
+
+/** How many the search found, and in how many parts of strip and ruler they are marked. */
+function hitsOf({ whole, window, position }) {
+  const ones = (marks) => marks && [...marks.bits].reduce((n, byte) => n + byte.toString(2).replaceAll("0", "").length, 0);
+  return { total: whole?.total ?? null, position, strip: ones(whole), ruler: ones(window), lanes: window ? [...window.lanes.keys()] : [] };
 }

@@ -3,6 +3,7 @@
  * @module
  */
 import { duration as formatDuration } from "./format.js";
+import { drawBits } from "./hits.js";
 import { STYLE_TOKENS } from "./palette.js";
 import { UNFINISHED } from "./tile.js";
 
@@ -96,6 +97,7 @@ export class Header {
    * @param {string} frame.activityKey changes when the activity does
    * @param {() => Float32Array[]} frame.activity
    * @param {[number, number][]} frame.shaded overlap regions
+   * @param {import("./hits.js").Hits} frame.hits of the search
    */
   draw(frame) {
     const { context: c, width } = this;
@@ -109,6 +111,15 @@ export class Header {
     this.drawSteps(frame);
     this.drawRuler(frame);
     this.drawRegions(frame);
+    this.drawHits(frame);
+  }
+
+  /** What the search found: at the foot of the strip over the whole run, at the foot of the ruler in the window. */
+  drawHits({ palette, view, duration, hits: { whole, window } }) {
+    const { context: c, width } = this;
+    c.fillStyle = palette.token("accent");
+    if (whole) drawBits(whole.bits, whole.many, whole, { t0: 0, t1: duration }, width, (x, w) => c.fillRect(x, STRIP - 4, w, 4));
+    if (window) drawBits(window.bits, window.many, window, view, width, (x, w) => c.fillRect(x, STRIP + RULER - 2, w, 3));
   }
 
   drawStrip({ palette, activity: compute, activityKey }) {

@@ -22,8 +22,9 @@ export function listenKeys(commands, shown) {
     const key = keyOf(event);
     const held = key.startsWith("Control+") || key.startsWith("Alt+");
     if ((!held && typing(event.target)) || document.querySelector("dialog[open]")) return;
-    const around = event.target instanceof Element && event.target.closest(".dock, .rail, .header, .tl-labels, .page");
+    const around = event.target instanceof Element && event.target.closest(".dock, .rail, .header, .page");
     if (around && OWN.includes(key)) return;
+    if (event.target instanceof HTMLButtonElement && (key === "Enter" || key === " ")) return;
     const command = byKey.get(key) ?? (key.startsWith("Shift+") ? byKey.get(key.slice(6)) : undefined);
     if (!command || !(command.anywhere || shown())) return;
     event.preventDefault();

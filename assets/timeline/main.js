@@ -114,9 +114,23 @@ function answered(number) {
 let search = null;
 
 function find(query) {
-  const found = match(timeline.names, query);
-  timeline.setSearch(query, found?.flags ?? null);
+  const found = match(timeline.names, query, search?.modules);
+  timeline.setSearch(query, found);
   search?.set(query, found);
+  if (query) loadModules();
+}
+
+/** Names of modules are only needed for searching, and there may be many. */
+async function loadModules() {
+  if (!search || loadModules.begun) return;
+  loadModules.begun = true;
+  try {
+    const answer = await idle.track("modules", getJson(`/api/modules/${timeline.run.etag}`));
+    search.modules = answer.modules;
+    if (timeline.query) find(timeline.query);
+  } catch (error) {
+    timeline.toast(error.message);
+  }
 }
 
 // ---- what the command palette offers beside commands ----
@@ -158,9 +172,11 @@ async function start() {
   };
   timeline = new Timeline(dom, run, idle, details, { settled });
   timeline.onSearchCleared = () => find("");
+  timeline.onHits = () => search?.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
   new Dock(document.getElementById("dock"), document.getElementById("dock-bar"));
   listen(timeline);
   search = new Search(document.getElementById("search-host"), timeline.names, {
+    begun: loadModules,
     changed: find,
     step: (direction) => timeline.selection.match(direction),
     leave: () => host.focus(),

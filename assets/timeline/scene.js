@@ -5,6 +5,7 @@
 import { drawFlows } from "./flows.js";
 import { duration as formatDuration, measured } from "./format.js";
 import { activity } from "./header.js";
+import { drawLaneHits } from "./hits.js";
 import { ticksFor } from "./ticks.js";
 import { wordsFor } from "./tooltip.js";
 
@@ -41,7 +42,7 @@ export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, sha
 export function headFrame(timeline) {
   const { view, duration, palette, ruler, steps, range, shaded, feed, pointer: { x } } = timeline;
   return {
-    view, duration, palette, ruler, steps, range, shaded, hover: x === null ? null : timeline.timeAt(x),
+    view, duration, palette, ruler, steps, range, shaded, hits: timeline.hits, hover: x === null ? null : timeline.timeAt(x),
     activityKey: String(feed.stripTiles().length),
     activity: () => activity(feed.stripTiles(), Math.ceil(timeline.width), duration),
   };
@@ -71,6 +72,7 @@ export function drawOverlay(timeline) {
     view, palette, cursor: x === null ? null : timeline.timeAt(x), range: timeline.range,
     hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(selection.current),
   });
+  if (timeline.hits.window) drawLaneHits(timeline.overlay.context, timeline.hits.window, timeline);
   const scale = width / (view.t1 - view.t0);
   timeline.arrows = drawFlows(timeline.overlay.context, selection.flows, ({ lane, row, t }) => {
     const at = layout.onScreen(lane, row, scrollY);

@@ -1,5 +1,5 @@
 /**
- * The search field of the header: which op names match, as flags by name id.
+ * The search field of the header: which names and modules match.
  * @module
  */
 import { count } from "./format.js";
@@ -8,12 +8,21 @@ import { element } from "./help.js";
 const SHOWN = 12;
 
 /**
- * Flags of the names that match: a part of the name in any case, or /a regular expression/.
+ * @typedef {object} Found
+ * @property {Uint8Array} flags by name id
+ * @property {number[]} ids of the names
+ * @property {number[]} modules ids
+ * @property {string} error empty: the query can be read
+ */
+
+/**
+ * The names and modules that match: a part of the text in any case, or /a regular expression/.
  * @param {string[]} names
  * @param {string} query
- * @returns {{flags: Uint8Array, ids: number[], error: string}|null} null for an empty query
+ * @param {string[]} [modules]
+ * @returns {Found|null} null for an empty query
  */
-export function match(names, query) {
+export function match(names, query, modules = []) {
   const text = query.trim();
   if (!text) return null;
   let test;
@@ -31,15 +40,14 @@ export function match(names, query) {
     const lower = text.toLowerCase();
     test = (name) => name.toLowerCase().includes(lower);
   }
+  const matching = (texts) => {
+    const found = [...texts.keys()].filter((id) => texts[id] && test(texts[id]));
+    return found.sort((a, b) => texts[a].length - texts[b].length || texts[a].localeCompare(texts[b]));
+  };
+  const ids = matching(names);
   const flags = new Uint8Array(names.length);
-  const ids = [];
-  names.forEach((name, id) => {
-    if (!test(name)) return;
-    flags[id] = 1;
-    ids.push(id);
-  });
-  ids.sort((a, b) => names[a].length - names[b].length || names[a].localeCompare(names[b]));
-  return { flags, ids, error };
+  for (const id of ids) flags[id] = 1;
+  return { flags, ids, modules: matching(modules), error };
 }
 
 export class Search {
@@ -47,20 +55,23 @@ export class Search {
    * @param {HTMLElement} host
    * @param {string[]} names
    * @param {object} act
+   * @param {() => void} act.begun the field is used
    * @param {(query: string) => void} act.changed
    * @param {(direction: "next"|"prev") => void} act.step to the next match
    * @param {() => void} act.leave focus goes back to the lanes
    */
   constructor(host, names, act) {
     this.names = names;
+    /** @type {string[]} */
+    this.modules = [];
     this.act = act;
     this.input = element("input", "");
-    Object.assign(this.input, { type: "search", placeholder: "Search ops …", autocomplete: "off", spellcheck: false });
-    this.input.setAttribute("aria-label", "Search ops by name");
+    Object.assign(this.input, { type: "search", placeholder: "Search ops and modules …", autocomplete: "off", spellcheck: false });
+    this.input.setAttribute("aria-label", "Search ops and modules");
     this.state = element("span", "", "state");
     this.list = element("ul", "");
     this.list.hidden = true;
-    this.list.setAttribute("aria-label", "Matching ops");
+    this.list.setAttribute("aria-label", "Matching names");
     const box = element("div", "", "search");
     box.setAttribute("role", "search");
     box.append(this.input, this.state, this.list);
@@ -68,7 +79,10 @@ export class Search {
     this.show(null);
     this.input.addEventListener("input", () => this.act.changed(this.input.value));
     this.input.addEventListener("keydown", (event) => this.key(event));
-    this.input.addEventListener("focus", () => this.open());
+    this.input.addEventListener("focus", () => {
+      this.act.begun();
+      this.open();
+    });
     this.input.addEventListener("blur", () => setTimeout(() => { this.list.hidden = true; }, 120));
   }
 
@@ -85,28 +99,39 @@ export class Search {
 
   show(found) {
     this.found = found;
+    this.tell();
+    this.open();
+  }
+
+  /** How many slices there are, and the how many-th is selected. @param {number|null} [position] @param {number|null} [total] */
+  tell(position = null, total = null) {
+    const { found } = this;
     if (!found) this.state.replaceChildren(element("kbd", "/"));
     else if (found.error) this.state.textContent = found.error;
-    else this.state.textContent = found.ids.length === 1 ? "1 op" : `${count(found.ids.length)} ops`;
-    this.open();
+    else if (!found.ids.length && !found.modules.length) this.state.textContent = "none";
+    else if (total === null) this.state.textContent = "…";
+    else this.state.textContent = position ? `${count(position)} of ${count(total)}` : count(total);
   }
 
   open() {
     const { found } = this;
     this.list.hidden = !found || document.activeElement !== this.input;
     if (this.list.hidden) return;
-    const rows = found.ids.slice(0, SHOWN).map((id) => {
-      const row = element("li", this.names[id]);
+    const rowOf = (text, kind) => {
+      const row = element("li", text);
+      if (kind) row.append(" ", element("span", kind, "muted"));
       row.addEventListener("pointerdown", (event) => {
         event.preventDefault();
-        this.act.changed(this.names[id]);
+        this.act.changed(text);
         this.act.step("next");
       });
       return row;
-    });
-    if (!found.ids.length) rows.push(element("li", found.error || "No op of this run has such a name.", "muted"));
-    if (found.ids.length > SHOWN) rows.push(element("li", `and ${count(found.ids.length - SHOWN)} more`, "muted"));
-    if (found.ids.length) rows.push(element("li", "Enter: next match · Shift + Enter: previous · Esc: clear", "muted"));
+    };
+    const all = [...found.ids.map((id) => [this.names[id], ""]), ...found.modules.map((id) => [this.modules[id], "module"])];
+    const rows = all.slice(0, SHOWN).map(([text, kind]) => rowOf(text, kind));
+    if (!all.length) rows.push(element("li", found.error || "Nothing of this run has such a name.", "muted"));
+    if (all.length > SHOWN) rows.push(element("li", `and ${count(all.length - SHOWN)} more`, "muted"));
+    if (all.length) rows.push(element("li", "Enter: next · Shift + Enter: previous · Esc: clear", "muted"));
     this.list.replaceChildren(...rows);
   }
 

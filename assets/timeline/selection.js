@@ -110,15 +110,22 @@ export class Selection {
   /** The next or previous slice that the search matches, in any lane. @param {"next"|"prev"} direction */
   async match(direction) {
     const { timeline, current } = this;
-    if (!timeline.matches) return;
-    const names = [...timeline.matches.keys()].filter((id) => timeline.matches[id]);
+    const { wanted } = timeline.hits;
+    if (!wanted) {
+      timeline.toast(timeline.query ? "Nothing of this run has such a name." : "Search for something first: press /.");
+      return;
+    }
     const start = { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
     const from = current ? { t: current.start, lane: current.lane, row: current.row } : start;
     try {
       const address = `/api/find/${this.etag}`;
-      const found = await timeline.idle.track("find", getJson(address, { names, ...from, dir: direction }));
+      const found = await timeline.idle.track("find", getJson(address, { ...wanted, ...from, dir: direction }));
       if (found.ref === null) timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
-      else await this.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
+      else {
+        timeline.hits.position = found.position;
+        timeline.onHits?.();
+        await this.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
+      }
     } catch (error) {
       timeline.toast(error.message);
     }

@@ -10,6 +10,7 @@ import { duration as formatDuration } from "./format.js";
 import { Header } from "./header.js";
 import { hitRow } from "./hit.js";
 import { debounced } from "./idle.js";
+import { Hits } from "./hits.js";
 import { Labels } from "./labels.js";
 import { Look } from "./look.js";
 import { groupsOf, Layout } from "./layout.js";
@@ -73,9 +74,13 @@ export class Timeline {
     });
     this.arranger = new Arranger(this);
     this.selection = new Selection(this, details, run.etag);
+    this.hits = new Hits(this, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
-    this.settled = debounced(idle, "settling", 160, page.settled);
+    this.settled = debounced(idle, "settling", 160, () => {
+      page.settled();
+      this.hits.follow();
+    });
     this.retheme();
     this.relayout();
     new ResizeObserver(() => this.resize()).observe(dom.lanes);
@@ -291,10 +296,12 @@ export class Timeline {
     return Math.abs(edge - t) <= reach ? edge : t;
   }
 
-  /** @param {string} query @param {Uint8Array|null} matches */
-  setSearch(query, matches) {
+  /** @param {string} query @param {import("./search.js").Found|null} found */
+  setSearch(query, found) {
     this.query = query;
-    this.matches = matches;
+    // A module is not known where slices are drawn: then its hits are outlined and nothing fades.
+    this.matches = found && !found.modules.length ? found.flags : null;
+    this.hits.look(found && { names: found.ids, modules: found.modules });
     this.changed();
   }
 

@@ -170,12 +170,15 @@ def test_a_range_has_a_table_and_a_matrix_of_its_own(opened: Opener) -> None:
     assert page.text("#ops-title").startswith("Window")
 
 
-def test_search_lights_up_matches_and_steps_through_them(opened: Opener) -> None:
+def test_search_lights_up_matches_and_steps_through_them(opened: Opener, run: Run) -> None:
     page = opened(f"/?t={20 * MS}-{24 * MS}")
     page.press("/")
     page.page.keyboard.type("gelu")
     page.idle()
-    assert page.text(".search .state") == "1 op"
+    # 2 ranks, 2 threads, 8 steps: as many of them as the run holds.
+    total = page.state["hits"]["total"]
+    assert total == run.events("op").column("name").to_pylist().count("aten::gelu")
+    assert page.text(".search .state") == str(total)
     assert {label["name"] for label in page.state["labels"]} <= {"aten::gelu"}
     page.press("Enter")
     first = page.state["selection"]
@@ -183,10 +186,35 @@ def test_search_lights_up_matches_and_steps_through_them(opened: Opener) -> None
     page.press("Enter")
     second = page.state["selection"]
     assert second["name"] == "aten::gelu"
+    place = page.state["hits"]["position"]
+    assert page.text(".search .state") == f"{place} of {total}"
     assert (second["start"], second["lane"]) > (first["start"], first["lane"])
     page.press("Escape")
     assert page.state["query"] == ""
     assert len({label["name"] for label in page.state["labels"]}) > 1
+
+
+def test_search_marks_all_hits_however_far_out(opened: Opener) -> None:
+    page = opened()
+    page.press("/")
+    page.page.keyboard.type("/^aten::gelu$/")
+    page.idle()
+    hits = page.state["hits"]
+    assert hits["strip"] > 8
+    assert hits["ruler"] > 8
+    assert hits["lanes"] == [lane["id"] for lane in page.state["lanes"] if lane["visible"]
+                             and lane["kind"] == "thread"]  # fmt: skip
+
+
+def test_search_finds_modules(opened: Opener, run: Run) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.press("/")
+    page.page.keyboard.type("block.0")
+    page.idle()
+    found = run.events("op").column("module").to_pylist().count("block.0")
+    assert page.state["hits"]["total"] == found
+    page.press("Enter")
+    assert "block.0" in page.text("#slice-panel")
 
 
 def test_overlaps_are_shaded_and_visited(opened: Opener) -> None:
