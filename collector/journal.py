@@ -177,14 +177,17 @@ class AccessFlag(enum.IntFlag):
 
 
 class TensorFlag(enum.IntFlag):
-    """Upper bits of a TENSOR record's position; the others count tensors, from 0."""
+    """Upper bits of a TENSOR record's position."""
 
-    ORDINAL = 0x07FF
     FINITE = 0x0800  # with KNOWN: the operator found nothing but finite numbers
     KNOWN = 0x1000  # it is known what the operator found
     MORE = 0x2000  # a TENSOR_MORE record follows
     RESULT = 0x4000  # made by the operator
     FOUND = 0x8000  # as the operator found it; neither: an input as it left it
+
+
+TENSOR_ORDINAL = 0x07FF
+"""The other bits: which of the operator's tensors, from 0."""
 
 
 def float_bits(value: float) -> int:

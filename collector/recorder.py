@@ -204,6 +204,20 @@ class Recorder:
             aux=0 if peer is None else peer + 1,
         )  # fmt: skip
 
+    def open_sync(self, kind: SyncKind, start: int, target: int, stack: int) -> None:
+        """The calling thread waits from now on."""
+        state = self.thread()
+        state.journal.push_open(
+            state.open, Kind.SYNC, kind, 0, start, self.step, state.phase, stack, target
+        )
+        state.open += 1
+
+    def close_sync(self) -> None:
+        """It waits no more."""
+        state = self.thread()
+        state.open -= 1
+        state.journal.pop_open(state.open)
+
     def next_step(self) -> None:
         """The current training step ends here."""
         if self.on_step is not None and self.active:

@@ -18,9 +18,23 @@ from . import clock
 from .engines import native, portable
 from .options import Options
 from .recorder import Recorder
-from .sources import autograd, compiled, data, memory, modules, optimizers, ranks, threads
+from .sources import (
+    autograd,
+    compiled,
+    data,
+    futures,
+    locks,
+    memory,
+    modules,
+    optimizers,
+    queues,
+    ranks,
+    threads,
+    waits,
+)
 from .sources.collectives import Collectives
 from .sources.gradients import Gradients
+from .sources.handovers import Handovers
 from .sources.stacks import Stacks
 
 
@@ -66,7 +80,11 @@ class Session:
         self._undo.append(data.install(recorder))
         self._undo.append(ranks.install(recorder))
         self._undo.append(compiled.install(options.compile_backend))
-        self._undo.append(threads.install(recorder, for_collectives, engine.enter))
+        handovers = Handovers(recorder, for_collectives)
+        handovers.concurrent = threading.active_count() > 1
+        for source in (locks, waits, queues, futures):
+            self._undo.append(source.install(handovers))
+        self._undo.append(threads.install(recorder, for_collectives, handovers, engine.enter))
         engine.start()
         self._undo.append(engine.stop)
         os.register_at_fork(after_in_child=self._after_fork)

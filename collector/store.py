@@ -13,7 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .journal import PROCESS_FILE, ThreadJournal, write_json
+from . import clock
+from .journal import PROCESS_FILE, Kind, ThreadJournal, write_json
 from .kinds import PhaseKind, ThreadKind
 from .ring import Ring
 from .texts import StringTable
@@ -142,6 +143,16 @@ class Store:
                     kind=int(ThreadKind.native), created_ns=0, ring=self._ring, kept=True,
                 )  # fmt: skip
             journal.append(*fields)
+
+    def put_sync(
+        self, state: ThreadState, step: int, kind: int, target: int, start: int, stack: int
+    ) -> None:
+        """Store that the calling thread published or received now; `start`: waited since, or 0."""
+        now = clock.now()
+        state.journal.append(
+            int(Kind.SYNC), kind, 0, 0, start or now, now, 0, step, state.module, 0, stack,
+            state.phase, 0, target,
+        )  # fmt: skip
 
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends: give its journal's spare blocks back."""

@@ -36,7 +36,7 @@ _SHARED_FIELDS = 6
 
 _REASONS = (
     "filtered", "shorter_than_minimum", "traced_without_data", "tensors_without_storage",
-    "recorder_errors", "dropped", "overwritten", "signatures_left_out", "texts_left_out",
+    "recorder_errors", "tensors_not_read", "dropped", "overwritten", "signatures_left_out", "texts_left_out",
 )  # fmt: skip
 """What the observer counts, in the order of Counters::Reason in process.h."""
 
@@ -75,7 +75,8 @@ class Library:
             found.argtypes = arguments
             return found
 
-        self.settings = function("settings", None, i32, i32, i32, i64)
+        self.settings = function("settings", None, i32, i32, i32, i32, i64)
+        self.fingerprint = function("fingerprint", i32, c_any, c_any)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
         self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
         self.begin = function("begin", None, c_text, i64)
@@ -94,6 +95,7 @@ class Library:
         self.leave = function("leave", None)
         self.append = function("append", None, c_text)
         self.keep = function("keep", None, c_text)
+        self.sync = function("sync", None, i32, i64, i64, u32)
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, u32)
         self.count = function("count", None, c_any)
@@ -115,11 +117,12 @@ class _Journal(ThreadJournal):
         self._library.append(RECORD.pack(*fields))
 
     def push_open(
-        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int
-    ) -> None:
+        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,
+        stack: int = 0, extra: int = 0,
+    ) -> None:  # fmt: skip
         """Note that an event began; among open operators its level is known to the observer."""
         record = RECORD.pack(
-            kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, 0, phase, 0, 0
+            kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0, extra
         )
         self._levels.append(self._library.push_open(record))
 
@@ -220,6 +223,12 @@ class NativeStore(Store):
         else:
             self._library.keep(RECORD.pack(*fields))
 
+    def put_sync(
+        self, state: ThreadState, step: int, kind: int, target: int, start: int, stack: int
+    ) -> None:
+        """Store that the calling thread published or received now."""
+        self._library.sync(kind, start, target, stack)
+
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends."""
         self._library.leave()
@@ -260,8 +269,8 @@ class NativeEngine:
         options = recorder.options
         library.patterns(_lines(options.include), _lines(options.exclude), _lines(NOT_COMPUTING))
         library.settings(
-            options.level != "timing", options.op_stacks, options.collective_stacks,
-            options.min_duration_ns,
+            options.level != "timing", options.level == "numerics", options.op_stacks,
+            options.collective_stacks, options.min_duration_ns,
         )  # fmt: skip
         inside, packages, standard = stacks.folders
         library.stacks(options.stack_depth, _lines(inside), _lines(packages), os.fsencode(standard))

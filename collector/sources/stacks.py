@@ -49,7 +49,7 @@ class Stacks:
             code = frame.f_code
             skipped = library.get(code.co_filename)
             if skipped is None:
-                skipped = library[code.co_filename] = self._is_library(code.co_filename)
+                skipped = library[code.co_filename] = self.is_library(code.co_filename)
             if not skipped:
                 frames.append((code, frame.f_lineno))
             frame = frame.f_back
@@ -62,7 +62,8 @@ class Stacks:
             found = self._seen[key] = self._intern(text)
         return found
 
-    def _is_library(self, file: str) -> bool:
+    def is_library(self, file: str) -> bool:
+        """Whether code of that file is torch's, Python's or the recorder's."""
         if file.startswith(("<frozen", *self._inside)):
             return True
         return file.startswith(self._standard) and not file.startswith(self._packages)

@@ -13,6 +13,7 @@ from typing import Any
 from .. import clock
 from ..kinds import SyncKind
 from ..recorder import Recorder
+from .handovers import Handovers
 from .stacks import Stacks
 
 
@@ -23,10 +24,12 @@ class Threads:
         self,
         recorder: Recorder,
         stacks: Stacks | None,
+        handovers: Handovers,
         inside: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self._recorder = recorder
         self._stacks = stacks
+        self._handovers = handovers
         self._inside = inside
         self._ordinals: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
@@ -35,15 +38,16 @@ class Threads:
     def started(self, thread: threading.Thread) -> None:
         """The calling thread is about to start `thread`."""
         recorder = self._recorder
+        self._handovers.concurrent = True
         ordinal = recorder.reserve_thread()
         self._ordinals[thread] = (ordinal, recorder.thread().ordinal)
         instant = clock.now()
         recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
 
-    def joined(self, thread: threading.Thread, start: int) -> None:
-        """The calling thread waited for `thread` since `start`; it has ended."""
+    def joined(self, thread: threading.Thread, start: int, alive: bool) -> None:
+        """The calling thread waited for `thread` since `start`, and knows whether it has ended."""
         known = self._ordinals.get(thread)
-        if known is not None and not thread.is_alive():
+        if known is not None and not alive:
             self._recorder.sync(SyncKind.thread_join, start, clock.now(), known[0], self._stack())
 
     @contextlib.contextmanager
@@ -77,12 +81,13 @@ class Threads:
 def install(
     recorder: Recorder,
     stacks: Stacks | None,
+    handovers: Handovers,
     inside: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Callable[[], None]:
     """Record thread events; `inside` is entered in every thread that starts from now on."""
-    threads = Threads(recorder, stacks, inside)
+    threads = Threads(recorder, stacks, handovers, inside)
     thread_class: Any = threading.Thread
-    start, join = thread_class.start, thread_class.join
+    start, join, is_alive = thread_class.start, thread_class.join, thread_class.is_alive
     bootstrap, start_raw = thread_class._bootstrap_inner, _thread.start_new_thread
 
     @wraps(start)
@@ -98,9 +103,19 @@ def install(
         begun = clock.now()
         join(self, timeout)
         try:
-            threads.joined(self, begun)
+            threads.joined(self, begun, is_alive(self))
         except Exception as error:
             recorder.failed(error)
+
+    @wraps(is_alive)
+    def recorded_is_alive(self: threading.Thread) -> bool:
+        alive: bool = is_alive(self)
+        try:  # to see that a thread has ended is as good as to wait for it
+            instant = clock.now()
+            threads.joined(self, instant, alive)
+        except Exception as error:
+            recorder.failed(error)
+        return alive
 
     @wraps(bootstrap)
     def recorded_bootstrap(self: threading.Thread) -> None:
@@ -109,6 +124,8 @@ def install(
 
     @wraps(start_raw)
     def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
+        handovers.concurrent = True
+
         def run(*arguments: Any, **keywords: Any) -> Any:
             with threads.running(None):
                 return function(*arguments, **keywords)
@@ -120,6 +137,7 @@ def install(
     patches = (
         (thread_class, "start", start, recorded_start),
         (thread_class, "join", join, recorded_join),
+        (thread_class, "is_alive", is_alive, recorded_is_alive),
         (thread_class, "_bootstrap_inner", bootstrap, recorded_bootstrap),
         (_thread, "start_new_thread", start_raw, recorded_start_raw),
     )

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fault.h"
+#include "fingerprint.h"
 #include "moment.h"
 #include "observer.h"
 #include "process.h"
@@ -43,9 +44,10 @@ auto guarded(Body body) noexcept -> decltype(body()) {
 }  // namespace
 
 // The settings of the recording that `lanescope_begin` begins.
-EXPORT void lanescope_settings(int32_t access, int32_t op_stacks, int32_t collective_stacks,
-                               int64_t minimum_ns) {
+EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
+                               int32_t collective_stacks, int64_t minimum_ns) {
   moment.access = access != 0;
+  moment.numerics = numerics != 0;
   moment.op_stacks = op_stacks != 0;
   moment.collective_stacks = collective_stacks != 0;
   moment.minimum_ns = minimum_ns;
@@ -92,7 +94,20 @@ EXPORT void lanescope_remove() {
 
 EXPORT void lanescope_moment(int32_t step, int32_t active) {
   moment.step = step;
-  moment.active = active != 0;
+  if (moment.active.exchange(active != 0) == false && moment.numerics) {
+    guarded([] { forget_values(); });  // what happened meanwhile went unrecorded
+  }
+}
+
+// Fingerprint of the tensor of that address into `into`. 0: it has none.
+EXPORT int32_t lanescope_fingerprint(const c10::TensorImpl* tensor, Fingerprint* into) {
+  return guarded([&]() -> int32_t {
+    if (!can_read(*tensor)) {
+      return 0;
+    }
+    *into = fingerprint(*tensor);
+    return 1;
+  });
 }
 
 EXPORT void lanescope_describe(const char* json) {
@@ -157,14 +172,43 @@ EXPORT void lanescope_keep(const Record* record) {
   guarded([&] { process().keep(*record); });
 }
 
+// Store that the calling thread publishes or receives at this instant; `start`: since when it
+// waited, 0 where it did not.
+EXPORT void lanescope_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
+  guarded([&] {
+    Thread* thread = entered_thread();
+    if (thread == nullptr) {
+      return;
+    }
+    Record record{};
+    record.kind = layout::KIND_SYNC;
+    record.scope = static_cast<uint8_t>(kind);
+    record.end = thread->clock.now();
+    record.start = start != 0 ? start : record.end;
+    record.step = moment.step.load(std::memory_order_relaxed);
+    record.module = thread->shared.module;
+    record.phase = thread->shared.phase;
+    record.stack = stack;
+    record.extra = target;
+    thread->append(record);
+  });
+}
+
 // Note that an event of the calling thread began; returns its level on the stack of open events.
 EXPORT uint32_t lanescope_push_open(const Record* record) {
   return guarded([&]() -> uint32_t {
     Thread* thread = entered_thread();
     const Record& r = *record;
-    return thread != nullptr ? thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step,
-                                                 r.module, r.phase)
-                             : 0;
+    if (thread == nullptr) {
+      return 0;
+    }
+    const uint32_t level = thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step,
+                                             r.module, r.phase);
+    if (Record* entry = thread->journal.open_entry(level)) {
+      entry->stack = r.stack;
+      entry->extra = r.extra;
+    }
+    return level;
   });
 }
 
@@ -172,6 +216,10 @@ EXPORT uint32_t lanescope_push_open(const Record* record) {
 EXPORT void lanescope_pop_open(uint32_t level) {
   guarded([&] {
     if (Thread* thread = entered_thread()) {
+      if (Record* entry = thread->journal.open_entry(level)) {
+        entry->stack = 0;  // operators leave these as they are
+        entry->extra = 0;
+      }
       thread->pop_open(level);
     }
   });

@@ -1,0 +1,107 @@
+"""Results and calls that one thread leaves for another: futures, and an event loop's callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..kinds import SyncKind
+from .handovers import Handovers
+from .patches import Patches
+
+_Method = Callable[..., Any]
+
+
+def install(handovers: Handovers) -> Callable[[], None]:
+    """Record `concurrent.futures`, `torch.futures` and what is handed to an asyncio loop."""
+    patches = Patches()
+
+    def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
+        patches.replace(owner, name, lambda original: make(handovers, original))
+
+    future = concurrent.futures.Future
+    for name in ("set_result", "set_exception"):
+        replace(future, name, _setting)
+    for name in ("result", "exception"):
+        replace(future, name, _getting)
+    replace(future, "done", _looking)
+    replace(future, "add_done_callback", _callback_on_done)
+    theirs: Any = torch.futures.Future
+    for name in ("set_result", "set_exception"):
+        replace(theirs, name, _setting)
+    for name in ("wait", "value"):
+        replace(theirs, name, _getting)
+    replace(theirs, "done", _looking)
+    replace(asyncio.BaseEventLoop, "call_soon_threadsafe", _posting)
+    return patches.undo
+
+
+def _setting(handovers: Handovers, original: _Method) -> _Method:
+    def put(self: Any, *args: Any, **keywords: Any) -> Any:
+        if handovers.concurrent:
+            handovers.note(SyncKind.future_set, handovers.key(self))
+        return original(self, *args, **keywords)
+
+    return put
+
+
+def _getting(handovers: Handovers, original: _Method) -> _Method:
+    def get(self: Any, *args: Any, **keywords: Any) -> Any:
+        if not handovers.concurrent:
+            return original(self, *args, **keywords)
+        target = handovers.key(self)
+        try:
+            result, start = handovers.wait(
+                SyncKind.future_get, target, lambda: original(self, *args, **keywords)
+            )
+        except BaseException:
+            # The result may be that exception; a time that is over has received nothing.
+            if self.done():
+                handovers.note(SyncKind.future_get, target)
+            raise
+        handovers.note(SyncKind.future_get, target, start)
+        return result
+
+    return get
+
+
+def _looking(handovers: Handovers, original: _Method) -> _Method:
+    def done(self: Any) -> Any:
+        seen = original(self)
+        if seen and handovers.concurrent:
+            handovers.note(SyncKind.future_get, handovers.key(self))
+        return seen
+
+    return done
+
+
+def _callback_on_done(handovers: Handovers, original: _Method) -> _Method:
+    def add_done_callback(self: Any, callback: Callable[[Any], Any]) -> None:
+        # Called by whoever sets the result, or here where it is set already.
+        if handovers.concurrent and self.done():
+            handovers.note(SyncKind.future_get, handovers.key(self))
+        original(self, callback)
+
+    return add_done_callback
+
+
+def _posting(handovers: Handovers, original: _Method) -> _Method:
+    def call_soon_threadsafe(
+        self: Any, callback: Callable[..., Any], *args: Any, **keywords: Any
+    ) -> Any:
+        if not handovers.concurrent:
+            return original(self, callback, *args, **keywords)
+        target = handovers.next_number()
+        handovers.note(SyncKind.callback_post, target)
+
+        def run(*arguments: Any) -> Any:
+            handovers.note(SyncKind.callback_run, target)
+            return callback(*arguments)
+
+        return original(self, run, *args, **keywords)
+
+    return call_soon_threadsafe

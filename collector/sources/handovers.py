@@ -1,0 +1,133 @@
+"""What orders threads: who publishes what it has done so far, and who receives it, by which object.
+
+Whatever a thread did before it published to an object happened before all that another does after
+it received from the object. An instant of publishing is taken before it takes effect, one of
+receiving afterwards, so their order in time is never the wrong way round.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from .. import clock
+from ..kinds import SyncKind
+from ..recorder import Recorder
+from .stacks import Stacks
+
+_KNOWN_LIMIT = 100_000
+_SERIAL = "_lanescope_serial"
+_MASK = 2**63 - 1
+_SPREAD = 0x9E3779B97F4A7C15
+"""2^64 / golden ratio, odd: spreads neighbouring numbers (Knuth, multiplicative hashing)."""
+
+
+class Handovers:
+    """Records them, from when there is a second thread; until then there is no one to be ordered.
+
+    Objects are known by a number: locks by address, others by a serial number of their own, below
+    zero, so that one at the address of another that is gone is not taken for it.
+    """
+
+    def __init__(self, recorder: Recorder, stacks: Stacks | None) -> None:
+        self._recorder = recorder
+        self._stacks = stacks
+        self._put = recorder.store.put_sync
+        self._serials = itertools.count(1)
+        self._known: dict[CodeType, bool] = {}
+        self._programs: set[int] = set()  # locks that it used
+        self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
+        self.concurrent = False
+
+    def next_number(self) -> int:
+        """A number that no object has."""
+        return -next(self._serials)
+
+    def key(self, target: Any) -> int:
+        """The number of an object that is no lock."""
+        try:
+            attributes = vars(target)
+        except TypeError:  # it cannot hold one
+            return id(target)
+        serial: int | None = attributes.get(_SERIAL)
+        if serial is None:
+            serial = attributes.setdefault(_SERIAL, next(self._serials))
+        return -serial
+
+    def item(self, number: int, item: Any) -> int:
+        """The number of an item on its way through the queue of that number."""
+        return -((number * _SPREAD ^ id(item)) & _MASK) - 1
+
+    def is_programs(self, number: int) -> bool:
+        """Whether the lock is one of the program's, or is being used by it right now.
+
+        What a library does with locks of its own orders threads by chance only, and would hide
+        what the program forgot; what its classes mean is recorded where they are called.
+        """
+        if number in self._programs:
+            return True
+        if not self.from_program(3):
+            return False
+        if len(self._programs) >= _KNOWN_LIMIT:
+            self._programs.clear()
+        self._programs.add(number)
+        return True
+
+    def from_program(self, depth: int = 2) -> bool:
+        """Whether the call `depth` frames out is the program's own."""
+        code = sys._getframe(depth).f_code
+        known = self._known.get(code)
+        if known is None:
+            if len(self._known) >= _KNOWN_LIMIT:
+                self._known.clear()
+            known = self._known[code] = not self._is_library(code.co_filename)
+        return known
+
+    def note(self, kind: SyncKind, target: int, start: int = 0) -> None:
+        """The calling thread published or received now; it waited since `start`, if that is given.
+
+        Never raises.
+        """
+        recorder = self._recorder
+        if not self.concurrent or not recorder.active:
+            return
+        try:
+            state = recorder.local.state
+        except AttributeError:  # the recorder has not seen the thread
+            return
+        try:
+            stack = self._stacks.capture() if start and self._stacks else 0
+            self._put(state, recorder.step, kind, target, start, stack)
+        except Exception as error:
+            recorder.failed(error)
+
+    def wait(self, kind: SyncKind, target: int, waited: Callable[[], Any]) -> tuple[Any, int]:
+        """Call `waited`, which may wait; returns its result, and since when it was called.
+
+        Meanwhile it stands among the open events: where the process dies, it is known that the
+        thread waited, and for what.
+        """
+        recorder = self._recorder
+        start = clock.now()
+        opened = self.concurrent and self._opened(kind, target, start)
+        try:
+            return waited(), start
+        finally:
+            if opened:
+                with recorder.guarded():
+                    recorder.close_sync()
+
+    def _opened(self, kind: SyncKind, target: int, start: int) -> bool:
+        recorder = self._recorder
+        if not recorder.active or not hasattr(recorder.local, "state"):
+            return False
+        try:
+            stack = self._stacks.capture() if self._stacks else 0
+            recorder.open_sync(kind, start, target, stack)
+        except Exception as error:
+            recorder.failed(error)
+            return False
+        return True

@@ -1,0 +1,47 @@
+"""Methods replaced by recording ones, and put back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from typing import Any
+
+
+class Patches:
+    """What was replaced where. One that cannot be replaced is left as it is."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def replace(
+        self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """`make` gets the original of the class's own method `name`, and gives its replacement.
+
+        A class that is written in C refuses new attributes, but looks its methods up in a
+        dictionary like any other: in that, they are replaced for all its instances, also for those
+        that were made before, whatever name the program imported the class under.
+        """
+        original = vars(owner).get(name)
+        if original is None:
+            return
+        replacement = make(original)
+        if isinstance(original, type(type.mro)):  # a method in C
+            methods = gc.get_referents(owner.__dict__)[0]
+
+            def put(value: Any) -> None:
+                methods[name] = value
+                ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+        else:
+
+            def put(value: Any) -> None:
+                setattr(owner, name, value)
+
+        put(replacement)
+        self._undo.append(lambda: put(original))
+
+    def undo(self) -> None:
+        """Put the originals back."""
+        while self._undo:
+            self._undo.pop()()

@@ -1,0 +1,109 @@
+"""Queues: an item carries what its sender did to whoever takes it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+from ..kinds import SyncKind
+from .handovers import Handovers
+from .patches import Patches
+
+_Method = Callable[..., Any]
+
+
+def install(handovers: Handovers) -> Callable[[], None]:
+    """Record `queue.Queue` with its subclasses, and `queue.SimpleQueue`."""
+    patches = Patches()
+
+    def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
+        patches.replace(owner, name, lambda original: make(handovers, original))
+
+    replace(queue.Queue, "put", _put)
+    replace(queue.Queue, "get", _get)
+    replace(queue.Queue, "task_done", _task_done)
+    replace(queue.Queue, "join", _join)
+    for name in ("put", "put_nowait"):
+        replace(queue.SimpleQueue, name, _put_simple)
+    for name in ("get", "get_nowait"):
+        replace(queue.SimpleQueue, name, _get_simple)
+    return patches.undo
+
+
+def _put(handovers: Handovers, original: _Method) -> _Method:
+    def put(self: Any, item: Any, *args: Any, **keywords: Any) -> None:
+        if not handovers.concurrent:
+            original(self, item, *args, **keywords)
+            return
+        target = handovers.key(self)
+        handovers.note(SyncKind.queue_put, handovers.item(target, item))
+        if self.maxsize <= 0:
+            original(self, item, *args, **keywords)
+            return
+        # Room in it is handed back by whoever takes an item.
+        _, start = handovers.wait(
+            SyncKind.queue_room, target, lambda: original(self, item, *args, **keywords)
+        )
+        handovers.note(SyncKind.queue_room, target, start)
+
+    return put
+
+
+def _get(handovers: Handovers, original: _Method) -> _Method:
+    def get(self: Any, *args: Any, **keywords: Any) -> Any:
+        if not handovers.concurrent:
+            return original(self, *args, **keywords)
+        target = handovers.key(self)
+        if self.maxsize > 0:
+            handovers.note(SyncKind.queue_taken, target)
+        item, start = handovers.wait(
+            SyncKind.queue_get, target, lambda: original(self, *args, **keywords)
+        )
+        handovers.note(SyncKind.queue_get, handovers.item(target, item), start)
+        return item
+
+    return get
+
+
+def _task_done(handovers: Handovers, original: _Method) -> _Method:
+    def task_done(self: Any) -> None:
+        if handovers.concurrent:
+            handovers.note(SyncKind.task_done, handovers.item(handovers.key(self), None))
+        original(self)
+
+    return task_done
+
+
+def _join(handovers: Handovers, original: _Method) -> _Method:
+    def join(self: Any) -> None:
+        if not handovers.concurrent:
+            original(self)
+            return
+        target = handovers.item(handovers.key(self), None)
+        _, start = handovers.wait(SyncKind.queue_join, target, lambda: original(self))
+        handovers.note(SyncKind.queue_join, target, start)
+
+    return join
+
+
+def _put_simple(handovers: Handovers, original: _Method) -> _Method:
+    def put(self: Any, item: Any, *args: Any, **keywords: Any) -> None:
+        if handovers.concurrent:
+            handovers.note(SyncKind.queue_put, handovers.item(id(self), item))
+        original(self, item, *args, **keywords)
+
+    return put
+
+
+def _get_simple(handovers: Handovers, original: _Method) -> _Method:
+    def get(self: Any, *args: Any, **keywords: Any) -> Any:
+        if not handovers.concurrent:
+            return original(self, *args, **keywords)
+        item, start = handovers.wait(
+            SyncKind.queue_get, id(self), lambda: original(self, *args, **keywords)
+        )
+        handovers.note(SyncKind.queue_get, handovers.item(id(self), item), start)
+        return item
+
+    return get

@@ -1,0 +1,126 @@
+"""What threads wait for: conditions, events, semaphores, barriers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..kinds import SyncKind
+from .handovers import Handovers
+from .locks import lock_of
+from .patches import Patches
+
+_Method = Callable[..., Any]
+
+
+def install(handovers: Handovers) -> Callable[[], None]:
+    """Record them by what they mean; what they do with locks inside is their own affair."""
+    patches = Patches()
+
+    def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
+        patches.replace(owner, name, lambda original: make(handovers, original))
+
+    replace(threading.Condition, "wait", _condition_wait)
+    replace(threading.Condition, "notify", _programs(_publishing(SyncKind.condition_notify)))
+    replace(threading.Condition, "notify_all", _programs(_publishing(SyncKind.condition_notify)))
+    replace(threading.Event, "set", _publishing(SyncKind.event_set))
+    replace(threading.Event, "is_set", _programs(_looking(SyncKind.event_wait)))
+    replace(threading.Event, "wait", _waiting(SyncKind.event_wait))
+    for name in ("acquire", "__enter__"):
+        replace(threading.Semaphore, name, _programs(_waiting(SyncKind.semaphore_acquire)))
+    for owner in (threading.Semaphore, threading.BoundedSemaphore):
+        replace(owner, "release", _programs(_publishing(SyncKind.semaphore_release)))
+    replace(threading.Barrier, "wait", _barrier_wait)
+    return patches.undo
+
+
+def _programs(make: Callable[[Handovers, _Method], _Method]) -> Callable[..., _Method]:
+    """Recorded where the program itself calls; a library's own bookkeeping is not."""
+
+    def limited(handovers: Handovers, original: _Method) -> _Method:
+        recorded = make(handovers, original)
+
+        def call(self: Any, *args: Any, **keywords: Any) -> Any:
+            if handovers.concurrent and handovers.from_program():
+                return recorded(self, *args, **keywords)
+            return original(self, *args, **keywords)
+
+        return call
+
+    return limited
+
+
+def _publishing(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
+    def make(handovers: Handovers, original: _Method) -> _Method:
+        def publish(self: Any, *args: Any, **keywords: Any) -> Any:
+            if handovers.concurrent:
+                handovers.note(kind, handovers.key(self))
+            return original(self, *args, **keywords)
+
+        return publish
+
+    return make
+
+
+def _waiting(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
+    def make(handovers: Handovers, original: _Method) -> _Method:
+        def wait(self: Any, *args: Any, **keywords: Any) -> Any:
+            if not handovers.concurrent:
+                return original(self, *args, **keywords)
+            target = handovers.key(self)
+            got, start = handovers.wait(kind, target, lambda: original(self, *args, **keywords))
+            if got:
+                handovers.note(kind, target, start)
+            return got
+
+        return wait
+
+    return make
+
+
+def _looking(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
+    """A look at something that another thread may have published by then."""
+
+    def make(handovers: Handovers, original: _Method) -> _Method:
+        def look(self: Any) -> Any:
+            seen = original(self)
+            if seen and handovers.concurrent:
+                handovers.note(kind, handovers.key(self))
+            return seen
+
+        return look
+
+    return make
+
+
+def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
+    def wait(self: threading.Condition, *args: Any, **keywords: Any) -> Any:
+        if not handovers.concurrent or not handovers.from_program():
+            return original(self, *args, **keywords)
+        lock, target = lock_of(self), handovers.key(self)
+        handovers.note(SyncKind.lock_release, lock)
+        woken, start = handovers.wait(
+            SyncKind.condition_wait, target, lambda: original(self, *args, **keywords)
+        )
+        if woken:
+            handovers.note(SyncKind.condition_wait, target, start)
+        handovers.note(SyncKind.lock_acquire, lock)
+        return woken
+
+    return wait
+
+
+def _barrier_wait(handovers: Handovers, original: _Method) -> _Method:
+    def wait(self: threading.Barrier, *args: Any, **keywords: Any) -> Any:
+        if not handovers.concurrent:
+            return original(self, *args, **keywords)
+        target = handovers.key(self)
+        handovers.note(SyncKind.barrier_enter, target)
+        index, start = handovers.wait(
+            SyncKind.barrier_leave, target, lambda: original(self, *args, **keywords)
+        )
+        handovers.note(SyncKind.barrier_leave, target, start)
+        return index
+
+    return wait
