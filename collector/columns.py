@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from .arrays import dictionary, numbers, texts
 from .journal_reader import Records
-from .schema import FRAME, Table
+from .kinds import GradientScope
+from .schema import FRAME, INT64, Table
 
 
 def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -93,3 +94,22 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return numbers(values, kind)
     return texts(values).cast(kind)
+
+
+def with_hashes(rows: Records) -> tuple[Records, pa.Array, pa.Array]:
+    """Gradient records, and the hashes that records of their own tell of them."""
+    hashed = (rows["scope"] & GradientScope.HASHES) != 0
+    known = {_which(row): row for row in rows[hashed]}
+    rows = rows[~hashed]
+    hashes = np.zeros((2, len(rows)), np.int64)
+    missing = np.ones((2, len(rows)), bool)
+    for position, row in enumerate(rows if known else ()):
+        found = known.get(_which(row))
+        if found is not None:
+            hashes[:, position] = found["sequence"], found["extra"]
+            missing[:, position] = bool(found["scope"] & GradientScope.NONE), False
+    return rows, numbers(hashes[0], INT64, missing[0]), numbers(hashes[1], INT64, missing[1])
+
+
+def _which(row: np.void) -> tuple[int, int, int]:
+    return int(row["name"]), int(row["aux"]), int(row["start"])

@@ -25,10 +25,11 @@ from .columns import (
     frames_column,
     self_times,
     to_table,
+    with_hashes,
 )
 from .journal import NO_SEQUENCE, Kind
 from .journal_reader import ProcessLog, Records, ThreadLog, take
-from .kinds import OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
+from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
 
@@ -196,14 +197,8 @@ class Decoder:
     def _collective(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)
         shapes, dtypes, _ = self._signature(rows["signature"])
-        group, size, peer = self._split(rows["aux"])
-        names = group.to_pylist()
-        ends = np.array(
-            [
-                self._completions.get((name, int(sequence)), _UNKNOWN)
-                for name, sequence in zip(names, rows["sequence"], strict=True)
-            ]
-        )
+        group, size, peer, root, reduce_op = self._split(rows["aux"], 5)
+        ends = np.array([self._completions.get(_call(row), _UNKNOWN) for row in rows])
         return {
             "start_ns": rows["start"],
             "duration_ns": numbers(duration, INT64, unfinished),
@@ -213,6 +208,8 @@ class Decoder:
             "group_size": _integers(size),
             "sequence": rows["sequence"],
             "peer": _integers(peer),
+            "root": _integers(root),
+            "reduce_op": reduce_op,
             "shapes": shapes,
             "dtypes": dtypes,
             "bytes": rows["extra"],
@@ -236,17 +233,20 @@ class Decoder:
         }
 
     def _gradient(self, rows: Records) -> dict[str, Any]:
+        rows, grad_hash, param_hash = with_hashes(rows)
         _, dtypes, devices = self._signature(rows["signature"])
         norms = np.ascontiguousarray(rows["sequence"]).view("<f8")
         return {
             "time_ns": rows["start"],
             "step": rows["step"],
             "parameter": self._dictionary(rows["name"]),
-            "norm": numbers(norms, FLOAT64, rows["scope"] == 1),
+            "norm": numbers(norms, FLOAT64, (rows["scope"] & GradientScope.NONE) != 0),
             "numel": rows["extra"],
             "dtype": dtypes,
             "device": devices,
             "optimizer": rows["aux"],
+            "grad_hash": grad_hash,
+            "param_hash": param_hash,
         }
 
     def _sync(self, rows: Records) -> dict[str, Any]:
@@ -280,13 +280,15 @@ class Decoder:
         codes, present = codes_of(ids, len(self._texts))
         return dictionary(codes, [self._texts[i] for i in present])
 
-    def _split(self, ids: NDArray[np.uint32]) -> tuple[pa.DictionaryArray, ...]:
-        """Three columns from texts of three parts, each with a dictionary of its own."""
+    def _split(self, ids: NDArray[np.uint32], count: int) -> tuple[pa.DictionaryArray, ...]:
+        """Columns from texts of `count` parts, each with a dictionary of its own."""
         codes, present = codes_of(ids, len(self._texts))
-        parts = [[*self._texts[i].split("\t"), "", "", ""][:3] for i in present]
-        return tuple(dictionary(codes, [p[column] for p in parts]) for column in range(3))
+        parts = [[*self._texts[i].split("\t"), *[""] * count][:count] for i in present]
+        return tuple(dictionary(codes, [p[column] for p in parts]) for column in range(count))
 
-    _signature = _split
+    def _signature(self, ids: NDArray[np.uint32]) -> tuple[pa.DictionaryArray, ...]:
+        """Shapes, dtypes, device."""
+        return self._split(ids, 3)
 
     def _stack(self, ids: NDArray[np.uint32]) -> pa.Array:
         codes, present = codes_of(ids, len(self._texts))
@@ -298,14 +300,19 @@ class Decoder:
         return numbers(known[codes], INT32, ids == _NULL_TEXT)
 
     @cached_property
-    def _completions(self) -> dict[tuple[str, int], int]:
-        """(group, sequence) -> instant, of all threads: any of them may have noticed it."""
+    def _completions(self) -> dict[tuple[int, int, int], int]:
+        """Call -> instant, of all threads: any of them may have noticed it."""
         return {
-            (self._text(int(end["aux"])), int(end["sequence"])): int(end["end"])
+            _call(end): int(end["end"])
             for thread in self.log.threads
             for records in thread.records()
             for end in take(records, records["kind"] == Kind.COLLECTIVE_END)
         }
+
+
+def _call(row: np.void) -> tuple[int, int, int]:
+    """What tells a collective's call from all others of the process."""
+    return int(row["name"]), int(row["aux"]), int(row["sequence"])
 
 
 def _integers(column: pa.DictionaryArray) -> pa.Array:

@@ -133,15 +133,17 @@ class Kind(enum.IntEnum):
     # name: text; scope: OpScope; sequence: autograd sequence number or -1; module, phase: text;
     # signature: text "shapes TAB dtypes TAB device"; stack: text, a frame a line, fields by TAB
     OP = 1
-    # name: text; scope: 1 asynchronous; sequence: per group; aux: text "group TAB size TAB peer";
-    # extra: bytes
+    # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes;
+    # aux: text "group TAB size TAB peer TAB root TAB reduce_op"
     COLLECTIVE = 2
-    # aux: text of the group's name; sequence: per group; end: instant of completion
+    # name, aux, sequence: of the call; end: instant of completion
     COLLECTIVE_END = 3
     # name: text; scope: PhaseKind; end == start for a mark
     PHASE = 4
     # name: text, parameter; start: instant; sequence: norm as float64 bits; extra: numel;
-    # aux: optimizer; scope: 1 where the gradient is None; signature: text "TAB dtype TAB device"
+    # aux: optimizer; scope: GradientScope; signature: text "TAB dtype TAB device". One of scope
+    # HASHES follows that of the same name, start and optimizer; sequence: hash of the gradient,
+    # extra: of the parameter
     GRADIENT = 5
     # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none; extra: number of the object
     SYNC = 6
@@ -296,15 +298,18 @@ class ThreadJournal:
         stack: int = 0, extra: int = 0,
     ) -> None:  # fmt: skip
         """Note that an event began, at nesting `level`, in case it never ends."""
+        self.push_open_record(
+            level, kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0,
+            extra,
+        )  # fmt: skip
+
+    def push_open_record(self, level: int, *fields: int) -> None:
+        """The same where more is known of the event: fields in the order of `RECORD`."""
         buffer = self._map
         if level >= OPEN_CAPACITY or buffer is None:
             return
-        offset = OPEN_OFFSET + level * RECORD_BYTES
         with contextlib.suppress(TypeError, ValueError):  # closed at this moment
-            RECORD.pack_into(
-                buffer, offset, kind, scope, level, name, start, 0, NO_SEQUENCE, step,
-                0, 0, stack, phase, 0, extra,
-            )  # fmt: skip
+            RECORD.pack_into(buffer, OPEN_OFFSET + level * RECORD_BYTES, *fields)
             struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level + 1)
 
     def pop_open(self, level: int) -> None:

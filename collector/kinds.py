@@ -81,6 +81,13 @@ RECEIVING = frozenset(set(SyncKind) - PUBLISHING)
 """Kinds after which a thread knows what was handed on to the same object before."""
 
 
+class GradientScope(enum.IntFlag):
+    """What a gradient's record says beside its norm."""
+
+    NONE = 1  # the gradient is None
+    HASHES = 2  # no norm: hashes of the gradient and the parameter, for the record before
+
+
 class ThreadKind(enum.IntEnum):
     """What a thread is, for grouping lanes."""
 

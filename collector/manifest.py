@@ -52,6 +52,7 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
                 "notes": [NO_FINGERPRINTS] if options.level == "numerics" else [],
                 "axis": None,
                 "processes": [],
+                "groups": {},
                 "files": {},
             },
         )

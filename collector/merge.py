@@ -52,6 +52,7 @@ class Pending:
                 entry["start_ns"] = min(entry["start_ns"], listed["start_ns"])
         manifest["processes"] = sorted([*others, entry], key=lambda p: (p["rank"], p["start_ns"]))
         manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))
+        manifest["groups"] = {**process.get("groups", {}), **manifest["groups"]}
         manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]
         manifest["files"].update(self._files)
         manifests.write(self._run, manifest)

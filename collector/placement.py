@@ -51,6 +51,8 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
         "start_ns": process["start_ns"],
         "end_ns": process["end_ns"],
         "closed": process["closed"],
+        "ended": process.get("ended", ""),
+        "exception": process.get("exception", ""),
         "argv": process["argv"],
         "python": process["python"],
         "torch": process["torch"],

@@ -49,6 +49,7 @@ __all__ = [
     "Clock",
     "Column",
     "File",
+    "Group",
     "Manifest",
     "OpScope",
     "PhaseKind",
@@ -175,11 +176,32 @@ COLLECTIVE = Table(
         Column("name", TEXT, "", "all_reduce, broadcast, send, ... as torch.distributed names it"),
         Column("group", TEXT, "", "process group: its name in torch.distributed"),
         Column("group_size", INT32, "ranks", "number of ranks in the group"),
-        Column("sequence", INT64, "1", "position among this group's calls in this process, from 0"),
-        Column("peer", INT32, "rank", "other rank of a send or recv, in the group; null: none"),
+        Column(
+            "sequence",
+            INT64,
+            "1",
+            "position among the collectives of this group in this process, from 0: the same call "
+            "has the same number on all ranks. Sends, and receives, count on their own per peer: "
+            "the k-th send to a rank meets its k-th recv from this one",
+        ),
+        Column(
+            "peer",
+            INT32,
+            "rank",
+            "other rank of a send or recv, by its position in the group; null: none, or any",
+        ),
+        Column(
+            "root",
+            INT32,
+            "rank",
+            "rank that sends to or gathers from all, in the group; null: none",
+        ),
+        Column("reduce_op", TEXT, "", "sum, avg, product, min, max, ...; empty: reduces nothing"),
         Column("shapes", TEXT, "elements", "shapes of the tensors"),
         Column("dtypes", TEXT, "", "dtypes of the tensors"),
-        Column("bytes", INT64, "B", "bytes of this rank's input tensors (outputs for recv)"),
+        Column(
+            "bytes", INT64, "B", "bytes of this rank's input tensors (outputs of recv and scatter)"
+        ),
         Column("asynchronous", pa.bool_(), "", "called with async_op=True or from C++"),
         _STEP,
         _PHASE,
@@ -216,6 +238,15 @@ GRADIENT = Table(
         Column("dtype", TEXT, "", "dtype of the gradient (of the parameter where it is None)"),
         Column("device", TEXT, "", "device of the parameter"),
         Column("optimizer", INT32, "", "ordinal of the optimizer in this process, from 0"),
+        Column(
+            "grad_hash",
+            INT64,
+            "",
+            "hash of the gradient's bits and their order, modulo 2^64; null: not taken",
+        ),
+        Column(
+            "param_hash", INT64, "", "the same of the parameter, before the step; null: not taken"
+        ),
     ),
 )
 
@@ -249,6 +280,36 @@ VALUE = Table(
         Column("name", TEXT, "", "name of the series"),
         Column("value", FLOAT64, "as logged", "the number"),
         _STEP,
+    ),
+)
+
+STALL = Table(
+    "stall",
+    False,
+    "What each thread of a process was doing when the watchdog saw no progress, or was asked.",
+    (
+        _TIME,
+        Column("duration_ns", INT64, "ns", "how long no event had been recorded by then"),
+        Column("dump", INT32, "1", "number of the dump in its process, from 0"),
+        Column("pid", INT64, "", "process"),
+        Column("thread", pa.string(), "", "id: <pid>-<ordinal>; empty: recorded no event"),
+        Column("native_id", INT64, "", "the operating system's thread id; 0: not known"),
+        Column("name", pa.string(), "", "name in Python, or the operating system's"),
+        Column("reason", TEXT, "", "no_progress, requested (a signal), abort (and then ended)"),
+        Column(
+            "cpu", FLOAT64, "1", "share of a core that the thread used of late; null: not known"
+        ),
+        _STACK,
+        Column("last_op", pa.string(), "", "the operator being run, or the last one; may be empty"),
+        Column("waiting", pa.string(), "", "what it waits for, in words; empty: nothing is known"),
+        Column("owner", pa.string(), "", "id of the thread that holds what it waits for; or null"),
+        Column(
+            "collective",
+            pa.string(),
+            "",
+            "last collective it called that is not complete: name, group and sequence, separated "
+            "by tabs; null: none",
+        ),
     ),
 )
 
@@ -289,7 +350,20 @@ MODULE = Table(
 )
 
 TABLES: dict[str, Table] = {
-    t.name: t for t in (OP, COLLECTIVE, PHASE, GRADIENT, SYNC, VALUE, ACCESS, STACK, THREAD, MODULE)
+    t.name: t
+    for t in (
+        OP,
+        COLLECTIVE,
+        PHASE,
+        GRADIENT,
+        SYNC,
+        VALUE,
+        ACCESS,
+        STALL,
+        STACK,
+        THREAD,
+        MODULE,
+    )
 }
 THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thread)
 
@@ -323,12 +397,21 @@ class Process(TypedDict):
     start_ns: int
     end_ns: int
     closed: bool  # False: the process died, the log ends where it ended
+    ended: str  # "exit", "exception", "signal SIGTERM"-like; empty: not known (SIGKILL, alive)
+    exception: str  # last uncaught exception, "ValueError: ... (file.py:12)"; empty: none
     argv: list[str]
     python: str
     torch: str
     modules_root: str  # class of the outermost module, empty where none was called
     clock: Clock
     coverage: dict[str, int]  # what was dropped, filtered or not seen: reason -> count
+
+
+class Group(TypedDict):
+    """A process group, as the ranks that are in it know it."""
+
+    ranks: list[int]  # global ranks, by their position in the group
+    description: str  # default_pg, mesh_dp, ... as torch.distributed describes it; may be empty
 
 
 class File(TypedDict):
@@ -354,4 +437,5 @@ class Manifest(TypedDict):
     notes: list[str]  # sentences for the user: what is missing and why
     axis: AxisReference | None  # None while no process is listed
     processes: list[Process]
+    groups: dict[str, Group]  # by the name that stands in the collective table
     files: dict[str, File]  # path relative to the run -> what it must look like

@@ -66,6 +66,7 @@ class Session:
             engine = native.NativeEngine(recorder, self._library, stacks)
         else:
             collectives = Collectives(recorder, for_collectives)
+            self._undo.append(collectives.install())
             engine = portable.PortableEngine(
                 recorder, collectives, stacks if options.op_stacks else None
             )
@@ -78,7 +79,7 @@ class Session:
         recorder.on_step = memory.sample
         self._undo.append(autograd.install(recorder, engine.flush_node))
         self._undo.append(data.install(recorder))
-        self._undo.append(ranks.install(recorder))
+        self._undo.append(ranks.install(recorder, lambda: None))
         self._undo.append(compiled.install(options.compile_backend))
         handovers = Handovers(recorder, for_collectives)
         handovers.concurrent = threading.active_count() > 1

@@ -130,6 +130,8 @@ class PortableEngine:
                     opened, Kind.OP, OpScope.function, known.name, clock.now(), recorder.step,
                     state.phase,
                 )  # fmt: skip
+                if call is not None:
+                    self._collectives.open(state, call)
         except Exception as error:
             recorder.failed(error)
         start = clock.now()
@@ -180,6 +182,8 @@ class PortableEngine:
             return
         if call is not None:
             self._collectives.end(call, result, start, end)
+        elif known.collective:
+            self._collectives.waited(args, end)
         in_node = state.node is not None
         recorder.put(
             state,

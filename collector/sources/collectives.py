@@ -1,14 +1,15 @@
 """Collectives at call level, from the dispatcher's own collective operators.
 
 Every collective passes through `c10d::*` or `_c10d_functional::*`, whether the program called
-torch.distributed, imported the function early, or DDP's reducer issued it from C++.
+torch.distributed, imported the function early, or DDP's reducer issued it from C++. This is what
+the portable engine uses; the native one does the same in observer/collectives.cpp.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from .. import clock
 from ..journal import Kind
 from ..recorder import Recorder
+from ..store import ThreadState
 from .gradients import local_part
 from .stacks import Stacks
 
@@ -25,6 +27,7 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 NAMES = {
     "_allgather_base_": "all_gather_into_tensor",
     "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "all_gather_into_tensor_out": "all_gather_into_tensor",
     "allgather_": "all_gather",
     "allgather_coalesced_": "all_gather_coalesced",
     "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
@@ -32,11 +35,25 @@ NAMES = {
     "allreduce_coalesced_": "all_reduce_coalesced",
     "alltoall_": "all_to_all",
     "alltoall_base_": "all_to_all_single",
+    "irecv": "recv",
+    "isend": "send",
     "recv_any_source_": "recv",
+    "reduce_scatter_tensor_out": "reduce_scatter_tensor",
 }
 """Operator -> the name of torch.distributed; for others the trailing underscore is dropped."""
 
-NOT_A_COLLECTIVE = ("wait_tensor", "_wrap_tensor_autograd")
+PAIRED = ("send", "recv", "batch_p2p_ops")
+"""Between two ranks: counted apart from the collectives of the group, which all ranks call."""
+
+BLOCKING = ("monitored_barrier",)
+"""Complete when the call returns."""
+
+UNMOVED = ("barrier", "monitored_barrier")
+"""Move no data of the program's."""
+
+HELD = 64
+"""Operations without a future whose end is waited for. A held one keeps its tensors alive, so they
+are few; of more than these at a time the oldest have no completion."""
 
 
 class Plan(NamedTuple):
@@ -46,20 +63,21 @@ class Plan(NamedTuple):
     group: int
     tensors: int
     peer: int | None
+    root: int | None
+    reduce_op: int | None
     asynchronous: int | None
 
 
 class Call(NamedTuple):
     """A collective that is being called."""
 
-    plan: Plan
     name: int
-    group: str
-    group_text: int
+    group: int  # text "group TAB size TAB peer TAB root TAB reduce_op"
     sequence: int
     signature: int
     bytes: int
     asynchronous: bool
+    blocking: bool
     stack: int
     on_cpu: bool
 
@@ -71,8 +89,11 @@ class Collectives:
         self._recorder = recorder
         self._stacks = stacks
         self._plans: dict[Any, Plan | None] = {}
-        self._sequences: Counter[str] = Counter()
+        self._sequences: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
+        # By identity of what the program waits on: the work object, which is held, or the storage.
+        self._works: OrderedDict[int, tuple[Any, Call]] = OrderedDict()
+        self._results: OrderedDict[int, Call] = OrderedDict()
 
     def begin(self, operator: Any, args: Sequence[Any]) -> Call | None:
         """What is being called; None for an operator that is no collective."""
@@ -85,28 +106,40 @@ class Collectives:
         recorder = self._recorder
         group, size = _group(args[plan.group])
         tensors = list(_flatten(args[plan.tensors]))
+        peer, root = (str(args[p]) if p is not None else "" for p in (plan.peer, plan.root))
+        reduction = "" if plan.reduce_op is None else _reduction(args[plan.reduce_op])
+        described = f"{group}\t{size}\t{peer}\t{root}\t{reduction}"
+        counted = (described, plan.name) if plan.name in PAIRED else (group, "")
         with self._lock:
-            sequence = self._sequences[group]
-            self._sequences[group] += 1
-        peer = "" if plan.peer is None else args[plan.peer]
+            sequence = self._sequences[counted]
+            self._sequences[counted] += 1
         position = plan.asynchronous
+        blocking = plan.name in BLOCKING
         # A default argument does not travel through the dispatcher; it is async_op=True.
         waited = position is not None and position < len(args) and args[position] is False
         shapes = " ".join(str(list(t.shape)) for t in tensors)
         dtypes = " ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
         device = str(tensors[0].device) if tensors else ""
         return Call(
-            plan=plan,
             name=recorder.intern(plan.name),
-            group=group,
-            group_text=recorder.intern(f"{group}\t{size}\t{peer}"),
+            group=recorder.intern(described),
             sequence=sequence,
             signature=recorder.intern(f"{shapes}\t{dtypes}\t{device}"),
-            bytes=0 if plan.name == "barrier" else sum(t.nbytes for t in tensors),
-            asynchronous=not waited,
+            bytes=0 if plan.name in UNMOVED else sum(t.nbytes for t in tensors),
+            asynchronous=not (waited or blocking),
+            blocking=blocking,
             stack=self._stacks.capture() if self._stacks else 0,
             on_cpu=device == "cpu",
         )
+
+    def open(self, state: ThreadState, call: Call) -> None:
+        """Note the call among the thread's open events, in case it never returns."""
+        state.journal.push_open_record(
+            state.open, int(Kind.COLLECTIVE), int(call.asynchronous), 0, call.name, clock.now(), 0,
+            call.sequence, self._recorder.step, state.module, call.signature, call.stack,
+            state.phase, call.group, call.bytes,
+        )  # fmt: skip
+        state.open += 1
 
     def end(self, call: Call, result: Any, start: int, end: int) -> None:
         """The call returned `result`; its operation may still be under way."""
@@ -121,55 +154,105 @@ class Collectives:
             sequence=call.sequence,
             signature=call.signature,
             stack=call.stack,
-            aux=call.group_text,
+            aux=call.group,
             extra=call.bytes,
         )
-        self._watch(call, result)
-
-    def _watch(self, call: Call, result: Any) -> None:
-        work = _work(result)
         # A device's future is done once the operation is enqueued: that is no completion.
-        if work is None or not call.on_cpu:
+        if not call.on_cpu:
             return
-        recorder, sequence = self._recorder, call.sequence
-        group = recorder.intern(call.group)
+        if call.blocking:
+            self._complete(call, end)
+            return
+        work = _work(result)
+        if work is not None:
+            self._watch(call, work)
+            return
+        for tensor in _flatten(result):  # of a functional collective; its wait names the tensor
+            self._results[tensor.untyped_storage().data_ptr()] = call
+        while len(self._results) > HELD:
+            self._results.popitem(last=False)
+
+    def waited(self, args: Sequence[Any], end: int) -> None:
+        """The program waited for a functional collective's result, until `end`."""
+        for tensor in _flatten(args):
+            call = self._results.pop(tensor.untyped_storage().data_ptr(), None)
+            if call is not None:
+                self._complete(call, end)
+
+    def install(self) -> Callable[[], None]:
+        """See where the program waits for operations that have no future (send, recv, ...)."""
+        work_class: Any = dist.Work
+        original = work_class.wait
+
+        def wait(work: Any, *args: Any, **keywords: Any) -> Any:
+            result = original(work, *args, **keywords)
+            held = self._works.pop(id(work), None)
+            if held is not None:
+                with self._recorder.guarded():
+                    self._complete(held[1], clock.now())
+            return result
+
+        work_class.wait = wait
+
+        def uninstall() -> None:
+            work_class.wait = original
+            self._works.clear()
+
+        return uninstall
+
+    def _watch(self, call: Call, work: Any) -> None:
+        recorder = self._recorder
 
         def completed(_: Any) -> None:
-            try:
-                if not recorder.closed:
-                    recorder.put(
-                        recorder.thread(), Kind.COLLECTIVE_END, end=clock.now(),
-                        sequence=sequence, aux=group,
-                    )  # fmt: skip
-            except Exception as error:
-                recorder.failed(error)
+            with recorder.guarded():
+                self._complete(call, clock.now())
 
         try:
             work.get_future().add_done_callback(completed)
-        except RuntimeError:  # this kind of work has no future: send, recv, some barriers
-            recorder.coverage["collectives_without_completion"] += 1
+        except RuntimeError:  # this kind of work has no future
+            self._works[id(work)] = (work, call)
+            if len(self._works) > HELD:
+                self._works.popitem(last=False)
+                recorder.coverage["collectives_without_completion"] += 1
+
+    def _complete(self, call: Call, end: int) -> None:
+        recorder = self._recorder
+        if not recorder.closed:
+            recorder.put(
+                recorder.thread(), Kind.COLLECTIVE_END, name=call.name, end=end,
+                sequence=call.sequence, aux=call.group,
+            )  # fmt: skip
 
 
 def plan_for(operator: Any) -> Plan | None:
     """How to read the operator's arguments; None where it is no collective."""
     schema = operator._schema
     namespace, _, short = schema.name.partition("::")
-    if namespace not in NAMESPACES or short in NOT_A_COLLECTIVE:
+    # Those of the namespace for autograd call their namesakes without it, which are counted.
+    if namespace not in ("c10d", "_c10d_functional"):
         return None
     names = [a.name for a in schema.arguments]
-    group = next((i for i, n in enumerate(names) if n in ("process_group", "group_name")), None)
-    if group is None:
-        return None
+
+    def position(*wanted: str) -> int | None:
+        return next((i for i, n in enumerate(names) if n in wanted), None)
+
+    group = position("process_group", "group_name")
     tensors = [i for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
-    inputs = [i for i in tensors if "input" in names[i]]
+    if group is None or not tensors:
+        return None
+    name = NAMES.get(short, short.rstrip("_"))
+    # All ranks have a tensor that scatter writes; only the root has those that it reads.
+    side = "output" if name == "scatter" else "input"
+    paired = name in PAIRED
+    other = position("dst", "src", "root_rank")
     return Plan(
-        name=NAMES.get(short, short.rstrip("_")),
+        name=name,
         group=group,
-        tensors=(inputs or tensors)[0],
-        peer=next((i for i, n in enumerate(names) if n in ("dst", "src")), None)
-        if namespace == "c10d"
-        else None,
-        asynchronous=next((i for i, n in enumerate(names) if n == "async_op"), None),
+        tensors=([i for i in tensors if side in names[i]] or tensors)[0],
+        peer=other if paired else None,
+        root=None if paired else other,
+        reduce_op=position("reduce_op"),
+        asynchronous=position("async_op"),
     )
 
 
@@ -182,6 +265,13 @@ def _group(argument: Any) -> tuple[str, int]:
     else:
         group = argument
     return group.group_name, group.size()
+
+
+def _reduction(argument: Any) -> str:
+    if isinstance(argument, str):
+        return argument
+    kind: Any = dist.ReduceOp.RedOpType
+    return str(kind(argument.op()).name).lower()
 
 
 def _work(result: Any) -> Any:

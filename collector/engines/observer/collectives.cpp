@@ -4,10 +4,13 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
 
+#include <array>
 #include <map>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
+#include "frames.h"
 #include "operators.h"
 #include "process.h"
 #include "signature.h"
@@ -42,7 +45,11 @@ const std::map<std::string_view, std::string_view> NAMES = {
     {"allreduce_coalesced_", "all_reduce_coalesced"},
     {"alltoall_", "all_to_all"},
     {"alltoall_base_", "all_to_all_single"},
+    {"isend", "send"},
+    {"irecv", "recv"},
     {"recv_any_source_", "recv"},
+    {"reduce_scatter_tensor_out", "reduce_scatter_tensor"},
+    {"all_gather_into_tensor_out", "all_gather_into_tensor"},
 };
 
 std::string name_of(std::string_view op) {
@@ -56,8 +63,11 @@ std::string name_of(std::string_view op) {
   return std::string(op);
 }
 
-int64_t next_sequence(Text group) {
-  static std::map<Text, int64_t>& counts = *new std::map<Text, int64_t>;
+// The position of a call among those it is counted with: collectives of the group, or sends (or
+// recvs) of the group with one peer. The same on all ranks that take part.
+int64_t next_sequence(Text counted_by, Text name) {
+  static std::map<std::pair<Text, Text>, int64_t>& counts =
+      *new std::map<std::pair<Text, Text>, int64_t>;
   static uint64_t of_run = 0;
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
@@ -65,7 +75,17 @@ int64_t next_sequence(Text group) {
     of_run = moment.run;
     counts.clear();
   }
-  return counts[group]++;
+  return counts[{counted_by, name}]++;
+}
+
+std::string reduction(const c10::IValue& value) {
+  if (value.isString()) {
+    return value.toStringRef();
+  }
+  static constexpr std::array NAMES = {"sum", "avg", "product", "min", "max",
+                                       "band", "bor", "bxor", "premul_sum"};
+  const auto op = static_cast<size_t>(value.toCustomClass<c10d::ReduceOp>()->op_);
+  return op < NAMES.size() ? NAMES[op] : "";
 }
 
 int64_t bytes_of(const c10::TensorImpl& tensor) {
@@ -95,30 +115,36 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   if (op == "wait_tensor") {
     return nullptr;
   }
-  CollectivePlan plan{0, false, -1, -1, -1, -1};
-  bool from_input = false;
+  const std::string shown = name_of(op);
+  CollectivePlan plan{};
+  plan.paired = shown == "send" || shown == "recv" || shown == "batch_p2p_ops";
+  plan.barrier = shown == "barrier" || shown == "monitored_barrier";
+  plan.blocking = shown == "monitored_barrier";
+  // All ranks have a tensor that scatter writes; only the root has those that it reads.
+  const char* side = shown == "scatter" ? "output" : "input";
+  bool from_side = false;
   const auto& arguments = schema.arguments();
   for (int i = 0; i < static_cast<int>(arguments.size()); ++i) {
     const std::string& name = arguments[i].name();
     if (plan.group < 0 && (name == "process_group" || name == "group_name")) {
       plan.group = i;
-    } else if (plan.peer < 0 && space == "c10d" && (name == "dst" || name == "src")) {
-      plan.peer = i;
+    } else if (name == "dst" || name == "src" || name == "root_rank") {
+      (plan.paired ? plan.peer : plan.root) = i;
+    } else if (name == "reduce_op") {
+      plan.reduce_op = i;
     } else if (plan.asynchronous < 0 && name == "async_op") {
       plan.asynchronous = i;
     } else if (holds_tensors(arguments[i].type())) {
-      const bool input = name.find("input") != std::string::npos;
-      if (plan.tensors < 0 || (input && !from_input)) {
+      const bool wanted = name.find(side) != std::string::npos;
+      if (plan.tensors < 0 || (wanted && !from_side)) {
         plan.tensors = i;
-        from_input = input;
+        from_side = wanted;
       }
     }
   }
   if (plan.group < 0 || plan.tensors < 0) {
     return nullptr;
   }
-  const std::string shown = name_of(op);
-  plan.barrier = shown == "barrier";
   plan.name = texts().intern(shown);
   return std::make_shared<const CollectivePlan>(plan);
 }
@@ -140,15 +166,25 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
   auto call = std::make_shared<Call>();
   const auto group = group_of(inputs[plan.group]);
   const std::string& group_name = group->getGroupName();
-  std::string described = group_name + '\t' + std::to_string(group->getSize()) + '\t';
-  if (plan.peer >= 0) {
-    described += std::to_string(inputs[plan.peer].toInt());
+  std::string described = group_name + '\t' + std::to_string(group->getSize());
+  for (const int position : {plan.peer, plan.root}) {
+    described += '\t';
+    if (position >= 0) {
+      described += std::to_string(inputs[position].toInt());
+    }
+  }
+  described += '\t';
+  if (plan.reduce_op >= 0) {
+    described += reduction(inputs[plan.reduce_op]);
   }
   call->name = plan.name;
-  call->group = texts().intern(group_name);
   call->group_text = texts().intern(described);
-  call->sequence = next_sequence(call->group);
-  if (plan.asynchronous >= 0) {
+  call->sequence = plan.paired ? next_sequence(call->group_text, plan.name)
+                               : next_sequence(texts().intern(group_name), 0);
+  call->blocking = plan.blocking;
+  if (plan.blocking) {
+    call->asynchronous = false;
+  } else if (plan.asynchronous >= 0) {
     call->asynchronous = inputs[plan.asynchronous].toBool();
   }
   Signature signature;
@@ -169,28 +205,67 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
   thread.call = std::move(call);
 }
 
-void end_call(Thread& thread, int64_t start, int64_t end, int32_t step, Text module, Text phase) {
+void open_call(Thread& thread, const Frame& frame) {
+  Call& call = *thread.call;
+  call.open_level =
+      thread.push_open(layout::KIND_COLLECTIVE, call.asynchronous ? 1 : 0, 0, call.name,
+                       frame.start, frame.step, frame.module, frame.phase);
+  if (Record* entry = thread.journal.open_entry(call.open_level)) {
+    entry->sequence = call.sequence;
+    entry->signature = call.signature;
+    entry->stack = call.stack;
+    entry->aux = call.group_text;
+    entry->extra = call.bytes;
+  }
+}
+
+void forget_call(Thread& thread) noexcept {
   const std::shared_ptr<Call> call = std::move(thread.call);
   thread.call.reset();
   if (!call) {
     return;
   }
+  if (call->open_level != Call::NOT_OPEN) {
+    Record* entry = thread.journal.open_entry(call->open_level);
+    thread.pop_open(call->open_level);
+    if (entry != nullptr) {  // what is the same in all other entries
+      entry->sequence = -1;
+      entry->signature = entry->stack = entry->aux = 0;
+      entry->extra = 0;
+    }
+  }
+  try {
+    c10::ThreadLocalDebugInfo::_pop(INFO);
+  } catch (...) {  // others left theirs on top
+    thread.counters.add(Counters::ERRORS);
+  }
+}
+
+void end_call(Thread& thread, const Frame& frame, int64_t end) {
+  const std::shared_ptr<Call> call = thread.call;
+  if (!call) {
+    return;
+  }
+  forget_call(thread);
   Record record{};
   record.kind = layout::KIND_COLLECTIVE;
   record.scope = call->asynchronous ? 1 : 0;
   record.name = call->name;
-  record.start = start;
+  record.start = frame.start;
   record.end = end;
   record.sequence = call->sequence;
-  record.step = step;
-  record.module = module;
+  record.step = frame.step;
+  record.module = frame.module;
   record.signature = call->signature;
   record.stack = call->stack;
-  record.phase = phase;
+  record.phase = frame.phase;
   record.aux = call->group_text;
   record.extra = call->bytes;
   thread.append(record);
-  c10::ThreadLocalDebugInfo::_pop(INFO);  // last: it throws where others left theirs on top
+  if (call->blocking) {
+    call->blocking = false;
+    complete(thread, *call, end);
+  }
 }
 
 void drop_call(Thread& thread) noexcept {
@@ -211,15 +286,17 @@ std::shared_ptr<Call> call_worked_for() {
 }
 
 void complete(Thread& thread, const Call& call, int64_t end) {
-  // A device's work counts as done once it is enqueued: that is no completion.
-  if (!call.on_cpu) {
+  // A device's work counts as done once it is enqueued: that is no completion. What a call that
+  // blocks has done inside it is none either.
+  if (!call.on_cpu || call.blocking) {
     return;
   }
   Record record{};
   record.kind = layout::KIND_COLLECTIVE_END;
+  record.name = call.name;
   record.end = end;
   record.sequence = call.sequence;
-  record.aux = call.group;
+  record.aux = call.group_text;
   thread.append(record);
 }
 

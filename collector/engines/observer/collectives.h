@@ -18,29 +18,37 @@ namespace lanescope {
 
 class Thread;
 struct Argument;
+struct Frame;
 
 // Where an operator's arguments are; -1: it has none of the kind.
 struct CollectivePlan {
   Text name;
-  bool barrier;
-  int group;
-  int tensors;
-  int peer;
-  int asynchronous;
+  bool barrier;   // moves no data of the program's
+  bool paired;    // send or recv
+  bool blocking;  // over when the call returns
+  int group = -1;
+  int tensors = -1;
+  int peer = -1;
+  int root = -1;
+  int reduce_op = -1;
+  int asynchronous = -1;
 };
 
 // A collective that is being called. As debug information of its thread it travels to the worker
 // threads of the backend that carry it out, and so ties their completion to the call.
 struct Call : c10::DebugInfoBase {
   Text name = 0;
-  Text group = 0;
-  Text group_text = 0;  // "group TAB size TAB peer"
+  Text group_text = 0;  // "group TAB size TAB peer TAB root TAB reduce_op"
   Text signature = 0;
   Text stack = 0;
   int64_t sequence = 0;
   int64_t bytes = 0;
   bool asynchronous = true;
+  bool blocking = false;
   bool on_cpu = false;
+  uint32_t open_level = NOT_OPEN;
+
+  static constexpr uint32_t NOT_OPEN = UINT32_MAX;
 };
 
 // Null for an operator that is no collective.
@@ -53,8 +61,14 @@ void mark_accesses(std::vector<Argument>& arguments, const c10::FunctionSchema& 
 void begin_call(Thread& thread, const CollectivePlan& plan,
                 c10::ArrayRef<const c10::IValue> inputs);
 
+// The same, once its beginning is known: noted among the open events, in case it never returns.
+void open_call(Thread& thread, const Frame& frame);
+
 // It returned; its operation may be under way.
-void end_call(Thread& thread, int64_t start, int64_t end, int32_t step, Text module, Text phase);
+void end_call(Thread& thread, const Frame& frame, int64_t end);
+
+// `thread.call` is over, recorded or not.
+void forget_call(Thread& thread) noexcept;
 
 // Forget a call whose end cannot be recorded; one that ended is forgotten already.
 void drop_call(Thread& thread) noexcept;

@@ -82,6 +82,9 @@ class Closing {
   Closing& operator=(const Closing&) = delete;
 
   ~Closing() {
+    if (__builtin_expect(frame_.collective, 0)) {
+      forget_call(thread_);
+    }
     if (frame_.opened) {
       thread_.pop_open(frame_.open_level);
       --thread_.depth;
@@ -123,7 +126,7 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
     write_event(thread, frame, end);
   }
   if (frame.collective) {
-    end_call(thread, frame.start, end, frame.step, frame.module, frame.phase);
+    end_call(thread, frame, end);
   }
 }
 

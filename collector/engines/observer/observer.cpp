@@ -172,6 +172,9 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
     begin_rarely(thread, frame, inputs);
   }
   open_event(thread, frame);
+  if (__builtin_expect(frame.collective, 0)) {
+    open_call(thread, frame);
+  }
 }
 
 [[gnu::noinline]] void begin_node(Thread& thread, const RecordFunction& function) {
