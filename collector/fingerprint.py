@@ -70,7 +70,7 @@ def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     nan = inf = zeros = total = squares = _zero(values, torch.float64)
     low = torch.full((), torch.inf, dtype=torch.float64, device=values.device)
     high = -low
-    for chunk in values.split(_CHUNK):
+    for chunk in torch.split(values, _CHUNK):
         numbers = chunk.to(torch.float64)
         finite = numbers.isfinite()
         known = numbers.where(finite, 0.0)
@@ -112,7 +112,7 @@ def _hash(flat: torch.Tensor) -> torch.Tensor:
     words = flat.view(view) if flat.numel() else flat.new_empty(0, dtype=view)
     inner = _weights(0, BLOCK, flat.device)
     result = _zero(flat, torch.int64)
-    for position, chunk in enumerate(words.split(_CHUNK)):
+    for position, chunk in enumerate(torch.split(words, _CHUNK)):
         bits = chunk.to(torch.int64) & mask
         bits ^= bits >> 16
         blocks = -(-len(bits) // BLOCK)

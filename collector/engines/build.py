@@ -34,14 +34,24 @@ LIBRARY = "observer.so"
 COMPILER_VARIABLE = "CXX"
 COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
-    "torch": ("observer", "operators", "signature"),
+    "torch": ("observer", "operators", "signature", "fingerprint", "storages", "values"),
     "distributed": ("collectives",),
     "plain": ("clock", "interface", "journal", "process", "ring", "stacks", "texts", "thread"),
 }
 """Sources compiled together: reading torch's headers takes nearly all of the time."""
 
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", "-DNDEBUG")
-"""NDEBUG as in torch's own builds: without it some of torch's classes have other members."""
+KERNEL = "kernel.cpp"
+KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {"generic": (), "avx2": ("-mavx2", "-mf16c")},
+}
+"""Machine -> how the kernel is compiled for its processors; elsewhere as for any."""
+
+FLAGS = (
+    "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", "-DNDEBUG",
+    "-ffp-contract=off",
+)  # fmt: skip
+"""NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
+contraction: every processor shall round the same sums the same way."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
 RETRY_S = 600
@@ -157,6 +167,7 @@ def layout_header() -> str:
         **_members("KIND", journal.Kind),
         **_members("ACCESS", journal.AccessFlag),
         **_members("TENSOR", journal.TensorFlag),
+        "TENSOR_ORDINAL": journal.TENSOR_ORDINAL,
         **_members("SCOPE", OpScope),
         **_members("THREAD", ThreadKind),
     }
@@ -210,7 +221,8 @@ def _key(torch: Torch, compiler: Path | None) -> str:
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     identity = (
-        torch.version, torch.new_abi, torch.distributed, FLAGS, LIBRARIES, platform.machine(),
+        torch.version, torch.new_abi, torch.distributed, FLAGS, KERNELS, LIBRARIES,
+        platform.machine(),
         platform.libc_ver(), _identity_of(compiler),
     )  # fmt: skip
     digest.update(repr(identity).encode())
@@ -269,10 +281,15 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
         whole = into / f"{unit}.cpp"
         whole.write_text("".join(f'#include "{part}.cpp"\n' for part in parts))
         commands.append((str(compiler), *flags, "-c", str(whole), "-o", str(into / f"{unit}.o")))
+    for variant, abilities in KERNELS.get(platform.machine(), {"generic": ()}).items():
+        commands.append(
+            (str(compiler), *flags, "-O3", *abilities, f"-DLANESCOPE_VARIANT={variant}", "-c",
+             str(SOURCES / KERNEL), "-o", str(into / f"{variant}.o"))
+        )  # fmt: skip
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for done in pool.map(lambda command: _run(command, into), commands):
             _check(done, compiler)
-    objects = [str(into / f"{unit}.o") for unit in UNITS]
+    objects = [command[-1] for command in commands]
     # torch is in the process when the library is loaded, so it needs no path to it.
     link = (
         str(compiler), "-shared", "-pthread", *objects, f"-L{torch.folder / 'lib'}", *LIBRARIES,

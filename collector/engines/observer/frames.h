@@ -31,6 +31,7 @@ struct Frame {
   bool silent;      // no record of its own: it is here for the storages that are born in it
   bool mutes;       // what runs inside is not recorded
   bool collective;  // it began the call of its thread
+  bool values;      // its tensors are read
 };
 
 // A stack without the cost of filling a new entry with zeros: whoever pushes sets all it needs.

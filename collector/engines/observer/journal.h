@@ -11,6 +11,8 @@ namespace lanescope {
 
 using layout::AccessRecord;
 using layout::Record;
+using layout::TensorMoreRecord;
+using layout::TensorRecord;
 
 struct Identity {
   int64_t pid = 0;

@@ -12,6 +12,7 @@ struct alignas(64) Moment {
   std::atomic<bool> active{false};  // whether that step is recorded
   // Settings; they change between recordings only.
   bool access = false;             // note which storages ops read and write
+  bool numerics = false;           // read what is in tensors
   bool op_stacks = false;          // Python stacks of all ops
   bool collective_stacks = false;  // Python stacks of collectives
   int64_t minimum_ns = 0;          // ops below are left out

@@ -9,6 +9,7 @@
 #include "collectives.h"
 #include "process.h"
 #include "signature.h"
+#include "values.h"
 
 namespace lanescope {
 
@@ -50,10 +51,13 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       op.device = static_cast<int>(i);
     }
   }
+  bool writes = false;
+  for (const Argument& argument : op.arguments) {
+    writes = writes || argument.writes;
+  }
   for (const c10::Argument& result : schema.returns()) {
-    if (result.alias_info() == nullptr && holds_tensors(result.type())) {
-      op.makes_storage = true;
-    }
+    op.fresh.push_back(result.alias_info() == nullptr && holds_tensors(result.type()));
+    op.makes_storage = op.makes_storage || op.fresh.back();
   }
   op.collective = plan_collective(schema);
   if (op.collective) {
@@ -62,7 +66,9 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  op.births = op.makes_storage && !op.composite && moment.access;
+  op.reads = reads_of(op.name, op.collective != nullptr);
+  op.births = !op.composite &&
+              ((op.makes_storage && moment.access) || (writes && moment.numerics));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 namespace lanescope {
 
 struct CollectivePlan;
+enum class Reads : uint8_t;
 
 // A tensor or a list of tensors among the inputs.
 struct Argument {
@@ -36,6 +37,8 @@ struct Operator {
   size_t arity = 0;
   std::vector<Argument> arguments;
   std::shared_ptr<const CollectivePlan> collective;
+  std::vector<bool> fresh;  // of its results: those that are no views and no inputs
+  Reads reads{};            // at level numerics
 
   // Whether it says something even if its name is filtered: storages are born in it.
   bool births = false;

@@ -21,6 +21,7 @@ struct Counters {
     FAKE,           // ops that a compiler traced on tensors without data
     UNTRACKED,      // tensors whose storage cannot be told
     ERRORS,         // exceptions in a callback
+    UNREAD,         // tensors without a fingerprint
     DROPPED,        // records that found no room
     OVERWRITTEN,    // records that made room for later ones
     SIGNATURES,     // ops whose shapes were too many to note

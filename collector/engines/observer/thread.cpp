@@ -171,6 +171,7 @@ void Thread::reset() {
   shared.ordinal = ordinal;
   frames.clear();
   accesses.clear();
+  values.reset();
   depth = 0;
   muted = 0;
   call.reset();

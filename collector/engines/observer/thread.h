@@ -19,6 +19,7 @@
 namespace lanescope {
 
 struct Call;      // a collective that is being called
+struct Values;    // what is read of an operator
 
 // What Python tells its thread's events: written there through a memory view, read here.
 struct Shared {
@@ -57,6 +58,7 @@ class Thread {
   std::vector<Access> accesses;       // of all frames
   uint64_t born = 0;                  // storages born on this thread so far,
   uint64_t births[BIRTHS]{};          // and the last of them
+  std::shared_ptr<Values> values;     // at level numerics
 
   OperatorCache operators;
   SignatureCache signatures;
@@ -123,6 +125,9 @@ bool wanted(const std::string& name);
 
 // A new recording may filter operators otherwise.
 void forget_operators();
+
+// Operators went unrecorded: what they wrote is not known.
+void forget_values();
 
 namespace detail {
 // A pointer alone fits where the loader keeps room for such variables: no function call is needed

@@ -1,0 +1,252 @@
+#include "fingerprint.h"
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernel.h"
+#include "signature.h"
+
+namespace lanescope {
+
+#ifdef __x86_64__
+extern const Kernel avx2;
+#endif
+extern const Kernel generic;
+
+const Kernel& kernel() {
+#ifdef __x86_64__
+  static const bool modern = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return modern ? avx2 : generic;
+#else
+  return generic;
+#endif
+}
+
+namespace {
+
+constexpr int64_t PROBES = 8;              // blocks
+constexpr int64_t BLOCK_BYTES = 4 * BLOCK;  // of words of 32 bits
+
+using c10::ScalarType;
+
+template <typename Float>
+const float* numbers_of() {
+  static const auto table = [] {
+    std::array<float, 256> numbers{};
+    for (int i = 0; i < 256; ++i) {
+      numbers[i] = static_cast<float>(Float(static_cast<uint8_t>(i), Float::from_bits()));
+    }
+    return numbers;
+  }();
+  return table.data();
+}
+
+// How elements of a type are read; a complex one is two numbers.
+struct Reading {
+  Element element = Element::single;
+  int numbers = 0;  // 0: the type has no fingerprint
+  const float* table = nullptr;
+};
+
+Reading reading_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Bool:
+    case ScalarType::Byte:
+      return {Element::uint8, 1};
+    case ScalarType::Char:
+      return {Element::int8, 1};
+    case ScalarType::UInt16:
+      return {Element::uint16, 1};
+    case ScalarType::Short:
+      return {Element::int16, 1};
+    case ScalarType::UInt32:
+      return {Element::uint32, 1};
+    case ScalarType::Int:
+      return {Element::int32, 1};
+    case ScalarType::UInt64:
+      return {Element::uint64, 1};
+    case ScalarType::Long:
+      return {Element::int64, 1};
+    case ScalarType::Half:
+      return {Element::half, 1};
+    case ScalarType::BFloat16:
+      return {Element::bfloat, 1};
+    case ScalarType::Float:
+      return {Element::single, 1};
+    case ScalarType::Double:
+      return {Element::twofold, 1};
+    case ScalarType::ComplexHalf:
+      return {Element::half, 2};
+    case ScalarType::ComplexFloat:
+      return {Element::single, 2};
+    case ScalarType::ComplexDouble:
+      return {Element::twofold, 2};
+    case ScalarType::Float8_e5m2:
+      return {Element::table, 1, numbers_of<c10::Float8_e5m2>()};
+    case ScalarType::Float8_e4m3fn:
+      return {Element::table, 1, numbers_of<c10::Float8_e4m3fn>()};
+    case ScalarType::Float8_e5m2fnuz:
+      return {Element::table, 1, numbers_of<c10::Float8_e5m2fnuz>()};
+    case ScalarType::Float8_e4m3fnuz:
+      return {Element::table, 1, numbers_of<c10::Float8_e4m3fnuz>()};
+    default:
+      return {};
+  }
+}
+
+// Dimensions without those of size 1, neighbours that lie one after another made one.
+struct Shape {
+  c10::SmallVector<int64_t, 8> sizes, strides;
+
+  explicit Shape(const c10::TensorImpl& tensor) {
+    const c10::IntArrayRef all = tensor.sizes_default(), steps = tensor.strides_default();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == 1) {
+        continue;
+      }
+      if (!sizes.empty() && strides.back() == steps[i] * all[i]) {
+        sizes.back() *= all[i];
+        strides.back() = steps[i];
+      } else {
+        sizes.push_back(all[i]);
+        strides.push_back(steps[i]);
+      }
+    }
+  }
+
+  bool flat() const {
+    return sizes.empty() || (sizes.size() == 1 && strides[0] == 1);
+  }
+};
+
+template <typename Raw>
+void gather(char* into, const char* from, int64_t stride, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(into + i * sizeof(Raw), from + i * stride * static_cast<int64_t>(sizeof(Raw)),
+                sizeof(Raw));
+  }
+}
+
+struct Sixteen {
+  uint64_t halves[2];
+};
+
+void gather(char* into, const char* from, int64_t stride, int64_t count, int64_t item) {
+  switch (item) {
+    case 1:
+      return gather<uint8_t>(into, from, stride, count);
+    case 2:
+      return gather<uint16_t>(into, from, stride, count);
+    case 4:
+      return gather<uint32_t>(into, from, stride, count);
+    case 8:
+      return gather<uint64_t>(into, from, stride, count);
+    default:
+      return gather<Sixteen>(into, from, stride, count);
+  }
+}
+
+// Elements in logical order, copied a buffer at a time; all but the last are whole blocks.
+template <typename Read>
+void each_part(const Shape& shape, const char* data, int64_t item, int64_t count, Read&& read) {
+  constexpr int64_t BYTES = 16 * BLOCK;
+  alignas(64) char buffer[BYTES];
+  const int64_t room = BYTES / item;
+  const size_t last = shape.sizes.size() - 1;
+  c10::SmallVector<int64_t, 8> index(shape.sizes.size(), 0);
+  int64_t held = 0, row = 0;  // row: offset of the current one, elements
+  while (count > 0) {
+    const int64_t here = std::min(shape.sizes[last] - index[last], room - held);
+    gather(buffer + held * item, data + (row + index[last] * shape.strides[last]) * item,
+           shape.strides[last], here, item);
+    held += here;
+    count -= here;
+    index[last] += here;
+    if (held == room || count == 0) {
+      read(buffer, held);
+      held = 0;
+    }
+    for (size_t i = last; index[i] == shape.sizes[i] && i != 0; --i) {
+      index[i] = 0;
+      row += shape.strides[i - 1];
+      if (++index[i - 1] == shape.sizes[i - 1]) {
+        row -= shape.strides[i - 1] * shape.sizes[i - 1];
+      }
+    }
+  }
+}
+
+const char* data_of(const c10::Storage& storage) {
+  c10::StorageImpl* memory = storage.unsafeGetStorageImpl();
+  return static_cast<const char*>(memory->_mutable_data_ptr_no_checks().get());
+}
+
+// One past the last byte of its storage that the tensor, not empty, covers. A storage may have
+// been freed under its tensors.
+int64_t end_of(const c10::TensorImpl& tensor) {
+  int64_t last = tensor.storage_offset_default();
+  for (size_t i = 0; i < tensor.sizes_default().size(); ++i) {
+    last += (tensor.sizes_default()[i] - 1) * tensor.strides_default()[i];
+  }
+  return (last + 1) * static_cast<int64_t>(tensor.dtype().itemsize());
+}
+
+}  // namespace
+
+bool can_read(const c10::TensorImpl& tensor) {
+  if (!tensor.has_storage() || tensor.has_symbolic_sizes_strides() || !device_of(tensor).is_cpu() ||
+      tensor.is_conj() || tensor.is_neg() || tensor.key_set().has(c10::DispatchKey::Python) ||
+      reading_of(tensor.dtype().toScalarType()).numbers == 0) {
+    return false;
+  }
+  const auto& memory = tensor.unsafe_storage();
+  return tensor.numel() == 0 ||
+         (data_of(memory) != nullptr && end_of(tensor) <= static_cast<int64_t>(memory.nbytes()));
+}
+
+Fingerprint fingerprint(const c10::TensorImpl& tensor) {
+  const Reading reading = reading_of(tensor.dtype().toScalarType());
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+  const int64_t count = tensor.numel();
+  Sums sums;
+  if (count != 0) {
+    const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
+    const auto read = [&](const void* part, int64_t elements) {
+      kernel().read(sums, part, elements * reading.numbers, reading.element, reading.table);
+    };
+    const Shape shape(tensor);
+    if (shape.flat()) {
+      read(data, count);
+    } else {
+      each_part(shape, data, item, count, read);
+    }
+  }
+  const double none = std::nan("");
+  return {sums.hash, sums.nan, sums.inf, sums.zeros, sums.mean(), std::sqrt(sums.squares),
+          sums.finite != 0 ? sums.low + 0.0 : none, sums.finite != 0 ? sums.high + 0.0 : none};
+}
+
+uint64_t probe(const void* data, int64_t bytes) {
+  const auto* all = static_cast<const char*>(data);
+  const int64_t blocks = bytes / BLOCK_BYTES;
+  if (blocks <= PROBES) {
+    const int64_t words = bytes / 4;
+    return kernel().hash(all, words, 4, 0) +
+           kernel().hash(all + words * 4, bytes - words * 4, 1, static_cast<uint64_t>(blocks) + 1);
+  }
+  uint64_t hash = 0;
+  for (int64_t i = 0; i < PROBES; ++i) {
+    const int64_t block = i * (blocks - 1) / (PROBES - 1);
+    hash += kernel().hash(all + block * BLOCK_BYTES, BLOCK, 4, static_cast<uint64_t>(block));
+  }
+  return hash;
+}
+
+}  // namespace lanescope

@@ -1,0 +1,41 @@
+// Fingerprint of elements that lie one after another in host memory, as fingerprint.py defines it.
+//
+// kernel.cpp is compiled more than once, for processors of different abilities: neither it nor this
+// file may include what has functions of its own, or the linker could mix them.
+#pragma once
+
+#include <stdint.h>
+
+namespace lanescope {
+
+// How elements are read as numbers.
+enum class Element : uint8_t {
+  uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat, single, twofold, table,
+};
+
+// Accumulated over one or more calls; every call but the last reads whole blocks.
+struct Sums {
+  uint64_t hash = 0;
+  uint64_t blocks = 0;  // read so far
+  int64_t finite = 0, nan = 0, inf = 0, zeros = 0;
+  double total = 0, squares = 0;
+  double low, high;  // meaningless while `finite` is 0
+
+  double mean() const {
+    return finite != 0 ? total / static_cast<double>(finite) : __builtin_nan("");
+  }
+};
+
+constexpr int64_t BLOCK = 1024;  // words
+
+struct Kernel {
+  // `table`: numbers of all 256 bytes, for Element::table.
+  void (*read)(Sums& sums, const void* data, int64_t count, Element element, const float* table);
+  // Hash alone of `words` of `size` bytes (1, 2, 4), from block `first` on.
+  uint64_t (*hash)(const void* data, int64_t words, int size, uint64_t first);
+};
+
+// For this processor.
+const Kernel& kernel();
+
+}  // namespace lanescope

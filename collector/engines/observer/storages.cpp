@@ -1,0 +1,238 @@
+#include "storages.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+namespace lanescope {
+
+namespace {
+
+// The bytes that a tensor covers of its storage.
+struct Extent {
+  int64_t begin = 0, end = 0;
+  uint64_t layout = 0;
+
+  explicit Extent(const c10::TensorImpl& tensor) {
+    const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+    const c10::IntArrayRef sizes = tensor.sizes_default(), strides = tensor.strides_default();
+    int64_t last = 0, count = 1;
+    uint64_t mixed = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      last += (sizes[i] - 1) * strides[i];
+      count *= sizes[i];
+      mixed = (mixed ^ static_cast<uint64_t>(sizes[i])) * 0xE7037ED1A0B428DBu;
+      mixed = (mixed ^ static_cast<uint64_t>(strides[i])) * 0xA0761D6478BD642Fu;
+    }
+    begin = tensor.storage_offset_default() * item;
+    end = count == 0 ? begin : begin + (last + 1) * item;
+    layout = count * item == end - begin ? 0 : mixed | 1;
+  }
+};
+
+c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
+  return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+const char* data_of(const c10::TensorImpl& tensor) {
+  return static_cast<const char*>(storage_of(tensor)->_mutable_data_ptr_no_checks().get());
+}
+
+uint32_t version_of(const c10::TensorImpl& tensor) {
+  const auto& version = tensor.version_counter();
+  return version.enabled() ? version.current_version() : 0;
+}
+
+// 0 for one with gaps, which is not compared.
+uint64_t probe_of(const c10::TensorImpl& tensor) {
+  const Extent extent(tensor);
+  return extent.layout == 0 ? probe(data_of(tensor) + extent.begin, extent.end - extent.begin) : 0;
+}
+
+}  // namespace
+
+// The lock is held over a fork, for the child to find it free.
+struct StoragesFork {
+  static void before() {
+    storages().mutex_.lock();
+  }
+  static void after() {
+    storages().mutex_.unlock();
+  }
+};
+
+Storages& storages() {
+  static Storages& instance = *[] {
+    auto* made = new Storages;
+    ::pthread_atfork(StoragesFork::before, StoragesFork::after, StoragesFork::after);
+    return made;
+  }();
+  return instance;
+}
+
+Storages::Found Storages::look(const c10::TensorImpl& tensor) {
+  Found found;
+  Range range{};
+  {
+    std::lock_guard<std::mutex> hold(mutex_);
+    const Known* known = find(tensor);
+    if (known == nullptr) {
+      found.state = all_.size() < STORAGES ? Found::foreign : Found::known;
+      return found;
+    }
+    const Extent extent(tensor);
+    const auto same = std::find_if(
+        known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
+          return one.begin == extent.begin && one.end == extent.end && one.layout == extent.layout;
+        });
+    const bool current = same != known->ranges.end() && same->data == data_of(tensor) &&
+                         same->version == version_of(tensor);
+    if (!current) {
+      found.state = known->foreign ? Found::foreign : Found::known;
+      found.finite = found.finite_known = known->finite;
+      return found;
+    }
+    range = *same;
+  }
+  found.finite = range.finite;
+  found.finite_known = true;
+  if (range.layout != 0 || probe_of(tensor) == range.probe) {
+    return found;
+  }
+  // It counts only if no recorded operator began to write meanwhile.
+  std::lock_guard<std::mutex> hold(mutex_);
+  if (const Known* known = find(tensor)) {
+    for (const Range& one : known->ranges) {
+      if (one.serial == range.serial) {
+        found.state = Found::changed;
+        found.expected = range.hash;
+      }
+    }
+  }
+  return found;
+}
+
+void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint) {
+  const uint64_t probe = probe_of(tensor);
+  std::lock_guard<std::mutex> hold(mutex_);
+  const bool fresh = find(tensor) == nullptr;
+  if (Known* known = find_or_add(tensor)) {
+    const Extent extent(tensor);
+    const bool whole = extent.layout == 0 && extent.begin == 0 &&
+                       extent.end >= static_cast<int64_t>(storage_of(tensor)->nbytes());
+    if (whole) {
+      known->foreign = known->in_flight = false;
+    }
+    known->finite = fingerprint.finite() && (whole || fresh || known->finite);
+    remember(*known, tensor, fingerprint, probe);
+  }
+}
+
+void Storages::read(const c10::TensorImpl& tensor, const Fingerprint& fingerprint) {
+  const uint64_t probe = probe_of(tensor);
+  std::lock_guard<std::mutex> hold(mutex_);
+  const bool fresh = find(tensor) == nullptr;
+  if (Known* known = find_or_add(tensor)) {
+    known->foreign = known->foreign || fresh;
+    known->in_flight = false;
+    remember(*known, tensor, fingerprint, probe);
+  }
+}
+
+void Storages::writes(const c10::TensorImpl& tensor) {
+  std::lock_guard<std::mutex> hold(mutex_);
+  if (Known* known = find(tensor)) {
+    forget(*known, tensor);
+  }
+}
+
+void Storages::wrote_unread(const c10::TensorImpl& tensor) {
+  std::lock_guard<std::mutex> hold(mutex_);
+  if (Known* known = find(tensor)) {
+    forget(*known, tensor);
+    known->finite = false;
+  }
+}
+
+void Storages::made_unread(const c10::TensorImpl& tensor) {
+  std::lock_guard<std::mutex> hold(mutex_);
+  if (find(tensor) == nullptr) {
+    if (Known* known = find_or_add(tensor)) {
+      known->finite = true;
+    }
+  }
+}
+
+void Storages::awaits(const c10::TensorImpl& tensor) {
+  std::lock_guard<std::mutex> hold(mutex_);
+  if (Known* known = find_or_add(tensor)) {
+    forget(*known, tensor);
+    known->foreign = known->in_flight = true;
+    known->finite = false;
+  }
+}
+
+bool Storages::awaited(const c10::TensorImpl& tensor) {
+  std::lock_guard<std::mutex> hold(mutex_);
+  const Known* known = find(tensor);
+  return known != nullptr && known->in_flight;
+}
+
+void Storages::clear() {
+  std::lock_guard<std::mutex> hold(mutex_);
+  all_.clear();
+  purge_at_ = 1024;
+}
+
+Storages::Known* Storages::find(const c10::TensorImpl& tensor) {
+  const auto found = all_.find(storage_of(tensor));
+  return found != all_.end() ? &found->second : nullptr;
+}
+
+Storages::Known* Storages::find_or_add(const c10::TensorImpl& tensor) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr) {
+    return nullptr;
+  }
+  const auto found = all_.find(storage);
+  if (found != all_.end()) {
+    return &found->second;
+  }
+  if (all_.size() >= purge_at_) {
+    for (auto one = all_.begin(); one != all_.end();) {
+      one = one->second.storage.expired() ? all_.erase(one) : std::next(one);
+    }
+    purge_at_ = std::min(STORAGES, std::max<size_t>(1024, 2 * all_.size()));
+  }
+  if (all_.size() >= STORAGES) {
+    return nullptr;
+  }
+  c10::raw::weak_intrusive_ptr::incref(storage);
+  auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
+  return &all_.emplace(storage, Known{std::move(weak)}).first->second;
+}
+
+void Storages::remember(Known& known, const c10::TensorImpl& tensor,
+                        const Fingerprint& fingerprint, uint64_t probe) {
+  forget(known, tensor);
+  const Extent extent(tensor);
+  const Range range{extent.begin, extent.end, extent.layout, data_of(tensor), version_of(tensor),
+                    fingerprint.finite(), probe, fingerprint.hash, ++serial_};
+  if (known.ranges.size() < RANGES) {
+    known.ranges.push_back(range);
+  } else {
+    known.ranges[known.next++ % RANGES] = range;
+  }
+}
+
+void Storages::forget(Known& known, const c10::TensorImpl& tensor) {
+  const Extent extent(tensor);
+  auto& all = known.ranges;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [&](const Range& one) {
+                             return one.begin < extent.end && extent.begin < one.end;
+                           }),
+            all.end());
+}
+
+}  // namespace lanescope
