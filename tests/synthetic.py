@@ -22,7 +22,10 @@ HOST = "boot-1/time-1"
 START_NS = 5_000_000_000_000  # a monotonic clock some 80 minutes after boot
 
 _DEFAULTS: dict[str, Any] = {"scope": "function", "kind": "user", "device": "cpu"}
-_NULL_BY_DEFAULT = {"complete_ns", "sequence", "peer", "object", "stack"}
+_NULL_BY_DEFAULT = {
+    "complete_ns", "sequence", "peer", "object", "root", "stack", "grad_hash", "param_hash",
+    "owner", "collective", "cpu",
+}  # fmt: skip
 
 
 class Builder:
@@ -43,6 +46,7 @@ class Builder:
             "notes": [],
             "axis": {"clock_identity": HOST, "wall_minus_monotonic_ns": 0},
             "processes": [],
+            "groups": {},
             "files": {},
             **manifest,
         }
@@ -70,6 +74,8 @@ class Builder:
             "start_ns": START_NS,
             "end_ns": START_NS,
             "closed": True,
+            "ended": "exit",
+            "exception": "",
             "argv": ["train.py"],
             "python": "3.11.7",
             "torch": "2.13.0",

@@ -54,8 +54,8 @@ def write_ops(recorder: Recorder, first: int, count: int) -> None:
 
 def complete(recorder: Recorder) -> None:
     for i in range(0, OPS, 1_000):
-        recorder.put(recorder.thread(), Kind.COLLECTIVE_END, end=9_000_000 + i, sequence=i,
-                     aux=recorder.intern("dp"))  # fmt: skip
+        recorder.put(recorder.thread(), Kind.COLLECTIVE_END, name=recorder.intern("all_reduce"),
+                     end=9_000_000 + i, sequence=i, aux=recorder.intern("dp\t2\t"))  # fmt: skip
 
 
 def read(run: Path, table: str) -> pa.Table:

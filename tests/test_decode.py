@@ -20,7 +20,7 @@ from lanescope.collector.journal import (
     float_bits,
 )
 from lanescope.collector.journal_reader import DTYPE, read_process
-from lanescope.collector.kinds import OpScope, PhaseKind, SyncKind
+from lanescope.collector.kinds import GradientScope, OpScope, PhaseKind, SyncKind
 from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.collector.schema import TABLES, THREAD_TABLES
@@ -77,11 +77,13 @@ def write_access(r: Recorder) -> dict[str, Any]:
 
 def write_collective(r: Recorder) -> dict[str, Any]:
     r.put(r.thread(), Kind.COLLECTIVE, scope=1, name=r.intern("send"), start=100, end=150,
-          sequence=2, signature=signature(r), aux=r.intern("dp\t4\t3"), extra=2**40)  # fmt: skip
-    r.put(r.thread(), Kind.COLLECTIVE_END, end=190, sequence=2, aux=r.intern("dp"))
+          sequence=2, signature=signature(r), aux=r.intern("dp\t4\t3\t\t"), extra=2**40)
+    r.put(r.thread(), Kind.COLLECTIVE_END, name=r.intern("send"), end=190, sequence=2,
+          aux=r.intern("dp\t4\t3\t\t"))  # fmt: skip
     return {
         "start_ns": 100, "duration_ns": 50, "complete_ns": 190, "name": "send", "group": "dp",
-        "group_size": 4, "sequence": 2, "peer": 3, "shapes": "[2, 3] [3]",
+        "group_size": 4, "sequence": 2, "peer": 3, "root": None, "reduce_op": "",
+        "shapes": "[2, 3] [3]",
         "dtypes": "float32 bfloat16", "bytes": 2**40, "asynchronous": True, "step": 4,
         "phase": "warm-up", "module": "blocks.0", "stack": None,
     }  # fmt: skip
@@ -90,10 +92,13 @@ def write_collective(r: Recorder) -> dict[str, Any]:
 def write_gradient(r: Recorder) -> dict[str, Any]:
     r.put(r.thread(), Kind.GRADIENT, name=r.intern("fc.weight"), start=100,
           signature=r.intern("\tfloat16\tcuda:1"), sequence=float_bits(0.1), extra=64,
-          aux=1)  # fmt: skip
+          aux=1)
+    r.put(r.thread(), Kind.GRADIENT, scope=GradientScope.HASHES, name=r.intern("fc.weight"),
+          start=100, sequence=-(2**63), extra=2**63 - 1, aux=1)  # fmt: skip
     return {
         "time_ns": 100, "step": 4, "parameter": "fc.weight", "norm": 0.1, "numel": 64,
-        "dtype": "float16", "device": "cuda:1", "optimizer": 1,
+        "dtype": "float16", "device": "cuda:1", "optimizer": 1, "grad_hash": -(2**63),
+        "param_hash": 2**63 - 1,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from lanescope.collector.decode import Decoder
 from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
 from lanescope.collector.placement import axis_reference, first_ordinal, process_entry
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.manifest import check_process
+from lanescope.webapp.manifest import check_groups, check_process
 from lanescope.webapp.parts import Part
 
 
@@ -23,6 +23,7 @@ class Leftovers:
     parts: list[Part] = field(default_factory=list)
     processes: list[schema.Process] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # sentences about what could not be recovered
+    groups: dict[str, schema.Group] = field(default_factory=dict)
     world_size: int = 1  # as the processes knew it, where the manifest was never finished
 
 
@@ -47,7 +48,9 @@ def leftovers(root: Path, manifest: schema.Manifest, parts: list[Part]) -> Lefto
             world = max(manifest["world_size"], log.process["world_size"])
             check_process(process, world)
             found.world_size = max(found.world_size, world)
+            groups = check_groups(log.process.get("groups", {}))
             _recover(log, process, set(manifest["files"]), parts, found)
+            found.groups.update(groups)
         except (JournalError, RunError, OSError, pa.ArrowException, KeyError, TypeError) as error:
             found.lost.append(f"the journal of process {one.name} cannot be read ({error})")
     return found

@@ -77,6 +77,15 @@ def check_process(process: object, world_size: int) -> None:
         raise RunError(str(wrong)) from None
 
 
+def check_groups(groups: object) -> dict[str, schema.Group]:
+    """The process groups as they are. Raises RunError where they are not what they should be."""
+    try:
+        _conform(groups, dict[str, schema.Group], "groups")
+    except _Wrong as wrong:
+        raise RunError(str(wrong)) from None
+    return typing.cast("dict[str, schema.Group]", groups)
+
+
 def file_parts(path: str) -> tuple[int, str | None, str] | None:
     """(rank, thread or None, table) of a path below the run; None for no path of this format."""
     if match := _THREAD_FILE.fullmatch(path):

@@ -50,7 +50,7 @@ class Rows:
                 )
         shape = schema.TABLES[table]
         own = [column.name for column in shape.columns]
-        needed = {*wanted, *_SORT_KEYS, *(["pid"] if table == "thread" else [])}
+        needed = {*wanted, *_SORT_KEYS, "pid"}
         if "duration_ns" in needed or "self_ns" in needed:
             needed.add("start_ns")
         read = [name for name in own if name in needed]
@@ -80,7 +80,7 @@ class Rows:
     def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[pa.Table]:
         for part in self.parts.get((table, rank), ()):
             rows = part.read(read)
-            if table != "thread":
+            if "pid" not in rows.column_names:
                 yield self._with_place(rows, schema.TABLES[table], rank, None)
                 continue
             # The rows of one table have the clocks of several processes.

@@ -221,7 +221,8 @@ def _with(manifest: schema.Manifest, left: Leftovers) -> schema.Manifest:
     kept = [p for p in manifest["processes"] if (p["rank"], p["pid"]) not in new]
     processes = sorted([*kept, *left.processes], key=lambda p: (p["rank"], p["start_ns"]))
     world_size = max(manifest["world_size"], left.world_size)
-    return {**manifest, "processes": processes, "world_size": world_size}
+    groups = {**left.groups, **manifest["groups"]}
+    return {**manifest, "processes": processes, "groups": groups, "world_size": world_size}
 
 
 def _etag(raw: bytes, found: Survey, used: list[Part]) -> str:

@@ -1,8 +1,8 @@
-"""Which rank this process is, once it joined the others: the environment may not say."""
+"""Which rank this process is and which process groups it is in, once it joined the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -10,19 +10,35 @@ import torch.distributed as dist
 
 from ..recorder import Recorder
 
-_NAME = "_update_default_pg"
+_DEFAULT = "_update_default_pg"
 """Called wherever the default process group changes, however the program spelled it."""
 
+_RANKS = "_pg_group_ranks"
+"""Where torch.distributed notes the ranks of every group that this process is in."""
 
-def install(recorder: Recorder) -> Callable[[], None]:
-    """Keep rank and world size of the process up to date."""
+_UNDESCRIBED = "undefined"
+
+
+class _Groups(dict[Any, Mapping[int, int]]):
+    """Group -> {global rank: position}, in place of torch's own: tells of each that is added."""
+
+    def __init__(self, known: Mapping[Any, Mapping[int, int]], added: Callable[..., None]) -> None:
+        super().__init__(known)
+        self.added: Callable[..., None] | None = added
+
+    def __setitem__(self, group: Any, ranks: Mapping[int, int]) -> None:
+        super().__setitem__(group, ranks)
+        if self.added is not None:
+            self.added(group, ranks)
+
+
+def install(recorder: Recorder, joined: Callable[[], None]) -> Callable[[], None]:
+    """Keep rank, world size and groups of the process up to date; `joined` after each joining."""
     if not dist.is_available():
         return lambda: None
     owner: Any = dist.distributed_c10d
-    if dist.is_initialized():
-        _describe(recorder, owner._get_default_group())
-    original: Callable[..., Any] | None = getattr(owner, _NAME, None)
-    if original is None:
+    original: Callable[..., Any] | None = getattr(owner, _DEFAULT, None)
+    if original is None or not hasattr(owner, _RANKS):
         return lambda: None
 
     @wraps(original)
@@ -30,12 +46,39 @@ def install(recorder: Recorder) -> Callable[[], None]:
         result = original(group)
         if group is not None:
             with recorder.guarded():
-                _describe(recorder, group)
+                recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
         return result
 
-    setattr(owner, _NAME, updated)
-    return lambda: setattr(owner, _NAME, original)
+    def added(group: Any, ranks: Mapping[int, int]) -> None:
+        with recorder.guarded():
+            first = not recorder.process.get("groups")
+            _describe(recorder, group, ranks)
+            if first:
+                joined()
+
+    groups = _Groups(getattr(owner, _RANKS), added)
+    if dist.is_initialized():
+        group = owner._get_default_group()
+        recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
+        for group, ranks in groups.items():
+            added(group, ranks)
+    setattr(owner, _DEFAULT, updated)
+    setattr(owner, _RANKS, groups)
+
+    def uninstall() -> None:
+        setattr(owner, _DEFAULT, original)
+        groups.added = None
+
+    return uninstall
 
 
-def _describe(recorder: Recorder, group: Any) -> None:
-    recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
+def _describe(recorder: Recorder, group: Any, ranks: Mapping[int, int]) -> None:
+    if not isinstance(group, dist.ProcessGroup):  # this rank is no member
+        return
+    description = group.group_desc
+    entry = {
+        "ranks": sorted(ranks, key=lambda rank: ranks[rank]),
+        "description": "" if description == _UNDESCRIBED else description,
+    }
+    known = recorder.process.get("groups", {})
+    recorder.describe(groups={**known, group.group_name: entry})
