@@ -11,6 +11,7 @@
 #include "moment.h"
 #include "operators.h"
 #include "thread.h"
+#include "values.h"
 
 namespace lanescope {
 
@@ -92,6 +93,9 @@ class Closing {
     if (frame_.mutes) {
       --thread_.muted;
     }
+    if (frame_.values) {
+      thread_.values->busy = false;
+    }
     if (frame_.collective) {
       drop_call(thread_);
     }
@@ -119,6 +123,9 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
     }
     if (moment.access) {
       write_touched(thread, frame, function, left_out);
+    }
+    if (frame.values) {
+      end_values(thread, frame, function, left_out);
     }
   }
   fault_at(Fault::WRITE);

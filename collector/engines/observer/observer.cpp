@@ -51,7 +51,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.depth = thread.depth;
   frame.scope = scope;
-  frame.opened = frame.silent = frame.mutes = frame.collective = false;
+  frame.opened = frame.silent = frame.mutes = frame.collective = frame.values = false;
   return frame;
 }
 
@@ -156,6 +156,9 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
     thread.accesses.resize(frame.accesses);
     mute(thread, frame);
     return;
+  }
+  if (__builtin_expect(moment.numerics, 0)) {
+    begin_values(thread, frame, inputs.values);
   }
   if (!op.wanted) {
     return;
