@@ -16,6 +16,21 @@ JOURNAL_FOLDER = "journal"
 LOCK_FILE = ".lock"
 
 
+UNSEEN_BY = {
+    "portable": {
+        "unseen_composite_operators": "operators made of others (only those they are made of)",
+        "unseen_inner_operators": "operators that an operator calls below autograd",
+        "unseen_node_bounds": "exact bounds of autograd nodes (a slice spans the node's operators)",
+        "unseen_empty_nodes": "autograd nodes that run no operator",
+        "unseen_accesses": "reads and writes of storages",
+        "unseen_compiled_regions": "regions of torch.compile (only operators that they call)",
+        "unseen_backend_threads": "what backends do on threads of their own",
+    }
+}
+"""Engine -> what is out of its sight: the reason in a process's coverage, and words for it. Every
+other engine sees these. A reason stands in the coverage once; how many events it is, none knows."""
+
+
 class OpScope(enum.IntEnum):
     """What made an op event. The number is what the journal holds, the name what Parquet holds."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import clock
 from .journal import Kind, float_bits
-from .kinds import JOURNAL_FOLDER, PhaseKind, SyncKind, ThreadKind
+from .kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
 from .options import Options
 from .store import MAIN_ORDINAL, Store, ThreadState
 
@@ -234,6 +234,7 @@ class Recorder:
         """Write process.json anew with what became known."""
         self.process.update(changes)
         coverage = self.coverage + self.store.coverage()
+        coverage.update(dict.fromkeys(UNSEEN_BY.get(self.engine, ()), 1))
         self.process["coverage"] = {reason: n for reason, n in coverage.items() if n}
         self.store.describe(self.process)
 

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from lanescope.collector.filters import OpFilter
-from tests.recording import Recorded, record_program
+from lanescope.collector.kinds import UNSEEN_BY
+from lanescope.webapp import open_run
+from tests.recording import BIN, Recorded, record_program, run_program
 
 Rows = list[dict[str, Any]]
 
@@ -245,3 +247,42 @@ def test_other_tables(both: dict[str, Recorded], table: str) -> None:
         if table == "sync":  # the order between threads is theirs
             rows = [sorted(one) for one in rows]
         assert rows[0] == rows[1]
+
+
+def differences(native: Recorded, portable: Recorded) -> set[str]:
+    """What the native log has and the portable one has not, by the names that coverage uses."""
+    more, less = native.rows("op"), portable.rows("op")
+    known = {row["name"] for row in less}
+    found = {
+        f"unseen_{'composite' if is_composite(str(row['name'])) else 'inner'}_operators"
+        for row in more
+        if row["scope"] == "function" and row["name"] not in known
+    }
+    nodes = [[r for r in rows if r["scope"] == "backward"] for rows in (more, less)]
+    if len(nodes[0]) > len(nodes[1]):
+        found.add("unseen_empty_nodes")
+    if nodes[1]:  # theirs begin and end with their operators
+        found.add("unseen_node_bounds")
+    if native.rows("access") and not portable.rows("access"):
+        found.add("unseen_accesses")
+    if {row["scope"] for row in more} > {row["scope"] for row in less}:
+        found.add("unseen_compiled_regions")
+    kinds = [[r["kind"] for r in one.rows("thread")] for one in (native, portable)]
+    if kinds[0].count("native") > kinds[1].count("native"):
+        found.add("unseen_backend_threads")
+    return found
+
+
+def test_every_difference_is_declared(both: dict[str, Recorded]) -> None:
+    runs = {engine: open_run(both[engine].run) for engine in ENGINES}
+    declared = set(UNSEEN_BY["portable"])
+    found = differences(both["native"], both["portable"])
+    assert found
+    assert found <= declared
+    assert declared <= set(runs["portable"].coverage)
+    (sentence,) = [w for w in runs["portable"].warnings if "portable engine" in w]
+    assert all(words in sentence for words in UNSEEN_BY["portable"].values())
+    assert not [reason for reason in runs["native"].coverage if reason.startswith("unseen_")]
+    assert not [w for w in runs["native"].warnings if "engine" in w]
+    shown = run_program([str(BIN / "lanescope"), "info", str(both["portable"].run)])
+    assert sentence in shown.stdout

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lanescope.collector import schema
+from lanescope.collector.kinds import UNSEEN_BY
 from lanescope.webapp.parts import Survey
 
 EXACT_NS = 2**53
@@ -50,6 +51,14 @@ def warnings_of(
                 f"rank {process['rank']}: {overwritten:,} earlier records of process "
                 f"{process['pid']} were overwritten (--keep-last); each of its threads is whole "
                 "from its first event here on"
+            )
+    for engine, words in UNSEEN_BY.items():
+        blind = sorted({p["rank"] for p in manifest["processes"] if p["engine"] == engine})
+        unseen = {r for p in manifest["processes"] for r in p["coverage"] if p["engine"] == engine}
+        if said_of := [text for reason, text in words.items() if reason in unseen]:
+            said.append(
+                f"rank {ranks_text(blind)} was recorded by the {engine} engine, which does not "
+                f"see {'; '.join(said_of)}"
             )
     hosts = {process["clock"]["host"] for process in manifest["processes"]}
     loose = sorted({p["rank"] for p in manifest["processes"] if not p["clock"]["calibrated"]})

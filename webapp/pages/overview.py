@@ -88,7 +88,8 @@ def _health(run: Run, report: Report) -> list[Component]:
                 [html.B(verdict), f" · {words} · ", dcc.Link("details", href="/overlap")], tone
             )
         )
-    coverage = {reason: number for reason, number in run.coverage.items() if number}
+    # What an engine cannot see is among the warnings: nobody knows how many events that is.
+    coverage = {r: n for r, n in run.coverage.items() if n and not r.startswith("unseen_")}
     if not coverage:
         notes.append(parts.note("Nothing was dropped, filtered or left out.", "good"))
     else:

@@ -30,8 +30,6 @@ struct Scope : ObserverContext {
   std::shared_ptr<Call> call;  // its end is the completion of this call
 };
 
-constexpr std::string_view COMPILED_SCOPE = "Torch-Compiled Region";
-
 // A compiler that traces runs operators on tensors without data.
 inline bool is_traced() {
   using c10::impl::TorchDispatchModeTLS;
@@ -131,7 +129,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
       return;
     }
   }
-  Frame& frame = push(thread, function, &op, layout::SCOPE_FUNCTION);
+  Frame& frame = push(thread, function, &op, op.scope);
   frame.silent = !op.wanted;
   const bool note = moment.access && !op.composite;
   const Inputs inputs{function.inputs()};
@@ -220,9 +218,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
     thread.counters.add(Counters::FILTERED);
     return scope;
   }
-  const bool compiled = name.substr(0, COMPILED_SCOPE.size()) == COMPILED_SCOPE;
-  Frame& frame = push(thread, function, nullptr,
-                      compiled ? layout::SCOPE_COMPILED : layout::SCOPE_USER);
+  Frame& frame = push(thread, function, nullptr, layout::SCOPE_USER);
   frame.name = known.text;
   open_event(thread, frame);
   scope->framed = true;

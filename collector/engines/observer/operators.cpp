@@ -24,6 +24,7 @@ Registry& registry() {
 }
 
 constexpr char ENGINE_SCOPE[] = "autograd::engine::evaluate_function";
+constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // with the frame's number behind it
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   for (const std::string& pattern : patterns) {
@@ -101,6 +102,9 @@ const Operator* learn(const at::RecordFunction& function) {
   op->text = texts().intern(name);
   op->hidden = name.compare(0, sizeof ENGINE_SCOPE - 1, ENGINE_SCOPE) == 0;
   op->wanted = !op->hidden && wanted(name);
+  if (name.compare(0, sizeof COMPILED_SCOPE - 1, COMPILED_SCOPE) == 0) {
+    op->scope = layout::SCOPE_COMPILED;
+  }
   if (const auto schema = function.operator_schema()) {
     read_schema(*op, *schema);
   }

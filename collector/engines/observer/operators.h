@@ -28,6 +28,7 @@ struct Argument {
 struct Operator {
   std::string name, overload;
   Text text = 0;
+  uint8_t scope = layout::SCOPE_FUNCTION;
   bool wanted = true;
   bool has_schema = false;
   bool hidden = false;     // torch's own bookkeeping around what is recorded anyway
