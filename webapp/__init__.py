@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lanescope.webapp.analysis.checks import Report, check
     from lanescope.webapp.analysis.collectives import collectives
+    from lanescope.webapp.analysis.communication import communication
     from lanescope.webapp.analysis.diff import Comparison, compare, diff
     from lanescope.webapp.analysis.findings import Finding, findings
     from lanescope.webapp.analysis.gradients import gradient_norms, gradients
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "analysis.checks": ("Report", "check"),
     "analysis.collectives": ("collectives",),
+    "analysis.communication": ("communication",),
     "analysis.diff": ("Comparison", "compare", "diff"),
     "analysis.findings": ("Finding", "findings"),
     "analysis.gradients": ("gradient_norms", "gradients"),
@@ -37,7 +39,7 @@ _HOMES = {
 
 __all__ = [
     "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check",
-    "collectives", "compare", "diff", "findings", "gradient_norms", "gradients", "open_run",
+    "collectives", "communication", "compare", "diff", "findings", "gradient_norms", "gradients", "open_run",
     "overlap", "overlap_rate", "overlap_regions",
 ]  # fmt: skip
 

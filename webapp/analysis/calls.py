@@ -14,7 +14,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
 
@@ -44,11 +43,7 @@ def calls(run: Run) -> pd.DataFrame:
     seen) and `position`, the row's place in the rank's own table. Times are int64 ns from the start
     of the run; peer, root and stack are -1 where there is none. Callers must not change it.
     """
-    known = {column.name for column in schema.COLLECTIVE.columns} | {"rank", "thread"}
-    events = run.events("collective", columns=[name for name in COLUMNS if name in known])
-    for name, value in (("root", pa.scalar(-1, pa.int32())), ("reduce_op", pa.scalar(""))):
-        if name not in known:
-            events = events.append_column(name, pa.repeat(value, len(events)))
+    events = run.events("collective", columns=list(COLUMNS))
     position = np.arange(len(events)) - np.searchsorted(events["rank"], events["rank"])
     returned = pc.add(events["start_ns"], events["duration_ns"]).fill_null(-1)
     done = events["complete_ns"].fill_null(-1)
@@ -89,8 +84,8 @@ def members(run: Run) -> Mapping[str, tuple[int, ...]]:
         seen.setdefault(row["group"], (row["group_size"] or 0, set()))[1].add(row["rank"])
     found: dict[str, tuple[int, ...]] = {}
     for group, (size, ranks) in seen.items():
-        if group in run.manifest.get("groups", {}):
-            found[group] = tuple(run.manifest.get("groups", {})[group]["ranks"])
+        if group in run.manifest["groups"]:
+            found[group] = tuple(run.manifest["groups"][group]["ranks"])
         elif size == run.world_size:
             found[group] = tuple(range(run.world_size))
         else:
@@ -100,7 +95,7 @@ def members(run: Run) -> Mapping[str, tuple[int, ...]]:
 
 def group_title(run: Run, group: str) -> str:
     """What to call a group: `group 0 (default_pg)`."""
-    known = run.manifest.get("groups", {}).get(group)
+    known = run.manifest["groups"].get(group)
     described = known["description"] if known else ""
     known_as = "" if described in ("", "undefined") else f" ({described})"
     return f"group {group}{known_as}"

@@ -1,17 +1,21 @@
-"""Which collectives ran, how often, over how many bytes, and how long did a call take?"""
+"""Which collectives ran, how often, over how many bytes, how long did they take, how fast?"""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from lanescope.webapp.analysis.bandwidth import bus_factor, operation_bytes
 from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.skew import arrivals
 from lanescope.webapp.run import Run
 
 COLUMNS = (
     "name", "group", "group_size", "bytes", "ranks", "calls", "total_bytes", "unfinished",
     "call_p50_ns", "call_p99_ns", "call_max_ns",
     "latency_p50_ns", "latency_p99_ns", "latency_max_ns",
+    "skew_p50_ns", "skew_max_ns", "transfer_p50_ns", "algbw_gbs", "busbw_gbs",
 )  # fmt: skip
 
 _KEYS = ["name", "group", "group_size", "bytes"]
@@ -24,8 +28,11 @@ def collectives(run: Run) -> pd.DataFrame:
     (how many made such calls), calls (of all these ranks), total_bytes = bytes * calls;
     unfinished (calls that never returned); call_*_ns: time in the call itself, which for an
     asynchronous one is only its launch; latency_*_ns: from the start of the call to the completion
-    of the operation, of the calls whose completion was seen. Percentiles are linear between
-    neighbouring values; NaN where there is no value.
+    of the operation, of the calls whose completion was seen; skew_*_ns: between first and last
+    arrival; transfer_p50_ns: from the last arrival to the last completion (see `skew`, NaN for
+    operations that ranks can leave early); algbw_gbs, busbw_gbs: GB/s at that transfer time, else
+    at the latency, see `bandwidth`. Percentiles are linear between neighbouring values; NaN where
+    there is no value.
     """
     events = run.events(
         "collective", columns=[*_KEYS, "start_ns", "duration_ns", "complete_ns", "rank"]
@@ -47,6 +54,31 @@ def collectives(run: Run) -> pd.DataFrame:
         table[f"{prefix}_max_ns"] = groups[column].max().astype("float64")
     table = table.reset_index()
     table["total_bytes"] = table["bytes"] * table["calls"]
+    table = _with_rates(run, table)
     return table[list(COLUMNS)].sort_values(
         ["total_bytes", "calls"], ascending=False, kind="stable", ignore_index=True
     )
+
+
+def _with_rates(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """Adds skew, transfer time and bandwidths."""
+    keys = ["name", "group", "bytes"]
+    came = arrivals(run).groupby(keys)
+    rates = pd.DataFrame(
+        {
+            "skew_p50_ns": came["skew_ns"].quantile(0.5),
+            "skew_max_ns": came["skew_ns"].max().astype("float64"),
+            "transfer_p50_ns": came["transfer_ns"].quantile(0.5),
+        }
+    )
+    table = table.merge(rates.reset_index(), on=keys, how="left")
+    time = table["transfer_p50_ns"].fillna(table["latency_p50_ns"])
+    moved, factors = [], []
+    for name, size, ranks in zip(table["name"], table["bytes"], table["group_size"], strict=True):
+        factor = bus_factor(str(name), int(ranks))
+        moved.append(float(operation_bytes(str(name), int(size), int(ranks))))
+        factors.append(float("nan") if factor is None else factor)
+    # Bytes per nanosecond are gigabytes per second.
+    speed = np.array(moved) / time.where(time > 0)
+    known = ~np.isnan(factors)
+    return table.assign(algbw_gbs=speed.where(known), busbw_gbs=speed * np.array(factors))

@@ -84,6 +84,8 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Does a rank wait for one that does not come?", "hangs:hangs"),
     Analysis("Do all ranks make the same collective calls?", "mismatches:mismatches"),
     Analysis("Does one rank keep the others waiting?", "stragglers:stragglers"),
+    Analysis("Do data-parallel replicas stay equal?", "consistency:divergence"),
+    Analysis("Was the run set up well?", "environment:environment"),
 )
 """Every analysis that can find something wrong, in the order in which they are listed."""
 

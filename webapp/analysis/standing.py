@@ -75,7 +75,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
     dump = _dump(run, rank, pid)
     ended = _ended(process)
-    raised = process.get("exception", "") if process else ""
+    raised = process["exception"] if process else ""
     gave_up = ended == "exception" and bool(_GAVE_UP.search(raised))
     end = max(last[rank], int(dump["time_ns"]) if dump else 0)
     if ended == "killed":
@@ -104,7 +104,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
 def _ended(process: schema.Process | None) -> str:
     if process is None:
         return "killed"
-    return process.get("ended") or ("exit" if process["closed"] else "killed")
+    return process["ended"] or ("exit" if process["closed"] else "killed")
 
 
 def _alive_ns(run: Run, process: schema.Process | None) -> int:
@@ -162,8 +162,6 @@ def _dump(run: Run, rank: int, pid: int) -> dict[str, Any] | None:
 
 
 def _dumps(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
-    if "stall" not in schema.TABLES:
-        return []
     rows = run.events("stall", rank)
     rows = rows.filter(pc.equal(rows["pid"], pa.scalar(pid, pa.int64())))
     found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()

@@ -1,12 +1,14 @@
 """Does one rank keep all others waiting, step after step?
 
 With rounds the training steps (or single collectives, where a program has no steps), a rank is a
-straggler when in the median round it alone delays the others by a fifth of the round or more:
+straggler when in the median round it alone delays the others by a fifth of the round or more, and
+by more than the operating system's scheduler does:
 
-    median over rounds of (sum of alone_ns of the rank in the round / length of the round) >= 0.2
+    delay(rank, round) = |union of [last but one arrival, last arrival) of the round's collectives
+                          to which the rank came last|
+    median over rounds of delay / length of the round >= SHARE, and of delay >= SHORTEST_NS
 
-`alone_ns` is the time between the last and the last but one arrival, see `skew`. A rank that is
-last by chance is last in less than half of the rounds, so its median is 0.
+A rank that is last by chance is last in less than half of the rounds, so its median is 0.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ FEWEST_ROUNDS = 6
 
 SHARE = 0.2
 
-SHORTEST_NS = 1_000_000
-"""A round shorter than this is dominated by the operating system's scheduler."""
+SHORTEST_NS = 10_000_000
+"""Two or three time slices of a busy machine: less may be chance, and next time another rank."""
 
 
 def stragglers(run: Run) -> list[Finding]:
@@ -40,32 +42,39 @@ def stragglers(run: Run) -> list[Finding]:
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():
-        if len(shares) >= FEWEST_ROUNDS - 1 and shares["share"].median() >= SHARE:
-            found.append(_finding(run, int(str(rank)), shares, came))
+        enough = len(shares) >= FEWEST_ROUNDS - 1
+        late = shares["delay_ns"].median() >= SHORTEST_NS and shares["share"].median() >= SHARE
+        if enough and late:
+            found.append(_finding(run, rank, shares, came))
     return found
 
 
 def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
-    """Per rank that is ever last, a row per round: round, length_ns, alone_ns, share."""
-    key = "step" if came["step"].nunique() >= FEWEST_ROUNDS else None
-    number = came[key] if key else pd.Series(np.arange(len(came)), index=came.index)
-    ends = came.groupby(number)["last_ns"].max().sort_index()
-    length = ends.diff().iloc[1:]
-    length = length[length >= SHORTEST_NS]
-    alone = came.groupby([came["last_rank"], number])["alone_ns"].sum()
+    """Per rank that is ever last, a row per round: round, length_ns, delay_ns, share.
+
+    `came` are rows of `skew.arrivals`.
+    """
+    by_step = came["step"].nunique() >= FEWEST_ROUNDS
+    number = came["step"] if by_step else pd.Series(np.arange(len(came)), index=came.index)
+    length = came.groupby(number)["last_ns"].max().sort_index().diff().iloc[1:]
     found = {}
-    for rank in sorted(came["last_rank"].unique()):
-        mine = alone.loc[rank].reindex(length.index, fill_value=0)
-        table = pd.DataFrame({"length_ns": length, "alone_ns": mine}).rename_axis("round")
-        found[int(rank)] = table.assign(share=table["alone_ns"] / table["length_ns"]).reset_index()
+    for rank, mine in came.groupby("last_rank", sort=True):
+        mine = mine.assign(begin=mine["last_ns"] - mine["alone_ns"]).sort_values("begin")
+        # What several collectives of one moment wait for is waited for once.
+        before = mine["last_ns"].cummax().shift(fill_value=0)
+        fresh = (mine["last_ns"] - np.maximum(mine["begin"], before)).clip(lower=0)
+        delay = fresh.groupby(number[mine.index]).sum().reindex(length.index, fill_value=0)
+        table = pd.DataFrame({"length_ns": length, "delay_ns": delay}).rename_axis("round")
+        share = table["delay_ns"] / table["length_ns"].clip(lower=1)
+        found[int(str(rank))] = table.assign(share=share).reset_index()
     return found
 
 
 def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> Finding:
     mine = came[came["last_rank"] == rank]
     worst = mine.loc[mine["alone_ns"].idxmax()]
-    share, delay = float(shares["share"].median()), float(shares["alone_ns"].median())
-    late = int((shares["alone_ns"] > 0).sum())
+    share, delay = float(shares["share"].median()), float(shares["delay_ns"].median())
+    late = int((shares["delay_ns"] > 0).sum())
     start = int(worst["last_ns"])
     at = (group_lane(rank, str(worst["group"])), start)
     return Finding(
@@ -84,7 +93,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
             "delay_ns": int(delay),
             "rounds": len(shares),
             "last_in": late,
-            "total_ns": int(mine["alone_ns"].sum()),
+            "total_ns": int(shares["delay_ns"].sum()),
             "worst": {
                 "group": str(worst["group"]),
                 "sequence": int(worst["sequence"]),

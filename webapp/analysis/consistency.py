@@ -1,0 +1,219 @@
+"""Do data-parallel replicas stay equal? At which parameter and step do they part?
+
+After synchronisation every replica has the same gradients, and so the same parameters, bit for bit.
+Compared are the recorded hashes of both, on the ranks of a process group that are replicas:
+
+- the group was seen to keep them so: its ranks broadcast at least half of the parameters' bytes
+  before the first step (as DDP does), or reduce at least half of the gradients' bytes in a step;
+- at least half of the elements are equal on all its ranks when they are first hashed. That leaves
+  out sharded, pipelined and deliberately different models, whose parameters never were equal.
+
+A parameter that never was equal is not looked at, for the same reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from lanescope.webapp.analysis.calls import collective_calls, group_title, members
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.run import Run
+
+SHARE = 0.5
+LISTED = 20
+
+_ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
+_REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first step at which replicas are not equal any more."""
+
+    group: str
+    ranks: tuple[int, ...]
+    step: int
+    what: str  # "gradient" or "parameter"
+    last_equal: int | None  # last step at which all was equal
+    synchronised: bool  # gradients were reduced in that step
+    compared: int  # parameters that were equal at first
+    rows: pd.DataFrame  # rank, step, time_ns, thread, parameter, hash: all of that step that differ
+
+
+def divergence(run: Run) -> list[Finding]:
+    """Findings of kind `rank_divergence`. Raises Unanswered where nothing can be compared."""
+    if run.world_size == 1:
+        raise Unanswered("the job has a single rank")
+    if _hashes(run).empty:
+        raise Unanswered("no hashes of gradients and parameters were recorded")
+    if not replicas(run):
+        raise Unanswered("no ranks are known to be replicas of each other")
+    return [_finding(run, parting) for parting in partings(run)]
+
+
+@lru_cache(maxsize=4)
+def replicas(run: Run) -> dict[str, tuple[int, ...]]:
+    """Groups whose recorded ranks are data-parallel replicas, by the definition above."""
+    found: dict[str, tuple[int, ...]] = {}
+    for group, ranks in sorted(members(run).items(), key=lambda item: -len(item[1])):
+        present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
+        if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
+            continue
+        rows = _hashes(run)
+        common = _common(rows[rows["rank"].isin(present)], present, "param_hash")
+        if common.empty:
+            continue
+        first = common.groupby("parameter", sort=False).first()
+        equal = first.loc[first["equal"], "numel"].sum()
+        if equal >= SHARE * first["numel"].sum():
+            found[group] = present
+    return found
+
+
+@lru_cache(maxsize=4)
+def partings(run: Run) -> tuple[Parting, ...]:
+    """Per group of replicas the first step at which they part; groups that stay equal have none."""
+    found = []
+    for group, ranks in replicas(run).items():
+        rows = _hashes(run)
+        rows = rows[rows["rank"].isin(ranks)]
+        held = _common(rows, ranks, "param_hash")
+        known = held.groupby("parameter", sort=False)["equal"].first()
+        equal_at_first = set(known.index[known])
+        parts = []
+        for order, column in enumerate(("param_hash", "grad_hash")):
+            common = _common(rows, ranks, column).reset_index()
+            common = common[common["parameter"].isin(equal_at_first) & ~common["equal"]]
+            if not common.empty:
+                parts.append((int(common["step"].min()), order, column, common))
+        if not parts:
+            continue
+        step, _, column, common = min(parts, key=lambda part: part[:2])
+        names = common.loc[common["step"] == step, "parameter"]
+        odd = rows[(rows["step"] == step) & rows["parameter"].isin(set(names))]
+        before = rows.loc[rows["step"] < step, "step"]
+        found.append(
+            Parting(
+                group,
+                ranks,
+                step,
+                "gradient" if column == "grad_hash" else "parameter",
+                None if before.empty else int(before.max()),
+                _reduced(run, group, ranks[0], step),
+                len(equal_at_first),
+                odd.assign(hash=odd[column]),
+            )
+        )
+    return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def _hashes(run: Run) -> pd.DataFrame:
+    """Gradient rows of steps at which hashes were taken, in the order of recording."""
+    columns = [
+        "rank", "thread", "step", "time_ns", "parameter", "numel", "dtype", "grad_hash",
+        "param_hash",
+    ]  # fmt: skip
+    events = run.events("gradient", columns=columns)
+    # 64-bit hashes do not fit float64, which is what pandas makes of integers with nulls.
+    frame = to_frame(events.drop_columns(["grad_hash", "param_hash"]))
+    for name in ("grad_hash", "param_hash"):
+        frame[name] = pd.array(events[name].to_pylist(), dtype="Int64")
+    return frame[frame["param_hash"].notna() | frame["grad_hash"].notna()]
+
+
+def _common(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataFrame:
+    """Per step and parameter that all ranks hashed: numel and whether all hashes are equal."""
+    known = rows[rows[column].notna()]
+    groups = known.groupby(["step", "parameter"], sort=False)
+    table = groups.agg(
+        numel=("numel", "first"), sizes=("numel", "nunique"), ranks=("rank", "nunique")
+    )
+    table["equal"] = groups[column].nunique() == 1
+    return table[(table["ranks"] == len(ranks)) & (table["sizes"] == 1)]
+
+
+def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
+    rows = _hashes(run)
+    mine = rows[rows["rank"] == ranks[0]]
+    if mine.empty:
+        return False
+    one_step = mine[mine["step"] == mine["step"].min()]
+    size = one_step["dtype"].map(_ITEM_BYTES).fillna(4) * one_step["numel"]
+    calls = collective_calls(run)
+    calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
+    early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
+    reduced = calls[calls["name"].isin(_REDUCES)].groupby("step")["bytes"].sum()
+    moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
+    return moved >= SHARE * float(size.sum())
+
+
+def _reduced(run: Run, group: str, rank: int, step: int) -> bool:
+    calls = collective_calls(run)
+    same = (calls["group"] == group) & (calls["rank"] == rank) & (calls["step"] == step)
+    return bool(calls.loc[same, "name"].isin(_REDUCES).any())
+
+
+def _finding(run: Run, parting: Parting) -> Finding:
+    rows = parting.rows
+    names = list(dict.fromkeys(rows["parameter"]))
+    first = rows[rows["parameter"] == names[0]].sort_values("rank")
+    mine = first.iloc[0]
+    time = int(first["time_ns"].min())
+    window = _window(run, int(mine["rank"]), parting.step, time)
+    more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
+    if parting.what == "gradient" and not parting.synchronised:
+        reason = "nothing was reduced in that step: was the module called around its DDP wrapper?"
+    elif len(names) < parting.compared:
+        reason = "the others are equal: is it left out of the synchronisation?"
+    else:
+        reason = "no parameter is equal any more"
+    what = "gradient" if parting.what == "gradient" else "value"
+    return Finding(
+        kind="rank_divergence",
+        severity="error",
+        title=f"ranks {ranks_text(parting.ranks)} part at step {parting.step}: the {what} of "
+        f"{names[0]}{more} differs; {reason}",
+        rank=int(mine["rank"]),
+        ranks=parting.ranks,
+        thread=str(mine["thread"]),
+        step=parting.step,
+        time_ns=time,
+        evidence=_evidence(run, parting, names, first),
+        link=timeline_address(
+            *_window(run, int(mine["rank"]), parting.step, time), run.duration_ns
+        ),
+    )
+
+
+def _evidence(run: Run, parting: Parting, names: list[str], first: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "group": parting.group,
+        "group_title": group_title(run, parting.group),
+        "parameter": names[0],
+        "what": parting.what,
+        "parameters": names[:LISTED],
+        "differing": len(names),
+        "compared": parting.compared,
+        "last_equal_step": parting.last_equal,
+        "gradients_reduced": parting.synchronised,
+        "hash": {
+            str(rank): f"{int(value) & (1 << 64) - 1:016x}"
+            for rank, value in zip(first["rank"], first["hash"], strict=True)
+        },
+    }
+
+
+def _window(run: Run, rank: int, step: int, time: int) -> tuple[int, int]:
+    steps = run.steps(rank)
+    for index, low, high in zip(steps.index, steps.start_ns, steps.end_ns, strict=True):
+        if index == step:
+            return int(low), int(high)
+    return time, time + 1

@@ -1,0 +1,117 @@
+"""Was a run set up well? What a recording tells of settings that cost time.
+
+The same questions that `lanescope doctor` asks of a machine, as far as a run answers them.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.calls import collective_calls
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.intervals import Intervals
+from lanescope.webapp.run import Run
+
+WAITING = 0.2
+"""Share of a step spent waiting for data from which workers are advised."""
+
+FEWEST_STEPS = 5
+
+
+def environment(run: Run) -> list[Finding]:
+    """Findings of kind `environment`. Raises Unanswered for a run without steps."""
+    if not any(len(run.steps(rank)) for rank in run.ranks):
+        raise Unanswered("the run has no training steps")
+    return [*_backend(run), *_unused_parameters(run), *_loading(run)]
+
+
+def _backend(run: Run) -> list[Finding]:
+    rows = run.events("gradient", columns=["device"])
+    on_gpu = pc.any(pc.starts_with(rows["device"].cast(pa.string()), "cuda")).as_py()
+    names = pc.unique(run.events("op", columns=["name"])["name"].cast(pa.string())).to_pylist()
+    if not on_gpu or not any(str(name).startswith("gloo:") for name in names):
+        return []
+    return [
+        _finding(
+            run, "parameters are on GPUs but collectives run over Gloo, through the "
+            "host's memory", 'init_process_group("nccl")', "backend",
+        )
+    ]  # fmt: skip
+
+
+def _unused_parameters(run: Run) -> list[Finding]:
+    """DDP reduces a map of used parameters, int32, one element each, in every step."""
+    rows = collective_calls(run)
+    parameters = run.events("gradient", columns=["rank", "parameter"])
+    found = []
+    for rank in run.ranks[:1]:
+        own = parameters.filter(pc.equal(parameters["rank"], rank))
+        count = len(pc.unique(own["parameter"].cast(pa.string())))
+        mine = rows[
+            (rows["rank"] == rank)
+            & (rows["name"] == "all_reduce")
+            & (rows["dtypes"] == "int32")
+            & (rows["shapes"] == f"[{count}]")
+        ]
+        unused = run.events("gradient", rank, columns=["norm"])["norm"].null_count
+        steps = len(run.steps(rank))
+        if count and steps >= FEWEST_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
+            title = (
+                "DDP looks for unused parameters in every step, and every parameter was used in "
+                "every step"
+            )
+            setting = "DistributedDataParallel(find_unused_parameters=False)"
+            start = int(mine["start_ns"].iloc[0])
+            found.append(_finding(run, title, setting, "find_unused_parameters", start))
+    return found
+
+
+def _loading(run: Run) -> list[Finding]:
+    found = []
+    for rank in run.ranks:
+        steps = run.steps(rank)
+        whole = int((steps.end_ns - steps.start_ns).sum())
+        process = next((p for p in run.manifest["processes"] if p["rank"] == rank), None)
+        if len(steps) < FEWEST_STEPS or not whole or process is None:
+            continue
+        main = next(t.thread for t in run.threads if t.rank == rank)
+        rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
+        rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
+        end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
+        waiting = Intervals.of(rows["start_ns"], end)
+        waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
+        share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
+        if share < WAITING:
+            continue
+        workers = sum(p["rank"] == rank and p["role"] == "child" for p in run.manifest["processes"])
+        more = "more of them" if workers else "num_workers above 0"
+        title = (
+            f"rank {rank} waits for data in {units.share(share)} of its time, with {workers} "
+            "workers"
+        )
+        longest = int((waiting.end - waiting.start).argmax())
+        place = int(waiting.start[longest])
+        setting = f"DataLoader: {more}, pin_memory, persistent_workers"
+        found.append(_finding(run, title, setting, "DataLoader workers", place, rank))
+    return found
+
+
+def _finding(
+    run: Run, title: str, setting: str, name: str, start: int | None = None,
+    rank: int | None = None,
+) -> Finding:  # fmt: skip
+    link = "/timeline" if start is None else timeline_address(start, start + 1, run.duration_ns)
+    return Finding(
+        kind="environment",
+        severity="warning",
+        title=f"{title}; set {setting}",
+        rank=rank,
+        ranks=() if rank is None else (rank,),
+        time_ns=start,
+        evidence={"name": name, "set": setting},
+        link=link,
+    )

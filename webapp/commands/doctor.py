@@ -1,0 +1,83 @@
+"""`lanescope doctor`: is this machine, or was a recorded run, set up well?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.environment import environment
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.environment import Advice, diagnose, gather
+from lanescope.webapp.run import Run, open_run
+
+_STYLES = {
+    "ok": "green", "info": "", "warning": "yellow", "error": "bold red", "unknown": "dim",
+}  # fmt: skip
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
+    """Check this machine's settings for distributed training, or those a RUN was made with.
+
+    Exit status 1 where something cannot work (status error).
+    """
+    if run is None:
+        advice = diagnose(gather())
+        found: list[Finding] = []
+    else:
+        advice, found = of_run(open_run(run))
+    failed = any(one.status == "error" for one in advice)
+    failed = failed or any(one.severity == "error" for one in found)
+    if as_json:
+        checks: list[dict[str, Any]] = [one.to_json() for one in advice]
+        shown = {"run": run, "checks": checks, "findings": [one.to_json() for one in found]}
+        click.echo(json.dumps(shown))
+    else:
+        show(advice, Console(highlight=False, soft_wrap=True))
+    ctx.exit(1 if failed else 0)
+
+
+def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
+    """What a recording tells of the settings it was made with."""
+    try:
+        found = environment(run)
+    except Unanswered as reason:
+        return [Advice("settings", "unknown", str(reason))], []
+    advice = [
+        Advice(str(f.evidence["name"]), "warning", f.title, str(f.evidence["set"])) for f in found
+    ]
+    told = {one.name for one in advice}
+    asked = ("backend", "find_unused_parameters", "DataLoader workers")
+    advice += [Advice(name, "ok", "nothing found") for name in asked if name not in told]
+    engines = sorted({p["engine"] for p in run.manifest["processes"]})
+    if "portable" in engines:
+        why = "The native engine costs a tenth per op; it needs a C++ compiler where it records."
+        advice.append(Advice("engine", "info", "recorded by the portable engine",
+                             "install g++, or leave out --engine portable", why))  # fmt: skip
+    if not run.clock_calibrated:
+        why = "Times of different hosts were aligned by wall clock only."
+        advice.append(Advice("clocks", "warning", "not calibrated", "NTP or PTP on all hosts", why))
+    return advice, found
+
+
+def show(advice: list[Advice], console: Console) -> None:
+    """Prints a line per rule, and below it what to set and why."""
+    for one in advice:
+        head = Text.assemble((f"{one.status:<8}", _STYLES[one.status]), f"{one.name}: ")
+        console.print(head.append(units.printable(one.found)))
+        if one.status in ("info", "warning", "error") and one.set:
+            console.print(Text(f"         set {units.printable(one.set)}"))
+        if one.status != "ok" and one.why:
+            console.print(Text(f"         {one.why}", style="dim"))
+    number = Counter(one.status for one in advice)
+    said = [f"{number[s]} {s}" for s in ("error", "warning", "info", "unknown") if number[s]]
+    console.print(Text(", ".join(said) or "all is well"))

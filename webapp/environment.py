@@ -1,0 +1,304 @@
+"""Is a machine set up for distributed training? What `lanescope doctor` asks of it.
+
+Every rule takes the facts and says what it found, what to set and why; none of them changes
+anything. Facts are gathered apart from judging, so rules can be tried on any machine's.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "info", "warning", "error", "unknown"]
+
+PORTS = range(29500, 29551)
+"""Where torchrun and the examples of torch put the rendezvous."""
+
+LOCAL = ("", "localhost", "127.0.0.1", "::1")
+COMPILERS = ("c++", "g++", "clang++")
+
+_PROBE = """
+import json, torch, torch.distributed as dist
+print(json.dumps({
+    "torch": torch.__version__, "gpus": torch.cuda.device_count(),
+    "distributed": dist.is_available(),
+    "backends": [name for name in ("gloo", "nccl", "mpi")
+                 if dist.is_available() and getattr(dist, f"is_{name}_available")()],
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What one rule says."""
+
+    name: str
+    status: Status
+    found: str
+    set: str = ""  # what to set; empty: nothing
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of `checks` of `doctor --json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a machine and the environment of a process on it."""
+
+    variables: Mapping[str, str]
+    torch: Mapping[str, Any] | None  # of the probe; None: torch cannot be imported
+    cores: int
+    busy_ports: tuple[int, ...]  # of PORTS, on this machine
+    infiniband: bool
+    compiler: str | None
+    shared_memory: int | None  # bytes free in /dev/shm; None: there is none
+    master_port_free: bool | None = field(default=None)  # None: not named, or on another machine
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that torch can use."""
+        return int(self.torch["gpus"]) if self.torch else 0
+
+    def number(self, name: str) -> int | None:
+        """A variable as a whole number; None where it is not set, or is none."""
+        text = self.variables.get(name, "").strip()
+        return int(text) if text.removeprefix("-").isdecimal() else None
+
+
+def gather(python: str = sys.executable) -> Facts:
+    """The facts of this machine and process. Torch is asked in a process of its own."""
+    variables = dict(os.environ)
+    port = variables.get("MASTER_PORT", "")
+    ours = variables.get("MASTER_ADDR", "") in LOCAL and variables.get("RANK", "0") == "0"
+    named = int(port) if port.isdecimal() and int(port) < 65536 else None
+    preferred = variables.get("CXX", "")
+    names = (preferred, *COMPILERS) if preferred else COMPILERS
+    shared = Path("/dev/shm")
+    return Facts(
+        variables=variables,
+        torch=_probe(python),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        busy_ports=tuple(port for port in PORTS if not _free(port)),
+        infiniband=any(Path("/sys/class/infiniband").glob("*")),
+        compiler=next((found for found in map(shutil.which, names) if found), None),
+        shared_memory=shutil.disk_usage(shared).free if shared.is_dir() else None,
+        master_port_free=_free(named) if ours and named else None,
+    )
+
+
+def diagnose(facts: Facts) -> list[Advice]:
+    """What every rule says, in a fixed order."""
+    return [rule(facts) for rule in RULES]
+
+
+def _probe(python: str) -> dict[str, Any] | None:
+    # A recorder need not follow, and torch does not start with a level that it does not know.
+    hidden = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("LANESCOPE_RECORD", "TORCH_DISTRIBUTED_DEBUG")
+    }
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, timeout=120, check=True,
+            env=hidden,
+        )  # fmt: skip
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return found
+
+
+def _free(port: int) -> bool:
+    """Whether a server could listen on the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("", port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+# ---- rules ----
+
+
+def _torch(facts: Facts) -> Advice:
+    if facts.torch is None:
+        why = "Without torch nothing can be recorded; looking at runs needs none."
+        return Advice("torch", "warning", "torch cannot be imported", "pip install torch", why)
+    if not facts.torch["distributed"]:
+        why = "Several ranks need torch.distributed."
+        return Advice("torch", "error", "torch was built without torch.distributed",
+                      "install an official build of torch", why)  # fmt: skip
+    return Advice("torch", "ok", f"torch {facts.torch['torch']}")
+
+
+def _backend(facts: Facts) -> Advice:
+    if facts.torch is None:
+        return Advice("backend", "unknown", "torch cannot be imported")
+    known = ", ".join(facts.torch["backends"]) or "none"
+    mpi = any(name in facts.variables for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
+    if facts.gpus and "nccl" not in facts.torch["backends"]:
+        why = "Gloo copies every tensor through the host's memory."
+        return Advice("backend", "error", f"{facts.gpus} GPUs, backends {known}",
+                      "install a build of torch with NCCL", why)  # fmt: skip
+    if facts.gpus:
+        return Advice("backend", "ok", f"{facts.gpus} GPUs, backends {known}",
+                      'init_process_group("nccl")', "NCCL moves data from GPU to GPU.")  # fmt: skip
+    if mpi:
+        why = "The job was started by MPI, whose launcher already knows ranks and addresses."
+        fit = "mpi" if "mpi" in facts.torch["backends"] else "gloo"
+        return Advice("backend", "info", f"started by MPI, backends {known}",
+                      f'init_process_group("{fit}")', why)  # fmt: skip
+    return Advice("backend", "ok", f"no GPU, backends {known}", 'init_process_group("gloo")',
+                  "Gloo is the backend for CPU tensors; NCCL has none.")  # fmt: skip
+
+
+def _init_timeout(facts: Facts) -> Advice:
+    address = facts.variables.get("MASTER_ADDR", "")
+    if address in LOCAL:
+        return Advice("init timeout", "ok", "the rendezvous is on this machine")
+    why = (
+        "Hosts that are far apart, or start late, need longer to find each other than a local job; "
+        "much longer only hides that one of them never comes."
+    )
+    setting = "init_process_group(timeout=timedelta(seconds=120)), 60 to 120"
+    return Advice("init timeout", "info", f"the rendezvous is on {address}", setting, why)
+
+
+def _ports(facts: Facts) -> Advice:
+    span = f"{PORTS[0]}-{PORTS[-1]}"
+    if facts.master_port_free is False:
+        port = facts.variables["MASTER_PORT"]
+        why = "Rank 0 must listen there; the others would talk to a stranger, or to nobody."
+        return Advice("ports", "error", f"MASTER_PORT {port} is taken", "MASTER_PORT=0 with "
+                      "torchrun --standalone, or another port", why)  # fmt: skip
+    if len(facts.busy_ports) == len(PORTS):
+        why = "torchrun's rendezvous needs one that other hosts can reach."
+        return Advice("ports", "error", f"all of {span} are taken", "free one", why)
+    if facts.busy_ports:
+        taken = ", ".join(map(str, facts.busy_ports[:8]))
+        why = "Another job, or one that was not ended, listens there."
+        return Advice("ports", "warning", f"taken of {span}: {taken}",
+                      "MASTER_PORT, torchrun --master-port, to one that is free", why)  # fmt: skip
+    why = "They also have to be open in the firewall between hosts; from one host that is not seen."
+    return Advice("ports", "ok", f"{span} are free", "", why)
+
+
+def _in_range(name: str, low: int, high: int, advised: int, why: str) -> Callable[[Facts], Advice]:
+    """A rule for a variable of NCCL's InfiniBand transport."""
+
+    def rule(facts: Facts) -> Advice:
+        text, value = facts.variables.get(name), facts.number(name)
+        setting = f"{name}={advised}"
+        if text is not None and (value is None or not low <= value <= high):
+            return Advice(name, "error", f"{text!r}, expected {low} to {high}", setting, why)
+        if not facts.infiniband:
+            return Advice(name, "ok", f"{text or 'not set'}; there is no InfiniBand")
+        if value is None:
+            return Advice(name, "info", "not set", setting, why)
+        status: Status = "ok" if value >= advised else "warning"
+        return Advice(name, status, str(value), "" if status == "ok" else setting, why)
+
+    return rule
+
+
+def _socket_threads(facts: Facts) -> Advice:
+    name, each = "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"
+    text, threads = facts.variables.get(name), facts.number(name)
+    why = (
+        "Threads that move data over TCP: 2 to 4 use a fast network without InfiniBand; NCCL "
+        "allows at most 16, and 64 for the product with NCCL_NSOCKS_PERTHREAD."
+    )
+    if text is not None and (threads is None or not 1 <= threads <= 16):
+        return Advice(name, "error", f"{text!r}, expected 1 to 16", f"{name}=4", why)
+    product = (threads or 1) * (facts.number(each) or 1)
+    if product > 64:
+        return Advice(name, "error", f"{threads} x {each} is {product}", f"{name}=4 {each}=4", why)
+    if threads is None and facts.gpus and not facts.infiniband:
+        return Advice(name, "info", "not set", f"{name}=4", why)
+    return Advice(name, "ok", text or "not set")
+
+
+def _async_errors(facts: Facts) -> Advice:
+    name, old = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"
+    why = (
+        "Without it a rank whose peer failed waits for ever; with it the process ends, and an "
+        "elastic launcher starts again. It is on by default."
+    )
+    value = facts.variables.get(name, facts.variables.get(old))
+    if value == "0":
+        return Advice("async error handling", "warning", f"{name}=0", f"unset {name}", why)
+    if old in facts.variables and name not in facts.variables:
+        renamed = "The old name is going to be ignored."
+        return Advice("async error handling", "info", f"{old}={value}", f"{name}={value}", renamed)
+    return Advice("async error handling", "ok", "on by default" if value is None else value)
+
+
+def _debug(facts: Facts) -> Advice:
+    name, value = "TORCH_DISTRIBUTED_DEBUG", facts.variables.get("TORCH_DISTRIBUTED_DEBUG", "OFF")
+    if value.upper() not in ("OFF", "INFO", "DETAIL"):
+        why = "torch refuses to start with anything else."
+        return Advice(name, "error", f"{value!r}, expected OFF, INFO or DETAIL", f"{name}=OFF", why)
+    if value.upper() == "DETAIL":
+        why = "Every collective is checked by another one first: find the mistake, then go without."
+        return Advice(name, "warning", "DETAIL", f"{name}=OFF", why)
+    return Advice(name, "ok", value.upper(), "", "DETAIL checks every call across ranks, slowly.")
+
+
+def _unused_parameters(facts: Facts) -> Advice:
+    return Advice(
+        "find_unused_parameters", "unknown", "is an argument in the program",
+        "lanescope doctor RUN, of a recorded run",
+        "DDP then walks the graph in every step and reduces a map of what was used.",
+    )  # fmt: skip
+
+
+def _workers(facts: Facts) -> Advice:
+    name = "DataLoader workers"
+    ranks = max(1, facts.number("LOCAL_WORLD_SIZE") or facts.gpus or 1)
+    fit = max(0, facts.cores // ranks - 1)
+    if facts.shared_memory is not None and facts.shared_memory < 256 << 20:
+        why = "Workers hand batches over in shared memory; when it is full they die of SIGBUS."
+        return Advice(name, "warning", f"{facts.shared_memory >> 20} MB free in /dev/shm",
+                      "docker run --shm-size=8g", why)  # fmt: skip
+    why = "One core is left to the rank itself; more workers than cores take turns."
+    found = f"{facts.cores} cores for {ranks} rank{'' if ranks == 1 else 's'}"
+    return Advice(name, "ok", found, f"DataLoader(num_workers={fit}) at most", why)
+
+
+def _engine(facts: Facts) -> Advice:
+    if facts.compiler is None:
+        why = "The recorder's native engine is compiled once; the portable one costs more per op."
+        return Advice("compiler", "warning", f"none of {', '.join(COMPILERS)}",
+                      "apt-get install g++, or CXX", why)  # fmt: skip
+    return Advice("compiler", "ok", facts.compiler)
+
+
+def rules() -> Iterator[Callable[[Facts], Advice]]:
+    """Every rule, in the order in which they are shown."""
+    yield from (_torch, _backend, _init_timeout, _ports)
+    yield _in_range(
+        "NCCL_IB_TIMEOUT", 1, 31, 22,
+        "How long InfiniBand waits for an acknowledgement, 4 us * 2^value; large or busy fabrics "
+        "need 22, else a short disturbance ends the job.",
+    )  # fmt: skip
+    yield _in_range(
+        "NCCL_IB_RETRY_CNT", 1, 7, 7, "How often InfiniBand tries again before it gives up."
+    )
+    yield from (_socket_threads, _async_errors, _debug, _unused_parameters, _workers, _engine)
+
+
+RULES = tuple(rules())
