@@ -39,8 +39,8 @@ _HOMES = {
 
 __all__ = [
     "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check",
-    "collectives", "communication", "compare", "diff", "findings", "gradient_norms", "gradients", "open_run",
-    "overlap", "overlap_rate", "overlap_regions",
+    "collectives", "communication", "compare", "diff", "findings", "gradient_norms", "gradients",
+    "open_run", "overlap", "overlap_rate", "overlap_regions",
 ]  # fmt: skip
 
 

@@ -187,9 +187,7 @@ def _finding(run: Run, parting: Parting) -> Finding:
         step=parting.step,
         time_ns=time,
         evidence=_evidence(run, parting, names, first),
-        link=timeline_address(
-            *_window(run, int(mine["rank"]), parting.step, time), run.duration_ns
-        ),
+        link=timeline_address(*window, run.duration_ns),
     )
 
 
