@@ -1,0 +1,172 @@
+"""Reads and writes of storages that several threads of a process touch, in few numbers per row.
+
+A storage is known by its address, and an address is used again. Each storage that is born at one
+begins another generation of it, so that a tensor is not taken for the one that lay there before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.order import Order
+from lanescope.webapp.analysis.sites import Sites
+from lanescope.webapp.run import Run
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Columns = dict[str, NDArray[Any]]
+
+_COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "version", "write",
+            "birth")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """One row per distinct (storage, generation, thread, segment, range, kind, site): the first."""
+
+    storage: Ints  # address
+    generation: Ints  # of the address, from 0; 0: what was there before the first birth seen
+    thread: Ints  # position in `Order.threads`
+    segment: Ints  # row of `Order`
+    start: Ints  # ns
+    end: Ints
+    depth: Ints
+    low: Ints  # bytes from the storage's first, low <= byte < high
+    high: Ints
+    write: Flags
+    version: Ints
+    site: Ints  # position in the list of sites: which operator, and where it was called
+    count: Ints  # accesses that the row stands for
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def take(self, rows: Ints | Flags) -> Accesses:
+        """Some of the rows."""
+        return Accesses(**{name: column[rows] for name, column in vars(self).items()})
+
+
+def shared_storages(run: Run, rank: int, threads: Sequence[str]) -> Ints:
+    """Addresses that two or more of the threads touched."""
+    seen: Counter[int] = Counter()
+    for thread in threads:
+        column = run.events("access", rank=rank, thread=thread, columns=["storage"])["storage"]
+        seen.update(pc.unique(column).to_pylist())
+    return np.array(sorted(a for a, count in seen.items() if count > 1), np.int64)
+
+
+def shared_accesses(run: Run, rank: int, order: Order, storages: Ints, sites: Sites) -> Accesses:
+    """All accesses of the threads of `order` to those addresses; their operators go to `sites`."""
+    parts: list[Columns] = []
+    for position, thread in enumerate(order.threads):
+        table = run.events("access", rank=rank, thread=thread, columns=list(_COLUMNS))
+        table = table.filter(pc.is_in(table["storage"], pa.array(storages)))
+        columns = {name: table[name].to_numpy() for name in _COLUMNS}
+        kept = outermost(columns)
+        columns = {name: values[kept] for name, values in columns.items()}
+        start = columns["start_ns"]
+        columns["thread"] = np.full(len(start), position, np.int64)
+        columns["segment"] = order.segments(position, start)
+        columns["site"] = sites.of(run, rank, thread, start, columns["depth"])
+        parts.append(columns)
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    rows["generation"] = generations(rows)
+    return _folded(rows)
+
+
+def outermost(columns: Columns) -> Flags:
+    """Rows of one thread that do not lie within another's access to the same storage.
+
+    An operator that calls another reads and writes what that one does: it is told once. On one
+    thread operators nest, so what starts before an earlier one's end lies within it.
+    """
+    start, depth = columns["start_ns"].astype(np.int64), columns["depth"].astype(np.int64)
+    storage = columns["storage"].astype(np.int64)
+    by = np.lexsort((depth, start, storage))
+    if not len(by):
+        return np.zeros(0, bool)
+    start, depth, storage = start[by], depth[by], storage[by]
+    end = start + columns["duration_ns"].astype(np.int64)[by]
+    other = np.ones(len(by), bool)  # another operator than the row before
+    other[1:] = (start[1:] != start[:-1]) | (depth[1:] != depth[:-1])
+    other[1:] |= storage[1:] != storage[:-1]
+    group = np.cumsum(np.concatenate([[False], storage[1:] != storage[:-1]]))
+    # Instants as ranks, so that one running maximum serves all storages one after another.
+    instants, ranks = np.unique(np.concatenate([start, end]), return_inverse=True)
+    starts = group * len(instants) + ranks[: len(by)]
+    ends = group * len(instants) + ranks[len(by) :]
+    units = np.flatnonzero(other)
+    reach = np.maximum.accumulate(np.maximum.reduceat(ends, units))
+    inside = np.zeros(len(units), bool)
+    inside[1:] = reach[:-1] > starts[units[1:]]
+    kept = np.empty(len(by), bool)
+    kept[by] = ~inside[np.cumsum(other) - 1]
+    return kept
+
+
+def generations(rows: Columns) -> Ints:
+    """How many storages were born at each row's address up to it, its own birth included.
+
+    A birth counts from the end of its operator: until then only that operator knows the storage.
+    """
+    storage = rows["storage"].astype(np.int64)
+    start = rows["start_ns"].astype(np.int64)
+    end = start + rows["duration_ns"].astype(np.int64)
+    birth = rows["birth"].astype(bool)
+    born = np.flatnonzero(birth)
+    born = born[np.lexsort((end[born], storage[born]))]
+    if not len(born):
+        return np.zeros(len(storage), np.int64)
+    addresses, first, counts = np.unique(storage[born], return_index=True, return_counts=True)
+    result = np.zeros(len(storage), np.int64)
+    at = np.searchsorted(addresses, storage)
+    at_safe = np.minimum(at, len(addresses) - 1)
+    has = addresses[at_safe] == storage
+    # Both sorted by (address, instant): one search over pairs, as positions in one merged order.
+    key_order = np.lexsort((np.concatenate([np.zeros(len(born)), np.ones(len(storage))]),
+                            np.concatenate([end[born], start]),
+                            np.concatenate([storage[born], storage])))  # fmt: skip
+    is_birth = key_order < len(born)
+    births_before = np.cumsum(is_birth)
+    position = np.empty(len(storage), np.int64)
+    rows_at = np.flatnonzero(~is_birth)
+    position[key_order[rows_at] - len(born)] = births_before[rows_at]
+    result[has] = position[has] - first[at_safe[has]]
+    # A birth's own row begins its generation, though it starts before the operator's end.
+    rank_of = np.arange(len(born)) - np.repeat(first, counts) + 1
+    result[born] = rank_of
+    return result
+
+
+def _folded(rows: Columns) -> Accesses:
+    start = rows["start_ns"].astype(np.int64)
+    low = rows["offset"].astype(np.int64)
+    all_of = {
+        "storage": rows["storage"], "generation": rows["generation"], "thread": rows["thread"],
+        "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
+        "write": rows["write"], "site": rows["site"],
+    }  # fmt: skip
+    by = np.lexsort((start, *reversed(all_of.values())))
+    different = np.zeros(len(by), bool)
+    different[:1] = True
+    for column in all_of.values():
+        different[1:] |= column[by][1:] != column[by][:-1]
+    first = np.flatnonzero(different)
+    chosen = by[first]
+    types = {"write": bool}
+    return Accesses(
+        **{name: column[chosen].astype(types.get(name, np.int64)) for name, column in all_of.items()},
+        start=start[chosen],
+        end=start[chosen] + rows["duration_ns"][chosen].astype(np.int64),
+        depth=rows["depth"][chosen].astype(np.int64),
+        version=rows["version"][chosen].astype(np.int64),
+        count=np.diff(np.concatenate([first, [len(by)]])).astype(np.int64),
+    )

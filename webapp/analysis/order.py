@@ -1,0 +1,148 @@
+"""What happened before what, among the threads of one process: vector clocks (Fidge, Mattern 1988).
+
+A thread's time is cut into segments at the instants that order it with others. Event a of thread A
+happened before event b of thread B if A published, after a, what B had received before b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.collector import schema
+from lanescope.webapp.run import Run
+
+Ints = NDArray[np.int64]
+Clock = NDArray[np.int32]
+
+_PEERS = {
+    schema.SyncKind.thread_start.name: ("begin", True),
+    schema.SyncKind.thread_begin.name: ("begin", False),
+    schema.SyncKind.thread_end.name: ("end", True),
+    schema.SyncKind.thread_join.name: ("end", False),
+}
+"""Kinds that concern a thread: which of its instants, and whether it is published."""
+
+_ONCE = {schema.SyncKind.queue_put.name, schema.SyncKind.queue_get.name}
+"""Each thing published is received once: what is held for it can go then."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Segments of some threads, one after another: rows `first[t]` to `first[t + 1] - 1` are t's.
+
+    `starts` (ns), `own` (the thread's own clock in the segment) and `clocks` (segments x threads:
+    how far the segment knows of each thread) have a row per segment; the first segment of a thread
+    starts before all time.
+    """
+
+    threads: tuple[str, ...]
+    first: Ints
+    starts: Ints
+    own: Clock
+    clocks: Clock
+
+    def segments(self, thread: int, instants: Ints) -> Ints:
+        """Row of the segment of `thread` (position in `threads`) that each instant lies in."""
+        begin, end = int(self.first[thread]), int(self.first[thread + 1])
+        return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
+
+    def before(self, a: Ints, thread_a: Ints, b: Ints) -> NDArray[np.bool_]:
+        """Whether segments `a`, which are of `thread_a`, happened before segments `b`."""
+        known: NDArray[np.bool_] = self.clocks[b, thread_a] >= self.own[a]
+        return known
+
+
+def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
+    """The order among `threads`, brought about by all threads of their `process`."""
+    position = {thread: i for i, thread in enumerate(threads)}
+    width = len(threads)
+    current: dict[str, Clock] = {}
+    for thread in process:
+        clock = np.zeros(width, np.int32)
+        if thread in position:
+            clock[position[thread]] = 1
+        current[thread] = clock
+    rows: list[list[tuple[int, Clock]]] = [
+        [(-(2**62), current[thread].copy())] for thread in threads
+    ]
+    published: dict[object, tuple[Clock, int]] = {}
+    for instant, thread, target, publishes, once in _events(run, rank, process):
+        clock = current[thread]
+        at = position.get(thread)
+        if publishes:
+            held = published.get(target)
+            joined = clock.copy() if held is None else np.maximum(held[0], clock)
+            published[target] = (joined, 1 if held is None else held[1] + 1)
+            if at is None:
+                continue
+            clock[at] += 1
+        else:
+            held = published.get(target)
+            if held is None:
+                continue
+            if once:
+                if held[1] <= 1:
+                    del published[target]
+                else:
+                    published[target] = (held[0], held[1] - 1)
+            if not (held[0] > clock).any():
+                continue
+            np.maximum(clock, held[0], out=clock)
+            if at is None:
+                continue
+        rows[at].append((instant, clock.copy()))
+    first = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+    starts = np.array([instant for r in rows for instant, _ in r], np.int64)
+    clocks = np.array([clock for r in rows for _, clock in r], np.int32).reshape(-1, width)
+    owner = np.repeat(np.arange(width), np.diff(first))
+    return Order(tuple(threads), first, starts, clocks[np.arange(len(clocks)), owner], clocks)
+
+
+def _events(
+    run: Run, rank: int, process: Sequence[str]
+) -> Iterator[tuple[int, str, object, bool, bool]]:
+    """(instant, thread, what by, published, received once) of a process, in their order in time."""
+    columns = ["start_ns", "duration_ns", "kind", "peer", "object"]
+    instants: list[Ints] = []
+    published: list[NDArray[np.bool_]] = []
+    rows: list[tuple[str, object, bool]] = []
+    publishes = {kind.name for kind in schema.PUBLISHING}
+    receives = {kind.name for kind in schema.RECEIVING}
+    for thread in process:
+        table = run.events("sync", rank=rank, thread=thread, columns=columns)
+        table = table.filter(pc.is_valid(table["duration_ns"]))
+        kinds = table["kind"].cast(pa.string()).to_pylist()
+        start = table["start_ns"].to_numpy()
+        instant = start + table["duration_ns"].to_numpy()
+        peers, objects = table["peer"].to_pylist(), table["object"].to_pylist()
+        gives = np.array([kind in publishes for kind in kinds], bool)
+        used = np.array([kind in publishes or kind in receives for kind in kinds], bool)
+        instants.append(np.where(gives, start, instant)[used])
+        published.append(gives[used])
+        for i in np.flatnonzero(used).tolist():
+            kind = kinds[i]
+            by = _PEERS.get(kind)
+            if by is None:
+                target: object = objects[i]
+            else:
+                own = kind in _OF_ITSELF
+                target = (by[0], thread if own else peers[i])
+            rows.append((thread, target, kind in _ONCE))
+    if not rows:
+        return
+    when, gives = np.concatenate(instants), np.concatenate(published)
+    # At the same instant, what is published was published before it was received.
+    for i in np.lexsort((~gives, when)).tolist():
+        thread, target, once = rows[i]
+        yield int(when[i]), thread, target, bool(gives[i]), once
+
+
+_OF_ITSELF = {schema.SyncKind.thread_begin.name, schema.SyncKind.thread_end.name}
+"""Kinds that concern the very thread they are of."""
+

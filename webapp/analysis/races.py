@@ -1,0 +1,213 @@
+"""Do two threads touch the same storage at the same time, one of them writing?
+
+Two accesses race where they touch a common byte, at least one of them writes, they are of different
+threads, and neither happened before the other (`order`): then nothing that was recorded keeps them
+from happening at once, or in the other order the next time.
+
+A race is told once per pair of places in the program, with the tensors and the number of pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.accesses import Accesses, shared_accesses, shared_storages
+from lanescope.webapp.analysis.order import Order, order_of
+from lanescope.webapp.analysis.sites import Site, Sites, frames_of
+from lanescope.webapp.run import Run
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One access of a race."""
+
+    thread: str
+    op: str
+    module: str
+    phase: str
+    start_ns: int
+    end_ns: int
+    write: bool
+    stack: tuple[str, ...]  # "file:line function", innermost first; empty: not captured
+
+    @property
+    def where(self) -> str | None:
+        """The program's line, "file:line"."""
+        return self.stack[0].partition(" ")[0] if self.stack else None
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two accesses that nothing orders; `first` began first, this time."""
+
+    rank: int
+    first: Touch
+    second: Touch
+    storage: int
+    generation: int
+    low: int  # bytes of the storage that both touch
+    high: int
+    overlapped: bool  # they were under way at the same instant
+    pairs: int  # of segments of the two threads, at these two places, over all storages
+    storages: tuple[int, ...]  # addresses
+
+
+@dataclass(frozen=True)
+class _Pair:
+    a: int  # rows of Accesses
+    b: int
+    pairs: int
+
+
+@lru_cache(maxsize=4)
+def races(run: Run) -> tuple[Race, ...]:
+    """All races of the run, a row per pair of places, by instant."""
+    found: list[Race] = []
+    processes: dict[tuple[int, int], list[str]] = {}
+    for thread in run.threads:
+        processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
+    python = {(t.rank, t.thread) for t in run.threads if t.kind != "native"}
+    for (rank, _), threads in processes.items():
+        own = [thread for thread in threads if (rank, thread) in python]
+        if len(own) > 1:
+            found += _of_process(run, rank, threads, own)
+    return tuple(sorted(found, key=lambda race: race.first.start_ns))
+
+
+def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:
+    storages = shared_storages(run, rank, own)
+    if not len(storages):
+        return []
+    order = order_of(run, rank, process, own)
+    sites = Sites()
+    accesses = shared_accesses(run, rank, order, storages, sites)
+    groups: dict[tuple[object, object], list[_Pair]] = {}
+    places = [_place(site) for site in sites.known]
+    for pair in conflicts(order, accesses):
+        ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
+        key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
+        groups.setdefault(key, []).append(pair)
+    stacks = frames_of(run, rank) if groups else {}
+    return [_race(rank, order, accesses, sites, stacks, group) for group in groups.values()]
+
+
+def _place(site: Site) -> object:
+    """What two accesses must have in common to be told as one."""
+    return site.stack if site.stack is not None else (site.op, site.module, site.phase)
+
+
+def conflicts(order: Order, accesses: Accesses) -> Iterator[_Pair]:
+    """Pairs of accesses that race: one for each two kinds of access to a storage that do.
+
+    A kind is (thread, range, reading or writing, site). Segments of a thread are in order, and so
+    is what each knows of another thread: those of A that are unordered with a given one of B are
+    consecutive, and two binary searches find them.
+    """
+    for rows in _storages_in_question(accesses):
+        kinds = _kinds(accesses, rows)
+        for i, one in enumerate(kinds):
+            for other in kinds[i + 1 :]:
+                a, b = int(one[0]), int(other[0])
+                if accesses.thread[a] == accesses.thread[b]:
+                    continue
+                if not (accesses.write[a] or accesses.write[b]):
+                    continue
+                if accesses.low[a] >= accesses.high[b] or accesses.low[b] >= accesses.high[a]:
+                    continue
+                pair = _unordered(order, accesses, one, other)
+                if pair is not None:
+                    yield pair
+
+
+def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
+    """Rows of each storage that two threads touched and one wrote."""
+    if not len(accesses):
+        return
+    by = np.lexsort((accesses.segment, accesses.generation, accesses.storage))
+    storage, generation = accesses.storage[by], accesses.generation[by]
+    new = np.ones(len(by), bool)
+    new[1:] = (storage[1:] != storage[:-1]) | (generation[1:] != generation[:-1])
+    first = np.flatnonzero(new)
+    thread, write = accesses.thread[by], accesses.write[by]
+    several = np.minimum.reduceat(thread, first) != np.maximum.reduceat(thread, first)
+    written = np.maximum.reduceat(write, first)
+    ends = np.concatenate([first[1:], [len(by)]])
+    for i in np.flatnonzero(several & written).tolist():
+        yield by[first[i] : ends[i]]
+
+
+def _kinds(accesses: Accesses, rows: Ints) -> list[Ints]:
+    """The rows by kind, each in the order of their segments."""
+    columns = (accesses.thread, accesses.low, accesses.high, accesses.write, accesses.site)
+    by = rows[np.lexsort((accesses.segment[rows], *(column[rows] for column in columns)))]
+    new = np.zeros(len(by), bool)
+    for column in columns:
+        new[1:] |= column[by][1:] != column[by][:-1]
+    return np.split(by, np.flatnonzero(new))
+
+
+def _unordered(order: Order, accesses: Accesses, one: Ints, other: Ints) -> _Pair | None:
+    a, b = accesses.segment[one], accesses.segment[other]
+    thread_a, thread_b = int(accesses.thread[one[0]]), int(accesses.thread[other[0]])
+    # The first of A that B did not know of yet, and the first that knows of B's.
+    low = np.searchsorted(order.own[a], order.clocks[b, thread_a], side="right")
+    high = np.searchsorted(order.clocks[a, thread_b], order.own[b], side="left")
+    count = np.maximum(high - low, 0)
+    racing = np.flatnonzero(count)
+    if not len(racing):
+        return None
+    # Of all, the two nearest to each other in time show best what may happen.
+    starts = accesses.start[one]
+    near = np.clip(np.searchsorted(starts, accesses.start[other[racing]]), low[racing],
+                   high[racing] - 1)  # fmt: skip
+    before = np.clip(near - 1, low[racing], high[racing] - 1)
+    gap, gap_before = (
+        np.maximum(accesses.start[one[i]], accesses.start[other[racing]])
+        - np.minimum(accesses.end[one[i]], accesses.end[other[racing]])
+        for i in (near, before)
+    )
+    near = np.where(gap_before < gap, before, near)
+    best = int(np.argmin(np.minimum(gap, gap_before)))
+    return _Pair(int(one[near[best]]), int(other[racing[best]]), int(count.sum()))
+
+
+def _race(
+    rank: int, order: Order, accesses: Accesses, sites: Sites, stacks: dict[int, list[str]],
+    group: list[_Pair],
+) -> Race:  # fmt: skip
+    def gap(pair: _Pair) -> int:
+        starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
+        return starts - min(int(accesses.end[pair.a]), int(accesses.end[pair.b]))
+
+    chosen = min(group, key=gap)
+    a, b = sorted((chosen.a, chosen.b), key=lambda row: int(accesses.start[row]))
+    touches = []
+    for row in (a, b):
+        site = sites.known[int(accesses.site[row])]
+        touches.append(
+            Touch(
+                thread=order.threads[int(accesses.thread[row])], op=site.op, module=site.module,
+                phase=site.phase, start_ns=int(accesses.start[row]),
+                end_ns=int(accesses.end[row]), write=bool(accesses.write[row]),
+                stack=tuple(stacks.get(site.stack, ())) if site.stack is not None else (),
+            )  # fmt: skip
+        )
+    return Race(
+        rank=rank,
+        first=touches[0],
+        second=touches[1],
+        storage=int(accesses.storage[a]),
+        generation=int(accesses.generation[a]),
+        low=max(int(accesses.low[a]), int(accesses.low[b])),
+        high=min(int(accesses.high[a]), int(accesses.high[b])),
+        overlapped=gap(chosen) < 0,
+        pairs=sum(pair.pairs for pair in group),
+        storages=tuple(sorted({int(accesses.storage[pair.a]) for pair in group})),
+    )
