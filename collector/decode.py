@@ -32,6 +32,7 @@ from .journal_reader import ProcessLog, Records, ThreadLog, take
 from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
+from .tensors import tensor_columns
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
 _TIMED = (*_EVENTS, Kind.SYNC)
@@ -117,6 +118,9 @@ class Decoder:
         accesses = access_columns(records, kinds)
         if accesses is not None:
             yield "access", to_table(TABLES["access"], accesses)
+        tensors = tensor_columns(records, kinds, self._text)
+        if tensors is not None:
+            yield "tensor", to_table(TABLES["tensor"], tensors)
 
     def rank_tables(self) -> dict[str, pa.Table]:
         """Threads, modules and new stacks, of what was decoded so far."""

@@ -16,7 +16,6 @@ from .journal import write_json
 from .kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
 from .options import Options
 
-NO_FINGERPRINTS = "fingerprints of values are not recorded by this version"
 
 
 @contextlib.contextmanager
@@ -49,7 +48,7 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
                 "world_size": world_size,
                 "complete": False,
                 "exit_status": None,
-                "notes": [NO_FINGERPRINTS] if options.level == "numerics" else [],
+                "notes": [],
                 "axis": None,
                 "processes": [],
                 "groups": {},

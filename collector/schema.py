@@ -160,6 +160,49 @@ ACCESS = Table(
     ),
 )
 
+TENSOR = Table(
+    "tensor",
+    True,
+    "What was in a tensor of an operator; at level numerics. The hash and the numbers are defined "
+    "in values.md.",
+    (
+        Column("start_ns", INT64, "ns", "start of the operator, as in its op row"),
+        Column("depth", pa.int16(), "1", "depth of the operator, as in its op row; at most 255"),
+        Column(
+            "position",
+            TEXT,
+            "",
+            "which of the operator's tensors, counted from 0: out0, a result; in0, an input as "
+            "the operator left it; read0, an input as the operator found it",
+        ),
+        Column("shape", TEXT, "elements", "[4, 8]"),
+        Column("dtype", TEXT, "", "float32"),
+        Column("device", TEXT, "", "cpu, cuda:0"),
+        Column("numel", INT64, "elements", "number of elements"),
+        Column("mean", FLOAT64, "", "mean of the finite elements; null: there are none"),
+        Column("l2", FLOAT64, "", "L2 norm of the finite elements"),
+        Column("min", FLOAT64, "", "smallest finite element; null: there are none"),
+        Column("max", FLOAT64, "", "largest finite element; null: there are none"),
+        Column("nan", INT64, "elements", "that are NaN"),
+        Column("inf", INT64, "elements", "that are infinite"),
+        Column("zeros", INT64, "elements", "that are 0"),
+        Column("hash", INT64, "", "hash of the elements' bits and their order, modulo 2^64"),
+        Column(
+            "expected",
+            INT64,
+            "",
+            "hash that the last recorded writer of an input left, where the input is no longer "
+            "what was written; else null",
+        ),
+        Column(
+            "finite_inputs",
+            pa.bool_(),
+            "",
+            "the operator's inputs held neither NaN nor Inf; null: that is not known of all",
+        ),
+    ),
+)
+
 COLLECTIVE = Table(
     "collective",
     True,
@@ -359,6 +402,7 @@ TABLES: dict[str, Table] = {
         SYNC,
         VALUE,
         ACCESS,
+        TENSOR,
         STALL,
         STACK,
         THREAD,

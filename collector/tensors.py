@@ -1,0 +1,90 @@
+"""TENSOR records -> the tensor table: what was in the tensors of operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .arrays import dictionary, numbers
+from .columns import by_start, codes_of
+from .journal import TENSOR_FIELDS, TENSOR_MORE_FIELDS, TENSOR_ORDINAL, Kind, TensorFlag
+from .journal_reader import Records, take
+from .schema import FLOAT64, INT64
+
+DTYPE = np.dtype(list(TENSOR_FIELDS))
+MORE_DTYPE = np.dtype(list(TENSOR_MORE_FIELDS))
+
+
+def tensor_columns(
+    records: Records, kinds: NDArray[np.uint8], text: Callable[[int], str]
+) -> dict[str, Any] | None:
+    """Columns of the tensor table, sorted by start; None without any. `text`: of an id.
+
+    A record whose other half was lost is left out.
+    """
+    positions = np.flatnonzero(kinds == Kind.TENSOR)
+    if not len(positions):
+        return None
+    rows = take(records, positions).view(DTYPE)
+    halves = (rows["position"] & TensorFlag.MORE) != 0
+    following = np.minimum(positions + 1, len(records) - 1)
+    whole = ~halves | (kinds[following] == Kind.TENSOR_MORE)
+    more = np.zeros(len(rows), MORE_DTYPE)
+    more[halves & whole] = take(records, following[halves & whole]).view(MORE_DTYPE)
+    order = by_start(rows["start"], rows["depth"].astype(np.uint16))
+    order = order[whole[order]]
+    rows, more = rows[order], more[order]
+    shapes, dtypes, devices, numel = _signatures(rows["signature"], text)
+    flags = rows["position"]
+    return {
+        "start_ns": rows["start"],
+        "depth": rows["depth"],
+        "position": _positions(flags),
+        "shape": shapes,
+        "dtype": dtypes,
+        "device": devices,
+        "numel": numel,
+        **{name: _moment(rows[field]) for name, field in _MOMENTS.items()},
+        "nan": more["nan"],
+        "inf": more["inf"],
+        "zeros": rows["zeros"],
+        "hash": rows["hash"],
+        "expected": numbers(more["expected"], INT64, more["expects"] == 0),
+        "finite_inputs": numbers(
+            (flags & TensorFlag.FINITE) != 0, pa.bool_(), (flags & TensorFlag.KNOWN) == 0
+        ),
+    }
+
+
+_MOMENTS = {"mean": "mean", "l2": "l2", "min": "low", "max": "high"}
+
+
+def _moment(values: NDArray[np.float64]) -> pa.Array:
+    return numbers(values, FLOAT64, np.isnan(values))
+
+
+def _positions(flags: NDArray[np.uint16]) -> pa.DictionaryArray:
+    kept = flags & (TENSOR_ORDINAL | TensorFlag.RESULT | TensorFlag.FOUND)
+    present, codes = np.unique(kept, return_inverse=True)
+    return dictionary(codes.astype(np.int32), [_position(int(p)) for p in present])
+
+
+def _position(flags: int) -> str:
+    kind = "out" if flags & TensorFlag.RESULT else "read" if flags & TensorFlag.FOUND else "in"
+    return f"{kind}{flags & TENSOR_ORDINAL}"
+
+
+def _signatures(
+    ids: NDArray[np.uint32], text: Callable[[int], str]
+) -> tuple[pa.Array, pa.Array, pa.Array, NDArray[np.int64]]:
+    """Shape, dtype, device, number of elements."""
+    codes, present = codes_of(ids, int(ids.max(initial=0)) + 1)
+    parts = [[*text(i).split("\t"), "", "", ""][:3] for i in present]
+    counts = [math.prod(int(size) for size in p[0].strip("[]").split(",") if size) for p in parts]
+    columns = [dictionary(codes, [p[i] for p in parts]) for i in range(3)]
+    return columns[0], columns[1], columns[2], np.array(counts, np.int64)[codes]
