@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis import ranges
 from lanescope.webapp.analysis.ranges import COLUMNS, op_table
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.run import Run, RunError, open_run
 from tests.synthetic import START_NS, Builder, write_run
 
 
@@ -85,3 +86,15 @@ def test_edges_belong_to_the_window_as_half_open(run: Run) -> None:
     assert set(rows(run, (100, 200))) == set()
     assert set(rows(run, (400, 401))) == {"aten::view"}
     assert set(rows(run, (399, 400))) == {"aten::mm"}
+
+
+def test_a_large_run_is_summed_up_a_stretch_at_a_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = [(0, 401), (35, 85), (205, 206), (399, 401), (150, 160)]
+    whole = [op_table(run, window) for window in windows]
+    monkeypatch.setattr(ranges, "KEPT_OPS", 1)
+    for window, expected in zip(windows, whole, strict=True):
+        assert op_table(run, window).equals(expected)
+    with pytest.raises(RunError, match="choose a shorter one"):
+        op_table(run)

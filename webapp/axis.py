@@ -48,6 +48,13 @@ class Axis:
         elapsed = pc.subtract(local, pa.scalar(self.reference_ns, pa.int64()))
         return pc.add(shifted, self._stretch(elapsed))
 
+    def around(self, window: tuple[int, int], origin_ns: int) -> tuple[int, int]:
+        """A stretch of local time that holds a window of the axis, and little more."""
+        share = 1 + self.drift_ppb * 1e-9
+        shift = origin_ns - self.offset_ns - self.reference_ns
+        low, high = (self.reference_ns + int((instant + shift) / share) for instant in window)
+        return low - 1000, high + 1000  # float64 is exact to some ns within a year
+
     def spans(self, length: pa.ChunkedArray) -> pa.ChunkedArray:
         """Lengths of local time in axis time."""
         return pc.add(length, self._stretch(length)) if self.drift_ppb else length

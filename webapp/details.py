@@ -75,9 +75,7 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     if index.arrays["row_table"][row] == SAMPLES:
         return facts | _sample_facts(timeline, lane, flat)
     table = SOURCES[index.arrays["row_table"][row]]
-    source = int(index.arrays["source"][flat])
-    thread = lane.thread if lane.kind == THREAD else None
-    event = timeline.run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
+    event = _event(timeline, lane, table, flat)
     style = int(index.slices.style[flat])
     facts |= {
         **{name: _shown(name, value) for name, value in event.items()},
@@ -99,6 +97,49 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     if lane.kind == THREAD:
         facts["threads"] = _handovers(timeline, lane, *facts["drawn"])
     return facts
+
+
+def _event(timeline: Timeline, lane: Lane, table: str, flat: int) -> Json:
+    """The row of its table that a slice was made of.
+
+    Of the op table, which may be far larger than memory, only the rows at the slice's instant are
+    read; what was moved to the edge of the axis is found by its position instead.
+    """
+    index = timeline.index
+    thread = lane.thread if lane.kind == THREAD else None
+    if table == "op":
+        start, end = int(index.slices.start[flat]), int(index.slices.end[flat])
+        rows = timeline.run.events(table, lane.rank, thread, window=(start, start + 1))
+        rows = rows.filter(pc.equal(rows["start_ns"], pa.scalar(start, pa.int64())))
+        name = index.names[int(index.slices.name[flat])]
+        length = None if index.slices.style[flat] & STYLE_UNFINISHED else end - start
+        same: list[Json] = [r for r in rows.to_pylist() if (r["name"], r["duration_ns"]) == (name, length)]
+        twins = _before(timeline, lane, flat)
+        if twins < len(same):
+            return same[twins]
+    source = int(index.arrays["source"][flat])
+    found: Json = timeline.run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
+    return found
+
+
+def _before(timeline: Timeline, lane: Lane, flat: int) -> int:
+    """Slices of a lane's ops that look the same and come before: in a row above, or in its own."""
+    index = timeline.index
+    slices = index.slices
+    count = 0
+    for row in index.lane_rows[lane.id]:
+        if index.arrays["row_table"][row] != SOURCES.index("op"):
+            continue
+        begin, end = index.row_begin[row], min(index.row_end[row], flat)
+        if begin >= end:
+            break
+        starts = slices.start[begin:end]
+        low = begin + int(starts.searchsorted(slices.start[flat], side="left"))
+        high = begin + int(starts.searchsorted(slices.start[flat], side="right"))
+        same = slices.end[low:high] == slices.end[flat]
+        same &= slices.name[low:high] == slices.name[flat]
+        count += int(np.count_nonzero(same & (slices.style[low:high] == slices.style[flat])))
+    return count
 
 
 def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,23 @@ _NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
 
 
 @dataclass(frozen=True)
+class RowGroup:
+    """A piece of a Parquet file that can be read alone."""
+
+    number: int
+    rows: int
+    first: int | None  # least start, on the clock of the file; None: not known
+    last: int | None  # no row lasts longer; None: not known
+
+    def about(self, low: int, high: int) -> float:
+        """How many of its rows lie in [low, high), were they spread evenly."""
+        if self.first is None or self.last is None:
+            return self.rows
+        share = (min(high, self.last) - max(low, self.first)) / max(self.last - self.first, 1)
+        return self.rows * min(max(share, 0), 1)
+
+
+@dataclass(frozen=True)
 class Part:
     """Rows of one table of one rank (and thread): a Parquet file, or rows recovered in memory."""
 
@@ -32,8 +50,25 @@ class Part:
     path: Path | None = None
     memory: pa.Table | None = None
 
-    def read(self, columns: Sequence[str]) -> pa.Table:
+    def groups(self, low: int, high: int) -> list[RowGroup]:
+        """The pieces of the file that may hold rows which touch [low, high) of its own clock.
+
+        By the statistics of the file: rows recovered in memory, and a file without statistics, are
+        one piece.
+        """
+        if self.path is None:
+            return [RowGroup(0, self.rows, None, None)]
+        return [
+            group
+            for group in _row_groups(self.path, self.bytes)
+            if (group.first is None or group.first < high)
+            and (group.last is None or group.last >= low)
+        ]
+
+    def read(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None) -> pa.Table:
         """The columns with the schema's types; a column the file is too old for is null.
+
+        `groups` are the pieces to read, as `groups` found them; None: all.
 
         Raises RunError where the file is damaged in a way its footer did not show.
         """
@@ -44,7 +79,11 @@ class Part:
                 # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
                 with pq.ParquetFile(self.path) as file:
                     present = [name for name in columns if name in file.schema_arrow.names]
-                    found = file.read(columns=present, use_threads=False)
+                    if groups is None:
+                        found = file.read(columns=present, use_threads=False)
+                    else:
+                        chosen = [group.number for group in groups]
+                        found = file.read_row_groups(chosen, present, use_threads=False)
                 # Text that is not UTF-8 would raise only where someone looks at it.
                 found.validate(full=True)
             return _conformed(found, schema.TABLES[self.table], columns)
@@ -96,6 +135,34 @@ def survey(root: Path, manifest: schema.Manifest) -> Survey:
         found.bytes += size
         found.parts.append(Part(table, rank, thread, rows, size, root / path))
     return found
+
+
+@functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
+def _row_groups(path: Path, _: int) -> tuple[RowGroup, ...]:
+    try:
+        footer = pq.read_metadata(path)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({_reason(error)})") from None
+    groups = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        least, most = _range(group, "start_ns"), _range(group, "duration_ns")
+        last = None
+        if least is not None and most is not None and not most[2]:
+            last = least[1] + most[1]
+        groups.append(RowGroup(number, group.num_rows, least and least[0], last))
+    return tuple(groups)
+
+
+def _range(group: pq.RowGroupMetaData, name: str) -> tuple[int, int, int] | None:
+    """Least, greatest and number of nulls of a column of integers; None where not told."""
+    for position in range(group.num_columns):
+        column = group.column(position)
+        if column.path_in_schema == name:
+            told = column.statistics
+            if told is not None and told.has_min_max and told.has_null_count:
+                return int(told.min), int(told.max), int(told.null_count)
+    return None
 
 
 class _Damage(Exception):

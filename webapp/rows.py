@@ -16,6 +16,9 @@ from lanescope.webapp.parts import Part
 from lanescope.webapp.threads import Thread
 
 _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
+Window = tuple[int, int]
+"""[t0, t1) in ns on the run's axis."""
+
 _THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -38,7 +41,12 @@ class Rows:
     origin_ns: int
 
     def read(
-        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str] | None
+        self,
+        table: str,
+        ranks: Sequence[int],
+        thread: str | None,
+        columns: Sequence[str] | None,
+        window: Window | None = None,
     ) -> pa.Table:
         """Rows of `ranks`, as `Run.events` promises them."""
         known = columns_of(table)
@@ -53,9 +61,13 @@ class Rows:
         needed = {*wanted, *_SORT_KEYS, "pid"}
         if "duration_ns" in needed or "self_ns" in needed:
             needed.add("start_ns")
+        if window is not None:
+            if "duration_ns" not in own or not shape.per_thread:
+                raise RunError(f"rows of {table} have no extent to choose them by")
+            needed |= {"start_ns", "duration_ns"}
         read = [name for name in own if name in needed]
         if shape.per_thread:
-            pieces = [p for r in ranks for p in self._of_threads(table, r, thread, read)]
+            pieces = [p for r in ranks for p in self._of_threads(table, r, thread, read, window)]
         else:
             pieces = [p for r in ranks for p in self._of_rank(table, r, read)]
         empty = pa.schema([shape.arrow().field(name) for name in read]).empty_table()
@@ -63,8 +75,19 @@ class Rows:
         aligned = [piece.cast(pieces[0].schema) for piece in pieces]
         return pa.concat_tables(aligned).unify_dictionaries().select(wanted)
 
+    def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
+        """About how many rows touch the window, by the extents of row groups alone."""
+        total = 0.0
+        for rank in ranks:
+            axes = {one.thread: axis_of(self.axes, rank, one.pid) for one in self.threads}
+            for part in self.parts.get((table, rank), ()):
+                if part.thread in axes:
+                    low, high = axes[part.thread].around(window, self.origin_ns)
+                    total += sum(group.about(low, high) for group in part.groups(low, high))
+        return int(total)
+
     def _of_threads(
-        self, table: str, rank: int, thread: str | None, read: list[str]
+        self, table: str, rank: int, thread: str | None, read: list[str], window: Window | None
     ) -> Iterator[pa.Table]:
         by_thread: dict[str, list[Part]] = {}
         for part in self.parts.get((table, rank), ()):
@@ -73,8 +96,19 @@ class Rows:
         for one in self.threads:
             if one.rank != rank or one.thread not in by_thread or thread not in (None, one.thread):
                 continue
-            rows = pa.concat_tables([part.read(read) for part in by_thread[one.thread]])
-            rows = axis_of(self.axes, rank, one.pid).apply(rows, self.origin_ns)
+            axis = axis_of(self.axes, rank, one.pid)
+            found = by_thread[one.thread]
+            if window is None:
+                rows = pa.concat_tables([part.read(read) for part in found])
+                rows = axis.apply(rows, self.origin_ns)
+            else:
+                low, high = axis.around(window, self.origin_ns)
+                pieces = [
+                    part.read(read, groups) for part in found if (groups := part.groups(low, high))
+                ]
+                if not pieces:
+                    continue
+                rows = _touching(axis.apply(pa.concat_tables(pieces), self.origin_ns), window)
             yield self._with_place(_sorted(rows), schema.TABLES[table], rank, one)
 
     def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[pa.Table]:
@@ -100,6 +134,14 @@ class Rows:
             place = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), ids)
             rows = rows.append_column(pa.field("thread", _THREAD_TYPE), place)
         return rows
+
+
+def _touching(rows: pa.Table, window: Window) -> pa.Table:
+    """Rows that have an instant in [t0, t1); one that had not ended lasts for ever."""
+    start = rows["start_ns"].to_numpy()
+    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(window[1]).to_numpy()
+    inside = (start < window[1]) & ((end > window[0]) | (start >= window[0]))
+    return rows.filter(pa.array(inside))
 
 
 def _sorted(rows: pa.Table) -> pa.Table:

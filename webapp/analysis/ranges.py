@@ -11,9 +11,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.run import Run
+from lanescope.webapp.run import Run, RunError
 
 I64 = npt.NDArray[np.int64]
+
+KEPT_OPS = 5_000_000
+"""Ops of a run that are kept for the next window, at 40 bytes each."""
+
+MOST_OPS = 2_000_000
+"""Ops of a window of a larger run that a table is made of: read anew, 300 bytes each meanwhile."""
 
 COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
 
@@ -46,9 +52,15 @@ def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     so self times of all ops add up to the time that threads spent in ops. mean_ns, p50_ns, p99_ns,
     max_ns: of the whole durations of those calls. kind: phase in which the op spent most of the
     total ("collective" for communication, "other" outside any phase). An op that had not ended
-    lasts to the end of the run.
+    lasts to the end of the run. Raises RunError where `summable` says no.
     """
-    ops = _ops(run)
+    held = held_in_memory(run)
+    if not held and not summable(run, window):
+        raise RunError(
+            f"the window holds more than {MOST_OPS:,} ops, which is what a table is made of; "
+            "choose a shorter one"
+        )
+    ops = _ops(run, None if held else window)
     low, high = window if window is not None else (0, run.duration_ns + 1)
     inside = (ops.end > low) & (ops.start < high)
     # An instant op has no extent to overlap with; it counts where it happens.
@@ -99,10 +111,23 @@ def _typed(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype({**whole, **dict.fromkeys(("mean_ns", "p50_ns", "p99_ns"), "float64")})
 
 
-@lru_cache(maxsize=2)  # a page asks for one window after another of the same run
-def _ops(run: Run) -> _Ops:
+def held_in_memory(run: Run) -> bool:
+    """Whether the run is so small that its ops are kept for the next window."""
+    return run.counts["op"] <= KEPT_OPS
+
+
+def summable(run: Run, window: tuple[int, int] | None) -> bool:
+    """Whether there is a table of this window: of a large run only of stretches of it."""
+    if held_in_memory(run):
+        return True
+    return window is not None and run.rows_about("op", window) <= MOST_OPS
+
+
+@lru_cache(maxsize=1)  # a page asks for one window after another of the same run
+def _ops(run: Run, window: tuple[int, int] | None) -> _Ops:
+    # What encloses an op of the window has an instant in it too, so the parents are there.
     columns = ["rank", "thread", "start_ns", "duration_ns", "depth", "name", "phase"]
-    rows = run.events("op", columns=columns)
+    rows = run.events("op", columns=columns, window=window)
     start = rows["start_ns"].to_numpy()
     end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
     name, names = _coded(rows["name"])

@@ -13,14 +13,11 @@ from dash.development.base_component import Component
 from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import LIMITS
 from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
-from lanescope.webapp.analysis.ranges import op_table
+from lanescope.webapp.analysis.ranges import MOST_OPS, op_table, summable
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
 from lanescope.webapp.theme import token_of
-
-MOST_OPS = 5_000_000
-"""The op table keeps 40 bytes per op of the run in memory; a larger run gets none."""
 
 
 def layout(_: Context) -> Component:
@@ -94,8 +91,8 @@ def register(app: Dash, context: Context) -> None:
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(parts.duration(window[1] - window[0]), className="muted")]
         pairs = _overlap(context.run, window, what.lower())
-        if context.run.counts["op"] > MOST_OPS:
-            held = f" · not summed up: the run has more than {units.count(MOST_OPS)} ops"
+        if not summable(context.run, window):
+            held = f" · zoom in: a table sums up to {units.count(MOST_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
         return title, op_rows(context.run, window), pairs, view["number"]
 

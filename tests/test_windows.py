@@ -1,0 +1,137 @@
+"""Rows of a window: the same as filtering all rows, without reading them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.generate_run import PROBE, generate
+from lanescope.webapp import details
+from lanescope.webapp.index import open_index
+from lanescope.webapp.look import look
+from lanescope.webapp.run import Run, RunError, open_run
+from lanescope.webapp.slices import SOURCES
+from lanescope.webapp.timeline import Timeline
+from tests.synthetic import START_NS, Builder
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """300 000 ops of one thread in three row groups."""
+    return open_run(generate(tmp_path_factory.mktemp("large") / "run", 300_000, 1, 1))
+
+
+class Reads:
+    """Row groups that were read since."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.groups: list[int] = []
+        read_row_groups = pq.ParquetFile.read_row_groups
+
+        def counted(file: pq.ParquetFile, groups: list[int], *rest: object, **kw: object) -> object:
+            self.groups += groups
+            return read_row_groups(file, groups, *rest, **kw)
+
+        patch.setattr(pq.ParquetFile, "read_row_groups", counted)
+        patch.setattr(pq.ParquetFile, "read", self._refused)
+
+    def _refused(self, *_: object, **__: object) -> None:
+        raise AssertionError("a whole file was read")
+
+
+def test_only_the_row_groups_of_the_window_are_read(
+    large: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = large.events("op")
+    start = whole["start_ns"].to_numpy()
+    end = start + whole["duration_ns"].to_numpy()
+    reads = Reads(monkeypatch)
+    for low, high in [
+        (0, 1),
+        (large.duration_ns // 3, large.duration_ns // 3 + 50_000),
+        (large.duration_ns - 10, large.duration_ns + 10),
+    ]:
+        reads.groups.clear()
+        found = large.events("op", window=(low, high))
+        inside = (start < high) & ((end > low) | (start >= low))
+        assert found["start_ns"].to_pylist() == start[inside].tolist()
+        assert len(reads.groups) <= 1
+        assert abs(large.rows_about("op", (low, high)) - found.num_rows) < 500
+
+
+def test_one_slice_is_looked_up_in_one_row_group(
+    large: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline = Timeline(large, open_index(large, None))
+    whole = large.events("op", columns=["start_ns", "duration_ns", "name", "depth", "self_ns"])
+    lane = timeline.index.lanes[0]
+    base = timeline.index.row_begin[0]
+    flat = np.random.default_rng(1).integers(0, timeline.index.row_end[lane.rows - 1], 12)
+    ops = [k for k in flat.tolist() if k >= timeline.index.row_begin[lane.phase_rows]]
+    expected = whole.take(timeline.index.arrays["source"][ops]).to_pylist()
+    reads = Reads(monkeypatch)
+    monkeypatch.setattr(details, "autograd_partner", lambda *_: None)
+    monkeypatch.setattr(details, "_handovers", lambda *_: [])
+    for k, row in zip(ops, expected, strict=True):
+        reads.groups.clear()
+        facts = details.slice_facts(timeline, lane.id, k - base)
+        assert {name: facts[name] for name in ("name", "depth")} == {
+            name: row[name] for name in ("name", "depth")
+        }
+        times = ("start_ns", "duration_ns", "self_ns")
+        assert [facts[name] for name in times] == [str(row[name]) for name in times]
+        assert len(reads.groups) <= 2
+    assert SOURCES[timeline.index.arrays["row_table"][lane.phase_rows]] == "op"
+
+
+def test_twins_are_told_apart(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.thread()
+    for depth in range(3):
+        builder.op(START_NS, 0, "aten::view", depth=depth, module=f"level{depth}")
+    builder.op(START_NS, 0, "aten::view", depth=1, module="again")
+    builder.op(START_NS + 5, None, "aten::mm", module="stuck")
+    run = open_run(builder.write())
+    timeline = Timeline(run, open_index(run, None))
+    (lane,) = timeline.index.lanes
+    size = timeline.index.row_end[lane.rows - 1]
+    modules = [details.slice_facts(timeline, 0, ref)["module"] for ref in range(size)]
+    assert sorted(modules) == ["again", "level0", "level1", "level2", "stuck"]
+
+
+def test_windows_follow_each_process_s_clock(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run", world_size=2)
+    builder.process(0)
+    builder.process(1, clock={"offset_ns": -7_000_000, "drift_ppb": 50_000.0})
+    for rank in (0, 1):
+        start = START_NS + np.arange(1000, dtype=np.int64) * 1_000_000 + rank * 7_000_000
+        thread = f"{1000 + rank}-0"
+        builder.rows("op", rank, thread, start_ns=start, duration_ns=900_000, name="aten::mm")
+    run = open_run(builder.write())
+    whole = run.events("op", columns=["rank", "start_ns", "duration_ns"]).to_pylist()
+    for t in (0, 1, 499_950_000, 500_000_000, run.duration_ns - 1):
+        window = (t, t + 1_000_000)
+        found = run.events("op", columns=["rank", "start_ns", "duration_ns"], window=window)
+        assert found.to_pylist() == [
+            row
+            for row in whole
+            if row["start_ns"] < window[1] and row["start_ns"] + row["duration_ns"] > window[0]
+        ]
+
+
+def test_tables_without_extent_have_no_windows(large: Run) -> None:
+    with pytest.raises(RunError, match="gradient have no extent"):
+        large.events("gradient", window=(0, 1))
+
+
+def test_one_nanosecond_among_all_others_is_found(large: Run) -> None:
+    timeline = Timeline(large, open_index(large, None))
+    lane = timeline.index.lanes[0]
+    found = look(timeline, lane.id, lane.rows - 1, (0, large.duration_ns))
+    assert (found["name"], found["end_ns"] - found["start_ns"]) == (PROBE, 1)
+    assert (found["count"], found["covered_ns"]) == (1, 1)
+    missed = look(timeline, lane.id, lane.rows - 1, (0, found["start_ns"]))
+    assert missed["ref"] is None
