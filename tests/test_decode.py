@@ -15,8 +15,11 @@ from lanescope.collector.journal import (
     ACCESS,
     NO_SEQUENCE,
     RECORD,
+    TENSOR,
+    TENSOR_MORE,
     AccessFlag,
     Kind,
+    TensorFlag,
     float_bits,
 )
 from lanescope.collector.journal_reader import DTYPE, read_process
@@ -76,8 +79,18 @@ def write_access(r: Recorder) -> dict[str, Any]:
 
 
 def write_collective(r: Recorder) -> dict[str, Any]:
-    r.put(r.thread(), Kind.COLLECTIVE, scope=1, name=r.intern("send"), start=100, end=150,
-          sequence=2, signature=signature(r), aux=r.intern("dp\t4\t3\t\t"), extra=2**40)
+    r.put(
+        r.thread(),
+        Kind.COLLECTIVE,
+        scope=1,
+        name=r.intern("send"),
+        start=100,
+        end=150,
+        sequence=2,
+        signature=signature(r),
+        aux=r.intern("dp\t4\t3\t\t"),
+        extra=2**40,
+    )
     r.put(r.thread(), Kind.COLLECTIVE_END, name=r.intern("send"), end=190, sequence=2,
           aux=r.intern("dp\t4\t3\t\t"))  # fmt: skip
     return {
@@ -90,9 +103,16 @@ def write_collective(r: Recorder) -> dict[str, Any]:
 
 
 def write_gradient(r: Recorder) -> dict[str, Any]:
-    r.put(r.thread(), Kind.GRADIENT, name=r.intern("fc.weight"), start=100,
-          signature=r.intern("\tfloat16\tcuda:1"), sequence=float_bits(0.1), extra=64,
-          aux=1)
+    r.put(
+        r.thread(),
+        Kind.GRADIENT,
+        name=r.intern("fc.weight"),
+        start=100,
+        signature=r.intern("\tfloat16\tcuda:1"),
+        sequence=float_bits(0.1),
+        extra=64,
+        aux=1,
+    )
     r.put(r.thread(), Kind.GRADIENT, scope=GradientScope.HASHES, name=r.intern("fc.weight"),
           start=100, sequence=-(2**63), extra=2**63 - 1, aux=1)  # fmt: skip
     return {
@@ -124,9 +144,25 @@ def write_phase(r: Recorder) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def write_tensor(r: Recorder) -> dict[str, Any]:
+    flags = TensorFlag.FOUND | TensorFlag.MORE | TensorFlag.KNOWN
+    signature = r.intern("[4, 8]\tfloat32\tcpu")
+    for packed in (
+        TENSOR.pack(Kind.TENSOR, 3, 7 | flags, signature, 100, -5, 6, 0.5, 2.5, -1, 1.5),
+        TENSOR_MORE.pack(Kind.TENSOR_MORE, 1, 0, 0, 2, 1, -9, 0, 0, 0, 0),
+    ):
+        r.thread().journal.append(*RECORD.unpack(packed))
+    return {
+        "start_ns": 100, "depth": 3, "position": "read7", "shape": "[4, 8]", "dtype": "float32",
+        "device": "cpu", "numel": 32, "mean": 0.5, "l2": 2.5, "min": -1.0, "max": 1.5, "nan": 2,
+        "inf": 1, "zeros": 6, "hash": -5, "expected": -9, "finite_inputs": False,
+    }  # fmt: skip
+
+
 WRITERS = {
     "op": write_op,
     "access": write_access,
+    "tensor": write_tensor,
     "collective": write_collective,
     "gradient": write_gradient,
     "sync": write_sync,
