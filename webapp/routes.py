@@ -19,6 +19,7 @@ from typing import Any
 import flask
 
 from lanescope.collector import schema
+from lanescope.webapp.analysis.overlap import name_pattern
 from lanescope.webapp.details import nearest, overlap_facts, run_facts, slice_facts
 from lanescope.webapp.errors import RunError, shown
 from lanescope.webapp.look import look
@@ -132,7 +133,11 @@ class _Routes:
         self._check(etag)
         args = flask.request.args
         phase = args.get("phase", "backward")
-        if phase not in PHASES:
+        try:
+            known = name_pattern(phase) is not None or phase in PHASES
+        except RunError as error:
+            raise BadRequest(str(error)) from None
+        if not known:
             raise BadRequest(f"phase is {shown(phase)}, expected one of {', '.join(PHASES)}")
         window = None
         if "t0" in args or "t1" in args:

@@ -21,7 +21,7 @@ from dash import Dash, set_props
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
-from lanescope.webapp import routes, searching
+from lanescope.webapp import note_routes, routes, searching
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import diff, frame, gradients, ids, overlap, overview, timeline
 from lanescope.webapp.pages.context import Context
@@ -73,6 +73,7 @@ def make_app(
     app.index_string = _index(app, _register_modules(app.server))
     routes.register(app.server, opened)
     searching.register(app.server, opened)
+    note_routes.register(app.server, opened)
     app.layout = frame.layout(context, PAGES)
     frame.register(app, context, PAGES)
     timeline.register(app, context)

@@ -52,6 +52,7 @@ export function commandsOf(timeline, page) {
       ["next-match", "Next match", ["n"], () => selection.match("next")],
       ["previous-match", "Previous match", ["Shift+n"], () => selection.match("prev")],
       ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
+      ["overlap-of", "Choose whose overlap is looked for: a phase or a name", ["Shift+l"], page.overlapOf],
       ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
     ]],
     ["Lanes", [
@@ -63,6 +64,13 @@ export function commandsOf(timeline, page) {
       ["lane-down", "Move the lane down", ["Alt+ArrowDown"], () => arranger.moveMeant(1)],
       ["filter", "Filter lanes by rank, process, thread or name", ["l"], page.filter],
       ["lanes-reset", "All lanes in their own order", [], () => arranger.reset()],
+    ]],
+    ["Keep", [
+      ["note", "Add a note at the selected slice or range", ["b"], page.note],
+      ["save-view", "Save this view with the run", [], page.saveView],
+      ["table", "What is in sight, as a table", ["Shift+t"], page.table],
+      ["png", "Download the view as PNG", [], page.png],
+      ["svg", "Download the view as SVG", [], page.svg],
     ]],
   ];
   const anywhere = [

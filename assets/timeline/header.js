@@ -4,6 +4,7 @@
  */
 import { duration as formatDuration } from "./format.js";
 import { drawBits } from "./hits.js";
+import { drawNotes } from "./notes.js";
 import { STYLE_TOKENS } from "./palette.js";
 import { UNFINISHED } from "./tile.js";
 
@@ -97,6 +98,7 @@ export class Header {
    * @param {string} frame.activityKey changes when the activity does
    * @param {() => Float32Array[]} frame.activity
    * @param {[number, number][]} frame.shaded overlap regions
+   * @param {import("./notes.js").Note[]} frame.notes
    * @param {import("./hits.js").Hits} frame.hits of the search
    */
   draw(frame) {
@@ -112,6 +114,9 @@ export class Header {
     this.drawRuler(frame);
     this.drawRegions(frame);
     this.drawHits(frame);
+    const { notes } = frame;
+    drawNotes(c, notes, view, width, STRIP + RULER, { flag: palette.token("warn"), span: palette.token("warn", 0.16) });
+    drawNotes(c, notes, { t0: 0, t1: duration }, width, STRIP, { flag: palette.token("warn"), span: palette.token("warn", 0.16) });
   }
 
   /** What the search found: at the foot of the strip over the whole run, at the foot of the ruler in the window. */

@@ -15,9 +15,14 @@ import { listen } from "./gestures.js";
 import { Idle } from "./idle.js";
 import { listenKeys } from "./keys.js";
 import { LaneFilter } from "./lane_filter.js";
+import { savePng, saveSvg } from "./picture.js";
+import { Notes, notesTitle } from "./notes.js";
+import { OverlapField } from "./overlap_field.js";
 import { listenReorder } from "./reorder.js";
 import { match, Search } from "./search.js";
+import { SliceTable } from "./slice_table.js";
 import { buildStage } from "./stage.js";
+import { Tabs } from "./tabs.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
@@ -92,8 +97,8 @@ function tellView() {
   if (!timeline || !onTimeline()) return;
   const { view, range } = timeline;
   const window = range ?? view;
-  const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), number: asked + 1 };
-  const text = JSON.stringify([data.t0, data.t1, data.range]);
+  const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
+  const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
   if (text === tellView.last) return;
   tellView.last = text;
   asked += 1;
@@ -167,6 +172,7 @@ async function start() {
   const dom = buildStage(host);
   const details = new Details(await appears("slice-panel"), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
   const settled = () => {
+    timeline.onRest?.();
     writeAddress();
     tellView();
   };
@@ -183,7 +189,37 @@ async function start() {
   });
   listenReorder(timeline);
   const filter = new LaneFilter(dom.corner.filter, timeline, () => host.focus());
+  const panel = (name) => document.getElementById(`${name}-panel`);
+  const slices = new SliceTable(panel("slices"), timeline);
+  timeline.onRest = () => slices.refresh();
+  const tabs = new Tabs(document.getElementById("dock-tabs"), [
+    { id: "ops", title: "Ops", panel: panel("ops") },
+    {
+      id: "slices", title: "Slices", panel: panel("slices"), shown: (on) => {
+        slices.shown = on;
+        slices.refresh();
+      },
+    },
+    { id: "notes", title: notesTitle(0), panel: panel("notes") },
+  ]);
+  const notes = new Notes(panel("notes"), timeline, {
+    visit: applyAddress,
+    open: () => tabs.choose("notes"),
+    counted: (n) => tabs.rename("notes", notesTitle(n)),
+  });
+  timeline.notes = notes;
+  const hunted = new OverlapField(await appears("overlap-of"), timeline, () => host.focus());
+  timeline.onOverlapsChosen = () => hunted.show();
   const commands = commandsOf(timeline, {
+    overlapOf: () => hunted.focus(),
+    note: () => notes.begin(),
+    saveView: () => notes.beginView(),
+    table: () => {
+      tabs.choose("slices");
+      tabs.buttons[1].focus();
+    },
+    png: () => savePng(timeline),
+    svg: () => saveSvg(timeline),
     search: () => search.focus(),
     filter: () => filter.focus(),
     theme: () => theme.toggle(),
@@ -201,6 +237,8 @@ async function start() {
     const action = event.target instanceof Element ? event.target.closest("[data-action]")?.dataset.action : "";
     if (action === "help") help.showModal();
     if (action === "theme") theme.toggle();
+    const region = event.target instanceof Element ? event.target.closest("[data-region]")?.dataset.region : "";
+    if (region) timeline.overlaps.visit(region);
   });
   if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
   if (onTimeline()) applyAddress(location.search);

@@ -31,6 +31,7 @@ export class Overlaps {
     this.of = next;
     this.regions = null;
     this.at = -1;
+    this.timeline.onOverlapsChosen?.();
     this.timeline.changed();
   }
 
@@ -84,7 +85,29 @@ export class Overlaps {
       return;
     }
     this.on = true;
-    this.at = this.following(direction);
+    this.go(this.following(direction));
+  }
+
+  /** To a region that the list names by start, end and rank. @param {string} named */
+  async visit(named) {
+    const [start, end, rank] = named.split("-").map(Number);
+    try {
+      await this.load();
+    } catch (error) {
+      this.timeline.toast(error.message);
+      return;
+    }
+    // The list is that of the window, which may cut the first and the last region.
+    const at = this.regions.findIndex(([t0, t1, lanes]) => t0 <= start && t1 >= end && this.timeline.laneById.get(lanes[0])?.rank === rank);
+    this.on = true;
+    if (at >= 0) this.go(at);
+    else this.timeline.glideTo(around(start, end, 1, this.timeline.duration));
+  }
+
+  /** @param {number} at position among the regions */
+  go(at) {
+    const { timeline } = this;
+    this.at = at;
     const [t0, t1] = this.regions[this.at];
     const next = around(t0, t1, 1, timeline.duration);
     timeline.glideTo(next);

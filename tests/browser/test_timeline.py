@@ -230,6 +230,32 @@ def test_overlaps_are_shaded_and_visited(opened: Opener) -> None:
     assert page.window == pytest.approx(first)
 
 
+def test_overlap_of_a_name_is_hunted_from_its_list(opened: Opener) -> None:
+    page = opened()
+    page.press("Shift+L")
+    page.page.keyboard.type("aten::mul")
+    page.page.keyboard.press("Enter")
+    page.idle()
+    assert "of=%2Faten%3A%3Amul%2F" in page.query
+    assert "Overlap of /aten::mul/ in window" in page.text("#dock-overlap")
+    assert page.page.locator("#dock-overlap .matrix").count() == 2
+    first = page.page.locator(".regions button").first
+    first.click()
+    page.idle()
+    assert "Overlap" in page.text(".tl-toast")
+    t0, t1 = page.window
+    assert t1 - t0 < page.state["viewport"]["duration"] / 10
+    again = opened(page.page.url.removeprefix(page.address))
+    assert again.page.input_value("#overlap-of input") == "/aten::mul/"
+    assert again.state["overlaps"] == page.state["overlaps"]
+
+
+def test_a_range_says_how_long_ranks_waited(opened: Opener) -> None:
+    page = opened()
+    assert "Waiting in collectives" in page.text("#dock-overlap")
+    assert "8.00 µs" in page.text("#dock-overlap") or "8 µs" in page.text("#dock-overlap")
+
+
 def test_groups_close_and_lanes_open(opened: Opener) -> None:
     page = opened()
     count = len(page.state["lanes"])

@@ -8,6 +8,7 @@ nothing; it is not counted.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,23 +51,59 @@ def phase_lanes(
 ) -> dict[str, Intervals]:
     """Per thread of a rank, the time it spends in a phase; threads that never do are left out.
 
-    `phase` is one of schema.PhaseKind; a phase that had not ended lasts to the end of the run.
+    `phase` is one of schema.PhaseKind, or /a regular expression/ for the names of ops and phases,
+    in any case; what had not ended lasts to the end of the run. RunError for any other text.
     `window` = (t0, t1), ns from the start of the run, cuts the intervals to [t0, t1).
     """
     kinds = [kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark]
-    if phase not in kinds:
-        raise RunError(f"no phase {phase!r}, expected one of {', '.join(kinds)}")
-    lanes = _in_phase(run, rank, phase)
+    expression = name_pattern(phase)
+    if expression is None and phase not in kinds:
+        known = ", ".join(kinds)
+        raise RunError(f"no phase {phase!r}, expected one of {known}, or /part of a name/")
+    lanes = _in_phase(run, rank, phase) if expression is None else _named(run, rank, expression)
     if window is None:
         return dict(lanes)
     cut = {thread: lane.clip(*window) for thread, lane in lanes.items()}
     return {thread: lane for thread, lane in cut.items() if len(lane)}
 
 
+def name_pattern(text: str) -> re.Pattern[str] | None:
+    """The expression of `/.../`; None where the text is not of that form.
+
+    RunError where it is, but cannot be read.
+    """
+    found = re.fullmatch(r"/(.+?)/?", text)
+    if found is None:
+        return None
+    try:
+        return re.compile(found[1], re.IGNORECASE)
+    except re.error as error:
+        raise RunError(f"{text!r} is not a regular expression: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def _named(run: Run, rank: int, expression: re.Pattern[str]) -> Mapping[str, Intervals]:
+    parts = [run.events(table, rank, columns=_NAMED) for table in ("phase", "op")]
+    rows = pa.concat_tables(part.cast(_NAMED_SCHEMA) for part in parts)
+    known = pc.unique(rows["name"]).to_pylist()
+    meant = [name for name in known if name and expression.search(name)]
+    rows = rows.filter(pc.is_in(rows["name"], pa.array(meant, pa.string())))
+    return _by_thread(run, rows)
+
+
+_NAMED = ["start_ns", "duration_ns", "name", "thread"]
+_NAMED_SCHEMA = pa.schema(
+    dict.fromkeys(_NAMED[:2], pa.int64()) | dict.fromkeys(_NAMED[2:], pa.string())
+)
+
+
 @lru_cache(maxsize=1024)  # a page asks for one window after another
 def _in_phase(run: Run, rank: int, phase: str) -> Mapping[str, Intervals]:
     rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
-    rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), phase))
+    return _by_thread(run, rows.filter(pc.equal(rows["kind"].cast(pa.string()), phase)))
+
+
+def _by_thread(run: Run, rows: pa.Table) -> Mapping[str, Intervals]:
     start = rows["start_ns"]
     end = pc.add(start, rows["duration_ns"]).fill_null(run.duration_ns)
     codes = pc.dictionary_encode(rows["thread"].cast(pa.string())).combine_chunks()

@@ -20,6 +20,11 @@ ANSWERED = "timeline-answered"
 """Store: number of the view that the dock shows."""
 OPS_TITLE = "ops-title"
 OPS = "ops"
+TABS = "dock-tabs"
+OPS_PANEL, SLICES_PANEL, NOTES_PANEL = "ops-panel", "slices-panel", "notes-panel"
+"""What the tabs choose between; all but the first are filled by the browser."""
+OVERLAP_OF = "overlap-of"
+"""Where the browser puts the field that chooses whose overlap is looked for."""
 DOCK_OVERLAP = "dock-overlap"
 
 # overlap

@@ -12,12 +12,20 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import LIMITS
-from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp.analysis.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.analysis.ranges import MOST_OPS, op_table, summable
+from lanescope.webapp.analysis.waiting import waiting
+from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
 from lanescope.webapp.theme import token_of
+
+USUAL = "backward"
+"""The phase whose overlap is looked for unless another one is chosen."""
+
+REGIONS = 100
+"""Longest regions that the dock lists."""
 
 
 def layout(_: Context) -> Component:
@@ -28,6 +36,7 @@ def layout(_: Context) -> Component:
         parts.column("total", "total", number=True, text=True, minWidth=78),
         parts.column("self", "self", number=True, text=True, minWidth=78),
         parts.column("mean", "mean", number=True, text=True, minWidth=78),
+        parts.column("p50", "p50", number=True, text=True, minWidth=78),
         parts.column("p99", "p99", number=True, text=True, minWidth=78),
         parts.column("max", "max", number=True, text=True, minWidth=78),
         parts.column("share", "share", number=True, text=True, minWidth=78),
@@ -41,17 +50,23 @@ def layout(_: Context) -> Component:
                     html.Section(id=ids.SLICE, **parts.attributes(aria_label="Selected slice")),
                     html.Section(
                         [
-                            html.H2("Ops", id=ids.OPS_TITLE),
+                            html.Div(
+                                [html.Div(id=ids.TABS), html.H2("Ops", id=ids.OPS_TITLE)],
+                                className="tab-head",
+                            ),
                             html.Div(
                                 parts.grid(ids.OPS, columns, [], label="Ops", height="100%"),
+                                id=ids.OPS_PANEL,
                                 className="op-table",
                             ),
+                            html.Div(id=ids.SLICES_PANEL, className="tab-body", hidden=True),
+                            html.Div(id=ids.NOTES_PANEL, className="tab-body", hidden=True),
                         ],
                         className="op-panel",
                         **parts.attributes(aria_label="Ops of the window or the selected range"),
                     ),
                     html.Section(
-                        id=ids.DOCK_OVERLAP,
+                        [html.Div(id=ids.OVERLAP_OF), html.Div(id=ids.DOCK_OVERLAP)],
                         className="overlap-panel",
                         **parts.attributes(
                             aria_label="Overlap of the window or the selected range"
@@ -90,7 +105,7 @@ def register(app: Dash, context: Context) -> None:
         window = (int(view["t0"]), int(view["t1"]))
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(parts.duration(window[1] - window[0]), className="muted")]
-        pairs = _overlap(context.run, window, what.lower())
+        pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL)
         if not summable(context.run, window):
             held = f" · zoom in: a table sums up to {units.count(MOST_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
@@ -107,7 +122,7 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
         made = {"op": row["op"], "kind": token_of(row["kind"]), "share": share}
         made |= {"share_text": units.share(share), "count": row["count"]}
         made["count_text"] = units.count(row["count"])
-        for name in ("total", "self", "mean", "p99", "max"):
+        for name in ("total", "self", "mean", "p50", "p99", "max"):
             made[name] = row[f"{name}_ns"]
             made[f"{name}_text"] = parts.duration(row[f"{name}_ns"])
         rows.append(made)
@@ -119,30 +134,82 @@ def _swatches() -> dict[str, str]:
     return {f"kind {kind}": f"params.data.kind === '{kind}'" for kind in kinds}
 
 
-def _overlap(run: Run, window: tuple[int, int], where: str) -> list[Any]:
-    table = overlap(run, "backward", window)
-    rate = overlap_rate(run, "backward", window)
-    limit = LIMITS["thread_overlap_rate"]
-    over = rate is not None and rate >= limit
-    head: list[Any] = [html.H2(f"Backward overlap in {where}")]
-    if rate is not None:
-        word = "≥" if over else "<"
-        text = f"{units.share(rate)} {word} {units.share(limit)}"
-        head.append(html.B(text, className="bad" if over else "good"))
+def _overlap(run: Run, window: tuple[int, int], where: str, of: str) -> list[Any]:
+    """What the dock says of threads that are in a phase, or in ops of some name, at once."""
+    try:
+        table = overlap(run, of, window)
+    except RunError as error:
+        return [_head("Overlap", None, False), html.P(str(error), className="hint")]
+    rate = overlap_rate(run, of, window)
+    title = (
+        f"Overlap of {of} in {where}" if of.startswith("/") else f"{of.title()} overlap in {where}"
+    )
+    head = _head(title, rate, of == USUAL)
     if table.empty:
-        words = (
-            "No thread is in the backward phase here."
-            if rate is None
-            else "No rank has two threads in the backward phase here."
-        )
-        return [html.Div(head, className="split-head"), html.P(words, className="hint")]
-    regions = overlap_regions(run, "backward", window)
+        what = of if of.startswith("/") else f"the {of} phase"
+        words = f"No {'thread is' if rate is None else 'rank has two threads'} in {what} here."
+        return [head, html.P(words, className="hint"), *_waiting(run, window)]
+    regions = overlap_regions(run, of, window)
     foot: list[Any] = [f"{units.count(len(regions))} region{'' if len(regions) == 1 else 's'}"]
     if regions:
-        longest = parts.duration(regions[0].end_ns - regions[0].start_ns)
-        foot += [f" · longest {longest} · ", html.Kbd("O"), " next"]
+        foot += [" · ", html.Kbd("O"), " next"]
     return [
-        html.Div(head, className="split-head"),
+        head,
         html.P(foot, className="muted"),
-        *parts.matrices(run, table),
+        html.Div(
+            [html.Div(parts.matrices(run, table)), _regions(run, regions)],
+            className="overlap-split",
+        ),
+        *_waiting(run, window),
+    ]
+
+
+def _head(title: str, rate: float | None, limited: bool) -> Component:
+    head: list[Any] = [html.H2(title)]
+    if rate is not None and limited:
+        limit = LIMITS["thread_overlap_rate"]
+        over = rate >= limit
+        text = f"{units.share(rate)} {'≥' if over else '<'} {units.share(limit)}"
+        head.append(html.B(text, className="bad" if over else "good"))
+    elif rate is not None:
+        head.append(html.B(units.share(rate)))
+    return html.Div(head, className="split-head")
+
+
+def _regions(run: Run, regions: list[Region]) -> Component:
+    """The longest ones; a press leads there (see overlaps.js)."""
+    known = parts.thread_names(run)
+    rows = [
+        html.Li(
+            html.Button(
+                [
+                    html.B(parts.duration(one.end_ns - one.start_ns)),
+                    f" at {parts.duration(one.start_ns)} · rank {one.rank}",
+                ],
+                className="link",
+                title=", ".join(known[one.rank, thread] for thread in one.threads),
+                **parts.attributes(data_region=f"{one.start_ns}-{one.end_ns}-{one.rank}"),
+            )
+        )
+        for one in regions[:REGIONS]
+    ]
+    more = len(regions) - len(rows)
+    if more > 0:
+        rows.append(html.Li(f"and {units.count(more)} shorter ones", className="muted"))
+    return html.Ol(rows, className="regions", **parts.attributes(aria_label="Longest regions"))
+
+
+def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
+    """How long each rank waited for others."""
+    table = waiting(run, window)
+    if table.empty:
+        return []
+    rows = [
+        (f"rank {row.rank}", parts.duration(row.waiting_ns), units.share(row.share))
+        for row in table.itertuples()
+    ]
+    heads = ("rank", "waiting for others", "share")
+    return [
+        html.H2("Waiting in collectives", className="below"),
+        parts.plain_table(heads, rows, (1, 2)),
     ]

@@ -1,0 +1,66 @@
+"""The routes of the notes: GET /api/notes, POST /api/notes/<etag>.
+
+Writing needs the token that GET gives out, which another site's page cannot read, in a header that
+it cannot send without asking first; and where the browser says where the request comes from, that
+has to be this server.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Any
+
+import flask
+
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.notes import MOST_BYTES, Changed, Notes
+from lanescope.webapp.timeline import Timeline
+
+HEADER = "X-LaneScope-Token"
+
+Answer = dict[str, Any] | tuple[dict[str, Any], int]
+
+
+def register(server: flask.Flask, timeline: Timeline) -> None:
+    """Adds the routes; the token is new with every start of the server."""
+    notes = Notes(timeline.run.path)
+    token = secrets.token_urlsafe(24)
+
+    @server.get("/api/notes")
+    def read_notes() -> Any:
+        answer: Any = flask.make_response(_read(notes) | {"token": token})
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    @server.post("/api/notes/<etag>")
+    def write_notes(etag: str) -> Answer:
+        request = flask.request
+        if etag != timeline.etag:
+            return {"error": "another run is being served now; reload the page"}, 409
+        origin = request.headers.get("Origin")
+        if origin is not None and origin != request.host_url.rstrip("/"):
+            return {"error": "notes are only written by this server's own page"}, 403
+        given = request.headers.get(HEADER, "").encode()
+        if not hmac.compare_digest(given, token.encode()) or not request.is_json:
+            return {"error": "the server was started anew; reload the page to write notes"}, 403
+        if (request.content_length or 0) > 2 * MOST_BYTES:
+            return {"error": f"more than {MOST_BYTES} bytes of notes"}, 413
+        asked: Any = request.get_json(silent=True)
+        try:
+            revision = notes.write(asked["content"], str(asked["revision"]))
+        except (ValueError, TypeError, KeyError) as error:
+            return {"error": f"these are no notes: {error}"}, 400
+        except Changed:
+            return _read(notes) | {"error": "someone else has changed the notes meanwhile"}, 409
+        except RunError as error:
+            return {"error": str(error)}, 403
+        return {"revision": revision}
+
+
+def _read(notes: Notes) -> dict[str, Any]:
+    try:
+        content, revision = notes.read()
+    except RunError as error:  # what is there stays: nothing may overwrite it
+        return {"content": None, "revision": "", "why_not": str(error)}
+    return {"content": content, "revision": revision, "why_not": notes.why_not}
