@@ -23,13 +23,25 @@ from werkzeug.exceptions import HTTPException
 from lanescope import assets
 from lanescope.webapp import note_routes, routes, searching
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.pages import diff, frame, gradients, ids, overlap, overview, timeline
+from lanescope.webapp.pages import (
+    collectives,
+    diff,
+    frame,
+    gradients,
+    hang,
+    ids,
+    overlap,
+    overview,
+    timeline,
+)
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
 from lanescope.webapp.timeline import Timeline
 
-PAGES = (overview.PAGE, overlap.PAGE, gradients.PAGE, diff.PAGE)
+PAGES = (
+    overview.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE, diff.PAGE,
+)  # fmt: skip
 """What the rail lists beside the timeline."""
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")

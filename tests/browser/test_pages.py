@@ -31,7 +31,7 @@ def follow(page: LanePage, title: str) -> None:
 def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> None:
     page = opened()
     links = page.page.locator(".rail a")
-    titles = ["Overview", "Timeline", "Overlap", "Gradients", "Diff"]
+    titles = ["Overview", "Timeline", "Collectives", "Hang", "Overlap", "Gradients", "Diff"]
     assert links.all_inner_texts() == titles
     for title in titles:
         follow(page, title)

@@ -140,8 +140,8 @@ def _circle(run: Run, circle: tuple[Wait, ...]) -> Finding:
         for wait in circle
     )
     pairs = all(wait.op in ("send", "recv") for wait in circle)
-    what = "sends and receives in an order" if pairs else "collectives in a different order"
-    title = f"ranks wait for each other, they call {what} that cannot end: {said}"
+    what = "sends and receives" if pairs else "collectives"
+    title = f"ranks wait for each other, they call {what} in an order that cannot end: {said}"
     evidence = {"cycle": [_evidence(run, wait) for wait in circle]}
     return _mismatch(run, circle[0], title, "error", evidence)
 

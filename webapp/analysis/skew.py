@@ -15,9 +15,11 @@ and only calls that every recorded member of the group made.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from lanescope.webapp.analysis.calls import SYNCHRONISING, collective_calls, members
@@ -107,3 +109,46 @@ def straggling(run: Run) -> pd.DataFrame:
     ).fillna(0)
     table = table.astype("int64").rename_axis("rank").reset_index()
     return table.sort_values("alone_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True, eq=False)
+class LateMap:
+    """How late each rank came to the calls of a group: `late_ns[rank, column]`, NaN: no call.
+
+    A column holds the calls from one of `first` to before the next; of several the one in which
+    the rank was latest is shown, and `sequence[rank, column]` says which it is.
+    """
+
+    ranks: tuple[int, ...]
+    first: npt.NDArray[np.int64]
+    per_column: int
+    late_ns: npt.NDArray[np.float64]
+    sequence: npt.NDArray[np.int64]
+
+
+def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
+    """Arrival by rank and sequence number of a group, in at most so many columns."""
+    rows = lateness(run)
+    rows = rows[rows["group"] == group]
+    ranks = tuple(int(rank) for rank in sorted(rows["rank"].unique()))
+    numbers = np.unique(rows["sequence"].to_numpy())
+    per_column = max(1, -(-len(numbers) // columns))
+    first = numbers[::per_column]
+    late = np.full((len(ranks), len(first)), np.nan)
+    which = np.full(late.shape, -1, np.int64)
+    place = np.searchsorted(numbers, rows["sequence"].to_numpy()) // per_column
+    latest = rows.assign(column=place).sort_values("late_ns", kind="stable")
+    for (rank, column), row in latest.groupby(["rank", "column"]).last().iterrows():
+        at = ranks.index(rank), int(column)
+        late[at], which[at] = row["late_ns"], row["sequence"]
+    return LateMap(ranks, first, per_column, late, which)
+
+
+def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
+    """From the first arrival at a call to its last completion or return; None: no such call."""
+    rows = collective_calls(run)
+    rows = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
+    if rows.empty:
+        return None
+    end = rows[["start_ns", "returned_ns", "done_ns"]].to_numpy().max()
+    return int(rows["start_ns"].min()), int(end)

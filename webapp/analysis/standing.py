@@ -41,7 +41,9 @@ class Standing:
     where: str | None  # file.py:12
     since_ns: int  # last event that it recorded
     end_ns: int  # until when it is known to have been there
-    ended: str  # exit, exception, signal ..., died (others lost it), killed (its log just ends)
+    ended: (
+        str  # exit, exception, signal ..., left (not known how), died, killed (the log just ends)
+    )
     stalled: bool  # its watchdog saw no progress
     gave_up: bool  # ended by the error of a collective that did not come about
 
@@ -49,7 +51,7 @@ class Standing:
     def left(self) -> bool:
         """Its process ended before the others: nothing more will come of it."""
         raised = self.ended == "exception" and not self.gave_up
-        return raised or self.ended in ("exit", "died")
+        return raised or self.ended in ("exit", "left", "died")
 
 
 @lru_cache(maxsize=4)
@@ -61,10 +63,26 @@ def standings(run: Run) -> Mapping[int, Standing]:
 
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the innermost frame of the program itself, of a stack of a rank."""
-    frames = [] if stack is None or stack < 0 else _stacks(run, rank).get(stack, [])
+    frames = frames_of(run, rank, stack)
     own = [f for f in frames if not any(word in f["file"] for word in _NOT_THE_PROGRAM)]
     chosen = (own or frames)[:1]
     return f"{PurePath(chosen[0]['file']).name}:{chosen[0]['line']}" if chosen else None
+
+
+def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
+    """The frames (file, line, function) of a stack of a rank, innermost first."""
+    return [] if stack is None or stack < 0 else _stacks(run, rank).get(stack, [])
+
+
+def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
+    """Rows of the stall table of a rank's own process, in the order of the dumps."""
+    process = next(
+        (p for p in run.manifest["processes"] if p["rank"] == rank and p["role"] == "rank"), None
+    )
+    rows = run.events("stall", rank)
+    rows = rows.filter(pc.equal(rows["pid"], pa.scalar(process["pid"] if process else -1)))
+    found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()
+    return found
 
 
 def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
@@ -73,8 +91,8 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     )
     pid = process["pid"] if process else -1
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
-    dump = _dump(run, rank, pid)
-    ended = _ended(process)
+    dump = _dump(run, rank)
+    ended = _ended(process, run.manifest["exit_status"])
     raised = process["exception"] if process else ""
     gave_up = ended == "exception" and bool(_GAVE_UP.search(raised))
     end = max(last[rank], int(dump["time_ns"]) if dump else 0)
@@ -86,7 +104,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
         found = _RAISED_AT.search(raised)
         doing = f"raised {_RAISED_AT.sub('', raised).strip()}"
         where = found[1] if found else where
-    elif ended == "exit":
+    elif ended in ("exit", "left"):
         doing, where = "has ended", None
     elif ended.startswith("signal") and not dump:
         doing = f"was ended by {ended.partition(' ')[2] or 'a signal'}; {doing}"
@@ -101,10 +119,12 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     return Standing(rank, thread, doing, where, last[rank], end, ended, stalled, gave_up)
 
 
-def _ended(process: schema.Process | None) -> str:
+def _ended(process: schema.Process | None, status: int | None) -> str:
     if process is None:
         return "killed"
-    return process["ended"] or ("exit" if process["closed"] else "killed")
+    if process["ended"] or not process["closed"]:
+        return process["ended"] or "killed"
+    return "left" if status else "exit"  # the job failed, and this rank may be why
 
 
 def _alive_ns(run: Run, process: schema.Process | None) -> int:
@@ -152,20 +172,13 @@ def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
     return f"did {name} last" + (f" ({where})" if where else ""), None
 
 
-def _dump(run: Run, rank: int, pid: int) -> dict[str, Any] | None:
+def _dump(run: Run, rank: int) -> dict[str, Any] | None:
     """The row of the rank's last dump that tells most: its main thread's, which drives it."""
-    rows = _dumps(run, rank, pid)
+    rows = dumps(run, rank)
     last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
     last.sort(key=lambda row: (row["thread"] not in mains, row["name"] != "MainThread"))
     return last[0] if last else None
-
-
-def _dumps(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
-    rows = run.events("stall", rank)
-    rows = rows.filter(pc.equal(rows["pid"], pa.scalar(pid, pa.int64())))
-    found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()
-    return found
 
 
 def _last_ns(run: Run, rank: int) -> int:

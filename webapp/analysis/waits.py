@@ -145,12 +145,12 @@ def _complete(run: Run, row: pd.Series, quiet: bool) -> bool:
     """Seen to complete; or its thread went on where completions of its kind cannot be seen.
 
     A call that fails looks like one that completes. Where a member is missing and the thread did
-    nothing more, it failed: nobody leaves a synchronising call alone.
+    nothing more, it failed: nobody leaves a synchronising call alone, or receives from no one.
     """
     if row.returned_ns < 0:
         return False
     if row.done_ns >= 0:
-        failed = row.name in SYNCHRONISING or standings(run)[int(row.rank)].gave_up
+        failed = row.name in (*SYNCHRONISING, "recv") or standings(run)[int(row.rank)].gave_up
         return not (quiet and failed)
     seen = _completions_are_seen(run, int(row.rank), str(row.group), str(row.name))
     return not quiet and not seen

@@ -45,6 +45,14 @@ DIFF_BODY = "diff-body"
 DIFF_TABLES = "diff-tables"
 DIFF_CHART = "diff-chart"
 
+# collectives
+COLLECTIVE_GROUP = "collective-group"
+COLLECTIVE_HEAT = "collective-heat"
+COLLECTIVE_NOTE = "collective-note"
+COLLECTIVE_LATENCY = "collective-latency"
+COLLECTIVE_BANDWIDTH = "collective-bandwidth"
+COLLECTIVE_TABLE = "collective-table"
+
 
 def rail(name: str) -> str:
     """Link of a page in the rail."""

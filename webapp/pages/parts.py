@@ -53,8 +53,12 @@ def column(
 def grid(
     id: str, columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]],
     *, label: str, height: str | None = None, empty: str = "Nothing to show.",
+    selectable: bool = False,
 ) -> Component:  # fmt: skip
-    """A table that sorts and scrolls. Its cells are text; nothing in them is run as code."""
+    """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
+
+    `selectable`: a click on a row puts it into the table's `selectedRows`.
+    """
     options: dict[str, Any] = {
         "rowHeight": 26,
         "headerHeight": 30,
@@ -64,6 +68,10 @@ def grid(
     }
     if height is None:
         options["domLayout"] = "autoHeight"
+    if selectable:
+        options["rowSelection"] = {
+            "mode": "singleRow", "checkboxes": False, "enableClickSelection": True,
+        }  # fmt: skip
     table = dag.AgGrid(
         id=id,
         columnDefs=list(columns),

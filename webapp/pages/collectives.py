@@ -1,0 +1,253 @@
+"""Who keeps whom waiting in collectives, and how fast is data moved?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html, no_update
+from dash.development.base_component import Component
+
+from lanescope.webapp import charts, units
+from lanescope.webapp.analysis.calls import group_title, members
+from lanescope.webapp.analysis.collectives import collectives
+from lanescope.webapp.analysis.communication import busy
+from lanescope.webapp.analysis.findings import findings
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.skew import arrivals, call_window, late_map, lateness, straggling
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.pages import findings as cards
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
+from lanescope.webapp.theme import Theme
+
+KINDS = ("hang", "collective_mismatch", "straggler")
+
+LEAD = (
+    "Every collective of every rank, by process group and sequence number: which rank came last "
+    "and by how much, how long the transfer itself took, and how much of it computation hides. "
+    "Click a cell or a row to see the call on the timeline, across all ranks."
+)
+
+
+def layout(context: Context) -> Component:
+    """Heat map, ranks, charts by size, and a table of operations."""
+    run = context.run
+    table = collectives(run)
+    if table.empty:
+        return parts.page(
+            "Collectives",
+            LEAD,
+            parts.empty(
+                "This run holds no collectives.",
+                "They are recorded from ",
+                html.Code("torch.distributed"),
+                ", DDP and FSDP by themselves, at every level. This run has a single rank, or "
+                "ended before the first one.",
+            ),
+        )
+    found = [one for one in findings(run) if one.kind in KINDS]
+    groups = [
+        {"label": f"{group_title(run, group)}, ranks {ranks_text(ranks)}", "value": group}
+        for group, ranks in sorted(members(run).items())
+    ]
+    return parts.page(
+        "Collectives",
+        LEAD,
+        *([cards.cards(context, found)] if found else []),
+        html.H2("Arrival"),
+        html.Div(
+            [
+                html.Label("process group", htmlFor=ids.COLLECTIVE_GROUP),
+                dcc.Dropdown(
+                    groups, _busiest(run), id=ids.COLLECTIVE_GROUP, clearable=False,
+                    searchable=len(groups) > 12, className="wide",
+                ),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
+        html.P(id=ids.COLLECTIVE_NOTE, className="muted"),
+        html.H2("Ranks"),
+        _ranks(run),
+        html.Div(
+            [
+                html.Div([html.H2(title), parts.graph(id, height=340)])
+                for title, id in (
+                    ("Time by size", ids.COLLECTIVE_LATENCY),
+                    ("Bandwidth by size", ids.COLLECTIVE_BANDWIDTH),
+                )
+            ],
+            className="split even",
+        ),
+        html.H2("Operations"),
+        html.P(
+            "Latency, skew and transfer are medians over calls. Latency counts from a rank's own "
+            "call, transfer from the last arrival; bandwidths are those of nccl-tests at that "
+            "transfer time.",
+            className="muted",
+        ),
+        _table(run, table),
+    )  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """Charts follow the group and the theme; a click leads to the call."""
+    run = context.run
+
+    @app.callback(
+        Output(ids.COLLECTIVE_HEAT, "figure"),
+        Output(ids.COLLECTIVE_NOTE, "children"),
+        Input(ids.COLLECTIVE_GROUP, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def heat(group: str, theme: Theme | None) -> tuple[go.Figure, str]:
+        found = late_map(run, group)
+        return charts.late_heat(found, theme or "light"), _note(found.late_ns, found.per_column)
+
+    @app.callback(
+        Output(ids.COLLECTIVE_LATENCY, "figure"),
+        Output(ids.COLLECTIVE_BANDWIDTH, "figure"),
+        Input(ids.THEME, "data"),
+    )
+    def sizes(theme: Theme | None) -> tuple[go.Figure, go.Figure]:
+        table = collectives(run)
+        table["time_ns"] = table["transfer_p50_ns"].fillna(table["latency_p50_ns"])
+        return (
+            charts.by_size(table, "time_ns", "median transfer", theme or "light"),
+            charts.by_size(table, "busbw_gbs", "bus bandwidth", theme or "light"),
+        )
+
+    @app.callback(
+        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Input(ids.COLLECTIVE_HEAT, "clickData"),
+        Input(ids.COLLECTIVE_GROUP, "value"),
+        prevent_initial_call=True,
+    )
+    def follow_cell(click: dict[str, Any] | None, group: str) -> Any:
+        point = (click or {}).get("points", [{}])[0]
+        sequence = point.get("customdata")
+        if not isinstance(sequence, int) or sequence < 0:
+            return no_update
+        rank = int(str(point["y"]).removeprefix("rank "))
+        return context.address(call_address(run, group, sequence, rank) or "/timeline")
+
+    @app.callback(
+        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Input(ids.COLLECTIVE_TABLE, "selectedRows"),
+        prevent_initial_call=True,
+    )
+    def follow_row(rows: list[dict[str, Any]] | None) -> Any:
+        return context.address(rows[0]["link"]) if rows else no_update
+
+
+def call_address(run: Run, group: str, sequence: int, rank: int) -> str | None:
+    """Where the timeline shows a call on all its ranks, selected on one of them."""
+    window = call_window(run, group, sequence)
+    rows = lateness(run)
+    mine = rows[(rows["rank"] == rank) & (rows["group"] == group) & (rows["sequence"] == sequence)]
+    if window is None:
+        return None
+    at = None if mine.empty else (group_lane(rank, group), int(mine["start_ns"].iloc[0]))
+    return timeline_address(*window, run.duration_ns, at)
+
+
+def _busiest(run: Run) -> str:
+    """The group with the most calls."""
+    came = arrivals(run)
+    if came.empty:
+        return min(members(run))
+    return str(came["group"].value_counts().index[0])
+
+
+def _note(late: Any, per_column: int) -> str:
+    if late.size == 0:
+        return "In this group no rank has to wait for another, or not all its ranks were recorded."
+    if per_column == 1:
+        return "A column is one call; the darker, the later the rank came."
+    number = units.count(per_column)
+    return f"A column is {number} calls; shown is the one to which the rank came latest."
+
+
+def _ranks(run: Run) -> Component:
+    table = straggling(run).set_index("rank")
+    rows = []
+    for rank in run.ranks:
+        work, talk = busy(run, rank)
+        both = work.intersection(talk).total
+        own = table.loc[rank] if rank in table.index else pd.Series(dtype="int64")
+        calls, last = int(own.get("calls", 0)), int(own.get("last", 0))
+        rows.append(
+            (
+                str(rank),
+                f"{units.count(last)} of {units.count(calls)}",
+                parts.duration(int(own.get("alone_ns", 0))),
+                parts.duration(int(own.get("wait_ns", 0))),
+                parts.duration(talk.total),
+                units.share(both / talk.total if talk.total else None),
+                parts.duration(talk.total - both),
+            )
+        )
+    heads = (
+        "rank", "came last in", "others waited for it alone", "waited for others", "communication",
+        "hidden behind computation", "exposed",
+    )  # fmt: skip
+    return parts.plain_table(heads, rows, range(1, len(heads)))
+
+
+def _table(run: Run, table: pd.DataFrame) -> Component:
+    columns = [
+        parts.column("name", "operation", flex=2, minWidth=150),
+        parts.column("group", "group"),
+        parts.column("ranks", "ranks", number=True),
+        parts.column("bytes", "bytes", number=True, text=True),
+        parts.column("calls", "calls", number=True, text=True),
+        parts.column("latency_p50_ns", "latency", number=True, text=True, minWidth=84),
+        parts.column("latency_p99_ns", "99 %", number=True, text=True, minWidth=84),
+        parts.column("skew_p50_ns", "skew", number=True, text=True, minWidth=84),
+        parts.column("skew_max_ns", "worst", number=True, text=True, minWidth=84),
+        parts.column("transfer_p50_ns", "transfer", number=True, text=True, minWidth=84),
+        parts.column("algbw_gbs", "algbw", number=True, text=True, minWidth=90),
+        parts.column("busbw_gbs", "busbw", number=True, text=True, minWidth=90),
+        parts.column("unfinished", "open", number=True),
+    ]
+    links = _slowest(run)
+    rows = []
+    for row in table.to_dict("records"):
+        made = {name: row[name] for name in ("name", "group", "ranks", "unfinished")}
+        made |= {"bytes": row["bytes"], "bytes_text": units.size(row["bytes"])}
+        made |= {"calls": row["calls"], "calls_text": units.count(row["calls"])}
+        for name in row:
+            if name.endswith("_ns"):
+                made[name] = None if pd.isna(row[name]) else float(row[name])
+                made[f"{name}_text"] = "–" if pd.isna(row[name]) else parts.duration(row[name])
+            elif name.endswith("_gbs"):
+                made[name] = None if pd.isna(row[name]) else float(row[name])
+                made[f"{name}_text"] = "–" if pd.isna(row[name]) else _speed(row[name])
+        made["link"] = links.get((row["name"], row["group"], row["bytes"]), "/timeline")
+        rows.append(made)
+    height = None if len(rows) <= 16 else "440px"
+    return parts.grid(
+        ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, selectable=True
+    )
+
+
+def _speed(gigabytes: float) -> str:
+    return f"{units.size(gigabytes * 1e9)}/s"
+
+
+def _slowest(run: Run) -> dict[tuple[str, str, int], str]:
+    """Address of the call of each operation, group and size that its ranks waited longest for."""
+    came = arrivals(run)
+    worst = came.loc[came.groupby(["name", "group", "bytes"])["skew_ns"].idxmax()]
+    found = {}
+    for row in worst.itertuples():
+        address = call_address(run, str(row.group), int(row.sequence), int(row.last_rank))
+        if address is not None:
+            found[str(row.name), str(row.group), int(row.bytes)] = address
+    return found
+
+
+PAGE = Page("collectives", "Collectives", layout, register)

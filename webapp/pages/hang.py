@@ -1,0 +1,150 @@
+"""What is each rank doing at the end, since when, and who waits for whom?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.calls import group_title
+from lanescope.webapp.analysis.findings import findings
+from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
+from lanescope.webapp.analysis.standing import Standing, dumps, frames_of, standings
+from lanescope.webapp.analysis.waits import Wait, waits
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.pages import findings as cards
+from lanescope.webapp.pages import parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
+
+KINDS = ("hang", "collective_mismatch", "deadlock")
+FRAMES = 6
+"""Frames of a stack that are shown, innermost first."""
+
+LEAD = (
+    "Where each rank stood when the recording ended: what its main thread did, in which collective "
+    "it waits, and for whom. It is worked out after the fact too, for processes that were killed."
+)
+
+
+def layout(context: Context) -> Component:
+    """The verdict, a row per rank, and what the watchdog saw of all threads."""
+    run = context.run
+    found = [one for one in findings(run) if one.kind in KINDS]
+    waiting = waits(run)
+    verdict: Component
+    if found:
+        verdict = cards.cards(context, found)
+    elif not run.counts["collective"]:
+        verdict = parts.note("No collective was recorded: no rank can wait for another in one.")
+    elif waiting:
+        verdict = parts.note("Ranks wait for others, but not for longer than is normal here.")
+    else:
+        verdict = parts.note("No rank waits for another: every call was made by all.", "good")
+    return parts.page(
+        "Hang", LEAD, verdict, html.H2("Ranks"), _ranks(context, waiting), *_threads(run)
+    )
+
+
+def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
+    run = context.run
+    rows = []
+    for rank, standing in standings(run).items():
+        held = [wait for wait in waiting if rank in wait.ranks]
+        awaited = sorted(
+            {other for wait in waiting if rank in wait.missing for other in wait.ranks}
+        )
+        rows.append(
+            [
+                html.B(str(rank)),
+                _state(standing, bool(held), bool(awaited)),
+                _call(run, held),
+                _names(held[0].missing) if held else "",
+                f"rank{'' if len(awaited) == 1 else 's'} {ranks_text(awaited)}" if awaited else "",
+                html.Span([standing.doing, *_at(standing)]),
+                _since(context, standing, held),
+            ]
+        )
+    rows += [[html.B(str(rank)), "not recorded", *[""] * 5] for rank in run.missing_ranks]
+    heads = ("rank", "state", "waits in", "for", "awaited by", "what it does", "since")
+    return html.Div(parts.plain_table(heads, rows), className="wide-table")
+
+
+def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
+    if awaited and not waits_here:
+        return html.Span("missing", className="tag bad")
+    if waits_here:
+        return html.Span("waits", className="tag warn")
+    return html.Span("ended" if standing.ended == "exit" else "–", className="tag")
+
+
+def _call(run: Run, held: list[Wait]) -> parts.Child:
+    if not held:
+        return ""
+    wait = held[0]
+    more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+    return f"{wait.op} #{wait.sequence} of {group_title(run, wait.group)}{more}"
+
+
+def _at(standing: Standing) -> list[Any]:
+    return [" ", html.Code(standing.where)] if standing.where else []
+
+
+def _since(context: Context, standing: Standing, held: list[Wait]) -> parts.Child:
+    run, rank = context.run, standing.rank
+    if held:
+        wait = held[0]
+        start = next(entry.start_ns for entry in wait.waiting if entry.rank == rank)
+        at = group_lane(rank, wait.group), start
+    else:
+        start = standing.since_ns
+        at = thread_lane(rank, standing.thread or ""), start
+    end = max(start + 1, standing.end_ns)
+    link = timeline_address(start, end, run.duration_ns, at)
+    lasted = f", for {parts.duration(end - start)}" if end - start > 1_000_000 else ""
+    return dcc.Link(f"{parts.duration(start)}{lasted}", href=context.address(link))
+
+
+def _threads(run: Run) -> list[Component]:
+    """Every thread as the watchdog saw it last, rank by rank."""
+    made: list[Component] = []
+    for rank in run.ranks:
+        rows = dumps(run, rank)
+        last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
+        if not last:
+            continue
+        seen = [
+            [
+                row["name"],
+                row["waiting"] or "–",
+                row["owner"] or "–",
+                row["last_op"] or "–",
+                "–" if row["cpu"] is None else units.share(row["cpu"]),
+                html.Div([html.Code(frame) for frame in _frames(run, rank, row["stack"])],
+                         className="stack"),
+            ]
+            for row in last
+        ]  # fmt: skip
+        quiet = parts.duration(last[0]["duration_ns"])
+        heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")
+        made.append(html.H3(f"rank {rank}, nothing recorded for {quiet}"))
+        made.append(html.Div(parts.plain_table(heads, seen), className="wide-table"))
+    return [html.H2("Threads, as the watchdog saw them"), *made] if made else []
+
+
+def _frames(run: Run, rank: int, stack: int | None) -> list[str]:
+    frames = frames_of(run, rank, stack)
+    return [f"{f['file'].rpartition('/')[2]}:{f['line']} {f['function']}" for f in frames[:FRAMES]]
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
+
+
+def register(app: Dash, context: Context) -> None:
+    """Nothing on this page changes."""
+
+
+PAGE = Page("hang", "Hang", layout, register)
