@@ -113,13 +113,14 @@ def _event(timeline: Timeline, lane: Lane, table: str, flat: int) -> Json:
         rows = rows.filter(pc.equal(rows["start_ns"], pa.scalar(start, pa.int64())))
         name = index.names[int(index.slices.name[flat])]
         length = None if index.slices.style[flat] & STYLE_UNFINISHED else end - start
-        same: list[Json] = [r for r in rows.to_pylist() if (r["name"], r["duration_ns"]) == (name, length)]
+        found: list[Json] = rows.to_pylist()
+        same = [row for row in found if (row["name"], row["duration_ns"]) == (name, length)]
         twins = _before(timeline, lane, flat)
         if twins < len(same):
             return same[twins]
     source = int(index.arrays["source"][flat])
-    found: Json = timeline.run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
-    return found
+    event: Json = timeline.run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
+    return event
 
 
 def _before(timeline: Timeline, lane: Lane, flat: int) -> int:

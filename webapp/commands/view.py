@@ -13,7 +13,9 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from lanescope.webapp import units
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import open_run
+from lanescope.webapp.preparing import Preparing, Progress, Wsgi
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.timeline import Timeline
 
 
 class Quiet(WSGIRequestHandler):
@@ -45,9 +47,6 @@ def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool)
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
 
-    from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
-
-    app = make_app(opened, base)
     try:
         # Bound here, not by werkzeug: that one prints and exits where the port is taken.
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -59,9 +58,11 @@ def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool)
         ) from None
     with listener:
         bound = listener.getsockname()[1]
+        preparing = Preparing(lambda told: _app(opened, base, told))
         server = make_server(
-            address, bound, app.server, threaded=True, request_handler=Quiet, fd=listener.fileno()
+            address, bound, preparing, threaded=True, request_handler=Quiet, fd=listener.fileno()
         )
+        preparing.start(failed=lambda: server.shutdown())
         signal.signal(signal.SIGTERM, _stop)
         shown = f"[{address}]" if ":" in address else address
         url = f"http://{shown}:{bound}/"
@@ -72,6 +73,16 @@ def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool)
             server.serve_forever()
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
+        if preparing.error is not None:
+            raise preparing.error
+
+
+def _app(run: Run, baseline: Run | None, told: Progress) -> Wsgi:
+    """The page, with its index made first; `told` hears how far that is."""
+    from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
+
+    application: Wsgi = make_app(run, baseline, index=Timeline.open(run, progress=told)).server
+    return application
 
 
 def loopback(host: str) -> str:
