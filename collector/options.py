@@ -60,6 +60,11 @@ class Options:
         return self.stacks == "all" or (self.stacks == "auto" and self.level == "numerics")
 
     @property
+    def sampled_stacks(self) -> bool:
+        """Whether the Python stacks of some ops of each kind are captured."""
+        return self.stacks == "auto" and self.level == "access"
+
+    @property
     def collective_stacks(self) -> bool:
         """Whether collectives' and thread events' Python stacks are captured."""
         return self.op_stacks or self.stacks == "collectives" or (

@@ -75,7 +75,7 @@ class Library:
             found.argtypes = arguments
             return found
 
-        self.settings = function("settings", None, i32, i32, i32, i32, i64)
+        self.settings = function("settings", None, i32, i32, i32, i32, i32, i64)
         self.fingerprint = function("fingerprint", i32, c_any, c_any)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
         self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
@@ -270,6 +270,7 @@ class NativeEngine:
         library.patterns(_lines(options.include), _lines(options.exclude), _lines(NOT_COMPUTING))
         library.settings(
             options.level != "timing", options.level == "numerics", options.op_stacks,
+            options.sampled_stacks,
             options.collective_stacks, options.min_duration_ns,
         )  # fmt: skip
         inside, packages, standard = stacks.folders

@@ -9,6 +9,7 @@
 #include "moment.h"
 #include "observer.h"
 #include "process.h"
+#include "raw_frames.h"
 #include "stacks.h"
 #include "texts.h"
 #include "thread.h"
@@ -45,10 +46,12 @@ auto guarded(Body body) noexcept -> decltype(body()) {
 
 // The settings of the recording that `lanescope_begin` begins.
 EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
+                               int32_t sampled_stacks,
                                int32_t collective_stacks, int64_t minimum_ns) {
   moment.access = access != 0;
   moment.numerics = numerics != 0;
   moment.op_stacks = op_stacks != 0;
+  moment.sampled_stacks = sampled_stacks != 0;
   moment.collective_stacks = collective_stacks != 0;
   moment.minimum_ns = minimum_ns;
 }
@@ -85,7 +88,10 @@ EXPORT void lanescope_detach() {
 }
 
 EXPORT void lanescope_install() {
-  guarded([] { install(); });
+  guarded([] {
+    find_raw_frames();
+    install();
+  });
 }
 
 EXPORT void lanescope_remove() {

@@ -13,7 +13,8 @@ struct alignas(64) Moment {
   // Settings; they change between recordings only.
   bool access = false;             // note which storages ops read and write
   bool numerics = false;           // read what is in tensors
-  bool op_stacks = false;          // Python stacks of all ops
+  bool op_stacks = false;          // Python stacks of all ops,
+  bool sampled_stacks = false;     // or of some of each kind
   bool collective_stacks = false;  // Python stacks of collectives
   int64_t minimum_ns = 0;          // ops below are left out
   std::atomic<int32_t> fault{0};   // of fault.h; 0 but in tests

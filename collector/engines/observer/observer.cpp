@@ -10,6 +10,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "events.h"
+#include "raw_frames.h"
 #include "fault.h"
 #include "signature.h"
 #include "stacks.h"
@@ -108,6 +109,21 @@ struct Inputs {
   });
 }
 
+// The stack at the cost of telling it from others: captured where it is met for the first time.
+// Where stacks cannot be told apart, that of some operators of each kind.
+inline Text known_stack(Thread& thread, const Operator& op) {
+  const uint64_t hash = raw_stack();
+  if (__builtin_expect(hash != 0, 1)) {
+    Text* text = thread.met.find(hash);
+    if (__builtin_expect(*text == MetStacks::UNKNOWN, 0)) {
+      *text = capture_stack();
+    }
+    return *text;
+  }
+  return thread.samples.due(op.text, thread.shared.module, thread.shared.phase) ? capture_stack()
+                                                                                : 0;
+}
+
 // What few operators need.
 [[gnu::noinline]] void begin_rarely(Thread& thread, Frame& frame, const Inputs& inputs) {
   if (frame.op->collective && !thread.call) {
@@ -169,6 +185,9 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
           : signature.text(thread, [&](Spelling& spelling) {
               inputs.each_named(op, [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
             });
+  if (moment.sampled_stacks) {
+    frame.stack = known_stack(thread, op);
+  }
   if (__builtin_expect(op.collective != nullptr || moment.op_stacks, 0)) {
     begin_rarely(thread, frame, inputs);
   }

@@ -14,6 +14,8 @@
 #include "journal.h"
 #include "moment.h"
 #include "process.h"
+#include "raw_frames.h"
+#include "samples.h"
 #include "texts.h"
 
 namespace lanescope {
@@ -60,6 +62,8 @@ class Thread {
   uint64_t births[BIRTHS]{};          // and the last of them
   std::shared_ptr<Values> values;     // at level numerics
 
+  MetStacks met;
+  StackSamples samples;
   OperatorCache operators;
   SignatureCache signatures;
   NameCache names;

@@ -1,0 +1,57 @@
+// Which operators' Python stacks are captured where not all are: the first few of each kind, then
+// ever fewer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "texts.h"
+
+namespace lanescope {
+
+// A stack takes some 50 times what an operator's record takes. So beyond a first allowance only one
+// operator in SPACING has its stack captured, however many kinds there are.
+class StackSamples {
+ public:
+  // Whether to capture the stack of an operator, called in a module and a phase.
+  bool due(Text op, Text module, Text phase) {
+    if (!slots_) {
+      slots_ = std::make_unique<Slot[]>(SLOTS);
+    }
+    ++seen_;
+    uint64_t key = (uint64_t{op} << 32 | module) * 0x9E3779B97F4A7C15ULL;
+    key = (key ^ phase ^ key >> 29) * 0xBF58476D1CE4E5B9ULL;
+    Slot& slot = slots_[key >> 53];
+    const auto tag = static_cast<uint32_t>(key);
+    if (slot.tag != tag) {
+      slot = {tag, 0};
+    }
+    const uint32_t next = slot.count + 1;
+    if (next > FIRST && (next & (next - 1)) != 0) {
+      slot.count = next;
+      return false;
+    }
+    if (captured_ * SPACING >= seen_ + ALLOWANCE) {
+      return false;  // this one is due until there is room for it
+    }
+    slot.count = next;
+    ++captured_;
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t SLOTS = 1 << 11;
+  static constexpr uint32_t FIRST = 4;
+  static constexpr uint64_t SPACING = 64;
+  static constexpr uint64_t ALLOWANCE = 1024 * SPACING;
+
+  struct Slot {
+    uint32_t tag;  // which kind it counts
+    uint32_t count;
+  };
+  std::unique_ptr<Slot[]> slots_;
+  uint64_t seen_ = 0;
+  uint64_t captured_ = 0;
+};
+
+}  // namespace lanescope
