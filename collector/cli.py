@@ -10,7 +10,17 @@ from typing import Any
 
 import click
 
-from .options import ENGINES, LEVELS, STACKS, Options, parse_duration, parse_size, parse_steps
+from .options import (
+    ENGINES,
+    LEVELS,
+    ON_HANG,
+    STACKS,
+    Options,
+    parse_duration,
+    parse_size,
+    parse_steps,
+    parse_timeout,
+)
 
 
 def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +62,15 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--exclude", multiple=True, metavar="PATTERN", help="Leave out ops of this name."
             ),
             click.option(
+                "--hang-timeout", default="60", metavar="TIME", show_default=True,
+                help="Without a record for this long (seconds, or as in 5m) all stacks are "
+                "written down; 0: never.",
+            ),
+            click.option(
+                "--on-hang", type=click.Choice(ON_HANG), default="report", show_default=True,
+                help="Then say so, abort with a non-zero status, or continue in silence.",
+            ),
+            click.option(
                 "--compile-backend", metavar="NAME",
                 help="Compile with this backend, as in aot_eager, which shows single ops.",
             ),
@@ -78,6 +97,8 @@ def options_from(settings: dict[str, Any]) -> Options:
             keep_last_bytes=parse_size(settings["keep_last"]) if settings["keep_last"] else None,
             include=settings["include"],
             exclude=settings["exclude"],
+            hang_timeout_ns=parse_timeout(settings["hang_timeout"]),
+            on_hang=settings["on_hang"],
             compile_backend=settings["compile_backend"],
         )
     except ValueError as error:

@@ -32,6 +32,7 @@ from .journal_reader import ProcessLog, Records, ThreadLog, take
 from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
+from .stalls import rows_of
 from .tensors import tensor_columns
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
@@ -123,7 +124,8 @@ class Decoder:
             yield "tensor", to_table(TABLES["tensor"], tensors)
 
     def rank_tables(self) -> dict[str, pa.Table]:
-        """Threads, modules and new stacks, of what was decoded so far."""
+        """Threads, modules, the watchdog's dumps and new stacks, of what was decoded so far."""
+        stalls = self._stalls()
         new = list(self._stack_ids.items())[self._stacks_before :]
         threads, modules = self._threads.values(), self._modules
         columns: dict[str, dict[str, Any]] = {
@@ -143,7 +145,16 @@ class Decoder:
                 "frames": frames_column([text for text, _ in new]),
             },
         }
-        return {name: to_table(TABLES[name], c) for name, c in columns.items()}
+        tables = {name: to_table(TABLES[name], c) for name, c in columns.items()}
+        return tables if stalls is None else {**tables, "stall": stalls}
+
+    def _stalls(self) -> pa.Table | None:
+        rows = rows_of(self.log, self.first_ordinal)
+        for row in rows:
+            text = row.pop("frames")
+            known = self._stack_ids.setdefault(text, len(self._stack_ids)) if text else None
+            row["stack"] = known
+        return pa.Table.from_pylist(rows, TABLES["stall"].arrow()) if rows else None
 
     def thread_row(self, thread: ThreadLog) -> dict[str, Any] | None:
         """The thread's row of the thread table so far; None where it has no events."""

@@ -41,6 +41,9 @@ OPEN_CAPACITY = (HEADER_BYTES - OPEN_OFFSET) // RECORD_BYTES
 
 PROCESS_FILE = "process.json"
 STRINGS_FILE = "strings.bin"
+STALLS_FILE = "stalls.jsonl"  # what the watchdog saw, a line per dump
+STALL_STACKS_FILE = "stalls.txt"  # stacks that Python could only write in its own form
+ENDED_FILE = "ended"  # the signal that ended the process
 SEGMENT_SUFFIX = ".lsj"
 
 # magic, record bytes, header bytes, capacity, ordinal, segment, thread kind, pid, native id,
@@ -292,6 +295,11 @@ class ThreadJournal:
                 raise
             return  # closed at this moment, by the thread that ends the recording
         self._offset = offset + RECORD_BYTES
+
+    @property
+    def position(self) -> int:
+        """Changes with every record."""
+        return self._segment * LAST_SEGMENT_BYTES + self._offset
 
     def push_open(
         self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .journal import (
+    ENDED_FILE,
     FIELDS,
     HEADER,
     HEADER_BYTES,
@@ -34,6 +36,7 @@ DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
 Records = NDArray[np.void]
 
 _MAXIMUM_JSON = 1 << 20
+_MAXIMUM_NAME = 64
 _LAST_KIND = max(Kind)
 
 
@@ -158,6 +161,10 @@ def read_process_file(folder: Path) -> dict[str, Any]:
         raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
     if not isinstance(process, dict):
         raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
+    with contextlib.suppress(OSError):
+        process["ended"] = (folder / ENDED_FILE).read_text()[:_MAXIMUM_NAME] or process.get(
+            "ended", ""
+        )
     return process
 
 

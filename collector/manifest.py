@@ -17,7 +17,6 @@ from .kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
 from .options import Options
 
 
-
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
     """One writer of the run's shared files at a time, across processes."""

@@ -16,7 +16,12 @@ from .parquet import write_part
 from .placement import axis_reference, process_entry
 from .schema import TABLES, File
 
-_KEYS = {"thread": ["thread"], "module": ["path", "class"], "stack": ["stack"]}
+_KEYS = {
+    "thread": ["thread"],
+    "module": ["path", "class"],
+    "stack": ["stack"],
+    "stall": ["pid", "time_ns", "native_id", "name"],
+}
 """Columns that make a row of a rank's table the same row."""
 
 

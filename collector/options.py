@@ -18,6 +18,7 @@ SUPERVISOR_VARIABLE = "LANESCOPE_SUPERVISOR"
 LEVELS = ("timing", "access", "numerics")
 STACKS = ("auto", "none", "collectives", "all")
 ENGINES = ("auto", "native", "portable")
+ON_HANG = ("report", "abort", "continue")
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,24 @@ class Options:
     include: tuple[str, ...] = ()  # patterns of op names, as in fnmatch
     exclude: tuple[str, ...] = ()
     keep_last_bytes: int | None = None  # what the journals of a process may hold; None: all
+    hang_timeout_ns: int = 60_000_000_000  # without a record; 0: never looked for
+    on_hang: str = "report"  # then: say so, abort, or continue in silence
     compile_backend: str | None = None  # of torch.compile, in place of the program's
 
     def __post_init__(self) -> None:
-        for name, allowed in (("level", LEVELS), ("stacks", STACKS), ("engine", ENGINES)):
+        for name, allowed in (
+            ("level", LEVELS),
+            ("stacks", STACKS),
+            ("engine", ENGINES),
+            ("on_hang", ON_HANG),
+        ):
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
         if self.stack_depth < 1:
             raise ValueError(f"stack depth is {self.stack_depth}; it must be at least 1 frame")
+        if self.hang_timeout_ns < 0:
+            raise ValueError(f"hang timeout is {self.hang_timeout_ns} ns; it must not be < 0")
         if self.min_duration_ns < 0:
             raise ValueError(f"minimum duration is {self.min_duration_ns} ns; it must not be < 0")
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
@@ -111,6 +121,15 @@ def parse_duration(text: str) -> int:
                 return round(value)
             break
     raise ValueError(f"{text!r} is no duration; write a number with ns, us, ms or s, as in 1ms")
+
+
+def parse_timeout(text: str) -> int:
+    """`60` (seconds), `90s`, `500ms`, `5m`, `1h` as nanoseconds. Raises ValueError."""
+    for unit, seconds in (("h", 3600), ("m", 60), ("", 1)):
+        number = text.removesuffix(unit) if unit else text
+        if (not unit or text.endswith(unit)) and number.replace(".", "", 1).isdigit():
+            return parse_duration(f"{float(number) * seconds}s")
+    return parse_duration(text)
 
 
 def parse_steps(text: str) -> tuple[int, int]:

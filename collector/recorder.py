@@ -249,7 +249,9 @@ class Recorder:
         if kept_back:
             self.warn(f"recorder errors, some events are missing: {kept_back}")
         try:
-            self.describe(closed=True, end_ns=clock.now())
+            self.describe(
+                closed=True, end_ns=clock.now(), ended=self.process.get("ended") or "exit"
+            )
         except OSError as error:
             self.warn(f"cannot write to {self.run} ({error.strerror}); the run is incomplete")
         self.store.close_texts()

@@ -338,7 +338,7 @@ STALL = Table(
         Column("thread", pa.string(), "", "id: <pid>-<ordinal>; empty: recorded no event"),
         Column("native_id", INT64, "", "the operating system's thread id; 0: not known"),
         Column("name", pa.string(), "", "name in Python, or the operating system's"),
-        Column("reason", TEXT, "", "no_progress, requested (a signal), abort (and then ended)"),
+        Column("reason", TEXT, "", "no_progress, abort (and then ended), signal (SIGTERM came)"),
         Column(
             "cpu", FLOAT64, "1", "share of a core that the thread used of late; null: not known"
         ),
@@ -441,7 +441,7 @@ class Process(TypedDict):
     start_ns: int
     end_ns: int
     closed: bool  # False: the process died, the log ends where it ended
-    ended: str  # "exit", "exception", "signal SIGTERM"-like; empty: not known (SIGKILL, alive)
+    ended: str  # "exit", "exception", "abort" or as in "signal SIGTERM"; empty: not known (SIGKILL)
     exception: str  # last uncaught exception, "ValueError: ... (file.py:12)"; empty: none
     argv: list[str]
     python: str

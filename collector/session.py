@@ -22,6 +22,7 @@ from .sources import (
     autograd,
     compiled,
     data,
+    endings,
     futures,
     locks,
     memory,
@@ -36,6 +37,7 @@ from .sources.collectives import Collectives
 from .sources.gradients import Gradients
 from .sources.handovers import Handovers
 from .sources.stacks import Stacks
+from .watchdog import Watchdog
 
 
 class Session:
@@ -55,6 +57,7 @@ class Session:
         self._undo: list[Callable[[], None]] = []
         self._gradients: Gradients | None = None
         self.optimizers: optimizers.Optimizers | None = None
+        self._watchdog: Watchdog | None = None
 
     def start(self) -> None:
         """Install everything. What fails is left out and said once; the program goes on."""
@@ -88,6 +91,10 @@ class Session:
         self._undo.append(threads.install(recorder, for_collectives, handovers, engine.enter))
         engine.start()
         self._undo.append(engine.stop)
+        self._watchdog = Watchdog(recorder, self._library)
+        self._watchdog.start()
+        self._undo.append(self._watchdog.stop)
+        self._undo.append(endings.install(recorder))
         os.register_at_fork(after_in_child=self._after_fork)
         # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.
         multiprocessing.util.register_after_fork(self, Session._close_at_exit)
@@ -117,8 +124,10 @@ class Session:
         try:
             recorder.after_fork(
                 pid=os.getpid(), parent_pid=os.getppid(), role="child", closed=False,
-                start_ns=clock.now(), end_ns=0,
+                start_ns=clock.now(), end_ns=0, ended="", exception="",
             )  # fmt: skip
+            if self._watchdog is not None:
+                self._watchdog.start()
         except Exception as error:
             recorder.failed(error)
 

@@ -169,6 +169,10 @@ class Store:
         """No text comes any more."""
         self.texts.close()
 
+    def progress(self) -> int:
+        """A number that changes with every record of any thread."""
+        return sum(journal.position for journal in list(self._journals.values()))
+
     def coverage(self) -> Counter[str]:
         """What the store itself lost or left out: reason -> count."""
         overwritten = self._ring.overwritten if self._ring is not None else 0

@@ -38,7 +38,7 @@ UNITS = {
     "distributed": ("collectives",),
     "plain": (
         "clock", "interface", "journal", "process", "raw_frames", "ring", "stacks", "texts",
-        "thread",
+        "thread", "watchdog",
     ),
 }  # fmt: skip
 """Sources compiled together: reading torch's headers takes nearly all of the time."""

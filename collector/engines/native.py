@@ -99,6 +99,10 @@ class Library:
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, u32)
         self.count = function("count", None, c_any)
+        self.progress = function("progress", ctypes.c_uint64)
+        self.watch = function("watch", None, i32, i32, i32, i32, i64, i32)
+        self.watched = function("watched", None)
+        self.stop_watching = function("stop_watching", None)
         self.plant = function("plant", None, i32)  # for tests: numbers of Fault in fault.h
 
 
@@ -241,6 +245,10 @@ class NativeStore(Store):
     def close_texts(self) -> None:
         """No text comes any more."""
         self._library.detach()
+
+    def progress(self) -> int:
+        """A number that changes with every record of any thread."""
+        return int(self._library.progress())
 
     def coverage(self) -> Counter[str]:
         """What the observer lost or left out: reason -> count."""

@@ -13,6 +13,7 @@
 #include "stacks.h"
 #include "texts.h"
 #include "thread.h"
+#include "watchdog.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -229,6 +230,23 @@ EXPORT void lanescope_pop_open(uint32_t level) {
       thread->pop_open(level);
     }
   });
+}
+
+EXPORT uint64_t lanescope_progress() {
+  return guarded([] { return progress(); });
+}
+
+EXPORT void lanescope_watch(int32_t dump_signal, int32_t stacks, int32_t stalls, int32_t ended,
+                            int64_t timeout_ns, int32_t abort) {
+  guarded([&] { watch({dump_signal, stacks, stalls, ended, timeout_ns, abort != 0}); });
+}
+
+EXPORT void lanescope_watched() {
+  watched();
+}
+
+EXPORT void lanescope_stop_watching() {
+  guarded([] { stop_watching(); });
 }
 
 // What was lost or left out, in the order of Counters::Reason.

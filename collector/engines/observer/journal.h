@@ -88,6 +88,10 @@ class Journal {
 
   void set_kind(uint32_t kind);
 
+  // Changes with every record; also for other threads to read.
+  uint64_t position() const {
+    return reinterpret_cast<uint64_t>(__atomic_load_n(&cursor_, __ATOMIC_RELAXED));
+  }
   uint64_t dropped() const {
     return dropped_;
   }

@@ -1,0 +1,151 @@
+"""What a process's threads were doing, from its journal, and dumps of the watchdog as rows.
+
+Needs numpy, not Arrow: the watchdog uses it inside the recorded process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from .journal import STALL_STACKS_FILE, STALLS_FILE, Kind
+from .journal_reader import JournalError, ProcessLog, read_process, read_records
+from .kinds import SyncKind, thread_id
+
+RECENT_SEGMENTS = 2
+"""Segments of a thread that are searched for its last op and its open collectives."""
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_MAIN = 0
+
+
+def activity(folder: Path) -> dict[int, dict[str, Any]]:
+    """Native thread id -> ordinal, last op, what it waits for, its last incomplete collective.
+
+    A collective is `[name, group, sequence]`.
+    """
+    try:
+        log = read_process(folder)
+    except (JournalError, OSError):
+        return {}
+    texts = log.texts
+
+    def text(identity: Any) -> str:
+        return texts[int(identity)] if int(identity) < len(texts) else ""
+
+    complete: set[tuple[int, int, int]] = set()
+    found: dict[int, dict[str, Any]] = {}
+    calls: dict[int, list[Any]] = {}
+    for thread in log.threads:
+        last_op, waiting = "", ""
+        mine: list[Any] = []
+        for path in thread.segments[-RECENT_SEGMENTS:]:
+            records = read_records(path)
+            ops = records[records["kind"] == Kind.OP]
+            if len(ops):
+                last_op = text(ops[ops["end"].argmax()]["name"])
+            mine += list(records[records["kind"] == Kind.COLLECTIVE])
+            ends = records[records["kind"] == Kind.COLLECTIVE_END]
+            complete |= {_call(end) for end in ends}
+        for event in thread.open_events():
+            if event["kind"] == Kind.OP:
+                last_op = text(event["name"])
+            elif event["kind"] == Kind.COLLECTIVE:
+                mine.append(event)
+            elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
+                waiting = SyncKind(int(event["scope"])).name.replace("_", " ")
+        calls[thread.native_id] = mine
+        found[thread.native_id] = {
+            "ordinal": thread.ordinal, "last_op": last_op, "waiting": waiting, "collective": None,
+        }  # fmt: skip
+    for native, mine in calls.items():
+        for call in mine:
+            # Work on a device says nothing of its completion.
+            device = text(call["signature"]).rpartition("\t")[2]
+            if _call(call) not in complete and device == "cpu":
+                group = text(call["aux"]).partition("\t")[0]
+                name, sequence = text(call["name"]), int(call["sequence"])
+                found[native]["collective"] = f"{name}\t{group}\t{sequence}"
+                found[native]["waiting"] = f"{name} #{sequence} of group {group}"
+                break  # the first one holds up the others
+    return found
+
+
+def rows_of(log: ProcessLog, first_ordinal: int) -> list[dict[str, Any]]:
+    """The dumps of a process, a row per thread; `frames` is the stack's text, "" for none."""
+    rows = []
+    for number, dump in enumerate(_dumps(log.folder)):
+        for thread in _threads(log.folder, dump):
+            ordinal, owner = thread.get("ordinal"), thread.get("owner")
+            pid = int(log.process["pid"])
+            rows.append(
+                {
+                    "time_ns": int(dump["time_ns"]),
+                    "duration_ns": int(dump["duration_ns"]),
+                    "dump": number,
+                    "pid": pid,
+                    "thread": "" if ordinal is None else thread_id(pid, first_ordinal + ordinal),
+                    "native_id": int(thread.get("native_id") or 0),
+                    "name": str(thread.get("name", "")),
+                    "reason": str(dump["reason"]),
+                    "cpu": thread.get("cpu"),
+                    "frames": "\n".join("\t".join(map(str, f)) for f in thread["frames"]),
+                    "last_op": str(thread.get("last_op", "")),
+                    "waiting": str(thread.get("waiting", "")),
+                    "owner": None if owner is None else thread_id(pid, first_ordinal + owner),
+                    "collective": thread.get("collective"),
+                }
+            )
+    return rows
+
+
+def _dumps(folder: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (folder / STALLS_FILE).read_bytes().split(b"\n")
+    except OSError:
+        return []
+    found = []
+    for line in lines[:-1]:  # behind the last newline is what a death cut off
+        try:
+            dump = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(dump, dict) and {"time_ns", "duration_ns", "reason"} <= dump.keys():
+            found.append(dump)
+    return found
+
+
+def _threads(folder: Path, dump: dict[str, Any]) -> list[dict[str, Any]]:
+    if "raw" not in dump:
+        return list(dump.get("threads", ()))
+    try:
+        first, last = dump["raw"]
+        raw = (folder / STALL_STACKS_FILE).read_bytes()[first:last].decode("utf-8", "replace")
+    except (OSError, ValueError, TypeError):
+        return []
+    return _with_activity(folder, parse_stacks(raw))
+
+
+def _with_activity(folder: Path, threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first thread that Python started comes last in its list; of the others no id is known."""
+    main = next((a for a in activity(folder).values() if a["ordinal"] == _MAIN), None)
+    if threads and main is not None:
+        threads[-1] |= {"name": "main", **main}
+    return threads
+
+
+def parse_stacks(text: str) -> list[dict[str, Any]]:
+    """Stacks as faulthandler writes them, innermost frame first."""
+    threads: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            threads.append({"name": line.partition(" (")[0], "frames": []})
+        elif threads and (match := _FRAME.fullmatch(line)):
+            threads[-1]["frames"].append([match[1], int(match[2]), match[3]])
+    return threads
+
+
+def _call(record: Any) -> tuple[int, int, int]:
+    return int(record["name"]), int(record["aux"]), int(record["sequence"])

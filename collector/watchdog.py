@@ -1,0 +1,238 @@
+"""Notices that a process makes no progress, and writes down what every thread of it is doing.
+
+Progress is a record of any thread. A thread of its own looks once a second; where Python's lock is
+stuck, observer/watchdog.cpp looks in its place (native engine). A dump is one line of JSON in
+`stalls.jsonl` of the process's journal, which `stalls.py` decodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from _thread import start_new_thread  # before it is replaced by one that records
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from . import clock
+from .journal import ENDED_FILE, STALL_STACKS_FILE, STALLS_FILE
+from .recorder import Recorder
+from .stalls import activity
+
+LOOK_S = 1.0
+FRAMES = 40
+"""Frames kept of each stack, innermost first."""
+
+BUSY = 0.1
+"""Share of a core from which on a thread counts as working: one that waits uses none, and where the
+machine is shared a busy one may get little."""
+
+ABORT_STATUS = 1
+_OWN = str(Path(__file__).parent) + os.sep
+
+
+class Watchdog:
+    """Watches this process from `start` to `stop`."""
+
+    def __init__(self, recorder: Recorder, library: Any) -> None:
+        options = recorder.options
+        self._recorder = recorder
+        self._library = library
+        self._timeout = options.hang_timeout_ns
+        self._action = options.on_hang
+        self._running = 0  # serial of the thread that looks
+        self._files: list[int] = []
+        self._signal = 0
+
+    def start(self) -> None:
+        """Begin looking, also in a forked child, where no thread of the parent is."""
+        self._mark, self._since, self._due = 0, clock.now(), self._timeout
+        self._before: tuple[int, dict[int, float]] | None = None
+        self._files = []
+        self._running += 1
+        start_new_thread(self._run, (self._running,))
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._running += 1
+        if self._library is not None:
+            self._library.stop_watching()
+        if self._signal:
+            faulthandler.unregister(self._signal)
+            self._signal = 0
+        files, self._files = self._files, []
+        for file in files:
+            os.close(file)
+
+    def _run(self, serial: int) -> None:
+        step = min(LOOK_S, self._timeout / 4e9) if self._timeout else LOOK_S
+        while serial == self._running:
+            time.sleep(step)
+            if serial != self._running:
+                return
+            with self._recorder.guarded():
+                self._look()
+
+    def _look(self) -> None:
+        recorder = self._recorder
+        if recorder.folder is None or recorder.closed:
+            return
+        if not self._files:
+            self._open(recorder.folder)
+        if self._library is not None:
+            self._library.watched()
+        now = clock.now()
+        mark = recorder.store.progress()
+        if mark != self._mark or not recorder.active:  # of steps left out there are no records
+            self._mark, self._since, self._due = mark, now, self._timeout
+            self._before = None
+            return
+        idle = now - self._since
+        if not self._timeout or idle < self._due / 2:
+            return
+        if self._before is None:
+            self._before = now, _processor_times()
+        if idle >= self._due:
+            self._due *= 2
+            self._stalled(now, idle)
+            self._before = now, _processor_times()
+
+    def _open(self, folder: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        names = (STALL_STACKS_FILE, STALLS_FILE, ENDED_FILE)
+        self._files = [os.open(folder / name, flags, 0o644) for name in names]
+        if self._library is not None:
+            self._signal = _free_signal()
+            if self._signal:
+                faulthandler.register(self._signal, file=self._files[0], all_threads=True)
+            abort = self._action == "abort" and self._is_rank()
+            self._library.watch(self._signal, *self._files, self._timeout, int(abort))
+
+    def _is_rank(self) -> bool:
+        # What a rank starts (data-loader workers) may well wait for it for long.
+        return self._recorder.process.get("role") == "rank"
+
+    def _stalled(self, now: int, idle: int) -> None:
+        recorder = self._recorder
+        assert recorder.folder is not None
+        known = activity(recorder.folder)
+        if not any(doing["last_op"] or doing["collective"] for doing in known.values()):
+            return  # a launcher, which waits for its workers
+        assert self._before is not None
+        then, times = self._before
+        share = {
+            tid: (used - times.get(tid, used)) * 1e9 / max(1, now - then)
+            for tid, used in _processor_times().items()
+        }
+        threads = [
+            _describe(ident, frame, known, share)
+            for ident, frame in sys._current_frames().items()
+            if ident != threading.get_ident()
+        ]
+        main = next((t for t in threads if t["native_id"] == os.getpid()), None)
+        # A long computation is no hang, unless others wait for it; they will say so.
+        working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
+        abort = self._action == "abort" and self._is_rank() and not working
+        dump = {
+            "time_ns": now, "duration_ns": idle, "threads": threads,
+            "reason": "abort" if abort else "no_progress",
+        }  # fmt: skip
+        os.write(self._files[1], (json.dumps(dump) + "\n").encode())
+        if self._action != "continue" and self._is_rank():
+            self._say(idle, main, working=working, abort=abort)
+        if abort:
+            recorder.describe(ended="abort", end_ns=now)
+            os._exit(ABORT_STATUS)
+
+    def _say(self, idle: int, main: dict[str, Any] | None, *, working: bool, abort: bool) -> None:
+        doing = "its main thread is gone"
+        if main is not None:
+            top = (main["frames"] or [["?", 0, "?"]])[0]
+            place = f"{top[0]}:{top[1]}"
+            doing = f"computes in {place}" if working else f"waits in {place}"
+            if main["waiting"]:
+                doing += f" for {main['waiting']}"
+        rank = self._recorder.process.get("rank", 0)
+        end = "; it ends now" if abort else ""
+        line = f"lanescope: rank {rank}: nothing recorded for {idle / 1e9:.0f} s; {doing}{end}\n"
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def _describe(
+    ident: int, frame: FrameType, known: dict[int, dict[str, Any]], share: dict[int, float]
+) -> dict[str, Any]:
+    thread = vars(threading)["_active"].get(ident)
+    native = (thread.native_id if thread is not None else 0) or 0
+    doing = known.get(native, {})
+    frames: list[list[Any]] = []
+    current: FrameType | None = frame
+    while current is not None and len(frames) < FRAMES:
+        code = current.f_code
+        if not code.co_filename.startswith(_OWN):
+            frames.append([code.co_filename, current.f_lineno, code.co_name])
+        current = current.f_back
+    return {
+        "native_id": native,
+        "name": thread.name if thread is not None else "",
+        "ordinal": doing.get("ordinal"),
+        "cpu": round(share[native], 3) if native in share else None,
+        "frames": frames,
+        "last_op": doing.get("last_op", ""),
+        "waiting": doing.get("waiting", "") or _waiting(frames),
+        "owner": None,
+        "collective": doing.get("collective"),
+    }
+
+
+_WAITS = {
+    ("threading.py", "join"): "the end of a thread",
+    ("threading.py", "_wait_for_tstate_lock"): "the end of a thread",
+    ("threading.py", "wait"): "a condition or event",
+    ("threading.py", "acquire"): "a semaphore",
+    ("queue.py", "get"): "queue.get",
+    ("queue.py", "put"): "queue.put",
+    ("queues.py", "get"): "an item of another process's queue",
+    ("connection.py", "wait"): "another process",
+    ("connection.py", "_recv"): "another process",
+    ("subprocess.py", "wait"): "the end of another process",
+    ("selectors.py", "select"): "input",
+    ("socket.py", "readinto"): "the network",
+}
+"""(file, function) of a stack's innermost frames -> what it waits for."""
+
+
+def _waiting(frames: list[list[Any]]) -> str:
+    found = ""
+    for file, _, function in frames[:4]:
+        found = _WAITS.get((os.path.basename(file), function), found)
+    return found
+
+
+def _free_signal() -> int:
+    """A signal that nobody has a use for; 0 where there is none."""
+    last = int(getattr(signal, "SIGRTMAX", 0))
+    for number in range(last - 2, max(last - 12, 0), -1):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            return number
+    return 0
+
+
+def _processor_times() -> dict[int, float]:
+    """Seconds of processor time of each thread, by the system's thread id."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    times = {}
+    with contextlib.suppress(OSError):
+        for entry in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError, IndexError):
+                text = Path(f"/proc/self/task/{entry}/stat").read_text()
+                fields = text.rpartition(")")[2].split()
+                times[int(entry)] = (int(fields[11]) + int(fields[12])) / ticks
+    return times

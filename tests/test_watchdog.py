@@ -1,0 +1,206 @@
+"""The watchdog: real hangs of real ranks, seen with the interpreter's lock free and stuck."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.collector.options import Options, parse_timeout
+from lanescope.collector.stalls import parse_stacks
+from tests.recording import Recorded, record_program
+
+HANG = """
+    import queue, threading, torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(2))
+    def idle():
+        torch.ones(2).sum()
+        queue.Queue().get()
+    threading.Thread(target=idle, name="idler", daemon=True).start()
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(3))
+    else:
+        try:
+            queue.Queue().get(timeout=8)  # the line that holds up rank 0
+        except queue.Empty:
+            dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+"""
+
+
+def stalls(recorded: Recorded, rank: int) -> list[dict[str, Any]]:
+    path = recorded.run / f"rank={rank:05d}" / "stall.parquet"
+    return recorded.rows("stall", rank) if path.exists() else []
+
+
+def line_of(recorded: Recorded, rank: int, stack: int) -> list[str]:
+    """Functions of a stack, innermost first."""
+    found = {s["stack"]: s["frames"] for s in recorded.rows("stack", rank)}
+    return [frame["function"] for frame in found[stack]]
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
+    options = ("--engine", engine, "--hang-timeout", "2")
+    recorded = record_program(tmp_path, HANG, *options, ranks=2)
+    assert recorded.status == 0, recorded.stderr
+    first = {s["name"]: s for s in stalls(recorded, 0) if s["dump"] == 0}
+    second = {s["name"]: s for s in stalls(recorded, 1) if s["dump"] == 0}
+    assert first["MainThread"]["collective"] == "all_reduce\t0\t1"
+    assert first["MainThread"]["waiting"] == "all_reduce #1 of group 0"
+    assert second["MainThread"]["collective"] is None
+    assert "queue" in second["MainThread"]["waiting"]
+    assert "get" in line_of(recorded, 1, second["MainThread"]["stack"])
+    assert "idle" in line_of(recorded, 0, first["idler"]["stack"])
+    assert {s["reason"] for s in (*first.values(), *second.values())} == {"no_progress"}
+    assert all(s["duration_ns"] >= 2_000_000_000 for s in first.values())
+    assert first["MainThread"]["thread"].endswith("-0")
+    assert "lanescope: rank 0: nothing recorded for" in recorded.stderr
+    assert "for all_reduce #1 of group 0" in recorded.stderr
+
+
+ENDLESS = """
+    import queue, torch
+    torch.ones(2).sum()
+    queue.Queue().get()
+"""
+
+
+def test_abort_ends_with_a_status_and_a_whole_run(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, ENDLESS, "--hang-timeout", "1500ms", "--on-hang", "abort")
+    assert recorded.status == 1
+    assert {s["reason"] for s in stalls(recorded, 0)} == {"abort"}
+    assert "aten::sum" in recorded.op_names()
+    process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
+    assert (process["closed"], process["ended"]) == (False, "abort")
+
+
+COMPUTES = """
+    import time, torch
+    torch.ones(2).sum()
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        pass
+    torch.ones(2).sum()
+"""
+
+
+def test_a_long_computation_is_not_aborted(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, COMPUTES, "--hang-timeout", "2", "--on-hang", "abort")
+    assert recorded.status == 0
+    found = stalls(recorded, 0)
+    assert {s["reason"] for s in found} == {"no_progress"}
+    main = next(s for s in found if s["name"] == "MainThread")
+    assert main["cpu"] >= 0.1
+    assert recorded.op_names().count("aten::sum") == 2
+
+
+def test_continue_is_silent(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path, COMPUTES, "--hang-timeout", "1500ms", "--on-hang", "continue"
+    )
+    assert stalls(recorded, 0)
+    assert "nothing recorded" not in recorded.stderr
+
+
+STUCK = """
+    import ctypes, time, torch
+    torch.ones(2).sum()
+    time.sleep(2)  # the watchdog begins with its first look
+    def holds_the_lock():
+        ctypes.PyDLL(None).sleep(10)  # unlike CDLL, keeps the interpreter's lock
+    holds_the_lock()
+"""
+
+
+def test_a_stuck_interpreter_is_noticed_without_its_lock(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, STUCK, "--engine", "native", "--hang-timeout", "2")
+    assert recorded.status == 0, recorded.stderr
+    found = stalls(recorded, 0)
+    assert found
+    main = next(s for s in found if s["dump"] == 0 and s["name"] == "main")
+    assert main["thread"].endswith("-0")
+    assert line_of(recorded, 0, main["stack"])[0] == "holds_the_lock"
+
+
+TERMINATED = """
+    import os, queue, signal, threading, torch
+    torch.ones(2).sum()
+    threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    def waits():
+        queue.Queue().get()
+    waits()
+"""
+
+
+def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, TERMINATED, "--engine", "native")
+    assert recorded.status == 128 + 15
+    process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
+    assert (process["ended"], process["closed"]) == ("signal SIGTERM", False)
+    main = next(s for s in stalls(recorded, 0) if s["name"] == "main")
+    assert main["reason"] == "signal"
+    assert "waits" in line_of(recorded, 0, main["stack"])
+
+
+RAISES = """
+    import threading, torch
+    torch.ones(2).sum()
+    def fails():
+        raise KeyError("in a thread")
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    raise ValueError("two\\nlines")
+"""
+
+
+def test_an_uncaught_exception_is_in_the_manifest(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, RAISES)
+    assert recorded.status == 1
+    assert "ValueError: two" in recorded.stderr
+    process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
+    assert process["ended"] == "exception"
+    assert process["exception"] == f"ValueError: two lines ({tmp_path / 'program.py'}:9)"
+
+
+def test_a_process_that_ends_well_says_so(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, "import torch; torch.ones(2).sum()", "--hang-timeout", "0")
+    process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
+    assert (process["ended"], process["exception"]) == ("exit", "")
+    assert stalls(recorded, 0) == []
+
+
+def test_stacks_in_pythons_own_form() -> None:
+    text = (
+        "Thread 0x00007f01 (most recent call first):\n"
+        '  File "/a b/x.py", line 12 in f\n'
+        '  File "/y.py", line 3 in <module>\n'
+        "\n"
+        "Current thread 0x00007f02 (most recent call first):\n"
+        '  File "/z.py", line 1 in g\n'
+    )
+    assert [(t["name"], t["frames"]) for t in parse_stacks(text)] == [
+        ("Thread 0x00007f01", [["/a b/x.py", 12, "f"], ["/y.py", 3, "<module>"]]),
+        ("Current thread 0x00007f02", [["/z.py", 1, "g"]]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60", 60), ("0", 0), ("1.5", 1.5), ("90s", 90), ("500ms", 0.5),
+                          ("5m", 300), ("1h", 3600)]
+)  # fmt: skip
+def test_a_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
+    assert parse_timeout(text) == seconds * 1e9
+
+
+def test_what_is_no_timeout_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_timeout("soon")
+    with pytest.raises(ValueError, match="on_hang is 'explode'"):
+        Options(on_hang="explode")
