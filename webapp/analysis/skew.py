@@ -59,7 +59,7 @@ def arrivals(run: Run) -> pd.DataFrame:
     table["second"] = before.reindex(table.index)
     table = table.reset_index()
     whole = {group: sum(r in run.ranks for r in ranks) for group, ranks in members(run).items()}
-    expected = table["group"].map(whole).fillna(0)
+    expected = pd.Series([whole.get(group, 0) for group in table["group"]], table.index, int)
     table = table[(table["ranks"] == table["count"]) & (table["ranks"] >= expected)]
     table = table.assign(
         skew_ns=table["last_ns"] - table["first_ns"],

@@ -1,14 +1,14 @@
 """Does one rank keep all others waiting, step after step?
 
 With rounds the training steps (or single collectives, where a program has no steps), a rank is a
-straggler when in the median round it alone delays the others by a fifth of the round or more, and
-by more than the operating system's scheduler does:
+straggler when in three of four rounds it alone delays the others by a fifth of the round or more,
+and by more than the operating system's scheduler does:
 
     delay(rank, round) = |union of [last but one arrival, last arrival) of the round's collectives
                           to which the rank came last|
-    median over rounds of delay / length of the round >= SHARE, and of delay >= SHORTEST_NS
+    lower quartile over rounds of delay / length of the round >= SHARE, and of delay >= SHORTEST_NS
 
-A rank that is last by chance is last in less than half of the rounds, so its median is 0.
+A rank that is last by chance is so in about as many rounds as the others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def stragglers(run: Run) -> list[Finding]:
     found = []
     for rank, shares in rounds.items():
         enough = len(shares) >= FEWEST_ROUNDS - 1
-        late = shares["delay_ns"].median() >= SHORTEST_NS and shares["share"].median() >= SHARE
+        usual = shares[["delay_ns", "share"]].quantile(0.25)
+        late = usual["delay_ns"] >= SHORTEST_NS and usual["share"] >= SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
     return found

@@ -1,0 +1,150 @@
+"""Planted faults on real gloo ranks under torchrun, and their clean twins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.webapp.analysis.findings import Finding, examine, findings
+from lanescope.webapp.places import selecting
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.timeline import Timeline
+from tests.recording import BIN, run_program
+
+pytestmark = pytest.mark.torchrun
+
+PROGRAMS = Path(__file__).parent / "faults" / "programs.py"
+
+# name -> kind, group, sequence, waiting ranks, missing ranks
+FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
+    "missing_rank": ("hang", "0", 3, [0], [1]),
+    "missing_rank_killed": ("hang", "0", 3, [0], [1]),
+    "raised": ("hang", "0", 3, [0], [1]),
+    "died": ("hang", "0", 3, [0], [1]),
+    "subgroup": ("hang", "2", 2, [2], [3]),
+    "different_op": ("collective_mismatch", "0", 2, [], [1]),
+    "different_shape": ("collective_mismatch", "0", 2, [], [1]),
+    "different_dtype": ("collective_mismatch", "0", 2, [], [0]),
+    "different_root": ("collective_mismatch", "0", 2, [], [1]),
+    "barrier_on_some": ("collective_mismatch", "0", 2, [], [0]),
+    "different_group": ("collective_mismatch", "0", 2, [0], [1]),
+    "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
+    "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
+}
+CLEAN = (
+    "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
+    "clean_different_models", "clean_pipeline",
+)  # fmt: skip
+
+
+class Runs:
+    """Records programs side by side: most of their time they wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(3)
+        self._made: dict[str, Future[Run]] = {}
+
+    def start(self, *names: str) -> None:
+        """Queue programs."""
+        for name in names:
+            if name not in self._made:
+                self._made[name] = self._pool.submit(self._record, name)
+
+    def of(self, name: str) -> Run:
+        """The run of a program, once it is there."""
+        self.start(name)
+        return self._made[name].result()
+
+    def close(self) -> None:
+        """Start nothing more, and wait for what runs."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _record(self, name: str) -> Run:
+        run = self._folder / name
+        ranks = 4 if name == "subgroup" else 2
+        command = [
+            str(BIN / "lanescope"), "record", "-o", str(run), "--stacks", "collectives", "--",
+            str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}", str(PROGRAMS), name,
+        ]  # fmt: skip
+        run_program(command, timeout=300)
+        return open_run(run)
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Runs]:
+    made = Runs(tmp_path_factory.mktemp("faults"))
+    wanted = [item.callspec.params.get("name") for item in request.session.items
+              if hasattr(item, "callspec") and item.path == request.path]  # fmt: skip
+    made.start(*(name for name in wanted if name))
+    yield made
+    made.close()
+
+
+def main_finding(run: Run) -> Finding:
+    found = findings(run)
+    assert found, [one.unanswered for one in examine(run)]
+    return found[0]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
+    kind, group, sequence, waiting, missing = FAULTS[name]
+    found = main_finding(runs.of(name))
+    evidence: dict[str, Any] = dict(found.evidence)
+    shown = [one.title for one in findings(runs.of(name))]
+    assert found.kind == kind, shown
+    if name in ("different_group", "unmatched_recv", "opposite_order"):
+        # Two calls wait for each other; which one began first is chance.
+        evidence = next(one for one in evidence["cycle"] if one["waiting"] == waiting)
+    assert (evidence["group"], evidence["sequence"]) == (group, sequence), shown
+    assert evidence["waiting"] == waiting, shown
+    assert [one["rank"] for one in evidence["missing"]] == missing, shown
+    assert [one.kind for one in findings(runs.of(name)) if one.severity == "error"].count(kind) <= 1
+
+
+@pytest.mark.parametrize("name", ["different_op", "different_shape", "different_dtype"])
+def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
+    differs = {"different_op": "operation", "different_shape": "shape",
+               "different_dtype": "data type"}  # fmt: skip
+    found = main_finding(runs.of(name))
+    assert found.evidence["differs"] == differs[name]
+    source = PROGRAMS.read_text().splitlines()
+    where = found.where or ""
+    assert where.startswith("programs.py:")
+    planted = next(i for i, line in enumerate(source) if line == f"def {name}() -> None:")
+    assert planted < int(where.partition(":")[2]) <= planted + 6
+
+
+@pytest.mark.parametrize("name", ["missing_rank"])
+def test_the_link_selects_the_call_that_is_waited_in(runs: Runs, name: str) -> None:
+    run = runs.of(name)
+    timeline = Timeline.open(run)
+    address = selecting(timeline, main_finding(run).link)
+    lane, row, number = map(int, address.rpartition("sel=")[2].split("."))
+    index = timeline.index
+    assert index.lanes[lane].process_group == "0"
+    flat = index.row_begin[index.lane_rows[lane][row]] + number
+    assert int(index.slices.start[flat]) == main_finding(run).time_ns
+    assert "at=" not in address
+
+
+@pytest.mark.parametrize("name", ["straggler"])
+def test_a_rank_that_is_slow_in_every_step_is_a_straggler(runs: Runs, name: str) -> None:
+    (found,) = findings(runs.of(name))
+    assert (found.kind, found.rank) == ("straggler", 1)
+    assert 0.08e9 < found.evidence["delay_ns"] < 1e9
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_clean_programs_have_no_finding(runs: Runs, name: str) -> None:
+    run = runs.of(name)
+    assert run.manifest["exit_status"] == 0
+    assert [one.title for one in findings(run)] == []
+    assert any(not one.unanswered for one in examine(run))

@@ -1,0 +1,183 @@
+"""Arrival, stragglers and communication overlap on intervals whose answer is known on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.webapp.analysis.bandwidth import bus_factor, operation_bytes
+from lanescope.webapp.analysis.collectives import collectives
+from lanescope.webapp.analysis.communication import comm_compute_overlap, communication
+from lanescope.webapp.analysis.findings import Unanswered
+from lanescope.webapp.analysis.skew import arrivals, late_map, straggling
+from lanescope.webapp.analysis.stragglers import stragglers
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+MS = 1_000_000
+
+
+def builder_of(path: Path, ranks: int = 2) -> Builder:
+    builder = Builder(path, world_size=ranks)
+    for rank in range(ranks):
+        builder.thread(rank)
+    return builder
+
+
+def call(
+    builder: Builder, rank: int, sequence: int, start: int, done: int | None, **more: Any
+) -> None:
+    values: dict[str, Any] = {
+        "name": "all_reduce", "group": "0", "group_size": 2, "bytes": 1000, "duration_ns": 10,
+        "asynchronous": True, **more,
+    }  # fmt: skip
+    builder.row(
+        "collective", rank, f"{1000 + rank}-0", start_ns=START_NS + start, sequence=sequence,
+        complete_ns=None if done is None else START_NS + done, **values,
+    )  # fmt: skip
+
+
+def test_skew_last_comer_and_transfer(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path, 3)
+    for rank, start, done in ((0, 100, 500), (1, 300, 520), (2, 250, 510)):
+        call(builder, rank, 0, start, done, group_size=3)
+    row = arrivals(open_run(builder.write())).iloc[0]
+    assert (row["first_rank"], row["last_rank"]) == (0, 1)
+    assert (row["skew_ns"], row["alone_ns"]) == (200, 50)
+    assert row["transfer_ns"] == 220  # all had come at 300, all were done at 520
+
+
+def test_a_call_that_a_rank_did_not_make_has_no_arrival(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    call(builder, 0, 0, 0, 50)
+    call(builder, 1, 0, 10, 50)
+    call(builder, 0, 1, 60, None)
+    assert arrivals(open_run(builder.write()))["sequence"].tolist() == [0]
+
+
+def test_who_waits_for_whom_in_sum(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for sequence, (a, b) in enumerate(((0, 30), (100, 110), (240, 200))):
+        call(builder, 0, sequence, a, 300)
+        call(builder, 1, sequence, b, 300)
+    table = straggling(open_run(builder.write())).set_index("rank")
+    assert table.loc[1].to_dict() == {"calls": 3, "last": 2, "alone_ns": 40, "wait_ns": 40}
+    assert table.loc[0].to_dict() == {"calls": 3, "last": 1, "alone_ns": 40, "wait_ns": 40}
+
+
+def test_heat_map_shows_the_latest_of_a_column(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for sequence, late in enumerate((5, 50, 7, 1)):
+        call(builder, 0, sequence, 1000 * sequence, 1000 * sequence + 900)
+        call(builder, 1, sequence, 1000 * sequence + late, 1000 * sequence + 900)
+    run = open_run(builder.write())
+    found = late_map(run, "0", columns=2)
+    assert (found.ranks, found.per_column, found.first.tolist()) == ((0, 1), 2, [0, 2])
+    assert found.late_ns[1].tolist() == [50, 7]
+    assert found.sequence[1].tolist() == [1, 2]
+
+
+def rounds(path: Path, delays: list[tuple[int, int]]) -> Run:
+    """Steps of 100 ms, in each of which two ranks come as late as is said (ms)."""
+    builder = builder_of(path)
+    for step, late in enumerate(delays):
+        for rank in (0, 1):
+            start = step * 100 * MS + late[rank] * MS
+            call(builder, rank, step, start, (step * 100 + 90) * MS, step=step)
+    return open_run(builder.write())
+
+
+def test_a_rank_that_is_late_in_every_step_is_a_straggler(tmp_path: Path) -> None:
+    (found,) = stragglers(rounds(tmp_path, [(0, 30)] * 8))
+    assert (found.kind, found.severity, found.rank) == ("straggler", "warning", 1)
+    assert found.evidence["delay_ns"] == 30 * MS
+    assert found.evidence["share"] == pytest.approx(0.3)
+    assert "30.0 ms of each step, 30 % of it; it came last in 7 of 7 steps" in found.title
+
+
+@pytest.mark.parametrize(
+    "delays",
+    [
+        [(0, 40), (40, 0)] * 4,  # by turns
+        [(0, 15)] * 8,  # less than a fifth of the step
+        [(0, 0), (0, 0), (0, 80)] + [(0, 0)] * 5,  # once
+    ],
+)
+def test_chance_is_no_straggler(tmp_path: Path, delays: list[tuple[int, int]]) -> None:
+    assert stragglers(rounds(tmp_path, delays)) == []
+
+
+def test_what_several_collectives_wait_for_counts_once(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for step in range(8):
+        for k in range(10):  # ten buckets that rank 1 enters together, 15 ms after rank 0
+            for rank, late in ((0, 0), (1, 15)):
+                start = (step * 100 + late) * MS + k
+                call(builder, rank, 10 * step + k, start, (step * 100 + 90) * MS, step=step)
+    assert stragglers(open_run(builder.write())) == []
+
+
+def test_a_single_rank_has_no_straggler(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path, 1)
+    builder.op(START_NS, 10)
+    with pytest.raises(Unanswered, match="single rank"):
+        stragglers(open_run(builder.write()))
+
+
+def test_overlap_of_communication_and_computation(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path, 1)
+    call(builder, 0, 0, 100, 300, group_size=1)  # 200 of communication, its call takes 10
+    builder.op(START_NS + 0, 150)
+    builder.op(START_NS + 105, 2, "c10d::allreduce_", depth=1)
+    builder.op(START_NS + 250, 100)
+    run = open_run(builder.write())
+    # Computed from 0 to 150 and from 250 to 350, but not while the thread is in the call.
+    assert comm_compute_overlap(run, 0) == (40 + 50) / 200
+
+
+def test_overlap_by_step(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path, 1)
+    builder.phase(START_NS, 400, "forward", step=0)
+    builder.phase(START_NS + 400, 100, "optimizer", step=0)
+    call(builder, 0, 0, 100, 300, group_size=1)
+    builder.op(START_NS + 200, 200)
+    (row,) = communication(open_run(builder.write())).to_dict("records")
+    assert row == {
+        "rank": 0, "step": 0, "length_ns": 500, "communication_ns": 200, "computation_ns": 200,
+        "overlap_ns": 100, "exposed_ns": 100, "idle_ns": 200, "overlap": 0.5,
+    }  # fmt: skip
+
+
+def test_without_communication_there_is_no_overlap(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path, 1)
+    builder.op(START_NS, 10)
+    assert comm_compute_overlap(open_run(builder.write()), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "factor"),
+    [
+        ("all_reduce", 4, 1.5),
+        ("all_gather_into_tensor", 4, 0.75),
+        ("reduce_scatter_tensor", 8, 0.875),
+        ("all_to_all_single", 2, 0.5),
+        ("broadcast", 4, 1.0),
+        ("send", 2, 1.0),
+        ("barrier", 4, None),
+    ],
+)
+def test_bus_factors_of_nccl_tests(name: str, ranks: int, factor: float | None) -> None:
+    assert bus_factor(name, ranks) == factor
+
+
+def test_bandwidth_at_the_transfer_time(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for rank, start in ((0, 0), (1, 500)):
+        call(builder, rank, 0, start, 1500, bytes=4000)
+    table = collectives(open_run(builder.write()))
+    assert table["transfer_p50_ns"].tolist() == [1000]
+    assert table["algbw_gbs"].tolist() == [4.0]  # 4000 bytes in 1000 ns
+    assert table["busbw_gbs"].tolist() == [4.0]  # 2 (n - 1) / n is 1 for two ranks
+    assert operation_bytes("all_gather", 1000, 4) == 4000
