@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext
 from werkzeug.serving import make_server
 
+from benchmarks.generate_run import generate
 from lanescope.webapp.commands.view import Quiet
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.server import make_app
@@ -83,3 +84,13 @@ def opened(context: BrowserContext, address: str) -> Iterator[Opener]:
     yield open
     for page in pages:
         page.close()
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a run of 2 million ops in 16 lanes."""
+    path = generate(tmp_path_factory.mktemp("runs") / "large", 2_000_000, 16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        with served(open_run(path)) as address:
+            yield address

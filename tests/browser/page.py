@@ -172,6 +172,18 @@ class LanePage:
         )
         return red, green, blue
 
+    def row_of_pixels(self, y: float) -> list[tuple[int, int, int]]:
+        """Colours of the lanes at a height, from left to right."""
+        values: list[int] = self.page.evaluate(
+            """y => { const lanes = document.querySelector('.tl-lanes canvas');
+            const r = lanes.width / lanes.clientWidth;
+            const copy = new OffscreenCanvas(lanes.width, 1).getContext('2d');
+            copy.drawImage(lanes, 0, -Math.floor(y * r));
+            return [...copy.getImageData(0, 0, lanes.width, 1).data]; }""",
+            y,
+        )
+        return list(zip(values[0::4], values[1::4], values[2::4], strict=True))
+
     def token(self, name: str) -> tuple[int, int, int]:
         """A colour of the style sheet, in the theme in effect."""
         red, green, blue = self.page.evaluate(

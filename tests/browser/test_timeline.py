@@ -357,3 +357,26 @@ def test_a_server_that_fails_is_said_and_the_coarser_level_stays(opened: Opener)
 def _zoom_far(page: LanePage) -> None:
     for _ in range(6):
         page.wheel(400, 40, -240)
+
+
+def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str) -> None:
+    page = opened("/", at=large)
+    middle = page.state["canvas"]["width"] / 2
+    before = page.state["requests"]
+    for _ in range(24):
+        page.wheel(middle, 100, -240)
+        after = page.state["requests"]
+        assert after["bytes"] - before["bytes"] < 300_000
+        assert after["requests"] - before["requests"] <= 8
+        before = after
+
+
+def test_one_nanosecond_among_two_million_is_a_pixel(opened: Opener, large: str) -> None:
+    page = opened("/", at=large)
+    lane = page.state["lanes"][0]
+    # PROBE stands alone in the slim, lowest row of the first lane, in the middle of the run.
+    y = lane["y"] + lane["h"] - 6
+    line, gap = page.row_of_pixels(y), page.row_of_pixels(lane["y"] + lane["h"] - 1)
+    lit = [x for x in range(len(line)) if line[x] != gap[x]]  # grid lines go through both
+    assert len(lit) in (1, 2)  # a bucket is up to two pixels wide
+    assert abs(lit[0] / len(line) - 0.5) < 0.1
