@@ -85,6 +85,13 @@ def _signatures(
     """Shape, dtype, device, number of elements."""
     codes, present = codes_of(ids, int(ids.max(initial=0)) + 1)
     parts = [[*text(i).split("\t"), "", "", ""][:3] for i in present]
-    counts = [math.prod(int(size) for size in p[0].strip("[]").split(",") if size) for p in parts]
+    counts = [_numel(p[0]) for p in parts]
     columns = [dictionary(codes, [p[i] for p in parts]) for i in range(3)]
     return columns[0], columns[1], columns[2], np.array(counts, np.int64)[codes]
+
+
+def _numel(shape: str) -> int:
+    """Elements of `[4, 8]`; 0 for a shape that was left out."""
+    if not shape.startswith("["):
+        return 0
+    return math.prod(int(size) for size in shape.strip("[]").split(",") if size)

@@ -22,6 +22,7 @@ from ..recorder import Recorder
 from ..sources.collectives import NAMESPACES, Call, Collectives
 from ..sources.stacks import Stacks
 from ..store import ThreadState
+from .values import Reading, Values
 
 NAME = "portable"
 
@@ -76,6 +77,7 @@ class PortableEngine:
         self._stacks = stacks
         self._filter = OpFilter(options.include, options.exclude)
         self._minimum = options.min_duration_ns
+        self._values = Values(recorder) if options.level == "numerics" else None
         self._operators: dict[Any, Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._main = self.enter()
@@ -98,6 +100,8 @@ class PortableEngine:
     def stop(self) -> None:
         """Record the calling thread no more."""
         self._main.__exit__(None, None, None)
+        if self._values is not None:
+            self._values.drain(self._recorder.thread(), wait=True)
 
     # per op --------------------------------------------------------------------------------
 
@@ -114,12 +118,15 @@ class PortableEngine:
         if state.busy:
             return operator(*args, **kwargs)
         call: Call | None = None
+        reading: Reading | None = None
         known: Operator | None = None
         signature = NO_SEQUENCE
         opened = -1
         try:
             known = self._operators.get(operator) or self._learn(operator)
             self._follow_node(state)
+            if self._values is not None:
+                reading = self._values.begin(operator, args, kwargs, known.wanted)
             if known.wanted:
                 signature = self._signature(args, kwargs)
                 if known.collective:
@@ -147,6 +154,11 @@ class PortableEngine:
                     state.journal.pop_open(opened)
                 if known is not None:
                     self._record(state, known, signature, call, result, args, start, end)
+                    if reading is not None and self._values is not None:
+                        self._values.end(
+                            state, reading, result, start, state.depth + (state.node is not None),
+                            left_out=not known.wanted or end - start < self._minimum,
+                        )  # fmt: skip
             except Exception as error:
                 recorder.failed(error)
 

@@ -52,8 +52,13 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       op.device = static_cast<int>(i);
     }
   }
+  // Schemas that do not say so: running statistics are written.
+  const bool normalizes = op.name.find("batch_norm") != std::string::npos;
+  op.workspace = op.name.find("_rnn") != std::string::npos;
   bool writes = false;
-  for (const Argument& argument : op.arguments) {
+  for (Argument& argument : op.arguments) {
+    const std::string& name = arguments[argument.position].name();
+    argument.writes = argument.writes || (normalizes && name.compare(0, 8, "running_") == 0);
     writes = writes || argument.writes;
   }
   for (const c10::Argument& result : schema.returns()) {

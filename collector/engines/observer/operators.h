@@ -39,6 +39,7 @@ struct Operator {
   std::vector<Argument> arguments;
   std::shared_ptr<const CollectivePlan> collective;
   std::vector<bool> fresh;  // of its results: those that are no views and no inputs
+  bool workspace = false;   // results of bytes are room to work in: nobody set all of them
   Reads reads{};            // at level numerics
 
   // Whether it says something even if its name is filtered: storages are born in it.

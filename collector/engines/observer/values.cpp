@@ -146,7 +146,7 @@ void each_result(const Operator& op, const at::RecordFunction& function, Visit&&
   uint32_t position = 0;
   for (size_t i = 0; i < outputs.size() && i < op.fresh.size(); ++i) {
     each_tensor(outputs[i], [&](const c10::TensorImpl& tensor) {
-      if (op.fresh[i]) {
+      if (op.fresh[i] && !(op.workspace && tensor.dtype() == caffe2::TypeMeta::Make<uint8_t>())) {
         visit(tensor, position);
       }
       ++position;
@@ -230,7 +230,9 @@ void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& fu
   each_result(op, function, [&](const c10::TensorImpl& tensor, uint32_t position) {
     if (op.reads == Reads::collective) {
       storages().awaits(tensor);
-    } else if (unread) {
+    } else if (op.reads == Reads::nothing) {
+      // Whoever fills it may do so without an operator: it comes from elsewhere until one writes.
+    } else if (left_out) {
       storages().made_unread(tensor);
     } else if (!is_transparent(tensor)) {
       read_result(thread, tensor, position, layout::TENSOR_RESULT);
