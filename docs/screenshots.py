@@ -8,7 +8,6 @@ Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.parse import quote
 
 from playwright.sync_api import Page, ViewportSize
 
@@ -54,6 +53,11 @@ def middle(run: dict[str, Any]) -> int:
     return int(run["steps"]["count"]) // 2
 
 
+def collective_lanes(run: dict[str, Any]) -> str:
+    """The collectives of all ranks, as the address pins them."""
+    return ".".join(str(lane["id"]) for lane in run["lanes"] if lane["kind"] == "collectives")
+
+
 def select_collective(page: Page) -> None:
     """Click the widest collective: its details fill the dock."""
     state = page.evaluate("lanescope.debugState()")
@@ -77,6 +81,14 @@ PICTURES = (
         lambda run: step_window(run, middle(run) + 2, middle(run) + 2),  # no evaluation in it
         height=1560,
     ),
+    Picture(
+        "collective",
+        "timeline",
+        lambda run: step_window(run, middle(run), middle(run)) + "&pin=" + collective_lanes(run),
+        select_collective,
+        height=720,
+    ),
+    Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
     Picture("overlap", "overlap"),
     Picture("gradients", "gradients"),
 )
@@ -109,6 +121,15 @@ def take(page: Page, address: str, run: dict[str, Any], picture: Picture, theme:
     page.screenshot(path=IMAGES / f"{picture.name}-{theme}.png")
 
 
+def described(page: Page, address: str) -> dict[str, Any]:
+    """The run as the page gets it, once its index is there."""
+    page.goto(address)
+    page.wait_for_selector(".tl-lanes")  # until then the page says how far the index is
+    found: dict[str, Any] = page.evaluate("fetch('/api/run').then(answer => answer.json())")
+    page.close()
+    return found
+
+
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
     run = sys.argv[1] if len(sys.argv) > 1 else DEMO
@@ -118,7 +139,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
     with served(run) as address, launched() as browser:
-        description = json.load(urlopen(f"{address}api/run"))
+        description = described(browser.new_page(), address)
         for theme in ("light", "dark"):
             context = browser.new_context(color_scheme=theme)
             page = context.new_page()

@@ -1,35 +1,46 @@
-"""Where one thread sets another going or waits for it, as far as a stretch of a lane shows it."""
+"""Where one thread sets another going, waits for it, or hands something over to it, as far as a
+stretch of a thread's lane shows it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lanescope.collector import schema
+from lanescope.collector.schema import SyncKind
 from lanescope.webapp.lanes import Lane
 from lanescope.webapp.run import Run
 
-_START, _BEGIN, _END, _JOIN = (
-    kind.name
-    for kind in (
-        schema.SyncKind.thread_start,
-        schema.SyncKind.thread_begin,
-        schema.SyncKind.thread_end,
-        schema.SyncKind.thread_join,
-    )
-)
-
 MOST = 20
 """Hand-overs told of one slice: more arrows than this explain nothing."""
+
+HANDED = {
+    SyncKind.lock_acquire: SyncKind.lock_release,
+    SyncKind.condition_wait: SyncKind.condition_notify,
+    SyncKind.event_wait: SyncKind.event_set,
+    SyncKind.semaphore_acquire: SyncKind.semaphore_release,
+    SyncKind.queue_get: SyncKind.queue_put,
+    SyncKind.queue_room: SyncKind.queue_taken,
+    SyncKind.queue_join: SyncKind.task_done,
+    SyncKind.future_get: SyncKind.future_set,
+    SyncKind.callback_run: SyncKind.callback_post,
+}
+"""What comes, and what sends it, through one object."""
+
+FREE = {SyncKind.lock_acquire, SyncKind.semaphore_acquire}
+"""Of these, one that did not have to wait took nothing from anybody."""
 
 
 @dataclass(frozen=True)
 class Handover:
     """From an instant of one thread to an instant of another of the same rank, ns."""
 
-    kind: str  # "start" or "join"
+    kind: str  # "start", "join", or by what: "lock", "condition", "event", "queue", ...
     source: str  # thread
     sent_ns: int
     target: str
@@ -37,42 +48,66 @@ class Handover:
 
 
 def handovers(run: Run, lane: Lane, start_ns: int, end_ns: int) -> list[Handover]:
-    """The thread starts and joins that touch [start_ns, end_ns] of a thread's lane, at most MOST.
+    """What ties [start_ns, end_ns] of a thread's lane to other threads, at most MOST, in order.
 
     A start leads from the parent's call to the child's first instant, a join from the child's last
-    instant to the waiter's return. One whose other half was not recorded is left out.
+    instant to the waiter's return; a lock, queue or the like from the last one of another thread
+    that let go of it, to the end of the wait. What has no other half in the run is left out.
     """
     if lane.thread is None:
         return []
-    columns = ["start_ns", "duration_ns", "kind", "peer", "thread"]
+    columns = ["start_ns", "duration_ns", "kind", "peer", "object", "thread"]
     table = run.events("sync", lane.rank, columns=columns)
-    own = pc.equal(table["thread"].cast(pa.string()), lane.thread)
-    table = table.filter(pc.or_(own, pc.equal(table["peer"], lane.thread).fill_null(False)))
-    rows = table.to_pylist()
-    found = []
-    for row in rows:
-        if row["kind"] == _START and row["peer"]:
-            begin = _instant(run, lane.rank, row["peer"], _BEGIN)
-            if begin is not None:
-                found.append(Handover("start", row["thread"], row["start_ns"], row["peer"], begin))
-        elif row["kind"] == _JOIN and row["peer"] and row["duration_ns"] is not None:
-            ended = _instant(run, lane.rank, row["peer"], _END)
-            back = row["start_ns"] + row["duration_ns"]
-            if ended is not None:
-                found.append(Handover("join", row["peer"], ended, row["thread"], back))
+    if not table.num_rows:
+        return []
+    table = table.set_column(2, "kind", table["kind"].cast(pa.string()))
+    frame = table.set_column(5, "thread", table["thread"].cast(pa.string())).to_pandas()
+    frame["end_ns"] = frame["start_ns"] + frame["duration_ns"].fillna(0).astype(np.int64)
+    near = (frame["end_ns"] >= start_ns) & (frame["start_ns"] <= end_ns)
+    found = [*_lives(frame, lane.thread), *_objects(frame, frame[near], lane.thread)]
     here = [one for one in found if _touches(one, lane.thread, start_ns, end_ns)]
-    return sorted(here, key=lambda one: one.sent_ns)[:MOST]
+    return sorted(set(here), key=lambda one: (one.sent_ns, one.came_ns))[:MOST]
+
+
+def _lives(frame: pd.DataFrame, thread: str) -> Iterator[Handover]:
+    """Starts and joins that the thread takes part in."""
+    own = frame[(frame["thread"] == thread) | (frame["peer"] == thread)]
+    for row in own.itertuples():
+        life = frame[frame["thread"] == row.peer]
+        if row.kind == SyncKind.thread_start.name:
+            begin = life.loc[life["kind"] == SyncKind.thread_begin.name, "start_ns"]
+            if len(begin):
+                came = int(begin.iloc[0])
+                yield Handover("start", row.thread, int(row.start_ns), row.peer, came)
+        elif row.kind == SyncKind.thread_join.name and not pd.isna(row.duration_ns):
+            ended = life.loc[life["kind"] == SyncKind.thread_end.name, "start_ns"]
+            if len(ended):
+                sent = int(ended.iloc[0])
+                yield Handover("join", row.peer, sent, row.thread, int(row.end_ns))
+
+
+def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[Handover]:
+    """What went through locks, queues and the like that the thread used nearby."""
+    used = near.loc[near["thread"] == thread, "object"].dropna().unique()[: 10 * MOST]
+    mine = frame[frame["object"].isin(used)]
+    for (_, kind), takes in mine.groupby(["object", "kind"]):
+        taken = SyncKind[str(kind)]
+        if taken not in HANDED:
+            continue
+        gives = mine[(mine["object"] == takes["object"].iloc[0])]
+        gives = gives[gives["kind"] == HANDED[taken].name].sort_values("start_ns")
+        waited = takes[takes["duration_ns"].notna()]
+        waited = waited[waited["duration_ns"] > 0] if taken in FREE else waited
+        last: npt.NDArray[np.int64] = gives["start_ns"].to_numpy(np.int64)
+        for row in waited.itertuples():
+            at = int(np.searchsorted(last, row.end_ns, side="right")) - 1
+            if at < 0 or gives["thread"].iloc[at] == row.thread:
+                continue
+            source = str(gives["thread"].iloc[at])
+            by = taken.name.partition("_")[0]
+            yield Handover(by, source, int(last[at]), str(row.thread), int(row.end_ns))
 
 
 def _touches(one: Handover, thread: str, start_ns: int, end_ns: int) -> bool:
     ends = [(one.source, one.sent_ns), (one.target, one.came_ns)]
     return any(who == thread and start_ns <= t <= end_ns for who, t in ends)
-
-
-def _instant(run: Run, rank: int, thread: str, kind: str) -> int | None:
-    """When a thread began or ended."""
-    if not any((one.rank, one.thread) == (rank, thread) for one in run.threads):
-        return None
-    rows = run.events("sync", rank, thread, ["start_ns", "kind"])
-    rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), kind))
-    return int(rows["start_ns"][0].as_py()) if rows.num_rows else None

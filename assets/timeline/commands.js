@@ -52,8 +52,8 @@ export function commandsOf(timeline, page) {
       ["next-match", "Next match", ["n"], () => selection.match("next")],
       ["previous-match", "Previous match", ["Shift+n"], () => selection.match("prev")],
       ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
-      ["overlap-of", "Choose whose overlap is looked for: a phase or a name", ["Shift+l"], page.overlapOf],
       ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
+      ["overlap-of", "Choose whose overlap is looked for: a phase or a name", ["Shift+l"], page.overlapOf],
     ]],
     ["Lanes", [
       ["pin", "Keep the lane at the top, or let it go", ["p"], () => arranger.pinMeant()],

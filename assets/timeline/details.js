@@ -60,7 +60,8 @@ function textOf(key, value, slice) {
 function threadText(one) {
   const [here, there] = one.outgoing ? [one.sent_ns, one.came_ns] : [one.came_ns, one.sent_ns];
   const gap = duration(Math.abs(there - here));
-  const what = { start: one.outgoing ? "starts" : "started by", join: one.outgoing ? "joined by" : "waits for" }[one.kind];
+  const lives = { start: one.outgoing ? "starts" : "started by", join: one.outgoing ? "joined by" : "waits for" };
+  const what = lives[one.kind] ?? `${one.kind} ${one.outgoing ? "to" : "from"}`;
   return `${what} ${one.label}, ${gap} ${there >= here ? "later" : "earlier"} ↗`;
 }
 

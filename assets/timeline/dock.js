@@ -18,12 +18,14 @@ export class Dock {
     this.button = element("button", "");
     this.button.type = "button";
     this.button.addEventListener("click", () => this.toggle());
-    this.button.addEventListener("pointerdown", (event) => event.stopPropagation());
-    bar.append(this.button, element("span", "Details", "dock-title"));
-    bar.setAttribute("role", "separator");
-    bar.setAttribute("aria-orientation", "horizontal");
-    bar.setAttribute("aria-label", "Height of the details");
-    bar.addEventListener("pointerdown", (event) => this.drag(event, bar));
+    this.grip = element("div", "", "dock-grip");
+    this.grip.tabIndex = 0;
+    this.grip.setAttribute("role", "separator");
+    this.grip.setAttribute("aria-orientation", "horizontal");
+    this.grip.setAttribute("aria-label", "Height of the details");
+    this.grip.addEventListener("pointerdown", (event) => this.drag(event, this.grip));
+    this.grip.addEventListener("keydown", (event) => this.key(event));
+    bar.append(this.grip, this.button, element("span", "Details", "dock-title"));
     this.apply();
   }
 
@@ -35,6 +37,9 @@ export class Dock {
   apply() {
     this.dock.classList.toggle("collapsed", this.closed);
     this.dock.style.setProperty("--dock", `${this.height}px`);
+    this.grip.setAttribute("aria-valuenow", String(this.closed ? 0 : this.height));
+    this.grip.setAttribute("aria-valuemin", "0");
+    this.grip.setAttribute("aria-valuemax", String(Math.round(innerHeight * 0.7)));
     this.button.textContent = this.closed ? "▴" : "▾";
     this.button.setAttribute("aria-label", this.closed ? "Show details" : "Hide details");
     this.button.setAttribute("aria-expanded", String(!this.closed));
@@ -53,6 +58,15 @@ export class Dock {
     } catch {
       // Nothing kept, or nothing readable: the defaults stand.
     }
+  }
+
+  key(event) {
+    const step = { ArrowUp: 24, ArrowDown: -24 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    this.closed = false;
+    this.height = Math.round(Math.min(Math.max(this.height + step, LEAST), innerHeight * 0.7));
+    this.apply();
   }
 
   drag(event, bar) {

@@ -11,7 +11,7 @@ const BEND = [18, 90];
 
 /**
  * @typedef {{lane: number, row: number, t: number}} End
- * @typedef {{kind: "autograd"|"collective"|"start"|"join", from: End, to: End}} Flow
+ * @typedef {{kind: string, from: End, to: End}} Flow autograd, collective, or how threads meet: start, join, lock, queue ...
  */
 
 /**
@@ -48,7 +48,7 @@ export function flowsOf(slice) {
  * @param {CanvasRenderingContext2D} c
  * @param {Flow[]} flows
  * @param {(end: End) => {x: number, y: number}|null} place where an end is on the canvas
- * @param {{width: number, height: number, colours: Record<Flow["kind"], string>, ground: string}} look
+ * @param {{width: number, height: number, colours: {ties: string, threads: string}, ground: string}} look
  * @returns {number} how many were drawn
  */
 export function drawFlows(c, flows, place, { width, height, colours, ground }) {
@@ -59,7 +59,7 @@ export function drawFlows(c, flows, place, { width, height, colours, ground }) {
     if (Math.max(a.x, b.x) < -BEND[1] || Math.min(a.x, b.x) > width + BEND[1]) continue;
     if (Math.max(a.y, b.y) < 0 || Math.min(a.y, b.y) > height) continue;
     drawn += 1;
-    for (const [colour, weight] of [[ground, 4], [colours[kind], 1.5]]) {
+    for (const [colour, weight] of [[ground, 4], [kind === "autograd" || kind === "collective" ? colours.ties : colours.threads, 1.5]]) {
       c.strokeStyle = colour;
       c.fillStyle = colour;
       c.lineWidth = weight;

@@ -24,6 +24,7 @@ export function buildStage(host) {
   const lanes = element("div", "", "tl-lanes");
   const lanesCanvas = element("canvas", "");
   lanesCanvas.setAttribute("role", "img");
+  lanesCanvas.setAttribute("aria-label", "Lanes of all ranks and threads. The tab Slices below lists what is in sight.");
   const overlayCanvas = element("canvas", "");
   overlayCanvas.setAttribute("aria-hidden", "true");
   const scroll = element("div", "", "tl-scroll");

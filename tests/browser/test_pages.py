@@ -107,7 +107,8 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
     chart.wait_for()
     assert page.page.locator("#gradient-chart .scatterlayer .trace").count() == 2
     assert "gradient norm" in page.text("#gradient-chart")
-    page.page.get_by_label("per parameter").check()
+    page.page.locator("#gradient-of").click()
+    page.page.get_by_role("option", name="per parameter").click()
     page.idle()
     page.page.locator("#gradient-chart .scatterlayer .trace").nth(3).wait_for()
     assert "head.weight" in page.text("#gradient-chart")

@@ -48,11 +48,23 @@ def layout(context: Context) -> Component:
         html.Div(
             [
                 html.Label("norm of the", htmlFor=ids.GRADIENT_OF),
-                dcc.RadioItems([TOTAL, PARAMETERS], TOTAL, id=ids.GRADIENT_OF, inline=True),
+                dcc.Dropdown(
+                    [TOTAL, PARAMETERS],
+                    TOTAL,
+                    id=ids.GRADIENT_OF,
+                    clearable=False,
+                    searchable=False,
+                ),
                 html.Label("rank", htmlFor=ids.GRADIENT_RANK),
                 dcc.Dropdown(ranks, ALL, id=ids.GRADIENT_RANK, clearable=False, searchable=False),
                 html.Label("scale", htmlFor=ids.GRADIENT_SCALE),
-                dcc.RadioItems(["linear", "log"], "linear", id=ids.GRADIENT_SCALE, inline=True),
+                dcc.Dropdown(
+                    ["linear", "log"],
+                    "linear",
+                    id=ids.GRADIENT_SCALE,
+                    clearable=False,
+                    searchable=False,
+                ),
             ],
             className="controls",
         ),

@@ -1,0 +1,60 @@
+"""No page has a serious violation of the rules that axe knows, in either theme."""
+
+from __future__ import annotations
+
+import importlib.resources
+from typing import Literal
+
+import pytest
+
+from tests.browser.conftest import Opener
+
+pytestmark = pytest.mark.browser
+
+AXE = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
+PAGES = ("/", "/overview", "/overlap", "/gradients", "/diff")
+
+_RUN = """async () => (await axe.run(document, {
+  runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
+})).violations.filter(one => ["serious", "critical"].includes(one.impact))
+  .flatMap(one => one.nodes.map(
+    node => `${one.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`))"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_no_serious_violation(opened: Opener, path: str, theme: Literal["light", "dark"]) -> None:
+    page = opened(path, theme=theme)
+    page.page.evaluate(AXE.read_text(encoding="utf-8"))
+    assert page.page.evaluate(_RUN) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_violation_while_at_work(
+    opened: Opener, theme: Literal["light", "dark"]
+) -> None:
+    page = opened("/?q=aten::mul&overlaps=1&pin=0&lanes=rank", theme=theme)
+    page.press("ArrowDown", "ArrowDown", "Shift+T")
+    page.page.evaluate(AXE.read_text(encoding="utf-8"))
+    assert page.page.evaluate(_RUN) == []
+    page.press("Control+k")
+    assert page.page.evaluate(_RUN) == []
+    page.page.keyboard.press("Escape")
+    page.press("?")
+    assert page.page.evaluate(_RUN) == []
+    page.page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080), (3840, 2160)])
+def test_everything_fits_from_a_laptop_to_4k(opened: Opener, width: int, height: int) -> None:
+    page = opened(width=width, height=height)
+    size = page.page.evaluate(
+        "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    )
+    assert size == [width, height]
+    assert page.state["viewport"]["height"] > height * 0.4
+    for name in (".search input", ".tl-filter input", "#dock-tabs", "[data-action=help]"):
+        box = page.page.locator(name).bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
