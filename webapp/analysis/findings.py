@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Literal
 
 from lanescope.webapp.run import Run
@@ -108,9 +109,17 @@ class Examined:
         }
 
 
-@lru_cache(maxsize=4)  # header, pages and callbacks ask again and again; a Run never changes
 def examine(run: Run) -> tuple[Examined, ...]:
-    """Asks all questions of a run, once."""
+    """Asks all questions of a run, once: who asks meanwhile waits for the same answer."""
+    with _EXAMINING:
+        return _examined(run)
+
+
+_EXAMINING = Lock()
+
+
+@lru_cache(maxsize=4)  # header, pages and callbacks ask again and again; a Run never changes
+def _examined(run: Run) -> tuple[Examined, ...]:
     return tuple(_ask(analysis, run) for analysis in ANALYSES)
 
 

@@ -50,6 +50,14 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     )
 
     @app.callback(
+        Output(ids.HEALTH, "children"),
+        Output(ids.HEALTH, "className"),
+        Input(ids.HEALTH, "id"),
+    )
+    def health(_: str) -> tuple[list[Any], str]:
+        return _health(context)
+
+    @app.callback(
         Output(ids.PAGE, "children"),
         Output(ids.PAGE, "hidden"),
         Input(ids.LOCATION, "pathname"),
@@ -85,7 +93,11 @@ def _header(context: Context) -> Component:
             html.Div(className="spring"),
             html.Div(id=ids.SEARCH, className="search-host"),
             html.Div(className="spring"),
-            _health(context),
+            # Filled once the page is there: examining a long run takes a while.
+            dcc.Link(
+                "examining …", id=ids.HEALTH, href="/overview", className="pill",
+                title="What was recorded, and what is wrong with it",
+            ),  # fmt: skip
             _clock(context),
             html.Button(
                 html.I(className="icon icon-theme"),
@@ -104,8 +116,8 @@ def _header(context: Context) -> Component:
     )
 
 
-def _health(context: Context) -> Component:
-    """The worst that is known of the run, as a way to the overview."""
+def _health(context: Context) -> tuple[list[Any], str]:
+    """The worst that is known of the run, in words, and the classes that colour them."""
     report = check(context.run, context.baseline)
     failed = [one for one in report.checks if not one.passed]
     errors = sum(finding.severity == "error" for finding in report.findings) + len(failed)
@@ -118,10 +130,7 @@ def _health(context: Context) -> Component:
         text = _many(warnings, "warning")
         words += [" · ", text] if words else [html.B(text)]
     tone = "bad" if errors else "warn" if warnings else ""
-    return dcc.Link(
-        words or "nothing found", href="/overview", className=f"pill {tone}".strip(),
-        title="What was recorded, and what is wrong with it",
-    )  # fmt: skip
+    return words or ["nothing found"], f"pill {tone}".strip()
 
 
 def _clock(context: Context) -> Component:

@@ -7,6 +7,7 @@ FRAME = "frame"
 PAGE = "page"
 TIMELINE = "timeline"
 NOTICE = "notice"
+HEALTH = "health"
 
 # timeline
 HOST = "timeline-host"
