@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -104,7 +105,10 @@ def _ended(folder: Path) -> bool:
         process = read_process_file(folder)
     except JournalError:
         return not _alive(_pid(folder))
-    return bool(process["closed"]) or not _alive(int(process["pid"]))
+    if process["closed"]:
+        return True
+    # On another host, a process of that id is another one.
+    return process["host"] == socket.gethostname() and not _alive(int(process["pid"]))
 
 
 def _pid(folder: Path) -> int:

@@ -19,17 +19,13 @@ ACCESS, TENSOR and TENSOR_MORE have ones of their own (`ACCESS_FIELDS` and so on
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
-import mmap
 import os
 import struct
 import threading
 from pathlib import Path
 from typing import Any
-
-from .ring import Ring
 
 MAGIC = b"LSJRNL01"
 HEADER_BYTES = 4096
@@ -169,10 +165,6 @@ class Kind(enum.IntEnum):
     TENSOR_MORE = 12
 
 
-_THREAD = int(Kind.THREAD)
-_ASK_AGAIN = 256  # records that are dropped
-
-
 class AccessFlag(enum.IntFlag):
     """What an access did; without WRITE it read."""
 
@@ -203,223 +195,6 @@ def float_bits(value: float) -> int:
 def segment_file(ordinal: int, segment: int) -> str:
     """File of one segment: `t00003-00001.lsj`."""
     return f"t{ordinal:05d}-{segment:05d}{SEGMENT_SUFFIX}"
-
-
-class ThreadJournal:
-    """Writes one thread's records. Only that thread calls it, so it takes no lock.
-
-    A segment that cannot be made (disk full, folder gone) is counted in `dropped` and never
-    raises: the observed program goes on. With a `ring`, segments are taken from it; those of a
-    journal that is `kept` are never overwritten.
-    """
-
-    __slots__ = (
-        "_capacity",
-        "_closed",
-        "_file_bytes",
-        "_folder",
-        "_kept",
-        "_map",
-        "_name",
-        "_offset",
-        "_ring",
-        "_segment",
-        "created_ns",
-        "dropped",
-        "failure",
-        "kind",
-        "native_id",
-        "ordinal",
-        "pid",
-    )
-
-    def __init__(
-        self, folder: Path, *, pid: int, ordinal: int, native_id: int, kind: int, created_ns: int,
-        ring: Ring | None = None, kept: bool = False,
-    ) -> None:  # fmt: skip
-        self._folder = folder
-        self._ring = ring
-        self._kept = kept
-        self._name: bytes = b""  # the last THREAD record
-        self._map: mmap.mmap | None = None
-        self._segment = 0
-        self._offset = 0
-        self._capacity = 0
-        self._closed = False
-        self._file_bytes = FIRST_SEGMENT_BYTES
-        self.pid = pid
-        self.ordinal = ordinal
-        self.native_id = native_id
-        self.kind = kind
-        self.created_ns = created_ns
-        self.dropped = 0
-        self.failure: OSError | None = None
-        self._next_segment()
-
-    def append(
-        self,
-        kind: int,
-        scope: int,
-        depth: int,
-        name: int,
-        start: int,
-        end: int,
-        sequence: int,
-        step: int,
-        module: int,
-        signature: int,
-        stack: int,
-        phase: int,
-        aux: int,
-        extra: int,
-    ) -> None:
-        """Store one record. The kind byte goes last: until then a reader skips the record."""
-        if self._closed:
-            return
-        if self._offset >= self._capacity and not self._next_segment():
-            self.dropped += not self._closed
-            return
-        offset = self._offset
-        buffer = self._map
-        assert buffer is not None
-        try:
-            RECORD.pack_into(
-                buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
-                signature, stack, phase, aux, extra,
-            )  # fmt: skip
-            buffer[offset] = kind
-            if kind == _THREAD:
-                self._name = buffer[offset : offset + RECORD_BYTES]
-        except (TypeError, ValueError):
-            if self._map is buffer:
-                raise
-            return  # closed at this moment, by the thread that ends the recording
-        self._offset = offset + RECORD_BYTES
-
-    @property
-    def position(self) -> int:
-        """Changes with every record."""
-        return self._segment * LAST_SEGMENT_BYTES + self._offset
-
-    def push_open(
-        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,
-        stack: int = 0, extra: int = 0,
-    ) -> None:  # fmt: skip
-        """Note that an event began, at nesting `level`, in case it never ends."""
-        self.push_open_record(
-            level, kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0,
-            extra,
-        )  # fmt: skip
-
-    def push_open_record(self, level: int, *fields: int) -> None:
-        """The same where more is known of the event: fields in the order of `RECORD`."""
-        buffer = self._map
-        if level >= OPEN_CAPACITY or buffer is None:
-            return
-        with contextlib.suppress(TypeError, ValueError):  # closed at this moment
-            RECORD.pack_into(buffer, OPEN_OFFSET + level * RECORD_BYTES, *fields)
-            struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level + 1)
-
-    def pop_open(self, level: int) -> None:
-        """Note that the event at nesting `level` ended."""
-        buffer = self._map
-        if level < OPEN_CAPACITY and buffer is not None:
-            with contextlib.suppress(TypeError, ValueError):
-                struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level)
-
-    def close(self) -> None:
-        """Unmap, and give back the blocks behind the last record.
-
-        Another thread may be about to append; it then finds the journal closed. The order matters:
-        what is unmapped can be truncated, a mapping past the file's end would raise SIGBUS.
-        """
-        used, path = self._offset, self._path()
-        self._closed = True
-        buffer, self._map = self._map, None
-        if buffer is None:
-            return
-        if self.dropped:
-            struct.pack_into("<Q", buffer, DROPPED_OFFSET, self.dropped)
-        buffer.close()
-        self._capacity = 0
-        try:
-            os.truncate(path, used)
-        except OSError as error:  # the folder may be gone: nothing to give back then
-            self.failure = error
-        self._seal(path, used)
-
-    def _path(self) -> Path:
-        return self._folder / segment_file(self.ordinal, self._segment)
-
-    def _seal(self, path: Path, used: int) -> None:
-        if self._ring is not None and not self._kept:
-            records = (used - HEADER_BYTES) // RECORD_BYTES
-            copied = self._segment > 0 and bool(self._name)
-            self._ring.seal(path, self._file_bytes, used, records - copied)
-
-    def _next_segment(self) -> bool:
-        before, ring = self._map, self._ring
-        # Where all room is taken by threads that write, it is asked for again now and then.
-        if self._closed or self.failure is not None or (ring and self.dropped % _ASK_AGAIN):
-            return False
-        wanted = FIRST_SEGMENT_BYTES
-        if before is not None:
-            wanted = min(self._file_bytes * 4, LAST_SEGMENT_BYTES)
-        size = wanted if ring is None else ring.take(wanted, kept=self._kept)
-        if not size:
-            return False
-        segment = self._segment + (before is not None)
-        path = self._folder / segment_file(self.ordinal, segment)
-        try:
-            buffer = map_segment(path, size)
-        except OSError as error:
-            self.failure = error
-            if ring is not None:
-                ring.seal(path, size, 0, 0)
-            return False
-        HEADER.pack_into(
-            buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES, (size - HEADER_BYTES) // RECORD_BYTES,
-            self.ordinal, segment, self.kind, self.pid, self.native_id, self.created_ns,
-            self.dropped, 0,
-        )  # fmt: skip
-        offset = HEADER_BYTES
-        if before is not None:
-            # Open events stay open across segments: the reader looks at the last one only.
-            try:
-                buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = before[OPEN_DEPTH_OFFSET:HEADER_BYTES]
-            except ValueError:  # closed at this moment, by the thread that ends the recording
-                buffer.close()
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                return False
-        if ring is not None:
-            struct.pack_into("<Q", buffer, OVERWRITTEN_OFFSET, ring.overwritten)
-            if before is not None and self._name:  # the one before may be overwritten
-                buffer[offset : offset + RECORD_BYTES] = self._name
-                offset += RECORD_BYTES
-        self._map = buffer
-        if before is not None:
-            before.close()
-            self._seal(self._path(), self._file_bytes)
-        self._segment, self._file_bytes = segment, size
-        self._offset, self._capacity = offset, size
-        return True
-
-
-def map_segment(path: Path, size: int) -> mmap.mmap:
-    """A new file of `size` bytes with its blocks reserved, mapped shared. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:  # macOS: write zeros, which reserves as well
-            os.write(descriptor, bytes(size))
-        return mmap.mmap(descriptor, size)
-    except OSError:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 from . import clock
+from .detached import follower_command
 from .engines import native, portable
-from .options import Options
+from .options import SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 from .sources import (
     autograd,
@@ -62,6 +63,8 @@ class Session:
     def start(self) -> None:
         """Install everything. What fails is left out and said once; the program goes on."""
         recorder, options = self.recorder, self.recorder.options
+        alone = os.environ.get(SUPERVISOR_VARIABLE) is None and options.keep_last_bytes is None
+        recorder.store.follow(follower_command(recorder.run) if alone else b"")
         stacks = Stacks(recorder.intern, options.stack_depth)
         for_collectives = stacks if options.collective_stacks else None
         engine: native.NativeEngine | portable.PortableEngine

@@ -13,11 +13,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from . import clock
-from .journal import PROCESS_FILE, Kind, ThreadJournal, write_json
+from . import clock, detached
+from .journal import PROCESS_FILE, Kind, write_json
 from .kinds import PhaseKind, ThreadKind
 from .ring import Ring
 from .texts import StringTable
+from .thread_journal import ThreadJournal
 
 MAIN_ORDINAL = 0
 KEPT_ORDINAL = 2**32 - 1
@@ -55,6 +56,7 @@ class Store:
     def __init__(self, keep_last: int | None = None) -> None:
         self.texts = StringTable()
         self._keep_last = keep_last  # bytes
+        self._follower = b""
         self._reset(Path())
 
     def begin(self, folder: Path) -> None:
@@ -101,6 +103,10 @@ class Store:
         if self._opened:
             write_json(self._place / PROCESS_FILE, process)
 
+    def follow(self, command: bytes) -> None:
+        """What a shell must do to start a follower of the run, once a journal has become long."""
+        self._follower = command
+
     # threads -------------------------------------------------------------------------------
 
     def reserve_thread(self) -> int:
@@ -122,6 +128,7 @@ class Store:
         journal = ThreadJournal(
             self._place, pid=os.getpid(), ordinal=ordinal, native_id=native_id,
             kind=int(kind), created_ns=started, ring=self._ring,
+            grown=self._start_follower if self._follower else None,
         )  # fmt: skip
         self._journals[ordinal] = journal
         state = ThreadState(journal)
@@ -182,6 +189,12 @@ class Store:
         journal.close()
         self._coverage["dropped"] += journal.dropped
         self._failure = self._failure or journal.failure
+
+    def _start_follower(self) -> None:
+        try:
+            detached.start(self._follower)
+        except (OSError, AttributeError):
+            self._follower = b""  # the run is compacted when it ends
 
     def _open_folder(self) -> None:
         if self._opened:

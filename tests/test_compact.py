@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import compact, journal, manifest, merge, portions, seal
+from lanescope.collector import compact, journal, manifest, merge, portions, seal, thread_journal
 from lanescope.collector.journal import NO_SEQUENCE, Kind
 from lanescope.collector.kinds import PhaseKind
 from lanescope.collector.options import Options
@@ -24,7 +24,7 @@ OPS = 6_000
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(portions, "CHUNK_RECORDS", CHUNK)
-    monkeypatch.setattr(journal, "LAST_SEGMENT_BYTES", journal.FIRST_SEGMENT_BYTES)
+    monkeypatch.setattr(thread_journal, "LAST_SEGMENT_BYTES", journal.FIRST_SEGMENT_BYTES)
     run = tmp_path / "run"
     manifest.create(run, Options(), ["program"], world_size=1)
     recorder = Recorder(run, Options())

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from lanescope.collector import journal
-from lanescope.collector.journal import Kind, ThreadJournal, write_json
+from lanescope.collector.journal import Kind, write_json
 from lanescope.collector.journal_reader import JournalError, read_process, read_records, read_texts
 from lanescope.collector.texts import StringTable
+from lanescope.collector.thread_journal import ThreadJournal
 
 
 def new_journal(folder: Path, ordinal: int = 0) -> ThreadJournal:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from lanescope.collector import journal, limits
-from lanescope.collector.journal import Kind, ThreadJournal, write_json
+from lanescope.collector.journal import Kind, write_json
 from lanescope.collector.journal_reader import ProcessLog, read_process
 from lanescope.collector.options import Options, parse_size
 from lanescope.collector.ring import Ring
+from lanescope.collector.thread_journal import ThreadJournal
 from lanescope.webapp import open_run
 from tests.recording import record_program, run_program, write_program
 

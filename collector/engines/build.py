@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import journal, ring, texts
+from .. import detached, journal, ring, texts
 from ..kinds import OpScope, ThreadKind
 from ..store import KEPT_ORDINAL, MAIN_ORDINAL
 
@@ -37,8 +37,8 @@ UNITS = {
     "torch": ("observer", "operators", "signature", "fingerprint", "storages", "values"),
     "distributed": ("collectives",),
     "plain": (
-        "clock", "interface", "journal", "process", "raw_frames", "ring", "stacks", "texts",
-        "thread", "watchdog",
+        "clock", "follower", "interface", "journal", "process", "raw_frames", "ring", "stacks",
+        "texts", "thread", "watchdog",
     ),
 }  # fmt: skip
 """Sources compiled together: reading torch's headers takes nearly all of the time."""
@@ -163,6 +163,8 @@ def layout_header() -> str:
         "OVERWRITTEN_OFFSET": journal.OVERWRITTEN_OFFSET,
         "PAGE_BYTES": mmap.PAGESIZE,
         "SMALLEST_SEGMENT_BYTES": ring.SMALLEST_SEGMENT_BYTES,
+        "FOLLOWER_FIRST_SEGMENT": detached.FIRST_SEGMENT,
+        "FOLLOWER_AGAIN": detached.AGAIN,
         "RING_SHARE": ring.SHARE,
         "RING_KEPT_SHARE": ring.KEPT_SHARE,
         "MAXIMUM_SIGNATURES": texts.MAXIMUM_SIGNATURES,
@@ -279,7 +281,7 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
         f"-isystem{include}",
         f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
     )
-    commands = []
+    commands: list[tuple[str, ...]] = []
     for unit, parts in UNITS.items():
         whole = into / f"{unit}.cpp"
         whole.write_text("".join(f'#include "{part}.cpp"\n' for part in parts))

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ..filters import NOT_COMPUTING
-from ..journal import NO_SEQUENCE, RECORD, ThreadJournal
+from ..journal import NO_SEQUENCE, RECORD
 from ..kinds import ThreadKind
 from ..options import Options
 from ..recorder import Recorder
 from ..sources.stacks import Stacks
 from ..store import Store, ThreadState
 from ..texts import MAXIMUM_SIGNATURES
+from ..thread_journal import ThreadJournal
 from . import build
 
 NAME = "native"
@@ -36,7 +37,8 @@ _SHARED_FIELDS = 6
 
 _REASONS = (
     "filtered", "shorter_than_minimum", "traced_without_data", "tensors_without_storage",
-    "recorder_errors", "tensors_not_read", "dropped", "overwritten", "signatures_left_out", "texts_left_out",
+    "recorder_errors", "tensors_not_read", "dropped", "overwritten",
+    "signatures_left_out", "texts_left_out",
 )  # fmt: skip
 """What the observer counts, in the order of Counters::Reason in process.h."""
 
@@ -81,6 +83,7 @@ class Library:
         self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
         self.begin = function("begin", None, c_text, i64)
         self.end = function("end", None)
+        self.follow = function("follow", None, c_text)
         self.detach = function("detach", None)
         self.install = function("install", None)
         self.remove = function("remove", None)
@@ -201,6 +204,10 @@ class NativeStore(Store):
     def describe(self, process: dict[str, Any]) -> None:
         """What process.json shall say, now or once there is a folder."""
         self._library.describe(json.dumps(process, indent=1).encode())
+
+    def follow(self, command: bytes) -> None:
+        """What a shell must do to start a follower of the run, once a journal has become long."""
+        self._library.follow(command)
 
     def reserve_thread(self) -> int:
         """An ordinal for a thread that is about to start."""

@@ -6,6 +6,7 @@
 
 #include "fault.h"
 #include "fingerprint.h"
+#include "follower.h"
 #include "moment.h"
 #include "observer.h"
 #include "process.h"
@@ -78,6 +79,11 @@ EXPORT void lanescope_stacks(int64_t depth, const char* inside, const char* pack
 // `keep_last`: how many bytes the journals may hold, 0 for all.
 EXPORT void lanescope_begin(const char* folder, int64_t keep_last) {
   guarded([&] { process().begin(folder, static_cast<uint64_t>(keep_last)); });
+}
+
+// What a shell must do to start a follower of the run; empty: nothing.
+EXPORT void lanescope_follow(const char* command) {
+  guarded([&] { set_follower(command); });
 }
 
 EXPORT void lanescope_end() {

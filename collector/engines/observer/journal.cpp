@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "follower.h"
 #include "ring.h"
 
 namespace lanescope {
@@ -154,6 +155,9 @@ bool Journal::next_segment() {
       ring().seal(path(segment), bytes, 0, 0);
     }
     return false;
+  }
+  if (segment % layout::FOLLOWER_AGAIN == layout::FOLLOWER_FIRST_SEGMENT) {
+    start_follower();
   }
   return true;
 }
