@@ -168,7 +168,12 @@ class Values:
         return reading
 
     def _begin_one(
-        self, reading: Reading, tensor: torch.Tensor, argument: Argument, position: int, wanted: bool
+        self,
+        reading: Reading,
+        tensor: torch.Tensor,
+        argument: Argument,
+        position: int,
+        wanted: bool,
     ) -> None:
         plan = reading.plan
         only_written = argument.writes and not argument.reads and not argument.named
@@ -332,9 +337,7 @@ class Values:
     ) -> None:
         known.forget(tensor)
         if tensor.device.type == "cpu":
-            known.ranges.append(
-                Range(tensor, _is_finite(found), int(found.counts[0]), changed)
-            )
+            known.ranges.append(Range(tensor, _is_finite(found), int(found.counts[0]), changed))
 
     def _in_flight(self, tensor: torch.Tensor) -> bool:
         with self._lock:

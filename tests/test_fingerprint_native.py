@@ -1,0 +1,91 @@
+"""The observer's fingerprints against the definition: bits, counts and extremes equal."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from lanescope.collector.engines.native import Library
+from lanescope.collector.fingerprint import fingerprint
+from tests.test_fingerprint import COMPLEX, FLOATS, INTEGERS, LAYOUTS, SMALL_FLOATS, example
+
+
+class Native(ctypes.Structure):
+    _fields_ = (
+        ("hash", ctypes.c_uint64), ("nan", ctypes.c_int64), ("inf", ctypes.c_int64),
+        ("zeros", ctypes.c_int64), ("mean", ctypes.c_double), ("l2", ctypes.c_double),
+        ("low", ctypes.c_double), ("high", ctypes.c_double),
+    )  # fmt: skip
+
+
+class Found(NamedTuple):
+    counts: list[int]
+    moments: list[float]
+
+
+def read(library: Library, tensor: torch.Tensor) -> Found | None:
+    into = Native()
+    if not library.fingerprint(tensor._cdata, ctypes.byref(into)):
+        return None
+    signed = into.hash - 2**64 if into.hash >= 2**63 else into.hash
+    return Found(
+        [signed, into.nan, into.inf, into.zeros], [into.mean, into.l2, into.low, into.high]
+    )
+
+
+@pytest.fixture(scope="module")
+def library(native: Path) -> Library:
+    return Library(native)
+
+
+def check(library: Library, tensor: torch.Tensor) -> None:
+    expected, found = fingerprint(tensor), read(library, tensor)
+    assert found is not None
+    assert found.counts == expected.counts.tolist()
+    mean, l2, low, high = expected.moments.tolist()
+    assert found.moments[0] == pytest.approx(mean, rel=1e-12, abs=1e-12, nan_ok=True)
+    assert found.moments[1] == pytest.approx(l2, rel=1e-12)
+    assert repr(found.moments[2:]) == repr([low, high])
+    again = read(library, tensor)
+    assert repr(again) == repr(found)  # the same input, the same bits
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [*FLOATS, *SMALL_FLOATS, *INTEGERS, *COMPLEX], ids=str)
+def test_types_and_layouts(library: Library, dtype: torch.dtype, layout: str) -> None:
+    check(library, LAYOUTS[layout](example(dtype)))
+
+
+def test_lengths_around_lanes_and_blocks(library: Library) -> None:
+    whole = torch.randn(5000, generator=torch.Generator().manual_seed(2))
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8):
+        values = whole.abs().mul(50).to(dtype)
+        for length in (*range(1, 35), 511, 512, 513, 1023, 1024, 1025, 4097):
+            check(library, values[:length])
+    check(library, whole.view(50, 100).t())
+    check(library, whole.view(10, 5, 100).permute(2, 0, 1)[3:, 1::2])
+    check(library, torch.arange(70000, dtype=torch.int32).view(70, 1000).t())
+
+
+def test_every_half(library: Library) -> None:
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int16)
+    for dtype in (torch.float16, torch.bfloat16):
+        check(library, bits.view(dtype))
+
+
+def test_special_numbers(library: Library) -> None:
+    for values in ([math.nan] * 20, [math.inf, -math.inf] * 9, [-0.0] * 17, [1e308] * 9):
+        check(library, torch.tensor(values, dtype=torch.float64))
+
+
+def test_what_it_cannot_read(library: Library) -> None:
+    freed = torch.ones(8)
+    freed.untyped_storage().resize_(0)
+    for tensor in (torch.eye(3).to_sparse(), torch.empty(3, device="meta"), freed,
+                   torch.ones(2, dtype=torch.complex64).conj()):  # fmt: skip
+        assert read(library, tensor) is None

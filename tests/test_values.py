@@ -1,0 +1,171 @@
+"""Level numerics records what was in tensors: both engines the same, in the right place."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lanescope.collector.fingerprint import hash_of
+from tests.recording import Recorded, record_program
+
+Rows = list[dict[str, Any]]
+
+ENGINES = ("native", "portable")
+
+PROGRAM = """
+    import numpy, torch
+    torch.manual_seed(0)
+    from torch.utils._python_dispatch import TorchDispatchMode
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = torch.nn.functional.cross_entropy(model(torch.ones(3, 4)), torch.tensor([0, 1, 1]))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    big = torch.randn(300, 400)
+    big.t().mul(2)
+    big[::2].add_(1)
+    (torch.randn(50, 60).half() * 2).bfloat16()
+    out = torch.empty(3)
+    torch.add(torch.ones(3), 1, out=out)
+    torch._foreach_add_([torch.ones(2), torch.ones(3)], 1.0)
+    norm = torch.nn.BatchNorm1d(4)
+    norm(torch.randn(6, 4))
+    norm(torch.randn(6, 4))  # finds its running statistics changed, as no schema says
+    ids = torch.from_numpy(numpy.arange(6))
+    torch.nn.Embedding(10, 3)(ids[:4])
+    torch.nn.functional.dropout(torch.ones(100))
+    torch.tensor([1 + 2j]).mul(2)
+"""
+
+PLANTED = """
+    import numpy, torch
+    small, large = torch.zeros(8), torch.zeros(70000)
+    for tensor in (small, large):
+        tensor.add_(1)
+        tensor.cos()
+        tensor.numpy()[:] = 3  # no operator
+        tensor.sin()
+    (small - small).log().sub(1)
+    (torch.ones(4) / torch.zeros(4)).mul(0)
+"""
+
+COLUMNS = (
+    "name", "position", "shape", "dtype", "device", "numel", "min", "max", "nan", "inf", "zeros",
+    "hash", "expected", "finite_inputs",
+)  # fmt: skip
+
+
+def joined(recorded: Recorded, rank: int = 0) -> Rows:
+    """Rows of the tensor table with the names of their operators."""
+    rows: Any = recorded.rows("op", rank)
+    names = {(r["start_ns"], r["depth"]): r["name"] for r in rows}
+    tensors: Any = recorded.rows("tensor", rank)
+    return [{**row, "name": names[row["start_ns"], row["depth"]]} for row in tensors]
+
+
+def recorded(folder: Path, engine: str, program: str, *options: str, ranks: int = 0) -> Recorded:
+    done = record_program(
+        folder, program, "--level", "numerics", "--engine", engine, "--stacks", "none", *options,
+        ranks=ranks,
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    assert "error" not in done.stderr
+    return done
+
+
+def test_both_engines_see_the_same(tmp_path: Path, native: Path) -> None:
+    found = []
+    for engine in ENGINES:
+        folder = tmp_path / engine
+        folder.mkdir()
+        found.append(joined(recorded(folder, engine, PROGRAM)))
+    assert len(found[0]) > 100
+    plain = [[tuple(row[c] for c in COLUMNS) for row in rows] for rows in found]
+    assert plain[0] == plain[1]
+    for one, other in zip(*found, strict=True):
+        assert one["mean"] == pytest.approx(other["mean"], rel=1e-9, abs=1e-9)
+        assert one["l2"] == pytest.approx(other["l2"], rel=1e-9)
+    assert not any(row["expected"] is not None for row in found[0])
+    # Each once: neither what operators are made of nor what they call is read again.
+    assert "aten::linear" not in {row["name"] for row in found[0]}
+    assert sum(row["name"] == "aten::addmm" for row in found[0]) == 4
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_values_of_the_program(
+    tmp_path: Path, request: pytest.FixtureRequest, observer: str
+) -> None:
+    if observer == "native":
+        request.getfixturevalue("native")
+    rows = joined(recorded(tmp_path, observer, PLANTED))
+    changed = [r for r in rows if r["expected"] is not None]
+    assert [(r["name"], r["position"], r["numel"]) for r in changed] == [
+        ("aten::sin", "read0", 8), ("aten::sin", "read0", 70000),
+    ]  # fmt: skip
+    for row in changed:
+        length = row["numel"]
+        assert row["expected"] == int(hash_of(torch.ones(length)))
+        assert row["hash"] == int(hash_of(torch.full((length,), 3.0)))
+        assert row["mean"] == 3.0
+    # The first that made NaN or Inf of what was neither.
+    made = [(r["name"], r["nan"], r["inf"]) for r in rows
+            if r["finite_inputs"] and r["nan"] + r["inf"]]  # fmt: skip
+    assert made == [("aten::log", 0, 8), ("aten::div", 0, 4)]
+    (nan,) = [r for r in rows if r["nan"]]
+    assert (nan["name"], nan["finite_inputs"], nan["mean"]) == ("aten::mul", False, None)
+    (cosine,) = [r for r in rows if r["name"] == "aten::cos" and r["numel"] == 8]
+    assert cosine["hash"] == int(hash_of(torch.ones(8).cos()))
+    assert cosine["l2"] == pytest.approx(math.sqrt(8) * math.cos(1))
+
+
+RANKS = """
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    tensor = torch.full((6,), 1.0 + rank)
+    dist.all_reduce(tensor)
+    tensor.neg()
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    tensor.abs()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("observer", ENGINES)
+def test_collectives(tmp_path: Path, request: pytest.FixtureRequest, observer: str) -> None:
+    """What each rank gives, and what came of it where it is used first."""
+    if observer == "native":
+        request.getfixturevalue("native")
+    run = recorded(tmp_path, observer, RANKS, ranks=2)
+    for rank in range(2):
+        rows = [r for r in joined(run, rank) if r["numel"] == 6]
+        assert [(r["name"], r["position"], r["mean"]) for r in rows] == [
+            ("aten::full", "out0", 1.0 + rank),
+            ("c10d::allreduce_", "read0", 1.0 + rank),
+            ("aten::neg", "read0", 3.0),
+            ("aten::neg", "out0", -3.0),
+            ("c10d::allreduce_", "read0", 3.0),
+            ("aten::abs", "read0", 6.0),
+            ("aten::abs", "out0", 6.0),
+        ]
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_left_out_operators_are_not_read(
+    tmp_path: Path, request: pytest.FixtureRequest, observer: str
+) -> None:
+    if observer == "native":
+        request.getfixturevalue("native")
+    rows = joined(recorded(tmp_path, observer, PLANTED, "--exclude", "aten::add_"))
+    assert "aten::add_" not in {r["name"] for r in rows}
+    # What the operator that was left out wrote is not known, so nothing is expected.
+    assert all(r["expected"] is None for r in rows if r["name"] == "aten::cos")
