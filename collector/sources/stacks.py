@@ -24,14 +24,20 @@ class Stacks:
         self._depth = depth
         self._library: dict[str, bool] = {}
         self._seen: dict[tuple[tuple[CodeType, int], ...], int] = {}
-        own = Path(__file__).resolve().parents[1]
-        torch_file = getattr(sys.modules.get("torch"), "__file__", None)
+        own = Path(__file__).parents[1]
+        torch_file, decorators = (
+            getattr(sys.modules.get(name), "__file__", None)
+            for name in ("torch", "typing_extensions")
+        )
         # Installed packages lie below the standard library's folder, but belong to the program.
         self._inside = tuple(
             str(folder) + os.sep
-            for folder in (own, torch_file and Path(torch_file).parent)
+            # Code is named as it was found: it may have been through a link.
+            for folder in (own, own.resolve(), torch_file and Path(torch_file).parent)
             if folder
         )
+        if decorators:  # torch wraps what is deprecated with it
+            self._inside += (decorators,)
         self._standard = sysconfig.get_path("stdlib") + os.sep
         self._packages = tuple({sysconfig.get_path(p) + os.sep for p in ("purelib", "platlib")})
 
