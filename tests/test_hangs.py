@@ -28,9 +28,9 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "subgroup": ("hang", "2", 2, [2], [3]),
     "different_op": ("collective_mismatch", "0", 2, [], [1]),
     "different_shape": ("collective_mismatch", "0", 2, [], [1]),
-    "different_dtype": ("collective_mismatch", "0", 2, [], [0]),
+    "different_dtype": ("collective_mismatch", "0", 2, [], [1]),
     "different_root": ("collective_mismatch", "0", 2, [], [1]),
-    "barrier_on_some": ("collective_mismatch", "0", 2, [], [0]),
+    "barrier_on_some": ("collective_mismatch", "0", 2, [], [1]),
     "different_group": ("collective_mismatch", "0", 2, [0], [1]),
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
@@ -67,8 +67,9 @@ class Runs:
     def _record(self, name: str) -> Run:
         run = self._folder / name
         ranks = 4 if name == "subgroup" else 2
+        level = "numerics" if name.startswith("parts_") else "access"
         command = [
-            str(BIN / "lanescope"), "record", "-o", str(run), "--stacks", "collectives", "--",
+            str(BIN / "lanescope"), "record", "-o", str(run), "--level", level, "--",
             str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}", str(PROGRAMS), name,
         ]  # fmt: skip
         run_program(command, timeout=300)
@@ -133,6 +134,24 @@ def test_the_link_selects_the_call_that_is_waited_in(runs: Runs, name: str) -> N
     flat = index.row_begin[index.lane_rows[lane][row]] + number
     assert int(index.slices.start[flat]) == main_finding(run).time_ns
     assert "at=" not in address
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "parameter", "differing"),
+    [
+        ("parts_around_the_wrapper", 3, "0.weight", 4),
+        ("parts_adapter_left_out", 0, "1.weight", 2),
+        ("parts_unsynchronised_parameter", 0, "2.bias", 1),
+    ],
+)
+def test_replicas_that_part_are_named(
+    runs: Runs, name: str, step: int, parameter: str, differing: int
+) -> None:
+    (found,) = (one for one in findings(runs.of(name)) if one.kind == "rank_divergence")
+    evidence = found.evidence
+    assert (found.step, evidence["parameter"], evidence["what"]) == (step, parameter, "gradient")
+    assert evidence["differing"] == differing
+    assert len(set(evidence["hash"].values())) == 2
 
 
 @pytest.mark.parametrize("name", ["straggler"])

@@ -46,10 +46,18 @@ def hangs(run: Run) -> list[Finding]:
     circle = cycle(found)
     if circle:
         return [_circle(run, circle)]
-    stuck = {entry.rank for wait in found for entry in wait.waiting if entry.blocked}
-    roots = [wait for wait in found if not set(wait.missing) <= stuck] or found
+    roots = [wait for wait in found if not _follows(wait, found)] or found
     made = [_verdict(run, wait, [other for other in found if other not in roots]) for wait in roots]
     return [finding for finding in made if finding is not None]
+
+
+def _follows(wait: Wait, found: list[Wait]) -> bool:
+    """Whether those who are missing are so because of another call that they wait in."""
+    return any(
+        set(wait.missing) & set(other.ranks) and set(wait.missing) <= {*other.ranks, *other.missing}
+        for other in found
+        if other is not wait
+    )
 
 
 def normal_wait_ns(run: Run, group: str) -> int:
@@ -164,20 +172,27 @@ def _mismatch(
 
 
 def _evidence(run: Run, wait: Wait) -> dict[str, Any]:
-    known = standings(run)
     made = (*wait.waiting, *wait.ended)
     return {
         "group": wait.group,
         "sequence": wait.sequence,
         "op": {str(entry.rank): entry.name for entry in made},
         "waiting": list(wait.ranks),
-        "missing": [
-            {"rank": rank, "doing": known[rank].doing, "where": known[rank].where}
-            for rank in wait.missing
-        ],
+        "missing": [_missing(run, wait, rank) for rank in wait.missing],
         "called_at": {str(entry.rank): where_of(run, entry.rank, entry.stack) for entry in made},
         "not_recorded": list(wait.unrecorded),
     }
+
+
+def _missing(run: Run, wait: Wait, rank: int) -> dict[str, Any]:
+    """What a missing rank does, and where: it may itself wait, in another call."""
+    for other in waits(run):
+        for entry in other.waiting if other is not wait else ():
+            if entry.rank == rank and entry.blocked:
+                where = where_of(run, rank, entry.stack)
+                return {"rank": rank, "doing": f"waits in {_call(run, other)}", "where": where}
+    known = standings(run)[rank]
+    return {"rank": rank, "doing": known.doing, "where": known.where}
 
 
 def _also(run: Run, others: list[Wait]) -> list[dict[str, Any]]:

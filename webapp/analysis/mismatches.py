@@ -83,8 +83,10 @@ def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
 
 def _finding(run: Run, one: Mismatch) -> Finding:
     values = one.values
-    least = min(Counter(map(str, values.values())).items(), key=lambda item: item[1])[0]
-    odd = tuple(sorted(rank for rank, value in values.items() if str(value) == least))
+    # What most ranks have is the norm; where as many have either, what the lowest rank has.
+    ordered = [values[rank] for rank in sorted(values)]
+    norm = Counter(ordered).most_common(1)[0][0]
+    odd = tuple(rank for rank in sorted(values) if values[rank] != norm)
     first = one.rows[one.rows["rank"].isin(odd)].iloc[0]
     rank = int(first["rank"])
     known = standings(run)

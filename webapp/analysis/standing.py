@@ -26,7 +26,8 @@ QUIET_NS = 1_000_000_000
 """A rank that recorded an event within this time of the end of the run is at work."""
 
 _RAISED_AT = re.compile(r"\(([^()\s]+:[0-9]+)\)$")
-_NOT_THE_PROGRAM = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>")
+_RECORDER = re.compile(r"/collector/(sources|engines)/[a-z_]+[.]py$")
+_NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
 _LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
 _GAVE_UP = re.compile(f"timed? ?out|{_LOST.pattern}", re.IGNORECASE)
 
@@ -39,7 +40,7 @@ class Standing:
     thread: str | None  # the main thread, or the one that a dump is about
     doing: str  # in plain words
     where: str | None  # file.py:12
-    since_ns: int  # last event that it recorded
+    since_ns: int  # last event of its main thread and of those that call collectives
     end_ns: int  # until when it is known to have been there
     ended: (
         str  # exit, exception, signal ..., left (not known how), died, killed (the log just ends)
@@ -64,7 +65,7 @@ def standings(run: Run) -> Mapping[int, Standing]:
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the innermost frame of the program itself, of a stack of a rank."""
     frames = frames_of(run, rank, stack)
-    own = [f for f in frames if not any(word in f["file"] for word in _NOT_THE_PROGRAM)]
+    own = [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
     chosen = (own or frames)[:1]
     return f"{PurePath(chosen[0]['file']).name}:{chosen[0]['line']}" if chosen else None
 
@@ -103,7 +104,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     if ended == "exception" and not gave_up:
         found = _RAISED_AT.search(raised)
         doing = f"raised {_RAISED_AT.sub('', raised).strip()}"
-        where = found[1] if found else where
+        where = PurePath(found[1]).name if found else where
     elif ended in ("exit", "left"):
         doing, where = "has ended", None
     elif ended.startswith("signal") and not dump:
@@ -111,12 +112,13 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     elif ended == "killed" and not dump:
         if any(_LOST.search(p["exception"]) for p in run.manifest["processes"]):
             ended = "died"
-        quiet = max(last.values()) - last[rank]
+        quiet = max(last.values()) - _worked_until_ns(run, rank, main)
         word = "died" if ended == "died" else "recorded nothing more"
         before = f", {units.duration(quiet)} before the recording ended" if quiet > QUIET_NS else ""
         doing = f"{word}{before}; {doing}"
     stalled = dump is not None and str(dump["reason"]) != "requested"
-    return Standing(rank, thread, doing, where, last[rank], end, ended, stalled, gave_up)
+    since = _worked_until_ns(run, rank, main)
+    return Standing(rank, thread, doing, where, since, end, ended, stalled, gave_up)
 
 
 def _ended(process: schema.Process | None, status: int | None) -> str:
@@ -142,10 +144,22 @@ def _doing(
         if dump["waiting"]:
             return f"{dump['name']} waits for {dump['waiting']}", where
         busy = dump["cpu"] is not None and dump["cpu"] > 0.5
+        inner = _called_from_program(frames_of(run, rank, dump["stack"]))
         what = "computes in Python" if busy else "does nothing that was recorded"
         after = f", after {dump['last_op']}" if dump["last_op"] else ""
-        return f"{dump['name']} {what}{after}", where
+        return f"{dump['name']} {f'is in {inner}' if inner else what}{after}", where
     return _last_seen(run, rank, main)
+
+
+def _called_from_program(frames: list[dict[str, Any]]) -> str:
+    """`queue.get`: the function of a library that the program called and that has not returned."""
+    inner = ""
+    for frame in frames:
+        if not _NOT_THE_PROGRAM.search(frame["file"]):
+            return inner
+        if not _RECORDER.search(frame["file"]):
+            inner = f"{PurePath(frame['file']).stem}.{frame['function']}"
+    return ""
 
 
 def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
@@ -184,6 +198,13 @@ def _dump(run: Run, rank: int) -> dict[str, Any] | None:
 def _last_ns(run: Run, rank: int) -> int:
     """Instant of the last event of a rank's threads."""
     return max((t.end_ns for t in run.threads if t.rank == rank), default=0)
+
+
+def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:
+    """Last event of the threads that drive the rank; a timer's thread is no progress."""
+    rows = run.events("collective", rank, columns=["thread"])
+    driving = {main, *pc.unique(rows["thread"].cast(pa.string())).to_pylist()}
+    return max((t.end_ns for t in run.threads if t.rank == rank and t.thread in driving), default=0)
 
 
 @lru_cache(maxsize=64)
