@@ -56,6 +56,7 @@ class Decoder:
     _stacks_before: int = field(init=False, default=0)
     _texts: NDArray[np.object_] = field(init=False)
     _modules: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
+    _storages: dict[tuple[int, str], None] = field(init=False, default_factory=dict)
     _threads: dict[str, dict[str, Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,6 +103,8 @@ class Decoder:
         for module in take(records, kinds == Kind.MODULE):
             path = self._text(int(module["name"]))
             self._modules[path] = (self._text(int(module["aux"])), int(module["extra"]))
+        for storage in take(records, kinds == Kind.STORAGE):
+            self._storages[int(storage["extra"]), self._text(int(storage["name"]))] = None
         for kind, table, columns in (
             (Kind.OP, "op", self._op),
             (Kind.COLLECTIVE, "collective", self._collective),
@@ -139,6 +142,11 @@ class Decoder:
                 "path": list(modules),
                 "class": [kind for kind, _ in modules.values()],
                 "parameters": np.array([count for _, count in modules.values()], np.int64),
+            },
+            "storage": {
+                "pid": np.full(len(self._storages), self.pid, np.int64),
+                "storage": np.array([address for address, _ in self._storages], np.int64),
+                "name": [name for _, name in self._storages],
             },
             "stack": {
                 "stack": np.array([i for _, i in new], np.int32),

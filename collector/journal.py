@@ -163,6 +163,8 @@ class Kind(enum.IntEnum):
     # What few tensors have, for the TENSOR record directly before: NaN, Inf, and the hash that was
     # to be expected.
     TENSOR_MORE = 12
+    # name: text, a parameter or buffer; extra: address of the first byte of its storage
+    STORAGE = 13
 
 
 class AccessFlag(enum.IntFlag):

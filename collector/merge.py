@@ -20,6 +20,7 @@ _KEYS = {
     "thread": ["thread"],
     "module": ["path", "class"],
     "stack": ["stack"],
+    "storage": ["pid", "storage", "name"],
     "stall": ["pid", "time_ns", "native_id", "name"],
 }
 """Columns that make a row of a rank's table the same row."""

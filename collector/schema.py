@@ -392,6 +392,17 @@ MODULE = Table(
     ),
 )
 
+STORAGE = Table(
+    "storage",
+    False,
+    "Where named tensors lie in memory; from level access on.",
+    (
+        Column("pid", INT64, "", "process"),
+        Column("storage", INT64, "address", "first byte of the storage, as in the access table"),
+        Column("name", pa.string(), "", "parameter or buffer in it, as in the gradient table"),
+    ),
+)
+
 TABLES: dict[str, Table] = {
     t.name: t
     for t in (
@@ -405,6 +416,7 @@ TABLES: dict[str, Table] = {
         TENSOR,
         STALL,
         STACK,
+        STORAGE,
         THREAD,
         MODULE,
     )

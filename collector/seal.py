@@ -18,7 +18,7 @@ from .journal_reader import DTYPE, Records, ThreadLog
 from .merge import Pending
 from .portions import Portion, portions
 
-_KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE)
+_KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE, Kind.STORAGE)
 
 
 def seal_threads(decoder: Decoder, pending: Pending) -> None:

@@ -19,14 +19,14 @@ def install(handovers: Handovers) -> Callable[[], None]:
     """Record what the program does with locks, whatever name it knows their types by."""
     patches = Patches()
     for kind in (type(_thread.allocate_lock()), type(threading.RLock())):
-        try_to: _Method = vars(kind)["acquire"]
+        acquiring = _acquiring(handovers, vars(kind)["acquire"], id)
         for name in ("acquire", "__enter__"):
-            patches.replace(kind, name, lambda _, t=try_to: _acquiring(handovers, t, id))
+            patches.put(kind, name, acquiring)
         for name in ("release", "__exit__"):
             patches.replace(kind, name, lambda original: _releasing(handovers, original, id))
     # Its methods `acquire` and `release` are those of the lock inside.
     condition = threading.Condition
-    patches.replace(condition, "__enter__", lambda _: _acquiring(handovers, _inner, lock_of))
+    patches.put(condition, "__enter__", _acquiring(handovers, _inner, lock_of))
     patches.replace(condition, "__exit__", lambda o: _releasing(handovers, o, lock_of))
     return patches.undo
 

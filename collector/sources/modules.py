@@ -39,6 +39,7 @@ class Modules:
             weakref.WeakKeyDictionary()
         )
         self._models: list[str] = []  # classes of the models seen, in order
+        self._placed: dict[str, int] = {}  # name -> address of its storage, as last noted
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
     def enter(self, module: torch.nn.Module, args: Any) -> None:
@@ -123,10 +124,22 @@ class Modules:
         for path, module in clean_paths(root):
             if module not in self._paths:
                 self._put(module, prefix + path if path else top)
+            inside = f"{prefix}{path}." if path else prefix
             for name, parameter in module._parameters.items():
                 if parameter is not None and self.parameter_name(parameter) is None:
-                    full = f"{prefix}{path}.{name}" if path else prefix + name
-                    self._parameters[id(parameter)] = (weakref.ref(parameter), full)
+                    self._parameters[id(parameter)] = (weakref.ref(parameter), inside + name)
+            if self._recorder.options.level != "timing":
+                for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                    self._place(tensor, inside + name)
+
+    def _place(self, tensor: torch.Tensor | None, name: str) -> None:
+        """Note where a parameter or buffer lies, for accesses know storages by their address."""
+        address = 0 if tensor is None else storage_address(tensor)
+        if address and self._placed.get(name) != address:
+            self._placed[name] = address
+            self._recorder.keep(
+                Kind.STORAGE, name=self._recorder.intern(name), aux=0, extra=address
+            )
 
     def _put(self, module: torch.nn.Module, path: str) -> int:
         recorder = self._recorder
@@ -140,6 +153,14 @@ class Modules:
             extra=sum(_elements(p) for p in module._parameters.values()),
         )
         return text
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Address of the first byte of a tensor's storage; 0: it has none."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a subclass or a lazy parameter
+        return 0
 
 
 def unwrap(module: torch.nn.Module) -> torch.nn.Module:

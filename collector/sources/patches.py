@@ -17,31 +17,29 @@ class Patches:
     def replace(
         self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> None:
-        """`make` gets the original of the class's own method `name`, and gives its replacement.
+        """`make` gets the original of the class's own method `name`, and gives its replacement."""
+        original = vars(owner).get(name)
+        if original is not None:
+            self.put(owner, name, make(original))
+
+    def put(self, owner: type, name: str, replacement: Callable[..., Any]) -> None:
+        """`replacement` stands for the class's own method `name` until `undo`.
 
         A class that is written in C refuses new attributes, but looks its methods up in a
         dictionary like any other: in that, they are replaced for all its instances, also for those
         that were made before, whatever name the program imported the class under.
         """
-        original = vars(owner).get(name)
-        if original is None:
-            return
-        replacement = make(original)
-        if isinstance(original, type(type.mro)):  # a method in C
-            methods = gc.get_referents(owner.__dict__)[0]
-
-            def put(value: Any) -> None:
-                methods[name] = value
-                ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
-        else:
-
-            def put(value: Any) -> None:
-                setattr(owner, name, value)
-
-        put(replacement)
-        self._undo.append(lambda: put(original))
+        original = vars(owner)[name]
+        assign = _assign_to_builtin if isinstance(original, type(type.mro)) else setattr
+        assign(owner, name, replacement)
+        self._undo.append(lambda: assign(owner, name, original))
 
     def undo(self) -> None:
         """Put the originals back."""
         while self._undo:
             self._undo.pop()()
+
+
+def _assign_to_builtin(owner: type, name: str, value: Any) -> None:
+    gc.get_referents(owner.__dict__)[0][name] = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))

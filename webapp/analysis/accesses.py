@@ -44,6 +44,8 @@ class Accesses:
     write: Flags
     version: Ints
     site: Ints  # position in the list of sites: which operator, and where it was called
+    step: Ints
+    birth: Flags  # the storage was made by it
     count: Ints  # accesses that the row stands for
 
     def __len__(self) -> int:
@@ -75,7 +77,7 @@ def shared_accesses(run: Run, rank: int, order: Order, storages: Ints, sites: Si
         start = columns["start_ns"]
         columns["thread"] = np.full(len(start), position, np.int64)
         columns["segment"] = order.segments(position, start)
-        columns["site"] = sites.of(run, rank, thread, start, columns["depth"])
+        columns["site"], columns["step"] = sites.of(run, rank, thread, start, columns["depth"])
         parts.append(columns)
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     rows["generation"] = generations(rows)
@@ -163,10 +165,15 @@ def _folded(rows: Columns) -> Accesses:
     chosen = by[first]
     types = {"write": bool}
     return Accesses(
-        **{name: column[chosen].astype(types.get(name, np.int64)) for name, column in all_of.items()},
+        **{
+            name: column[chosen].astype(types.get(name, np.int64))
+            for name, column in all_of.items()
+        },
         start=start[chosen],
         end=start[chosen] + rows["duration_ns"][chosen].astype(np.int64),
         depth=rows["depth"][chosen].astype(np.int64),
         version=rows["version"][chosen].astype(np.int64),
+        step=rows["step"][chosen],
+        birth=rows["birth"][chosen].astype(bool),
         count=np.diff(np.concatenate([first, [len(by)]])).astype(np.int64),
     )

@@ -145,4 +145,3 @@ def _events(
 
 _OF_ITSELF = {schema.SyncKind.thread_begin.name, schema.SyncKind.thread_end.name}
 """Kinds that concern the very thread they are of."""
-

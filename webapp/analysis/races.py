@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.accesses import Accesses, shared_accesses, shared_storages
 from lanescope.webapp.analysis.order import Order, order_of
-from lanescope.webapp.analysis.sites import Site, Sites, frames_of
+from lanescope.webapp.analysis.sites import Site, Sites, frames_of, storage_names
 from lanescope.webapp.run import Run
 
 Ints = NDArray[np.int64]
@@ -35,6 +35,7 @@ class Touch:
     start_ns: int
     end_ns: int
     write: bool
+    step: int
     stack: tuple[str, ...]  # "file:line function", innermost first; empty: not captured
 
     @property
@@ -56,7 +57,7 @@ class Race:
     high: int
     overlapped: bool  # they were under way at the same instant
     pairs: int  # of segments of the two threads, at these two places, over all storages
-    storages: tuple[int, ...]  # addresses
+    tensors: tuple[str, ...]  # those touched at these two places, named as well as can be
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,10 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
         ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
         key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
         groups.setdefault(key, []).append(pair)
-    stacks = frames_of(run, rank) if groups else {}
-    return [_race(rank, order, accesses, sites, stacks, group) for group in groups.values()]
+    if not groups:
+        return []
+    stacks, names = frames_of(run, rank), storage_names(run, rank)
+    return [_race(rank, order, accesses, sites, stacks, names, g) for g in groups.values()]
 
 
 def _place(site: Site) -> object:
@@ -180,7 +183,7 @@ def _unordered(order: Order, accesses: Accesses, one: Ints, other: Ints) -> _Pai
 
 def _race(
     rank: int, order: Order, accesses: Accesses, sites: Sites, stacks: dict[int, list[str]],
-    group: list[_Pair],
+    names: dict[int, str], group: list[_Pair],
 ) -> Race:  # fmt: skip
     def gap(pair: _Pair) -> int:
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
@@ -193,9 +196,14 @@ def _race(
         site = sites.known[int(accesses.site[row])]
         touches.append(
             Touch(
-                thread=order.threads[int(accesses.thread[row])], op=site.op, module=site.module,
-                phase=site.phase, start_ns=int(accesses.start[row]),
-                end_ns=int(accesses.end[row]), write=bool(accesses.write[row]),
+                thread=order.threads[int(accesses.thread[row])],
+                op=site.op,
+                module=site.module,
+                phase=site.phase,
+                start_ns=int(accesses.start[row]),
+                end_ns=int(accesses.end[row]),
+                write=bool(accesses.write[row]),
+                step=int(accesses.step[row]),
                 stack=tuple(stacks.get(site.stack, ())) if site.stack is not None else (),
             )  # fmt: skip
         )
@@ -209,5 +217,31 @@ def _race(
         high=min(int(accesses.high[a]), int(accesses.high[b])),
         overlapped=gap(chosen) < 0,
         pairs=sum(pair.pairs for pair in group),
-        storages=tuple(sorted({int(accesses.storage[pair.a]) for pair in group})),
+        tensors=_tensors(accesses, sites, stacks, names, group),
     )
+
+
+def _tensors(
+    accesses: Accesses, sites: Sites, stacks: dict[int, list[str]], names: dict[int, str],
+    group: list[_Pair],
+) -> tuple[str, ...]:  # fmt: skip
+    """The racing tensors: parameters and buffers by name, others by where they were made."""
+    found: dict[str, None] = {}
+    for storage, generation in sorted(
+        {(int(accesses.storage[p.a]), int(accesses.generation[p.a])) for p in group}
+    ):
+        found.setdefault(names.get(storage) or _made(accesses, sites, stacks, storage, generation))
+    return tuple(found)
+
+
+def _made(
+    accesses: Accesses, sites: Sites, stacks: dict[int, list[str]], storage: int, generation: int
+) -> str:
+    own = (accesses.storage == storage) & (accesses.generation == generation) & accesses.birth
+    rows = np.flatnonzero(own)
+    if not len(rows):
+        return "a tensor made before it was first seen"
+    site = sites.known[int(accesses.site[rows[0]])]
+    frames = stacks.get(site.stack, []) if site.stack is not None else []
+    place = frames[0].partition(" ")[0].rpartition("/")[2] if frames else site.module
+    return f"the tensor made by {site.op}" + (f" at {place}" if place else "")

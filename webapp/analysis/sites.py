@@ -33,13 +33,16 @@ class Sites:
     known: list[Site] = field(default_factory=list)
     _numbers: dict[Site, int] = field(default_factory=dict)
 
-    def of(self, run: Run, rank: int, thread: str, start: Ints, depth: NDArray[Any]) -> Ints:
-        """Number of the site of each access of a thread, by its operator's start and depth.
+    def of(
+        self, run: Run, rank: int, thread: str, start: Ints, depth: NDArray[Any]
+    ) -> tuple[Ints, Ints]:
+        """Site's number and training step of each access of a thread, by its operator's start
+        and depth.
 
         An operator of which no stack was captured takes that of its like (same operator, module
         and phase on the same thread) where all captured ones were at one place.
         """
-        columns = ["start_ns", "depth", "name", "module", "phase", "stack"]
+        columns = ["start_ns", "depth", "name", "module", "phase", "stack", "step"]
         ops = run.events("op", rank=rank, thread=thread, columns=columns)
         key = ops["start_ns"].to_numpy() * _DEPTHS + ops["depth"].to_numpy()
         wanted = start * _DEPTHS + depth.astype(np.int64)
@@ -47,13 +50,15 @@ class Sites:
         position = np.searchsorted(key[order], wanted)
         safe = order[np.minimum(position, max(len(order) - 1, 0))] if len(order) else position
         numbers = np.full(len(wanted), self._number(Site("", "", "", None)), np.int64)
+        steps = np.zeros(len(wanted), np.int64)
         if not len(order):
-            return numbers
+            return numbers, steps
         found = key[safe] == wanted
         rows, inverse = np.unique(safe[found], return_inverse=True)
         sites = self._sites(ops.take(pa.array(rows)))
         numbers[found] = np.array([self._number(site) for site in sites], np.int64)[inverse]
-        return numbers
+        steps[found] = ops["step"].to_numpy()[safe[found]]
+        return numbers, steps
 
     def _sites(self, ops: pa.Table) -> list[Site]:
         names, modules, phases = (
@@ -87,3 +92,12 @@ def frames_of(run: Run, rank: int) -> dict[int, list[str]]:
         row["stack"]: [f"{f['file']}:{f['line']} {f['function']}" for f in row["frames"]]
         for row in table.to_pylist()
     }
+
+
+def storage_names(run: Run, rank: int) -> dict[int, str]:
+    """Address of a storage -> name of the parameter or buffer in it."""
+    table = run.events("storage", rank=rank, columns=["storage", "name"])
+    names: dict[int, list[str]] = {}
+    for storage, name in zip(*(table[c].to_pylist() for c in table.column_names), strict=True):
+        names.setdefault(storage, []).append(name)
+    return {storage: ", ".join(sorted(set(found))) for storage, found in names.items()}

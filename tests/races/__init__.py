@@ -1,0 +1,1 @@
+"""Programs whose threads share tensors, with and without what should order them."""

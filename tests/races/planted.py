@@ -1,0 +1,257 @@
+"""Threads that share tensors and lack what should order them. Pairs of lines that race are marked
+with a name and a side: "# race: NAME a" and "# race: NAME b"."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import nn
+
+
+def together(*functions: Callable[[], object]) -> None:
+    """Runs all but the first in threads of their own, and waits for them."""
+    threads = [threading.Thread(target=function) for function in functions[1:]]
+    for thread in threads:
+        thread.start()
+    functions[0]()
+    for thread in threads:
+        thread.join()
+
+
+def shared_gradient() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.grad = torch.zeros(4, 4)
+
+    def one() -> None:
+        model(torch.ones(2, 4)).sum().backward()  # race: shared_gradient a
+
+    def other() -> None:
+        model(torch.ones(2, 4)).sum().backward()  # race: shared_gradient b
+
+    together(one, other)
+
+
+def step_against_backward() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.grad = torch.zeros(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+
+    def steps() -> None:
+        for _ in range(3):
+            optimizer.step()  # race: step_against_backward a
+
+    def backward() -> None:
+        loss = torch.ones(2, 4).matmul(model.weight.detach().clone().requires_grad_()).sum()
+        loss.backward()
+        model.weight.grad.add_(1)  # race: step_against_backward b
+
+    together(steps, backward)
+
+
+def zeroed_against_backward() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.grad = torch.zeros(4, 4)
+
+    def zero() -> None:
+        model.zero_grad(set_to_none=False)  # race: zeroed_against_backward a
+
+    def backward() -> None:
+        model(torch.ones(2, 4)).sum().backward()  # race: zeroed_against_backward b
+
+    together(zero, backward)
+
+
+def updated_during_forward() -> None:
+    weight = torch.zeros(4, 4)
+
+    def update() -> None:
+        weight.mul_(0.5)  # race: updated_during_forward a
+
+    def forward() -> None:
+        torch.ones(2, 4).mm(weight)  # race: updated_during_forward b
+
+    together(update, forward)
+
+
+def running_statistics() -> None:
+    mean, variance = torch.zeros(3), torch.ones(3)
+
+    def train() -> None:
+        nn.functional.batch_norm(
+            torch.randn(5, 3), mean, variance, training=True
+        )  # race: running_statistics a
+
+    def evaluate() -> None:
+        nn.functional.batch_norm(torch.randn(5, 3), mean, variance)  # race: running_statistics b
+
+    together(train, evaluate)
+
+
+def overlapping_views() -> None:
+    whole = torch.zeros(10)
+    left, right = whole[:6], whole[4:]
+
+    def one() -> None:
+        left.add_(1)  # race: overlapping_views a
+
+    def other() -> None:
+        right.add_(1)  # race: overlapping_views b
+
+    together(one, other)
+
+
+def lock_on_one_side() -> None:
+    total, lock = torch.zeros(3), threading.Lock()
+
+    def careful() -> None:
+        for _ in range(3):
+            with lock:
+                total.add_(1)  # race: lock_on_one_side a
+
+    def careless() -> None:
+        for _ in range(3):
+            total.add_(1)  # race: lock_on_one_side b
+
+    together(careful, careless)
+
+
+def missing_join() -> None:
+    result = torch.zeros(3)
+
+    def work() -> None:
+        result.fill_(2)  # race: missing_join a
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    result.sum()  # race: missing_join b
+    thread.join()
+
+
+def event_set_too_early() -> None:
+    batch, ready = torch.zeros(3), threading.Event()
+
+    def produce() -> None:
+        ready.set()
+        batch.fill_(1)  # race: event_set_too_early a
+
+    def consume() -> None:
+        ready.wait()
+        batch.sum()  # race: event_set_too_early b
+
+    together(consume, produce)
+
+
+def tasks_share() -> None:
+    total = torch.zeros(3)
+
+    def task(number: int) -> None:
+        total.add_(number)  # race: tasks_share a b
+        both.wait()
+
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(task, range(2)))
+
+
+def changed_after_put() -> None:
+    items: queue.Queue[torch.Tensor] = queue.Queue()
+
+    def produce() -> None:
+        item = torch.zeros(3)
+        items.put(item)
+        item.add_(1)  # race: changed_after_put a
+
+    def consume() -> None:
+        items.get().sum()  # race: changed_after_put b
+
+    together(consume, produce)
+
+
+def average_during_training() -> None:
+    weight, average = torch.zeros(3), torch.zeros(3)
+
+    def train() -> None:
+        for _ in range(3):
+            weight.add_(0.1)  # race: average_during_training a
+
+    def follow() -> None:
+        for _ in range(3):
+            average.lerp_(weight, 0.5)  # race: average_during_training b
+
+    together(train, follow)
+
+
+def checkpoint_during_step() -> None:
+    model = nn.Linear(3, 3, bias=False)
+    model.weight.grad = torch.ones(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train() -> None:
+        optimizer.step()  # race: checkpoint_during_step a
+
+    def save() -> None:
+        {
+            name: value.clone() for name, value in model.state_dict().items()
+        }  # race: checkpoint_during_step b
+
+    together(train, save)
+
+
+def swapped_during_evaluation() -> None:
+    model = nn.Linear(3, 3, bias=False)
+    better = torch.ones(3, 3)
+
+    def swap() -> None:
+        model.weight.data.copy_(better)  # race: swapped_during_evaluation a
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            model(torch.ones(1, 3))  # race: swapped_during_evaluation b
+
+    together(swap, evaluate)
+
+
+def refilled_batch() -> None:
+    batch = torch.zeros(4)
+    full: queue.Queue[torch.Tensor] = queue.Queue()
+
+    def load() -> None:
+        for number in range(3):
+            batch.fill_(number)  # race: refilled_batch a
+            full.put(batch)
+
+    def train() -> None:
+        for _ in range(3):
+            full.get().sum()  # race: refilled_batch b
+
+    together(train, load)
+
+
+def two_conditions() -> None:
+    total = torch.zeros(3)
+    one, other = threading.Lock(), threading.Lock()
+
+    def first() -> None:
+        with one:
+            total.add_(1)  # race: two_conditions a
+
+    def second() -> None:
+        with other:
+            total.add_(1)  # race: two_conditions b
+
+    together(first, second)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for planted in (
+        shared_gradient, step_against_backward, zeroed_against_backward, updated_during_forward,
+        running_statistics, overlapping_views, lock_on_one_side, missing_join, event_set_too_early,
+        tasks_share, changed_after_put, average_during_training, checkpoint_during_step,
+        swapped_during_evaluation, refilled_batch, two_conditions,
+    ):  # fmt: skip
+        planted()
