@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python docs/screenshots.py [RUN]
 
-RUN is a path below the repository; without it runs/demo, recorded first where it is missing.
+RUN is a path below the repository; without it runs/demo, recorded first where it is missing. The
+pictures of a hang are of runs/stuck, recorded in the same way.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
 """
 
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
 ROOT = HERE.parent
 DEMO = "runs/demo"
+STUCK = "runs/stuck"
 WIDTH = 1440
 
 
@@ -91,7 +93,9 @@ PICTURES = (
     Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
     Picture("overlap", "overlap"),
     Picture("gradients", "gradients"),
+    Picture("collectives", "collectives", height=1240),
 )
+OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))
 
 
 @contextmanager
@@ -130,24 +134,34 @@ def described(page: Page, address: str) -> dict[str, Any]:
     return found
 
 
+def record_stuck() -> None:
+    """A job of two ranks one of which never comes; it ends in the error that is looked at."""
+    program = ["tests/faults/programs.py", "missing_rank"]
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", "2", *program]
+    subprocess.run(["lanescope", "record", "-o", STUCK, "--hang-timeout", "1", "--", *launcher])
+
+
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
     run = sys.argv[1] if len(sys.argv) > 1 else DEMO
     os.chdir(ROOT)  # the page shows the path as it was given: a short one, the same everywhere
     if run == DEMO and not Path(DEMO).exists():
         subprocess.run(["make", "demo", "HEADLESS=1"], check=True)
+    if not Path(STUCK).exists():
+        record_stuck()
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
-    with served(run) as address, launched() as browser:
-        description = described(browser.new_page(), address)
-        for theme in ("light", "dark"):
-            context = browser.new_context(color_scheme=theme)
-            page = context.new_page()
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            for picture in PICTURES:
-                take(page, address, description, picture, theme)
-                print(f"{picture.name}-{theme}.png")
-            context.close()
+    for path, pictures in ((run, PICTURES), (STUCK, OF_A_HANG)):
+        with served(path) as address, launched() as browser:
+            description = described(browser.new_page(), address)
+            for theme in ("light", "dark"):
+                context = browser.new_context(color_scheme=theme)
+                page = context.new_page()
+                page.on("pageerror", lambda error: problems.append(str(error)))
+                for picture in pictures:
+                    take(page, address, description, picture, theme)
+                    print(f"{picture.name}-{theme}.png")
+                context.close()
     for problem in problems:
         print(f"error in the page: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -71,7 +71,10 @@ def normal_wait_ns(run: Run, group: str) -> int:
 def waited_ns(run: Run, wait: Wait) -> int:
     """How long the ranks that wait are known to have waited."""
     known = standings(run)
-    until = max(known[rank].end_ns for rank in (*wait.ranks, *wait.missing))
+    waiting = [known[rank] for rank in wait.ranks]
+    over = bool(waiting) and all(one.ended != "killed" for one in waiting)
+    # Who was killed had waited for as long as any other still recorded something.
+    until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
     return max(0, until - wait.since_ns)
 
 
@@ -222,7 +225,7 @@ def _names(ranks: tuple[int, ...]) -> str:
 
 
 def _reason(doing: str, where: str | None) -> str:
-    return f"{doing} in {where}" if where else doing
+    return f"{doing} at {where}" if where else doing
 
 
 def _for(waited: int) -> str:

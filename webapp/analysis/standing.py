@@ -145,9 +145,11 @@ def _doing(
             return f"{dump['name']} waits for {dump['waiting']}", where
         busy = dump["cpu"] is not None and dump["cpu"] > 0.5
         inner = _called_from_program(frames_of(run, rank, dump["stack"]))
+        if inner:
+            return f"{dump['name']} is in {inner}", where
         what = "computes in Python" if busy else "does nothing that was recorded"
-        after = f", after {dump['last_op']}" if dump["last_op"] else ""
-        return f"{dump['name']} {f'is in {inner}' if inner else what}{after}", where
+        after = f" after {dump['last_op']}" if dump["last_op"] else ""
+        return f"{dump['name']} {what}{after}", where
     return _last_seen(run, rank, main)
 
 

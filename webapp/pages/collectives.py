@@ -166,7 +166,7 @@ def _note(late: Any, per_column: int) -> str:
     if late.size == 0:
         return "In this group no rank has to wait for another, or not all its ranks were recorded."
     if per_column == 1:
-        return "A column is one call; the darker, the later the rank came."
+        return "A column is one call; the stronger the colour, the later the rank came."
     number = units.count(per_column)
     return f"A column is {number} calls; shown is the one to which the rank came latest."
 
