@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from .options import (
+    DEVICES,
     ENGINES,
     LEVELS,
     ON_HANG,
@@ -78,6 +79,10 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
                 help="What observes the dispatcher.",
             ),
+            click.option(
+                "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
+                help="Kernels and copies on streams of a GPU; auto: with --steps only.",
+            ),
         )
     ):  # fmt: skip
         command = decorate(command)
@@ -100,6 +105,7 @@ def options_from(settings: dict[str, Any]) -> Options:
             hang_timeout_ns=parse_timeout(settings["hang_timeout"]),
             on_hang=settings["on_hang"],
             compile_backend=settings["compile_backend"],
+            device=settings["device"],
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

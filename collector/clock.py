@@ -12,7 +12,12 @@ now = time.monotonic_ns
 
 
 def wall_minus_monotonic_ns() -> int:
-    """Offset of the wall clock, from the tightest of a few readings."""
+    """Offset of the wall clock."""
+    return wall_offset()[0]
+
+
+def wall_offset() -> tuple[int, int]:
+    """Offset of the wall clock from the tightest of a few readings, ns, and what it may be off."""
     best, width = 0, 2**62
     for _ in range(5):
         before = time.monotonic_ns()
@@ -21,7 +26,7 @@ def wall_minus_monotonic_ns() -> int:
         if after - before < width:
             width = after - before
             best = wall - (before + after) // 2
-    return best
+    return best, (width + 1) // 2
 
 
 def clock_identity() -> str:

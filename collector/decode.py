@@ -215,6 +215,19 @@ class Decoder:
             "dtypes": dtypes,
             "device": devices,
             "stack": self._stack(rows["stack"]),
+            **self._launch(rows),
+        }
+
+    def _launch(self, rows: Records) -> dict[str, Any]:
+        """What launched a device's activity; nothing of other ops."""
+        on_device = rows["scope"] == OpScope.kernel
+        instants = np.where(on_device, rows["extra"], 0)
+        threads, codes = np.unique(np.where(on_device, rows["aux"], 0), return_inverse=True)
+        first = self.first_ordinal - 1
+        names = [thread_id(self.pid, first + int(one)) if one else "" for one in threads]
+        return {
+            "launch_ns": numbers(instants, INT64, instants == 0),
+            "launch_thread": dictionary(codes.astype(np.int32), names),
         }
 
     def _collective(self, rows: Records) -> dict[str, Any]:

@@ -130,7 +130,9 @@ class Kind(enum.IntEnum):
 
     NONE = 0
     # name: text; scope: OpScope; sequence: autograd sequence number or -1; module, phase: text;
-    # signature: text "shapes TAB dtypes TAB device"; stack: text, a frame a line, fields by TAB
+    # signature: text "shapes TAB dtypes TAB device"; stack: text, a frame a line, fields by TAB.
+    # Of scope kernel: extra: instant of the call that launched it, 0 not known; aux: ordinal of
+    # the thread that made the call + 1, 0 not known
     OP = 1
     # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes;
     # aux: text "group TAB size TAB peer TAB root TAB reduce_op"

@@ -109,6 +109,7 @@ class ThreadKind(enum.IntEnum):
     main = 0  # the process's first thread
     python = 1  # started through Python
     native = 2  # known only to the operating system (autograd, collective backends)
+    stream = 3  # no thread: a stream of a device, with what ran on it
 
 
 def rank_folder(rank: int) -> str:

@@ -19,6 +19,7 @@ LEVELS = ("timing", "access", "numerics")
 STACKS = ("auto", "none", "collectives", "all")
 ENGINES = ("auto", "native", "portable")
 ON_HANG = ("report", "abort", "continue")
+DEVICES = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Options:
     hang_timeout_ns: int = 60_000_000_000  # without a record; 0: never looked for
     on_hang: str = "report"  # then: say so, abort, or continue in silence
     compile_backend: str | None = None  # of torch.compile, in place of the program's
+    device: str = "auto"  # whether what runs on devices is recorded
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -44,6 +46,7 @@ class Options:
             ("stacks", STACKS),
             ("engine", ENGINES),
             ("on_hang", ON_HANG),
+            ("device", DEVICES),
         ):
             value = getattr(self, name)
             if value not in allowed:
@@ -58,11 +61,23 @@ class Options:
             raise ValueError(f"steps are {self.steps[0]}:{self.steps[1]}; A:B needs 0 <= A < B")
         if self.keep_last_bytes is not None:
             limits.check_buffer(self.keep_last_bytes)
+            if self.device == "on":
+                raise ValueError(
+                    "device is 'on' together with keep-last, which does not bound device activity; "
+                    "leave out one of them"
+                )
 
     @property
     def native(self) -> bool:
         """Whether the native engine records, where it can be had."""
         return self.engine != "portable"
+
+    @property
+    def device_activity(self) -> bool:
+        """Whether what runs on devices is recorded, where one is in use."""
+        if self.device == "auto":
+            return self.steps is not None and self.keep_last_bytes is None
+        return self.device == "on"
 
     @property
     def op_stacks(self) -> bool:

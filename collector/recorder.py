@@ -38,6 +38,7 @@ class Recorder:
         self.closed = False
         self.engine = ""
         self.on_step: Callable[[Recorder], None] | None = None  # called where a step ends
+        self.on_next_step: Callable[[], None] | None = None  # and where the next one has begun
         self._warned = False
         self._start()
 
@@ -227,6 +228,8 @@ class Recorder:
         if window is not None:
             self.active = window[0] <= self.step < window[1]
         self.store.moment(self.step, self.active)
+        if self.on_next_step is not None:
+            self.on_next_step()
 
     # the process ---------------------------------------------------------------------------
 

@@ -112,7 +112,8 @@ _STACK = Column("stack", INT32, "", "id in the rank's stack table; null: not cap
 OP = Table(
     "op",
     True,
-    "One dispatched operator, autograd node, optimizer step or user scope on one thread.",
+    "One dispatched operator, autograd node, optimizer step or user scope on one thread; one "
+    "kernel, copy or fill (scope kernel) on one stream of a device.",
     (
         _START,
         _DURATION,
@@ -134,6 +135,19 @@ OP = Table(
         Column("dtypes", TEXT, "", "dtypes of tensor inputs: float32 float32"),
         Column("device", TEXT, "", "device of the first tensor input, else output: cpu, cuda:0"),
         _STACK,
+        Column(
+            "launch_ns",
+            INT64,
+            "ns",
+            "scope kernel: when the call that launched it began; it lies within the operator, on "
+            "launch_thread, that made the call. Null: not known, or another scope",
+        ),
+        Column(
+            "launch_thread",
+            TEXT,
+            "",
+            "scope kernel: id of the thread that launched it (<pid>-<ordinal>); empty: not known",
+        ),
     ),
 )
 
@@ -369,11 +383,11 @@ STACK = Table(
 THREAD = Table(
     "thread",
     False,
-    "Threads of all processes of the rank.",
+    "Threads of all processes of the rank, and streams of devices that they used.",
     (
         Column("thread", pa.string(), "", "id: <pid>-<ordinal>, as in the folder's name"),
         Column("pid", INT64, "", "process"),
-        Column("native_id", INT64, "", "the operating system's thread id"),
+        Column("native_id", INT64, "", "the operating system's thread id; 0: a stream"),
         Column("name", pa.string(), "", "name in Python, or the operating system's"),
         Column("kind", TEXT, "", "one of ThreadKind"),
         Column("start_ns", INT64, "ns", "first event"),

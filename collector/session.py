@@ -23,6 +23,7 @@ from .sources import (
     autograd,
     compiled,
     data,
+    device,
     endings,
     futures,
     locks,
@@ -57,6 +58,7 @@ class Session:
             self.recorder.coverage["threads_started_before"] = already
         self._undo: list[Callable[[], None]] = []
         self._gradients: Gradients | None = None
+        self._device: device.Device | None = None
         self.optimizers: optimizers.Optimizers | None = None
         self._watchdog: Watchdog | None = None
 
@@ -94,6 +96,9 @@ class Session:
         self._undo.append(threads.install(recorder, for_collectives, handovers, engine.enter))
         engine.start()
         self._undo.append(engine.stop)
+        if options.device_activity:
+            self._device, undo = device.install(recorder)
+            self._undo.append(undo)
         self._watchdog = Watchdog(recorder, self._library)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
@@ -124,6 +129,8 @@ class Session:
         recorder = self.recorder
         if recorder.closed:
             return
+        if self._device is not None:
+            self._device.forget()
         try:
             recorder.after_fork(
                 pid=os.getpid(), parent_pid=os.getppid(), role="child", closed=False,

@@ -60,7 +60,7 @@ def write_op(r: Recorder) -> dict[str, Any]:
         "start_ns": 100, "duration_ns": 50, "self_ns": 50, "name": "MulBackward0",
         "scope": "backward", "depth": 3, "step": 4, "phase": "warm-up", "module": "blocks.0",
         "sequence": 9, "shapes": "[2, 3] [3]", "dtypes": "float32 bfloat16", "device": "cpu",
-        "stack": 0,
+        "stack": 0, "launch_ns": None, "launch_thread": "",
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 
-TIME_COLUMNS = ("start_ns", "time_ns", "complete_ns", "end_ns")
+TIME_COLUMNS = ("start_ns", "time_ns", "complete_ns", "end_ns", "launch_ns")
 """Columns that hold an instant, in whatever table."""
 
 SPAN_COLUMNS = ("duration_ns", "self_ns")

@@ -18,6 +18,7 @@ from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_reg
 from lanescope.webapp.handovers import handovers
 from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.lanes import THREAD, Lane
+from lanescope.webapp.launches import launches
 from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
 from lanescope.webapp.slices import SOURCES, STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
@@ -25,7 +26,7 @@ from lanescope.webapp.timeline import NoSuch, Timeline
 
 Json = dict[str, Any]
 
-EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns")
+EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 """Columns that travel as decimal text."""
 
 MAX_REGIONS = 2000
@@ -88,6 +89,15 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
     if table == "op":
         partner = autograd_partner(timeline, lane.rank, event)
         facts["partner"] = None if partner is None else _place(timeline, partner)
+        facts["launches"] = [
+            {
+                **_place(timeline, one.place),
+                "label": timeline.lane(one.place.lane).label,
+                "outgoing": one.outgoing,
+                "launch_ns": one.launch_ns,
+            }
+            for one in launches(timeline, lane, event)
+        ]
     if table == "collective":
         facts["peers"] = [
             {**_place(timeline, place), "name": name, "rank": rank}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector import schema
 from lanescope.webapp.lod import runs
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.slices import (
@@ -126,13 +127,15 @@ def _of_rank(run: Run, rank: int, names: Names) -> Iterator[tuple[Lane, LaneSlic
 def _thread_lane(run: Run, thread: Thread, slices: LaneSlices) -> Lane:
     process = run.process(rank=thread.rank, pid=thread.pid)
     host = f" on {process['host']}" if process else ""
+    what = f"{thread.kind} thread {thread.native_id}"
+    if thread.kind == schema.ThreadKind.stream.name:
+        what = "kernels and copies on a stream of its device"
     return Lane(
         key=thread.key,
         rank=thread.rank,
         kind=THREAD,
         label=thread.name,
-        title=f"{thread.process_name or 'process'} {thread.pid}{host}, "
-        f"{thread.kind} thread {thread.native_id}",
+        title=f"{thread.process_name or 'process'} {thread.pid}{host}, {what}",
         pid=thread.pid,
         thread=thread.thread,
         **_shape(slices),

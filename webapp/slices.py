@@ -39,7 +39,8 @@ MAX_ROWS = 1 << 16
 """Rows of a lane; tiles number them with 16 bits."""
 
 _STYLE = {name: position for position, name in enumerate(STYLES)}
-_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
+_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms", "ncclDevKernel", "ncclKernel")
+_COPIES = ("Memcpy", "Memset")
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +169,10 @@ def _ops(
     rows = run.events("op", thread.rank, thread.thread, columns)
     start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
     depth = _depth(rows)
-    style = _op_styles(rows, start, end, depth, phases, by_name) | unfinished
+    if thread.kind == schema.ThreadKind.stream.name:
+        style = _stream_styles(run, thread, names, by_name) | unfinished
+    else:
+        style = _op_styles(rows, start, end, depth, phases, by_name) | unfinished
     return _piece("op", rows, start, end, style, names, depth)
 
 
@@ -296,6 +300,30 @@ def _op_styles(
             if len(bare) and len(around):
                 parent = enclosing(start[around], end[around], start[bare])
                 style[bare] = np.where(parent < 0, 0, style[around[parent]])
+    return style
+
+
+def _stream_styles(run: Run, stream: Thread, names: Names, by_name: Mapping[str, int]) -> U8:
+    """Communication and copies by what they are, kernels like the op that launched them.
+
+    That is the last op to begin on the launching thread before the call: it holds the call.
+    """
+    rows = run.events("op", stream.rank, stream.thread, ["name", "launch_ns", "launch_thread"])
+    style = np.zeros(rows.num_rows, np.uint8)
+    launched = rows["launch_ns"].fill_null(-1).to_numpy()
+    codes, texts = coded(rows["launch_thread"])
+    for thread in run.threads:
+        if thread.rank != stream.rank or thread.thread not in texts:
+            continue
+        mine = np.flatnonzero(codes == texts.index(thread.thread))
+        ops = _ops(run, thread, names, _phases(run, thread, names), by_name)
+        order = np.argsort(ops.start, kind="stable")
+        at = np.searchsorted(ops.start[order], launched[mine], side="right") - 1
+        style[mine[at >= 0]] = ops.style[order[at[at >= 0]]] & ~np.uint8(STYLE_UNFINISHED)
+    codes, texts = coded(rows["name"])
+    for prefixes, paint in ((_COPIES, "data"), (_COMMUNICATION, "collective")):
+        named = np.array([text.startswith(prefixes) for text in texts] or [False])[codes]
+        style[named] = _STYLE[paint]
     return style
 
 

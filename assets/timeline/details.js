@@ -10,7 +10,7 @@ const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", 
 /** Told elsewhere in the panel, or meaningless to people. */
 const HIDDEN = new Set([
   "name", "rank", "lane", "row", "ref", "style", "stack", "partner", "peers", "phase", "self_ns", "unfinished",
-  "drawn", "depth", "table", "threads", "sequence", "thread",
+  "drawn", "depth", "table", "threads", "sequence", "thread", "launches", "launch_ns", "launch_thread",
 ]);
 const LABELS = {
   start_ns: "start", duration_ns: "duration", group_size: "group size", complete_ns: "complete", time_ns: "time",
@@ -65,6 +65,12 @@ function threadText(one) {
   return `${what} ${one.label}, ${gap} ${there >= here ? "later" : "earlier"} ↗`;
 }
 
+/** A kernel or copy with its stream and how long it waited there, or the operator that launched it. */
+function launchText(slice, one) {
+  const waited = (one.outgoing ? one.start_ns : Number(slice.start_ns)) - one.launch_ns;
+  return `${one.name}, ${one.outgoing ? `${one.label}, ` : ""}${duration(waited)} from the call to its start ↗`;
+}
+
 /** The same collective on another rank: when it came there, compared with here. */
 function peerText(slice, peer) {
   const gap = peer.start_ns - Number(slice.start_ns);
@@ -99,7 +105,7 @@ export class Details {
     title.append(element("i", "", `swatch ${style}`), element("span", slice.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(slice)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, threads, stack } = slice;
+    const { partner, peers, threads, launches, stack } = slice;
     if (partner) {
       const later = partner.start_ns > Number(slice.start_ns);
       const gap = `${duration(Math.abs(partner.start_ns - Number(slice.start_ns)))} ${later ? "later" : "earlier"}`;
@@ -109,6 +115,10 @@ export class Details {
       list.append(element("dt", "other ranks"), this.jumps(peers.map((peer) => [peer, peerText(slice, peer)])));
     }
     if (threads?.length) list.append(element("dt", "threads"), this.jumps(threads.map((one) => [one, threadText(one)])));
+    if (launches?.length) {
+      const label = launches[0].outgoing ? "launches" : "launched by";
+      list.append(element("dt", label), this.jumps(launches.map((one) => [one, launchText(slice, one)])));
+    }
     if (stack?.length) {
       const dd = element("dd", "", "frames");
       for (const frame of stack) dd.append(element("div", `${frame.file}:${frame.line} ${frame.function}`));

@@ -1,6 +1,6 @@
 /**
  * Arrows from the selected slice to what it belongs to: its forward or backward partner, the same
- * collective on the other ranks, threads that it starts or waits for. Pure, but for the drawing.
+ * collective on the other ranks, threads that it starts or waits for, kernels that it launches. Pure, but for the drawing.
  * @module
  */
 
@@ -8,10 +8,12 @@
 const HEAD = [3.5, 7];
 /** How far an arrow swings out before it turns, px. */
 const BEND = [18, 90];
+/** What belongs together; other arrows are of threads that meet. */
+const TIES = new Set(["autograd", "collective", "launch"]);
 
 /**
  * @typedef {{lane: number, row: number, t: number}} End
- * @typedef {{kind: string, from: End, to: End}} Flow autograd, collective, or how threads meet: start, join, lock, queue ...
+ * @typedef {{kind: string, from: End, to: End}} Flow autograd, collective, launch, or how threads meet: start, join, lock, queue ...
  */
 
 /**
@@ -23,7 +25,7 @@ export function flowsOf(slice) {
   if (start === undefined) return [];
   const here = (t) => ({ lane: slice.lane, row: slice.row, t });
   const flows = [];
-  const { partner, peers = [], threads = [] } = slice;
+  const { partner, peers = [], threads = [], launches = [] } = slice;
   if (partner) {
     const there = { lane: partner.lane, row: partner.row };
     if (partner.start_ns >= start) flows.push({ kind: "autograd", from: here(end), to: { ...there, t: partner.start_ns } });
@@ -40,6 +42,11 @@ export function flowsOf(slice) {
     const there = { lane: one.lane, row: one.row };
     const [from, to] = one.outgoing ? [here(one.sent_ns), { ...there, t: one.came_ns }] : [{ ...there, t: one.sent_ns }, here(one.came_ns)];
     flows.push({ kind: one.kind, from, to });
+  }
+  for (const one of launches) {
+    const there = { lane: one.lane, row: one.row };
+    const [from, to] = one.outgoing ? [here(one.launch_ns), { ...there, t: one.start_ns }] : [{ ...there, t: one.launch_ns }, here(start)];
+    flows.push({ kind: "launch", from, to });
   }
   return flows;
 }
@@ -59,7 +66,7 @@ export function drawFlows(c, flows, place, { width, height, colours, ground }) {
     if (Math.max(a.x, b.x) < -BEND[1] || Math.min(a.x, b.x) > width + BEND[1]) continue;
     if (Math.max(a.y, b.y) < 0 || Math.min(a.y, b.y) > height) continue;
     drawn += 1;
-    for (const [colour, weight] of [[ground, 4], [kind === "autograd" || kind === "collective" ? colours.ties : colours.threads, 1.5]]) {
+    for (const [colour, weight] of [[ground, 4], [TIES.has(kind) ? colours.ties : colours.threads, 1.5]]) {
       c.strokeStyle = colour;
       c.fillStyle = colour;
       c.lineWidth = weight;

@@ -83,6 +83,10 @@ test("arrows lead forward in time", () => {
   equal(chain.map(({ from, to }) => [from.lane, to.lane]), [[5, 0], [0, 9]]);
   const threads = [{ kind: "start", outgoing: true, lane: 3, row: 0, sent_ns: 110, came_ns: 130 }];
   equal(flowsOf({ ...slice, partner: null, threads })[0], { kind: "start", from: { lane: 0, row: 1, t: 110 }, to: { lane: 3, row: 0, t: 130 } });
+  const kernel = { outgoing: true, lane: 4, row: 0, start_ns: 170, launch_ns: 140 };
+  equal(flowsOf({ ...slice, partner: null, launches: [kernel] }), [{ kind: "launch", from: { lane: 0, row: 1, t: 140 }, to: { lane: 4, row: 0, t: 170 } }]);
+  const operator = { outgoing: false, lane: 5, row: 2, start_ns: 40, launch_ns: 60 };
+  equal(flowsOf({ ...slice, partner: null, launches: [operator] }), [{ kind: "launch", from: { lane: 5, row: 2, t: 60 }, to: { lane: 0, row: 1, t: 100 } }]);
 });
 
 test("search: part of a name in any case, or a regular expression", () => {

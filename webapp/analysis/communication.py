@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.calls import calls
 from lanescope.webapp.intervals import Intervals, at_least
 from lanescope.webapp.run import Run
 
-_TALK = r"^(c10d::|_c10d_functional|gloo:|nccl:|record_param_comms)"
+_TALK = r"^(c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel)"
 _NO_WORK = (schema.OpScope.user.name,)
 """A range that the program named is no computation; what runs in it is."""
 

@@ -1,0 +1,247 @@
+"""Device activity: kernels and copies on their streams, within step windows.
+
+They come from torch's own profiler (`kineto`). A stream is a lane like a thread's, with a journal
+of its own; what was collected is stored there at the ends of steps. A process has one session of
+Kineto: while the program uses torch.profiler itself, it is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.autograd.profiler as torch_profiler
+
+from .. import clock
+from ..journal import NO_SEQUENCE, Kind
+from ..kinds import OpScope, ThreadKind
+from ..recorder import Recorder
+from ..thread_journal import ThreadJournal
+from .kineto import Activity, Collecting, ThreadOrdinals, activities
+
+CLOCK_ERROR = "lanescope/device_clock_error"
+"""Bound of what device times may be off the recorder's clock, ns, each time they were stored."""
+
+NOT_IN_USE, BUSY, LEFT_OUT = "device_not_in_use", "device_profiler_busy", "device_left_out"
+"""Reasons in the coverage: steps without device activity, because no device was in use or the
+program's own profiler was on; and activities beyond MAX_ACTIVITIES."""
+
+SPAN_NS = 1_000_000_000
+"""After this the next end of a step is one at which activities are stored."""
+
+MAX_ACTIVITIES = 500_000
+"""Stored at a time, at most: bounds the pause of the thread that ends the step."""
+
+_MODULES = ("cuda", "xpu", "mtia")
+"""Devices that Kineto may know: torch's modules, and its activities in capitals."""
+
+
+@dataclass(frozen=True)
+class InUse:
+    """A device that the program has begun to use."""
+
+    module: Any  # torch.cuda
+    kinds: frozenset[Any]  # of torch's ProfilerActivity
+
+    @classmethod
+    def find(cls) -> InUse | None:
+        """The first that is in use; None: none is.
+
+        One that the program has not touched stays so: to ask whether it is there would begin to
+        use its driver, after which forked children could not.
+        """
+        for name in _MODULES:
+            module = getattr(torch, name, None)
+            is_initialized = getattr(module, "is_initialized", None)
+            if is_initialized is None or not is_initialized():
+                continue
+            kind = getattr(torch._C._profiler.ProfilerActivity, name.upper(), None)
+            known = torch._C._autograd._supported_activities()
+            if kind in known:
+                return cls(module, frozenset({torch._C._profiler.ProfilerActivity.CPU, kind}))
+        return None
+
+    def may_wait(self) -> bool:
+        """Whether to wait for the device is allowed: not while a graph is being captured."""
+        capturing = getattr(self.module, "is_current_stream_capturing", None)
+        return capturing is None or not capturing()
+
+
+class Device:
+    """Collects in the windows of the recording; begins and ends at the ends of steps."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._streams: dict[tuple[str, int], ThreadJournal] = {}
+        self._in_use: InUse | None = None
+        self._collecting: Collecting | None = None
+        self._bounds: list[int] = []  # instants of the ends of steps since it began
+        self._first_step = 0
+        self._began = 0
+        self._theirs = False  # the program's own profiler is on
+        self._broken = False
+        self._missed = ""  # why the step that is being done goes without
+
+    def next_step(self) -> None:
+        """A step has ended; the recorder counts the next one already."""
+        with self._recorder.guarded():
+            recorder, instant = self._recorder, clock.now()
+            self._count_missed()
+            if self._collecting is not None:
+                self._bounds.append(instant)
+                due = not recorder.active or instant - self._began >= SPAN_NS
+                if due and self._may_wait():
+                    self._store(wait=True)
+            if recorder.active and self._collecting is None:
+                self._begin()
+
+    def begin(self) -> None:
+        """The recording begins: so does the window, where it holds the first step."""
+        with self._recorder.guarded():
+            if self._recorder.active:
+                self._begin()
+
+    def make_room(self) -> None:
+        """The program is about to begin a profiler of its own."""
+        with self._recorder.guarded():
+            if self._collecting is not None:
+                self._missed = BUSY
+                self._store(wait=self._may_wait())
+        self._theirs = True
+
+    def given_back(self) -> None:
+        """The program's profiler has ended."""
+        self._theirs = False
+
+    def stop(self) -> None:
+        """Store what there is. Waits for no device: one that hangs must not keep the process."""
+        with self._recorder.guarded():
+            self._count_missed()
+            if self._collecting is not None:
+                self._store(wait=False)
+        for journal in self._streams.values():
+            journal.close()
+            self._recorder.coverage["dropped"] += journal.dropped
+        self._streams.clear()
+
+    def forget(self) -> None:
+        """In a forked child, where the device and the journals are the parent's."""
+        self._streams = {}
+        self._collecting = None
+        self._missed = ""
+        self._broken = True
+
+    def _count_missed(self) -> None:
+        if self._missed:
+            self._recorder.coverage[self._missed] += 1
+            self._missed = ""
+
+    def _may_wait(self) -> bool:
+        return self._in_use is None or self._in_use.may_wait()
+
+    def _begin(self) -> None:
+        if self._broken:
+            return
+        self._in_use = InUse.find()
+        if self._theirs or self._in_use is None:
+            self._missed = BUSY if self._theirs else NOT_IN_USE
+            return
+        self._broken = True  # unless it begins
+        self._collecting = Collecting(self._in_use.kinds)
+        self._broken = False
+        self._began, self._first_step = clock.now(), self._recorder.step
+        self._bounds.clear()
+
+    def _store(self, *, wait: bool) -> None:
+        """End the collection and write what it found, each stream into its journal."""
+        recorder = self._recorder
+        state = recorder.thread()
+        before, state.busy = state.busy, True
+        try:
+            if wait and self._in_use is not None:
+                self._in_use.module.synchronize()
+            collecting, self._collecting = self._collecting, None
+            if collecting is None or recorder.folder is None:
+                return
+            events, to_local = collecting.end()
+            found = activities(events, to_local, ThreadOrdinals(recorder.folder))
+            recorder.coverage[LEFT_OUT] += max(0, len(found) - MAX_ACTIVITIES)
+            for activity in found[:MAX_ACTIVITIES]:
+                self._write(activity)
+            if found:
+                recorder.value(CLOCK_ERROR, float(to_local.error_ns))
+        finally:
+            state.busy = before
+
+    def _write(self, activity: Activity) -> None:
+        recorder = self._recorder
+        key = activity.device, activity.stream
+        journal = self._streams.get(key) or self._open(key, activity.start_ns)
+        step = self._first_step + bisect_right(
+            self._bounds, activity.launch_ns or activity.start_ns
+        )
+        thread = activity.launch_thread
+        journal.append(
+            int(Kind.OP), int(OpScope.kernel), 0, recorder.intern(activity.name),
+            activity.start_ns, activity.end_ns, NO_SEQUENCE, step, 0,
+            recorder.intern(f"\t\t{activity.device}"), 0, 0,
+            0 if thread is None else thread + 1, activity.launch_ns,
+        )  # fmt: skip
+
+    def _open(self, key: tuple[str, int], first_ns: int) -> ThreadJournal:
+        """A journal for a stream. Only the thread that ends a step writes to it."""
+        recorder = self._recorder
+        folder = recorder.folder
+        assert folder is not None  # `_store` has asked
+        journal = ThreadJournal(
+            folder, pid=os.getpid(), ordinal=recorder.reserve_thread(), native_id=0,
+            kind=int(ThreadKind.stream), created_ns=first_ns,
+        )  # fmt: skip
+        self._streams[key] = journal
+        name = recorder.intern(f"stream {key[1]} ({key[0]})")
+        journal.append(
+            int(Kind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0
+        )  # fmt: skip
+        return journal
+
+
+def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
+    """Collect in the recorder's windows, and give way to the program's own profilers."""
+    device = Device(recorder)
+    module: Any = torch_profiler
+    prepare, enable, disable = (
+        module._prepare_profiler, module._enable_profiler, module._disable_profiler
+    )  # fmt: skip
+
+    @wraps(prepare)
+    def recorded_prepare(*args: Any, **keywords: Any) -> Any:
+        device.make_room()
+        return prepare(*args, **keywords)
+
+    @wraps(enable)
+    def recorded_enable(*args: Any, **keywords: Any) -> Any:
+        device.make_room()
+        return enable(*args, **keywords)
+
+    @wraps(disable)
+    def recorded_disable(*args: Any, **keywords: Any) -> Any:
+        device.given_back()
+        return disable(*args, **keywords)
+
+    module._prepare_profiler, module._enable_profiler = recorded_prepare, recorded_enable
+    module._disable_profiler = recorded_disable
+    recorder.on_next_step = device.next_step
+    device.begin()
+
+    def uninstall() -> None:
+        recorder.on_next_step = None
+        module._prepare_profiler, module._enable_profiler = prepare, enable
+        module._disable_profiler = disable
+        device.stop()
+
+    return device, uninstall

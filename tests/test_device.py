@@ -1,0 +1,373 @@
+"""Device activity: Kineto's events on the recorder's clock, streams as lanes, windows of steps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lanescope.collector.kinds import ThreadKind
+from lanescope.collector.options import Options
+from lanescope.collector.sources.kineto import Reading, ThreadOrdinals, WallToLocal, activities
+from lanescope.collector.thread_journal import ThreadJournal
+from tests.recording import Recorded, record_program
+
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "data"
+needs_traces = pytest.mark.skipif(
+    not (TRACES / "kineto_ns_resolution_rank-0.json.gz").exists(), reason="traces are not here"
+)
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU: kernels run on nothing else"
+)
+
+
+def reading(local: int, offset: int, half_width: int = 10) -> Reading:
+    return Reading(local, offset, half_width)
+
+
+def test_the_offset_moves_in_a_straight_line_between_the_readings() -> None:
+    to_local = WallToLocal(reading(1_000_000, 10**18), reading(2_000_000, 10**18 + 100, 30))
+    assert to_local(10**18 + 1_000_000) == 1_000_000
+    assert to_local(10**18 + 1_500_050) == 1_500_000
+    assert to_local(10**18 + 2_000_100) == 2_000_000
+    assert to_local(10**18 + 900_000) == 900_000  # before the first: its offset
+    assert to_local.error_ns == 130
+
+
+# The program stands in a device's place with what this machine has: autograd's nodes count as
+# activities, the threads that run them as streams.
+ON_THE_CPU = """
+    import json, sys, threading
+    import torch
+    import lanescope.collector as ls
+    from lanescope.collector.sources import device, kineto
+
+    class Module:
+        waited = 0
+        capturing = False
+        @classmethod
+        def synchronize(cls):
+            cls.waited += 1
+        @classmethod
+        def is_current_stream_capturing(cls):
+            return cls.capturing
+
+    kineto.ON_DEVICE = frozenset({"cpu_op"})
+    kinds = frozenset({torch._C._profiler.ProfilerActivity.CPU})
+    device.InUse.find = classmethod(lambda cls: cls(Module, kinds))
+
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(steps):
+        for _ in range(steps):
+            loss = model(torch.ones(8, 64)).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def on_the_cpu(folder: Path, body: str, *options: str) -> Recorded:
+    """Record the body of a program that has the functions above."""
+    recorded = record_program(folder, ON_THE_CPU + body, *options)
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    return recorded
+
+
+def coverage(recorded: Recorded) -> dict[str, int]:
+    manifest = json.loads((recorded.run / "manifest.json").read_text())
+    (process,) = manifest["processes"]
+    found: dict[str, int] = process["coverage"]
+    return found
+
+
+def on_streams(recorded: Recorded) -> list[dict[str, Any]]:
+    return [row for row in recorded.rows("op") if row["scope"] == "kernel"]
+
+
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_a_window_of_steps_becomes_lanes_of_streams(tmp_path: Path, engine: str) -> None:
+    recorded = on_the_cpu(
+        tmp_path,
+        """
+    train(6)
+    print(Module.waited)
+    """,
+        "--steps", "2:4", "--engine", engine,
+    )  # fmt: skip
+    assert recorded.stdout.split() == ["1"]  # once, where the window ends
+    rows = on_streams(recorded)
+    nodes = [r["name"] for r in rows]
+    assert [r["step"] for r in rows if r["name"] == "AddmmBackward0"] == [2, 3]
+    assert nodes.count("PowBackward0") == 2
+    assert {(r["depth"], r["launch_ns"], r["launch_thread"]) for r in rows} == {(0, None, "")}
+    assert all(r["device"].startswith("cpu:") for r in rows)
+    (stream,) = [t for t in recorded.rows("thread") if t["kind"] == "stream"]
+    assert stream["native_id"] == 0
+    assert str(stream["name"]).startswith("stream ")
+    (error,) = [r for r in recorded.rows("value") if r["name"] == "lanescope/device_clock_error"]
+    assert float(str(error["value"])) > 0
+    assert not [reason for reason in coverage(recorded) if reason.startswith("device")]
+    assert all(r["launch_ns"] is None for r in recorded.rows("op"))
+
+
+def test_times_are_those_of_the_recorder(tmp_path: Path) -> None:
+    recorded = on_the_cpu(tmp_path, "    train(3)\n", "--steps", "1:2", "--engine", "native")
+    rows = recorded.rows("op")
+    nodes = [r for r in rows if r["scope"] == "backward" and r["name"] == "AddmmBackward0"]
+    (seen,) = [r for r in on_streams(recorded) if r["name"] == "AddmmBackward0"]
+    (node,) = [r for r in nodes if r["step"] == 1]
+    first, second = (  # both clocks saw the node's work, so what they saw has it in common
+        (int(str(r["start_ns"])), int(str(r["start_ns"])) + int(str(r["duration_ns"])))
+        for r in (seen, node)
+    )
+    assert max(first[0], second[0]) < min(first[1], second[1])
+
+
+def test_the_programs_own_profiler_comes_first(tmp_path: Path) -> None:
+    recorded = on_the_cpu(
+        tmp_path,
+        """
+    train(2)
+    with torch.profiler.profile() as profile:
+        train(2)
+    assert [e for e in profile.events() if e.name == "aten::addmm"], "the program's own is empty"
+    train(2)
+    """,
+        "--steps", "0:9",
+    )  # fmt: skip
+    steps = {r["step"] for r in on_streams(recorded) if r["name"] == "AddmmBackward0"}
+    assert steps == {1, 5}  # again from the first end of a step on at which theirs is over
+    assert coverage(recorded)["device_profiler_busy"] == 3
+    assert coverage(recorded)["device_not_in_use"] == 1  # before the first step it was not
+
+
+def test_a_graph_that_is_being_captured_is_not_waited_for(tmp_path: Path) -> None:
+    recorded = on_the_cpu(
+        tmp_path,
+        """
+    train(1)
+    Module.capturing = True
+    train(1)
+    print(Module.waited)
+    Module.capturing = False
+    train(1)
+    print(Module.waited)
+    """,
+        "--steps", "0:2",
+    )  # fmt: skip
+    assert recorded.stdout.split() == ["0", "1"]
+    assert {r["step"] for r in on_streams(recorded)} == {1, 2}
+
+
+def test_a_long_window_is_stored_in_pieces_and_no_piece_is_larger_than_it_may(
+    tmp_path: Path,
+) -> None:
+    recorded = on_the_cpu(
+        tmp_path,
+        """
+    device.SPAN_NS, device.MAX_ACTIVITIES = 0, 2
+    train(5)
+    """,
+        "--device", "on",
+    )  # fmt: skip
+    rows = on_streams(recorded)
+    assert sorted(str(r["step"]) for r in rows) == sorted("11223344")
+    assert coverage(recorded)["device_left_out"] > 0
+    assert len([t for t in recorded.rows("thread") if t["kind"] == "stream"]) == 1
+
+
+def test_a_profiler_that_cannot_begin_is_said_once_and_changes_nothing(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path,
+        ON_THE_CPU
+        + """
+    def broken(*_): raise RuntimeError("no such profiler")
+    torch._C._autograd._prepare_profiler = broken
+    train(4)
+    """,
+        "--steps", "1:3",
+    )  # fmt: skip
+    assert recorded.status == 0
+    assert recorded.stderr.count("no such profiler") == 1
+    assert coverage(recorded)["recorder_errors"] == 1
+    assert not on_streams(recorded)
+
+
+def test_a_forked_child_leaves_the_parents_collection_alone(tmp_path: Path) -> None:
+    recorded = on_the_cpu(
+        tmp_path,
+        """
+    import os
+    train(2)
+    if (pid := os.fork()) == 0:
+        train(2)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    train(1)
+    """,
+        "--steps", "0:9",
+    )  # fmt: skip
+    steps = [r["step"] for r in on_streams(recorded) if r["name"] == "AddmmBackward0"]
+    assert steps == [1, 2]
+
+
+def test_without_a_device_there_are_no_streams_and_it_is_said(tmp_path: Path) -> None:
+    source = ON_THE_CPU.partition("    class Module")[0] + (
+        "    model" + ON_THE_CPU.partition("    model")[2] + "    train(4)\n"
+        "    assert not torch.cuda.is_initialized()\n"
+    )
+    recorded = record_program(tmp_path, source, "--steps", "1:3")
+    assert recorded.status == 0, recorded.stderr
+    assert coverage(recorded)["device_not_in_use"] == 2
+    assert not on_streams(recorded)
+
+
+def test_when_devices_are_recorded() -> None:
+    window = (1, 3)
+    assert not Options().device_activity
+    assert Options(steps=window).device_activity
+    assert not Options(steps=window, keep_last_bytes=10**7).device_activity
+    assert not Options(steps=window, device="off").device_activity
+    assert Options(device="on").device_activity
+    with pytest.raises(ValueError, match="does not bound device activity"):
+        Options(device="on", keep_last_bytes=10**7)
+
+
+def test_threads_are_found_by_id_and_by_the_instant(tmp_path: Path) -> None:
+    for ordinal, native_id, created in ((1, 70, 100), (2, 70, 200), (3, 71, 50)):
+        ThreadJournal(
+            tmp_path, pid=7, ordinal=ordinal, native_id=native_id, kind=int(ThreadKind.native),
+            created_ns=created,
+        ).close()  # fmt: skip
+    threads = ThreadOrdinals(tmp_path)
+    found = [threads.at(*one) for one in ((70, 150), (70, 250), (71, 250), (70, 99), (72, 250))]
+    assert found == [1, 2, 3, None, None]
+
+
+# real traces of GPUs ------------------------------------------------------------------------
+
+
+@dataclass
+class Traced:
+    """An event of a trace as Kineto would give it."""
+
+    event: dict[str, Any]
+
+    def activity_type(self) -> str:
+        return str(self.event["cat"])
+
+    def name(self) -> str:
+        return str(self.event["name"])
+
+    def start_ns(self) -> int:
+        return _ns(self.event["ts"])
+
+    def end_ns(self) -> int:
+        return _ns(self.event["ts"]) + _ns(self.event["dur"])
+
+    def correlation_id(self) -> int:
+        return int(self.event["args"].get("correlation", 0))
+
+    def device_type(self) -> Any:
+        return SimpleNamespace(name="CUDA")
+
+    def device_index(self) -> int:
+        return int(self.event["args"]["device"])
+
+    def device_resource_id(self) -> int:
+        return int(self.event["tid"])
+
+
+def _ns(text: str) -> int:
+    micros, _, rest = text.partition(".")
+    return int(micros) * 1000 + int(rest.ljust(3, "0")[:3])
+
+
+@cache
+def trace(name: str) -> list[Traced]:
+    with gzip.open(TRACES / f"{name}.json.gz", "rt") as file:
+        events = json.load(file, parse_float=str, parse_int=str)["traceEvents"]
+    return [Traced(event) for event in events if event.get("ph") == "X" and "cat" in event]
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("name", "count", "streams"),
+    [
+        ("kineto_ns_resolution_rank-0", 6095, {7}),
+        ("kineto_sampled_rank-0", 1204, {7, 23, 25, 84, 203}),
+    ],
+)  # fmt: skip
+def test_kernels_of_real_traces_begin_after_the_call_that_launched_them(
+    name: str, count: int, streams: set[int]
+) -> None:
+    origin = reading(0, 1_000)
+    found = activities(trace(name), WallToLocal(origin, origin), None)
+    assert len(found) == count
+    assert {one.stream for one in found} == streams
+    assert {one.device for one in found} == {"cuda:0"}
+    assert all(one.launch_ns and one.launch_ns <= one.start_ns <= one.end_ns for one in found)
+    assert [one.start_ns for one in found] == sorted(one.start_ns for one in found)
+
+
+@needs_traces
+def test_launches_of_real_traces_lie_within_the_operator_that_kineto_links() -> None:
+    """The tie by instant and thread is the one that Kineto makes by number."""
+    events = trace("kineto_ns_resolution_rank-0")
+    linked = {
+        one.event["args"]["External id"]: one
+        for one in events
+        if one.activity_type() == "cpu_op" and "External id" in one.event["args"]
+    }
+    calls = {one.correlation_id(): one for one in events if one.activity_type() == "cuda_runtime"}
+    checked = 0
+    for one in events:
+        if one.activity_type() != "kernel" or one.event["args"]["External id"] not in linked:
+            continue
+        op, call = linked[one.event["args"]["External id"]], calls[one.correlation_id()]
+        assert op.device_resource_id() == call.device_resource_id()
+        assert op.start_ns() <= call.start_ns() <= op.end_ns()
+        checked += 1
+    assert checked > 1000
+
+
+@needs_gpu
+def test_kernels_of_a_gpu_are_tied_to_the_operators_that_launched_them(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Linear(256, 256, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(64, 256).cuda()).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        "--steps", "1:3", "--engine", "native",
+    )  # fmt: skip
+    assert recorded.status == 0, recorded.stderr
+    rows = on_streams(recorded)
+    assert {r["step"] for r in rows} == {1, 2}
+    assert any(str(r["name"]).startswith("Memcpy HtoD") for r in rows)
+    threads = {r["launch_thread"] for r in rows}
+    names = {t["name"] for t in recorded.rows("thread") if t["thread"] in threads}
+    assert "main" in names
+    assert len(names) == 2  # autograd's own thread launches the backward pass
+    kernel = next(r for r in rows if "gemm" in str(r["name"]).lower())
+    launching = [
+        r["name"]
+        for r in recorded.rows("op")
+        if r["scope"] == "function"
+        and r["start_ns"] <= kernel["launch_ns"] < r["start_ns"] + r["duration_ns"]
+    ]
+    assert "aten::addmm" in launching or "aten::mm" in launching
