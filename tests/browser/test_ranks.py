@@ -1,0 +1,66 @@
+"""The pages about ranks: Collectives and Hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp.run import open_run
+from tests.browser.conftest import Opener, served
+from tests.synthetic import START_NS, Builder
+
+pytestmark = pytest.mark.browser
+
+MS = 1_000_000
+
+
+def test_collectives_lead_to_their_place(opened: Opener) -> None:
+    page = opened("/collectives")
+    text = page.text(".page")
+    for word in ("Arrival", "came last in", "hidden behind computation", "all_reduce", "16.4 kB"):
+        assert word in text
+    page.page.locator("#collective-table .ag-row").first.click()
+    page.page.wait_for_url("**/timeline?**")
+    page.idle()
+    assert page.state["selection"] is not None
+    assert "sel=" in page.query
+
+
+def test_a_cell_of_the_heat_map_leads_to_its_call(opened: Opener) -> None:
+    page = opened("/collectives")
+    page.page.locator("#collective-heat .nsewdrag").first.click()
+    page.page.wait_for_url("**/timeline?**")
+    page.idle()
+    assert page.state["selection"] is not None
+
+
+def test_a_hang_is_told_by_rank(opened: Opener, tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "stuck", world_size=2, exit_status=1)
+    for rank in (0, 1):
+        builder.process(rank, closed=False, ended="")
+        thread = builder.thread(rank)
+        calls = 2 if rank == 0 else 1
+        for sequence in range(calls):
+            never = sequence == 1
+            builder.row(
+                "collective", rank, thread, start_ns=START_NS + sequence * MS, name="all_reduce",
+                group="0", group_size=2, sequence=sequence, bytes=64,
+                duration_ns=None if never else 1000,
+                complete_ns=None if never else START_NS + sequence * MS + 2000,
+            )  # fmt: skip
+    builder.row("value", 0, "1000-0", time_ns=START_NS + 5000 * MS, name="loss", value=1.0)
+    with served(open_run(builder.write())) as address:
+        page = opened("/hang", at=address)
+        rows = page.page.locator(".wide-table tbody tr").all_inner_texts()
+        assert ["waits" in rows[0], "missing" in rows[1]] == [True, True]
+        assert "all_reduce #1" in rows[0]
+        assert "rank 1 never entered all_reduce #1" in page.text(".findings")
+        page.page.get_by_role("link", name="Show on the timeline").click()
+        page.idle()
+        assert page.state["selection"] is not None
+
+
+def test_a_run_in_which_no_rank_waits_says_so(opened: Opener) -> None:
+    page = opened("/hang")
+    assert "No rank waits for another" in page.text(".page")
