@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lanescope.collector.fingerprint import can_read, fingerprint, hash_of
+from lanescope.collector.host_fingerprint import numbers_of
 from tests.fingerprint_reference import hash_of as hash_by_definition
 from tests.fingerprint_reference import reference
 
@@ -53,6 +54,11 @@ def check(tensor: torch.Tensor) -> None:
     assert l2 == pytest.approx(expected.l2, rel=1e-12)
     assert repr([low, high]) == repr([expected.min, expected.max])
     assert int(hash_of(tensor)) == expected.hash
+    by_numpy = numbers_of(tensor)
+    assert by_numpy[:4] == expected[:4]
+    assert by_numpy.mean == pytest.approx(mean, rel=1e-12, abs=1e-12, nan_ok=True)
+    assert by_numpy.l2 == pytest.approx(l2, rel=1e-12)
+    assert repr([by_numpy.low, by_numpy.high]) == repr([low, high])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -77,6 +83,7 @@ def test_more_than_a_chunk_at_once() -> None:
     for position in tensor.nonzero().view(-1).tolist():
         parts.zero_()[position] = 1
         total += int(hash_of(parts))
+        assert numbers_of(parts).hash == int(hash_of(parts))
     assert int(hash_of(tensor)) == (total + 2**63) % 2**64 - 2**63
 
 

@@ -1,0 +1,198 @@
+"""What reading tensors costs: bytes a second, per operator, per training step.
+
+    python benchmarks/bench_fingerprint.py [bandwidth|small|step]...
+
+Processor time throughout, of one thread; what is compared takes turns in one process, round after
+round, and of its ratios to the bare turn of the same round the median is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import pickle
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+import torch
+from torch.nn import functional as F
+from torch.utils._debug_mode import DebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.recorders import BARE, Method, recorded, small_ops
+from lanescope.collector.engines import build
+from lanescope.collector.engines.native import Library
+from lanescope.collector.host_fingerprint import numbers_of
+
+ROUNDS = 5
+SMALL_OPS = 1_000
+SIZES = (("64 KiB", 2**16), ("1 MiB", 2**20), ("64 MiB", 2**26))
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
+
+
+def seconds(work: Callable[[], object], least: float = 0.05) -> float:
+    """Processor seconds of a call: the quickest of several."""
+    found = []
+    for _ in range(ROUNDS):
+        began, count = time.process_time(), 0
+        while time.process_time() - began < least:
+            work()
+            count += 1
+        found.append((time.process_time() - began) / count)
+    return min(found)
+
+
+def bandwidth(folder: Path) -> None:
+    """Bytes a second of one core."""
+    library = Library(build.ensure())
+    into = (ctypes.c_uint64 * 8)()
+    print("fingerprint of one tensor, GB/s of one core:")
+    print(f"  {'':28}" + "".join(f"{name:>9}" for name, _ in SIZES))
+
+    def row(title: str, work_of: Callable[[int], Callable[[], object]]) -> None:
+        rates = (size / seconds(work_of(size)) / 1e9 for _, size in SIZES)
+        print(f"  {title:28}" + "".join(f"{rate:9.1f}" for rate in rates))
+
+    def example(dtype: torch.dtype, size: int) -> torch.Tensor:
+        count = size // dtype.itemsize
+        return torch.arange(count, dtype=torch.float32).remainder_(97).to(dtype)
+
+    for dtype in DTYPES:
+
+        def observer(size: int, dtype: torch.dtype = dtype) -> Callable[[], object]:
+            tensor = example(dtype, size)
+            return lambda: (tensor, library.fingerprint(tensor._cdata, into))
+
+        row(f"observer, {str(dtype).removeprefix('torch.')}", observer)
+
+    def transposed(size: int) -> Callable[[], object]:
+        tensor = example(torch.float32, size).view(-1, 128).t()
+        return lambda: (tensor, library.fingerprint(tensor._cdata, into))
+
+    def portable(size: int) -> Callable[[], object]:
+        tensor = example(torch.float32, size)
+        return lambda: numbers_of(tensor)
+
+    def summed(size: int) -> Callable[[], object]:
+        tensor = example(torch.float32, size)
+        return tensor.sum
+
+    row("observer, float32 transposed", transposed)
+    row("portable, float32", portable)
+    row("torch.sum, float32", summed)
+
+
+class Naive(TorchDispatchMode):
+    """Statistics of every result by torch, a pickle of all of them per operator."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.file = (folder / "naive.pickle").open("wb")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.numel():
+            of = result.detach()
+            numbers = [of.mean(), of.norm(), of.min(), of.max(), of.isnan().sum(),
+                       of.isinf().sum(), (of == 0).sum()]  # fmt: skip
+            pickle.dump((str(func), [x.item() for x in numbers]), self.file)
+            self.file.flush()
+        return result
+
+
+@contextmanager
+def hashed() -> Iterator[None]:
+    """torch's own mode with the hash of every result."""
+    with DebugMode(), DebugMode.log_tensor_hashes():
+        yield
+
+
+def methods(folder: Path) -> dict[str, Method]:
+    """All that are compared."""
+    return {
+        BARE: nullcontext,
+        "native, access": recorded(folder, "access", "native"),
+        "native, numerics": recorded(folder, "numerics", "native"),
+        "portable, numerics": recorded(folder, "numerics", "portable"),
+        "torch DebugMode, hashes": hashed,
+        "naive statistics": lambda: Naive(folder),
+    }
+
+
+def turns(work: Callable[[], object], by_name: dict[str, Method]) -> dict[str, list[float]]:
+    """Processor seconds of the work in each round; what comes first in a turn does not count."""
+    costs: dict[str, list[float]] = {name: [] for name in by_name}
+    for _ in range(ROUNDS):
+        for name, method in by_name.items():
+            with method():
+                work()
+                began = time.process_time()
+                work()
+                costs[name].append(time.process_time() - began)
+    return costs
+
+
+def small(folder: Path) -> None:
+    """Cost per small operator."""
+    costs = turns(lambda: small_ops(SMALL_OPS), methods(folder))
+    bare = min(costs[BARE])
+    print(f"torch.add of 16 numbers, {bare / SMALL_OPS * 1e6:.2f} us bare; added, us:")
+    for name, found in costs.items():
+        if name != BARE:
+            print(f"  {name:28}{(min(found) - bare) / SMALL_OPS * 1e6:9.2f}")
+
+
+def step(folder: Path) -> None:
+    """A training step of the example's GPT, at the default sizes."""
+    import train_gpt
+
+    torch.manual_seed(0)
+    model = train_gpt.GPT(layers=4, dim=256, heads=4, seq=128, dropout=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(0, 256, (4, 129))
+
+    def work() -> None:
+        logits = model(tokens[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    costs = turns(work, methods(folder))
+    bare = costs[BARE]
+    print(f"step of the 4-layer GPT, {statistics.median(bare) * 1e3:.0f} ms bare:")
+    for name, found in costs.items():
+        if name != BARE:
+            ratio = statistics.median(one / of for one, of in zip(found, bare, strict=True))
+            print(f"  {name:28} x{ratio:7.3f}")
+
+
+PARTS = {"bandwidth": bandwidth, "small": small, "step": step}
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(PARTS))
+    chosen = parser.parse_args().parts or list(PARTS)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for part in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            PARTS[part](Path(folder))
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

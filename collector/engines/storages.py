@@ -1,0 +1,236 @@
+"""What the portable engine knows of storages: who wrote them last, and which bits were there then.
+
+The same as `observer/storages.h` knows for the native engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing import reductions
+
+from ..fingerprint import BLOCK, can_read
+from ..host_fingerprint import Numbers, host_hash
+
+_WeakStorage: Any = reductions.StorageWeakRef
+_RANGES = 64  # remembered of one storage
+_STORAGES = 65536
+_PURGE_FROM = 1024
+_PROBES = 8  # blocks
+_BLOCK_BYTES = 4 * BLOCK
+
+
+class Extent(NamedTuple):
+    """The bytes that a tensor covers of its storage."""
+
+    begin: int
+    end: int
+    layout: tuple[int, ...] | None  # shape and strides where there are gaps
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Extent:
+        """Of a tensor with strides."""
+        item, sizes, strides = tensor.element_size(), tensor.shape, tensor.stride()
+        begin = int(tensor.storage_offset()) * item
+        if not tensor.numel():
+            return cls(begin, begin, None)
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        end = begin + (int(last) + 1) * item
+        whole = tensor.numel() * item == end - begin
+        return cls(begin, end, None if whole else (*map(int, sizes), *map(int, strides)))
+
+
+def readable(tensor: torch.Tensor) -> bool:
+    """Whether its elements can be read as they lie in memory, which is there."""
+    if not can_read(tensor) or tensor.is_conj() or tensor.is_neg():
+        return False
+    return not tensor.numel() or Extent.of(tensor).end <= tensor.untyped_storage().nbytes()
+
+
+class Range:
+    """Bytes of a storage as they were when last read."""
+
+    __slots__ = ("data", "extent", "finite", "hash", "probe", "version")
+
+    def __init__(self, tensor: torch.Tensor, found: Numbers, *, written: bool) -> None:
+        self.extent = Extent.of(tensor)
+        self.data = tensor.untyped_storage().data_ptr()
+        # What counts changes does so when the operator has returned, after the tensor was read.
+        self.version = _version(tensor) + (written and not tensor.is_inference())
+        self.finite = found.finite
+        self.hash = found.hash
+        self.probe = _probe(tensor) if self.extent.layout is None else None
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is in these very bytes, and torch knows of no change to them."""
+        return (
+            self.extent == Extent.of(tensor)
+            and self.data == tensor.untyped_storage().data_ptr()
+            and self.version == _version(tensor)
+        )
+
+
+class Known:
+    """What is known of a storage."""
+
+    __slots__ = ("finite", "foreign", "in_flight", "ranges", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = _WeakStorage(storage)  # its address is not used again meanwhile
+        self.foreign = False
+        self.in_flight = False  # a collective wrote it, and nobody has read it since
+        self.finite = False  # all of it, for certain
+        self.ranges: deque[Range] = deque(maxlen=_RANGES)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """The tensor's bytes are not what they were."""
+        begin, end, _ = Extent.of(tensor)
+        kept = [r for r in self.ranges if not (r.extent.begin < end and begin < r.extent.end)]
+        self.ranges = deque(kept, maxlen=_RANGES)
+
+    def remember(self, tensor: torch.Tensor, found: Numbers | None, *, written: bool) -> None:
+        """They are what was found; not known where a device has not told yet."""
+        self.forget(tensor)
+        if found is not None:
+            self.ranges.append(Range(tensor, found, written=written))
+
+
+class Found(NamedTuple):
+    """An input, as an operator finds it."""
+
+    foreign: bool = False  # no recorded operator wrote it, or it came from a collective
+    finite: bool | None = None
+    expected: int | None = None  # of one that is not what was written last, the hash it had
+
+
+class Storages:
+    """All storages that recorded operators wrote or read, as long as they live."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Known] = {}
+        self._purge_at = _PURGE_FROM
+        self._lock = threading.Lock()
+
+    def look(self, tensor: torch.Tensor) -> Found:
+        """What is known of an input that is readable."""
+        with self._lock:
+            known = self._find(tensor)
+            if known is None:
+                return Found(foreign=len(self._all) < _STORAGES)
+            same = next((r for r in known.ranges if r.is_of(tensor)), None)
+            if same is None:
+                return Found(foreign=known.foreign, finite=known.finite or None)
+        changed = same.probe is not None and _probe(tensor) != same.probe
+        with self._lock:
+            # It counts only if no recorded operator began to write meanwhile.
+            known = self._find(tensor) if changed else None
+            changed = known is not None and any(r is same for r in known.ranges)
+        return Found(finite=same.finite, expected=same.hash if changed else None)
+
+    def wrote(self, tensor: torch.Tensor, found: Numbers | None, *, result: bool) -> None:
+        """An operator wrote the tensor, an input of it or a `result`."""
+        extent = Extent.of(tensor)
+        whole = (
+            extent.layout is None
+            and extent.begin == 0
+            and extent.end >= tensor.untyped_storage().nbytes()
+        )
+        with self._lock:
+            fresh = self._find(tensor) is None
+            known = self._find_or_add(tensor)
+            if known is None:
+                return
+            if whole:
+                known.foreign = known.in_flight = False
+            finite = found is not None and found.finite
+            known.finite = finite and (whole or fresh or known.finite)
+            known.remember(tensor, found, written=not result)
+
+    def read(self, tensor: torch.Tensor, found: Numbers | None) -> None:
+        """What came from elsewhere was read."""
+        with self._lock:
+            fresh = self._find(tensor) is None
+            known = self._find_or_add(tensor)
+            if known is not None:
+                known.foreign = known.foreign or fresh
+                known.in_flight = False
+                known.remember(tensor, found, written=False)
+
+    def writes(self, tensor: torch.Tensor) -> None:
+        """An operator is about to write the tensor."""
+        with self._lock:
+            known = self._find(tensor)
+            if known is not None:
+                known.forget(tensor)
+
+    def wrote_unread(self, tensor: torch.Tensor) -> None:
+        """An operator that was left out wrote the tensor."""
+        with self._lock:
+            known = self._find(tensor)
+            if known is not None:
+                known.forget(tensor)
+                known.finite = False
+
+    def made_unread(self, tensor: torch.Tensor) -> None:
+        """An operator that was left out made it."""
+        with self._lock:
+            if self._find(tensor) is None:
+                known = self._find_or_add(tensor)
+                if known is not None:
+                    known.finite = True
+
+    def awaits(self, tensor: torch.Tensor) -> None:
+        """A collective will write the tensor some time."""
+        with self._lock:
+            known = self._find_or_add(tensor)
+            if known is not None:
+                known.forget(tensor)
+                known.foreign = known.in_flight = True
+                known.finite = False
+
+    def awaited(self, tensor: torch.Tensor) -> bool:
+        """Whether a collective may be at it."""
+        with self._lock:
+            known = self._find(tensor)
+            return known is not None and known.in_flight
+
+    def _find(self, tensor: torch.Tensor) -> Known | None:
+        key = tensor.untyped_storage()._cdata
+        known = self._all.get(key)
+        if known is not None and known.storage.expired():
+            del self._all[key]
+            return None
+        return known
+
+    def _find_or_add(self, tensor: torch.Tensor) -> Known | None:
+        known = self._find(tensor)
+        if known is not None:
+            return known
+        if len(self._all) >= self._purge_at:
+            self._all = {k: one for k, one in self._all.items() if not one.storage.expired()}
+            self._purge_at = min(_STORAGES, max(_PURGE_FROM, 2 * len(self._all)))
+        if len(self._all) >= _STORAGES:
+            return None
+        storage = tensor.untyped_storage()
+        known = self._all[storage._cdata] = Known(storage)
+        return known
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _probe(tensor: torch.Tensor) -> int:
+    """Hash of bytes as they lie in memory: of all, or of some blocks evenly spread over many."""
+    begin, end, _ = Extent.of(tensor)
+    raw = torch.empty(0, dtype=torch.uint8).set_(
+        tensor.untyped_storage(), begin, (end - begin,), (1,)
+    )
+    blocks = len(raw) // _BLOCK_BYTES
+    if blocks > _PROBES:
+        first = [i * (blocks - 1) // (_PROBES - 1) * _BLOCK_BYTES for i in range(_PROBES)]
+        raw = torch.cat([raw[f : f + _BLOCK_BYTES] for f in first])
+    return host_hash(raw)

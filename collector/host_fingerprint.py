@@ -1,0 +1,109 @@
+"""The fingerprint of tensors in host memory, in numpy: without the cost of torch's operators.
+
+For where the observer is not to be had; the definition is that of `fingerprint.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .fingerprint import BLOCK
+
+_CHUNK = BLOCK * 1024  # words at a time: bounds the memory of what is computed of them
+_BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
+_BY_NUMPY = frozenset(
+    (torch.float32, torch.float64, torch.float16, torch.bool, torch.uint8, torch.int8,
+     torch.int16, torch.int32, torch.int64)
+)  # fmt: skip
+
+
+class Numbers(NamedTuple):
+    """What there is to say of a tensor."""
+
+    hash: int
+    nan: int
+    inf: int
+    zeros: int
+    mean: float
+    l2: float
+    low: float
+    high: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether it holds neither NaN nor Inf."""
+        return not self.nan and not self.inf
+
+
+def numbers_of(tensor: torch.Tensor) -> Numbers:
+    """The fingerprint of a tensor in host memory that `can_read`."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return Numbers(_hash(flat), *_statistics(flat))
+
+
+def host_hash(tensor: torch.Tensor) -> int:
+    """The hash alone of such a tensor, contiguous and of one dimension."""
+    return _hash(tensor)
+
+
+def _hash(flat: torch.Tensor) -> int:
+    if not flat.numel():
+        return 0
+    view, kind = _BITS[min(flat.element_size(), 4)]
+    words: NDArray[Any] = flat.view(view).numpy().view(kind)
+    total = 0
+    for first in range(0, len(words), _CHUNK):
+        bits = words[first : first + _CHUNK].astype(np.uint64)
+        bits ^= bits >> np.uint64(16)
+        blocks = -(-len(bits) // BLOCK)
+        if blocks == 1:
+            sums = (bits * _INNER[: len(bits)]).sum(keepdims=True)
+        else:
+            padded = np.zeros(blocks * BLOCK, np.uint64)
+            padded[: len(bits)] = bits
+            sums = (padded.reshape(blocks, BLOCK) * _INNER).sum(1)
+        total += int((sums * _weights(BLOCK + first // BLOCK, blocks)).sum())
+    total &= 2**64 - 1
+    return total - 2**64 if total >= 2**63 else total
+
+
+def _weights(first: int, count: int) -> NDArray[np.uint64]:
+    z = np.arange(first + 1, first + 1 + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))) | np.uint64(1)
+
+
+_INNER = _weights(0, BLOCK)
+
+
+def _statistics(flat: torch.Tensor) -> tuple[int, int, int, float, float, float, float]:
+    values = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
+    nan = inf = zeros = count = 0
+    total = squares = 0.0
+    low, high = math.inf, -math.inf
+    for first in range(0, values.numel(), _CHUNK):
+        part = values[first : first + _CHUNK]
+        wide = (part if part.dtype in _BY_NUMPY else part.to(torch.float64)).numpy()
+        x: NDArray[np.float64] = wide.astype(np.float64)
+        found = float(x.dot(x))
+        if not math.isfinite(found):
+            nan += int(np.isnan(x).sum())
+            inf += int(np.isinf(x).sum())
+            x = x[np.isfinite(x)]
+            with np.errstate(over="ignore"):
+                found = float(x.dot(x))
+        if len(x):
+            count += len(x)
+            zeros += len(x) - int(np.count_nonzero(x))
+            total += float(x.sum())
+            squares += found
+            low, high = min(low, float(x.min())), max(high, float(x.max()))
+    if not count:
+        return nan, inf, zeros, math.nan, 0.0, math.nan, math.nan
+    return nan, inf, zeros, total / count, math.sqrt(squares), low + 0.0, high + 0.0
