@@ -32,6 +32,7 @@ from .sources import (
     optimizers,
     queues,
     ranks,
+    scaler,
     threads,
     waits,
 )
@@ -89,6 +90,7 @@ class Session:
         self._undo.append(data.install(recorder))
         self._undo.append(ranks.install(recorder, lambda: None))
         self._undo.append(compiled.install(options.compile_backend))
+        self._undo.append(scaler.install(recorder))
         handovers = Handovers(recorder, for_collectives)
         handovers.concurrent = threading.active_count() > 1
         for source in (locks, waits, queues, futures):
