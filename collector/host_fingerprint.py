@@ -6,6 +6,7 @@ For where the observer is not to be had; the definition is that of `fingerprint.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ def _hash(flat: torch.Tensor) -> int:
     return total - 2**64 if total >= 2**63 else total
 
 
+@lru_cache(maxsize=64)
 def _weights(first: int, count: int) -> NDArray[np.uint64]:
     z = np.arange(first + 1, first + 1 + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
