@@ -44,6 +44,7 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
     words = pairs.view("<u8").reshape(-1, _HALF.itemsize // 8)
     halves = words[2 * record + second].reshape(-1).view(_HALF)
     flags = pairs["flags"][record] >> (_FLAGS_BITS * second)
+    strided = (flags & AccessFlag.STRIDED) != 0
     owner = owners[record]
     start = ops["start"][owner]
     return {
@@ -53,6 +54,8 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
         "storage": halves["storage"],
         "offset": halves["offset"],
         "bytes": halves["bytes"],
+        "run": np.where(strided, pairs["offset1"][record], halves["bytes"]),
+        "stride": np.where(strided, pairs["bytes1"][record], 0),
         "version": np.where(second, halves["version0"], halves["version1"]),
         "write": (flags & AccessFlag.WRITE) != 0,
         "birth": (flags & AccessFlag.BIRTH) != 0,

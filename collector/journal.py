@@ -175,6 +175,10 @@ class AccessFlag(enum.IntFlag):
     WRITE = 1
     # The storage is new: whatever was at its address before is something else.
     BIRTH = 2
+    # There are gaps in the range. The access is alone in its record, which has in the place of the
+    # second's: offset, the bytes that follow one another; bytes, those from one such run to the
+    # next, -1 where the runs are not evenly spaced.
+    STRIDED = 4
 
 
 class TensorFlag(enum.IntFlag):

@@ -162,6 +162,8 @@ ACCESS = Table(
         Column("storage", INT64, "address", "first byte of the storage, which it is known by"),
         Column("offset", INT64, "B", "first byte of the range, from the storage's first"),
         Column("bytes", INT64, "B", "length of the range, gaps of strided tensors included"),
+        Column("run", INT64, "B", "bytes of the range that follow one another; all: no gaps"),
+        Column("stride", INT64, "B", "from one run to the next; 0: no gaps; -1: not evenly spaced"),
         Column("version", INT64, "1", "the tensor's version counter before; 0 for a result"),
         Column("write", pa.bool_(), "", "written, and perhaps read too; false: read"),
         Column(

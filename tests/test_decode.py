@@ -74,7 +74,7 @@ def write_access(r: Recorder) -> dict[str, Any]:
     write_op(r)
     return {
         "start_ns": 100, "duration_ns": 50, "depth": 3, "storage": 0x7F0000000040, "offset": 8,
-        "bytes": 24, "version": 1, "write": True, "birth": True,
+        "bytes": 24, "run": 24, "stride": 0, "version": 1, "write": True, "birth": True,
     }  # fmt: skip
 
 

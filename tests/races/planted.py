@@ -44,10 +44,10 @@ def step_against_backward() -> None:
         for _ in range(3):
             optimizer.step()  # race: step_against_backward a
 
+    loss = model(torch.ones(2, 4)).sum()
+
     def backward() -> None:
-        loss = torch.ones(2, 4).matmul(model.weight.detach().clone().requires_grad_()).sum()
-        loss.backward()
-        model.weight.grad.add_(1)  # race: step_against_backward b
+        loss.backward()  # race: step_against_backward b
 
     together(steps, backward)
 
@@ -81,12 +81,12 @@ def running_statistics() -> None:
     mean, variance = torch.zeros(3), torch.ones(3)
 
     def train() -> None:
-        nn.functional.batch_norm(
-            torch.randn(5, 3), mean, variance, training=True
-        )  # race: running_statistics a
+        batch = torch.randn(5, 3)
+        nn.functional.batch_norm(batch, mean, variance, None, None, True)  # race: statistics a
 
     def evaluate() -> None:
-        nn.functional.batch_norm(torch.randn(5, 3), mean, variance)  # race: running_statistics b
+        batch = torch.randn(5, 3)
+        nn.functional.batch_norm(batch, mean, variance)  # race: statistics b
 
     together(train, evaluate)
 
@@ -194,9 +194,8 @@ def checkpoint_during_step() -> None:
         optimizer.step()  # race: checkpoint_during_step a
 
     def save() -> None:
-        {
-            name: value.clone() for name, value in model.state_dict().items()
-        }  # race: checkpoint_during_step b
+        saved = dict(model.state_dict())
+        saved["weight"].clone()  # race: checkpoint_during_step b
 
     together(train, save)
 

@@ -24,8 +24,8 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Columns = dict[str, NDArray[Any]]
 
-_COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "version", "write",
-            "birth")  # fmt: skip
+_COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
+            "version", "write", "birth")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Accesses:
     depth: Ints
     low: Ints  # bytes from the storage's first, low <= byte < high
     high: Ints
+    run: Ints  # bytes that follow one another,
+    stride: Ints  # and from one such run to the next; 0: no gaps, -1: not evenly spaced
     write: Flags
     version: Ints
     site: Ints  # position in the list of sites: which operator, and where it was called
@@ -72,8 +74,7 @@ def shared_accesses(run: Run, rank: int, order: Order, storages: Ints, sites: Si
         table = run.events("access", rank=rank, thread=thread, columns=list(_COLUMNS))
         table = table.filter(pc.is_in(table["storage"], pa.array(storages)))
         columns = {name: table[name].to_numpy() for name in _COLUMNS}
-        kept = outermost(columns)
-        columns = {name: values[kept] for name, values in columns.items()}
+        columns = outermost(columns)
         start = columns["start_ns"]
         columns["thread"] = np.full(len(start), position, np.int64)
         columns["segment"] = order.segments(position, start)
@@ -84,17 +85,18 @@ def shared_accesses(run: Run, rank: int, order: Order, storages: Ints, sites: Si
     return _folded(rows)
 
 
-def outermost(columns: Columns) -> Flags:
+def outermost(columns: Columns) -> Columns:
     """Rows of one thread that do not lie within another's access to the same storage.
 
-    An operator that calls another reads and writes what that one does: it is told once. On one
-    thread operators nest, so what starts before an earlier one's end lies within it.
+    An operator that calls another reads and writes what that one does: it is told once. What was
+    born in the inner one was born in the outer one. On one thread operators nest, so what starts
+    before an earlier one's end lies within it.
     """
     start, depth = columns["start_ns"].astype(np.int64), columns["depth"].astype(np.int64)
     storage = columns["storage"].astype(np.int64)
     by = np.lexsort((depth, start, storage))
     if not len(by):
-        return np.zeros(0, bool)
+        return columns
     start, depth, storage = start[by], depth[by], storage[by]
     end = start + columns["duration_ns"].astype(np.int64)[by]
     other = np.ones(len(by), bool)  # another operator than the row before
@@ -109,9 +111,15 @@ def outermost(columns: Columns) -> Flags:
     reach = np.maximum.accumulate(np.maximum.reduceat(ends, units))
     inside = np.zeros(len(units), bool)
     inside[1:] = reach[:-1] > starts[units[1:]]
-    kept = np.empty(len(by), bool)
-    kept[by] = ~inside[np.cumsum(other) - 1]
-    return kept
+    unit = np.cumsum(other) - 1
+    outer = np.maximum.accumulate(np.where(inside, 0, np.arange(len(units))))  # unit around it
+    birth = columns["birth"][by].astype(bool)
+    born = np.zeros(len(units), bool)
+    np.logical_or.at(born, outer[unit], birth)
+    kept = ~inside[unit]
+    rows = {name: values[by[kept]] for name, values in columns.items()}
+    rows["birth"] = born[unit[kept]] & rows["write"].astype(bool)
+    return rows
 
 
 def generations(rows: Columns) -> Ints:
@@ -154,6 +162,7 @@ def _folded(rows: Columns) -> Accesses:
     all_of = {
         "storage": rows["storage"], "generation": rows["generation"], "thread": rows["thread"],
         "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
+        "run": rows["run"], "stride": rows["stride"],
         "write": rows["write"], "site": rows["site"],
     }  # fmt: skip
     by = np.lexsort((start, *reversed(all_of.values())))

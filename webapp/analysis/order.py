@@ -6,6 +6,7 @@ happened before event b of thread B if A published, after a, what B had received
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ _PEERS = {
 """Kinds that concern a thread: which of its instants, and whether it is published."""
 
 _ONCE = {schema.SyncKind.queue_put.name, schema.SyncKind.queue_get.name}
-"""Each thing published is received once: what is held for it can go then."""
+"""What is published is received once, in the order of publishing."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +72,25 @@ def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]
     rows: list[list[tuple[int, Clock]]] = [
         [(-(2**62), current[thread].copy())] for thread in threads
     ]
-    published: dict[object, tuple[Clock, int]] = {}
+    published: dict[object, Clock] = {}
+    items: dict[object, deque[Clock]] = {}  # of those that are received once
     for instant, thread, target, publishes, once in _events(run, rank, process):
         clock = current[thread]
         at = position.get(thread)
         if publishes:
-            held = published.get(target)
-            joined = clock.copy() if held is None else np.maximum(held[0], clock)
-            published[target] = (joined, 1 if held is None else held[1] + 1)
+            if once:
+                items.setdefault(target, deque()).append(clock.copy())
+            else:
+                known = published.get(target)
+                published[target] = clock.copy() if known is None else np.maximum(known, clock)
             if at is None:
                 continue
             clock[at] += 1
         else:
-            held = published.get(target)
-            if held is None:
+            held = _taken(items, target) if once else published.get(target)
+            if held is None or not (held > clock).any():
                 continue
-            if once:
-                if held[1] <= 1:
-                    del published[target]
-                else:
-                    published[target] = (held[0], held[1] - 1)
-            if not (held[0] > clock).any():
-                continue
-            np.maximum(clock, held[0], out=clock)
+            np.maximum(clock, held, out=clock)
             if at is None:
                 continue
         rows[at].append((instant, clock.copy()))
@@ -102,6 +99,17 @@ def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]
     clocks = np.array([clock for r in rows for _, clock in r], np.int32).reshape(-1, width)
     owner = np.repeat(np.arange(width), np.diff(first))
     return Order(tuple(threads), first, starts, clocks[np.arange(len(clocks)), owner], clocks)
+
+
+def _taken(items: dict[object, deque[Clock]], target: object) -> Clock | None:
+    """The first of those put under that number. An item may be put again before it is taken."""
+    waiting = items.get(target)
+    if not waiting:
+        return None
+    held = waiting.popleft()
+    if not waiting:
+        del items[target]
+    return held
 
 
 def _events(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lanescope.webapp.analysis.accesses import Accesses, shared_accesses, shared_storages
 from lanescope.webapp.analysis.order import Order, order_of
 from lanescope.webapp.analysis.sites import Site, Sites, frames_of, storage_names
+from lanescope.webapp.analysis.spans import Span, share
 from lanescope.webapp.run import Run
 
 Ints = NDArray[np.int64]
@@ -122,11 +123,16 @@ def conflicts(order: Order, accesses: Accesses) -> Iterator[_Pair]:
                     continue
                 if not (accesses.write[a] or accesses.write[b]):
                     continue
-                if accesses.low[a] >= accesses.high[b] or accesses.low[b] >= accesses.high[a]:
+                if not share(_span(accesses, a), _span(accesses, b)):
                     continue
                 pair = _unordered(order, accesses, one, other)
                 if pair is not None:
                     yield pair
+
+
+def _span(accesses: Accesses, row: int) -> Span:
+    columns = (accesses.low, accesses.high, accesses.run, accesses.stride)
+    return Span(*(int(column[row]) for column in columns))
 
 
 def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
@@ -148,7 +154,10 @@ def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
 
 def _kinds(accesses: Accesses, rows: Ints) -> list[Ints]:
     """The rows by kind, each in the order of their segments."""
-    columns = (accesses.thread, accesses.low, accesses.high, accesses.write, accesses.site)
+    columns = (
+        accesses.thread, accesses.low, accesses.high, accesses.run, accesses.stride,
+        accesses.write, accesses.site,
+    )  # fmt: skip
     by = rows[np.lexsort((accesses.segment[rows], *(column[rows] for column in columns)))]
     new = np.zeros(len(by), bool)
     for column in columns:
@@ -205,7 +214,7 @@ def _race(
                 write=bool(accesses.write[row]),
                 step=int(accesses.step[row]),
                 stack=tuple(stacks.get(site.stack, ())) if site.stack is not None else (),
-            )  # fmt: skip
+            )
         )
     return Race(
         rank=rank,

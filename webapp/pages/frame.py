@@ -95,9 +95,12 @@ def _header(context: Context) -> Component:
             html.Div(className="spring"),
             # Filled once the page is there: examining a long run takes a while.
             dcc.Link(
-                "examining …", id=ids.HEALTH, href="/overview", className="pill",
+                "examining …",
+                id=ids.HEALTH,
+                href="/overview",
+                className="pill",
                 title="What was recorded, and what is wrong with it",
-            ),  # fmt: skip
+            ),
             _clock(context),
             html.Button(
                 html.I(className="icon icon-theme"),

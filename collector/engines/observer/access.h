@@ -12,6 +12,41 @@
 
 namespace lanescope {
 
+// The gaps in what a tensor covers: runs of bytes, evenly spaced where the other dimensions are one.
+[[gnu::noinline]] inline void find_gaps(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                        int64_t item, Access& access) {
+  access.run = item;
+  access.stride = 0;
+  int64_t count = 1;
+  // From the innermost dimension outwards: the smallest stride that has not been dealt with.
+  uint64_t done = 0;
+  for (size_t step = 0; step < sizes.size(); ++step) {
+    size_t next = sizes.size();
+    for (size_t i = 0; i < sizes.size() && i < 64; ++i) {
+      const bool open = (done >> i & 1) == 0 && sizes[i] > 1 && strides[i] != 0;
+      if (open && (next == sizes.size() || strides[i] < strides[next])) {
+        next = i;
+      }
+    }
+    if (next == sizes.size()) {
+      return;
+    }
+    done |= uint64_t{1} << next;
+    const int64_t stride = strides[next] * item;
+    if (access.stride == 0 && stride <= access.run) {  // goes on where the run ends, or within it
+      access.run += (sizes[next] - 1) * stride;
+    } else if (access.stride == 0) {
+      access.stride = stride;
+      count = sizes[next];
+    } else if (stride == access.stride * count) {
+      count *= sizes[next];
+    } else {
+      access.stride = -1;
+      return;
+    }
+  }
+}
+
 enum class Range { known, empty, unknown };
 
 // The range that a tensor covers, as an access with `flags`. Unknown: the tensor has no storage, or
@@ -41,6 +76,12 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   const auto& version = tensor.version_counter();
   access.version = version.enabled() ? version.current_version() : 0;
   access.flags = flags;
+  access.run = access.bytes;
+  access.stride = 0;
+  if (!tensor.is_non_overlapping_and_dense_default()) {
+    find_gaps(sizes, strides, item, access);
+    access.flags |= access.stride != 0 ? layout::ACCESS_STRIDED : 0;
+  }
   return Range::known;
 }
 
@@ -90,18 +131,18 @@ inline void keep_births(Thread& thread, size_t own) {
             all.end());
 }
 
-// Store the accesses from `own` on, two a record.
+// Store the accesses from `own` on, two a record; one with gaps takes the room of two.
 [[gnu::noinline]] inline void write_accesses(Thread& thread, size_t own) {
   const auto& all = thread.accesses;
-  for (size_t i = own; i < all.size(); i += 2) {
+  for (size_t i = own; i < all.size();) {
     Record* slot = thread.journal.next();
     if (slot == nullptr) {
       thread.note_lost();
-      continue;
+      return;
     }
     AccessRecord record{};
-    const bool two = i + 1 < all.size();
     const Access& first = all[i];
+    const bool two = first.stride == 0 && i + 1 < all.size() && all[i + 1].stride == 0;
     record.count = two ? 2 : 1;
     record.flags = static_cast<uint16_t>(first.flags);
     record.version0 = first.version;
@@ -115,7 +156,11 @@ inline void keep_births(Thread& thread, size_t own) {
       record.storage1 = second.storage;
       record.offset1 = second.offset;
       record.bytes1 = second.bytes;
+    } else if (first.stride != 0) {
+      record.offset1 = first.run;
+      record.bytes1 = first.stride;
     }
+    i += record.count;
     std::memcpy(reinterpret_cast<char*>(slot) + 1, reinterpret_cast<const char*>(&record) + 1,
                 sizeof record - 1);
     thread.journal.publish(layout::KIND_ACCESS);

@@ -82,6 +82,13 @@ struct Inputs {
     }
   }
 
+  // Whether an argument says that this is no training.
+  bool evaluates(const Operator& op) const {
+    const auto position = static_cast<size_t>(op.training);
+    return op.training >= 0 && position < values.size() && values[position].isBool() &&
+           !values[position].toBool();
+  }
+
   // The argument that says where to make a tensor, if it was given.
   const c10::IValue* device(const Operator& op) const {
     const auto position = static_cast<size_t>(op.device);
@@ -161,7 +168,8 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
         signature.add(tensor);
       }
       if (note && (argument.reads || argument.writes || !op.wanted)) {
-        note_access(thread, tensor, argument.writes ? layout::ACCESS_WRITE : 0);
+        const bool writes = argument.writes && !(argument.statistics && inputs.evaluates(op));
+        note_access(thread, tensor, writes ? layout::ACCESS_WRITE : 0);
       }
     });
   }

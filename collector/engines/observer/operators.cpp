@@ -50,15 +50,18 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
                               alias == nullptr, writes});
     } else if (argument.name() == "device") {
       op.device = static_cast<int>(i);
+    } else if (argument.name() == "training" || argument.name() == "train") {
+      op.training = static_cast<int>(i);
     }
   }
-  // Schemas that do not say so: running statistics are written.
+  // Schemas that do not say so: running statistics are written, in training.
   const bool normalizes = op.name.find("batch_norm") != std::string::npos;
   op.workspace = op.name.find("_rnn") != std::string::npos;
   bool writes = false;
   for (Argument& argument : op.arguments) {
     const std::string& name = arguments[argument.position].name();
-    argument.writes = argument.writes || (normalizes && name.compare(0, 8, "running_") == 0);
+    argument.statistics = normalizes && name.compare(0, 8, "running_") == 0;
+    argument.writes = argument.writes || argument.statistics;
     writes = writes || argument.writes;
   }
   for (const c10::Argument& result : schema.returns()) {

@@ -23,12 +23,14 @@ struct Argument {
   bool named;   // by position, so that it counts as an input; else it is out= or the like
   bool reads;   // its elements, that is: a view reads none
   bool writes;
+  bool statistics = false;  // written in training only
 };
 
 struct Operator {
   std::string name, overload;
   Text text = 0;
   uint8_t scope = layout::SCOPE_FUNCTION;
+  int training = -1;  // position of the argument that says so; -1: there is none
   bool wanted = true;
   bool has_schema = false;
   bool hidden = false;     // torch's own bookkeeping around what is recorded anyway

@@ -40,6 +40,8 @@ struct Access {
   int64_t bytes;
   uint32_t version;
   uint32_t flags;  // of AccessFlag in journal.py
+  int64_t run;     // where it has gaps: bytes that follow one another,
+  int64_t stride;  // and bytes from one such run to the next; 0: no gaps, -1: not to be told so
 };
 
 class Thread {
