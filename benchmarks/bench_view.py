@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, ViewportSize
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -34,8 +34,8 @@ from lanescope.webapp.timeline import Timeline
 from tests.chromium import launched
 
 LANES = 64
-WINDOW = {"width": 1280, "height": 800}
-TALL = {"width": 1280, "height": 5600}
+WINDOW: ViewportSize = {"width": 1280, "height": 800}
+TALL: ViewportSize = {"width": 1280, "height": 5600}
 """A window in which all 64 lanes are in sight at once; no screen is that high."""
 
 _PAINTED = """new Promise(done => {
@@ -138,9 +138,9 @@ def served(path: Path) -> Iterator[tuple[str, int]]:
             process.terminate()
 
 
-def opened(browser: Browser, address: str, size: dict[str, int]) -> Page:
+def opened(browser: Browser, address: str, size: ViewportSize) -> Page:
     """A page at rest."""
-    page = browser.new_context(viewport=size).new_page()  # type: ignore[arg-type]
+    page = browser.new_context(viewport=size).new_page()
     page.goto(address)
     page.evaluate("lanescope.idle()")
     return page
@@ -148,7 +148,7 @@ def opened(browser: Browser, address: str, size: dict[str, int]) -> Page:
 
 def first_paint(browser: Browser, address: str) -> float:
     """Seconds from opening the address to all lanes in sight being drawn."""
-    context = browser.new_context(viewport=WINDOW)  # type: ignore[arg-type]
+    context = browser.new_context(viewport=WINDOW)
     page = context.new_page()
     page.goto(address, wait_until="commit")
     seconds = page.evaluate(_PAINTED) / 1e3
