@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp import open_run
+from lanescope.webapp import open_run, races
 from lanescope.webapp.analysis.race_findings import race_findings
 from lanescope.webapp.analysis.spans import Span, share
 from tests.recording import BIN, run_program
@@ -38,7 +38,8 @@ def recorded(tmp_path: Path, program: str) -> Path:
 
 
 def test_planted_races_are_found_once_at_their_lines(tmp_path: Path) -> None:
-    found = race_findings(open_run(recorded(tmp_path, "planted")))
+    run = open_run(recorded(tmp_path, "planted"))
+    found = race_findings(run)
     places = [
         {
             int(str(finding.evidence[side]["where"]).rpartition(":")[2])
@@ -51,6 +52,7 @@ def test_planted_races_are_found_once_at_their_lines(tmp_path: Path) -> None:
     missing = [name for name, lines in expected.items() if places.count(lines) != 1]
     assert not missing
     assert len(places) == len(expected), [p for p in places if p not in expected.values()]
+    assert len(races(run)) == len(found)
     assert all(f.evidence["first"]["thread"] != f.evidence["second"]["thread"] for f in found)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.analysis.findings import Finding, findings
     from lanescope.webapp.analysis.gradients import gradient_norms, gradients
     from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
+    from lanescope.webapp.analysis.race_findings import races
     from lanescope.webapp.errors import RunError
     from lanescope.webapp.run import Run, Steps, Thread, open_run
 
@@ -32,6 +33,7 @@ _HOMES = {
     "analysis.diff": ("Comparison", "compare", "diff"),
     "analysis.findings": ("Finding", "findings"),
     "analysis.gradients": ("gradient_norms", "gradients"),
+    "analysis.race_findings": ("races",),
     "analysis.overlap": ("overlap", "overlap_rate", "overlap_regions"),
     "errors": ("RunError",),
     "run": ("Run", "Steps", "Thread", "open_run"),
@@ -40,7 +42,7 @@ _HOMES = {
 __all__ = [
     "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check",
     "collectives", "communication", "compare", "diff", "findings", "gradient_norms", "gradients",
-    "open_run", "overlap", "overlap_rate", "overlap_regions",
+    "open_run", "overlap", "overlap_rate", "overlap_regions", "races",
 ]  # fmt: skip
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.races import Race, Touch, races
+from lanescope.webapp.analysis.races import Race, Touch, find_races
 from lanescope.webapp.run import Run
 
 
@@ -14,7 +16,32 @@ def race_findings(run: Run) -> list[Finding]:
     """Findings of kind `race`. Raises Unanswered where accesses were not recorded."""
     if not run.counts["access"]:
         raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
-    return [_finding(run, race) for race in races(run)]
+    return [_finding(run, race) for race in find_races(run)]
+
+
+def races(run: Run) -> pd.DataFrame:
+    """Races as a data frame, a row per pair of places, by instant of the first access.
+
+    rank; tensor (the first of `tensors`), tensors (how many); for each of the two accesses op,
+    thread, where ("file.py:12", None where no stack was captured), time_ns (from the start of the
+    run) and access (read or write), prefixed first_ and second_; overlapped (both were under way
+    at an instant); pairs (of unordered segments of the two threads, at these places).
+    """
+    rows = []
+    for race in find_races(run):
+        row: dict[str, Any] = {
+            "rank": race.rank, "tensor": race.tensors[0], "tensors": len(race.tensors),
+        }  # fmt: skip
+        for side, touch in (("first", race.first), ("second", race.second)):
+            told = _touch(touch)
+            row |= {f"{side}_{name}": told[name] for name in _TOLD}
+        rows.append(row | {"overlapped": race.overlapped, "pairs": race.pairs})
+    sides = [f"{side}_{name}" for side in ("first", "second") for name in _TOLD]
+    columns = ["rank", "tensor", "tensors", *sides, "overlapped", "pairs"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+_TOLD = ("op", "thread", "where", "time_ns", "access")
 
 
 def _finding(run: Run, race: Race) -> Finding:

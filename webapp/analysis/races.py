@@ -69,8 +69,8 @@ class _Pair:
 
 
 @lru_cache(maxsize=4)
-def races(run: Run) -> tuple[Race, ...]:
-    """All races of the run, a row per pair of places, by instant."""
+def find_races(run: Run) -> tuple[Race, ...]:
+    """All races of the run, one per pair of places, by instant."""
     found: list[Race] = []
     processes: dict[tuple[int, int], list[str]] = {}
     for thread in run.threads:
