@@ -33,6 +33,8 @@ TOP: list[tuple[str, set[str]]] = [
     ("theme", {"plotly"}),
     ("charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
+    ("searching", {"flask"}),
+    ("note_routes", {"flask"}),
     ("pages", {"dash", "dash_ag_grid", "plotly", "flask"}),
     ("server", {"dash", "dash_ag_grid", "plotly", "flask", "werkzeug"}),
     ("commands", SCREEN),
