@@ -40,6 +40,7 @@ STRINGS_FILE = "strings.bin"
 STALLS_FILE = "stalls.jsonl"  # what the watchdog saw, a line per dump
 STALL_STACKS_FILE = "stalls.txt"  # stacks that Python could only write in its own form
 ENDED_FILE = "ended"  # the signal that ended the process
+CALIBRATION_FILE = "clock.json"  # this clock measured against that of rank 0
 SEGMENT_SUFFIX = ".lsj"
 
 # magic, record bytes, header bytes, capacity, ordinal, segment, thread kind, pid, native id,

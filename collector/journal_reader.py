@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .calibration import Calibration
 from .journal import (
+    CALIBRATION_FILE,
     ENDED_FILE,
     FIELDS,
     HEADER,
@@ -165,7 +167,17 @@ def read_process_file(folder: Path) -> dict[str, Any]:
         process["ended"] = (folder / ENDED_FILE).read_text()[:_MAXIMUM_NAME] or process.get(
             "ended", ""
         )
+    process["calibration"] = _calibration(folder / CALIBRATION_FILE)
     return process
+
+
+def _calibration(path: Path) -> Calibration | None:
+    """None where the clock was not measured: then the run says that it is not calibrated."""
+    try:
+        with path.open("rb") as file:
+            return Calibration.parse(json.loads(file.read(_MAXIMUM_JSON)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_texts(folder: Path) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from .arrays import numbers
 from .decode import Decoder
 from .kinds import part_file, rank_folder, thread_folder
 from .parquet import write_part
-from .placement import axis_reference, process_entry
+from .placement import joined
 from .schema import TABLES, File
 
 _KEYS = {
@@ -48,15 +48,8 @@ class Pending:
         manifest = manifests.read(self._run)
         latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
         process["end_ns"] = process["end_ns"] or latest
-        manifest["axis"] = manifest["axis"] or axis_reference(process)
-        entry = process_entry(process, manifest["axis"])
-        others = []
-        for listed in manifest["processes"]:
-            if (listed["rank"], listed["pid"]) != (entry["rank"], entry["pid"]):
-                others.append(listed)
-            else:  # an earlier look at it, or the program before exec
-                entry["start_ns"] = min(entry["start_ns"], listed["start_ns"])
-        manifest["processes"] = sorted([*others, entry], key=lambda p: (p["rank"], p["start_ns"]))
+        axis, processes = joined(manifest["axis"], manifest["processes"], process)
+        manifest["axis"], manifest["processes"] = axis, processes
         manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))
         manifest["groups"] = {**process.get("groups", {}), **manifest["groups"]}
         manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from .calibration import UNMEASURED_DRIFT_PPB, Calibration, fit
 from .journal_reader import ProcessLog
-from .schema import AxisReference, Process
+from .schema import AxisReference, Clock, Process
 
 UNCALIBRATED_NS = 1_000_000_000
 """Uncertainty stated for hosts aligned by their wall clocks alone: nothing better is known."""
@@ -30,7 +32,14 @@ def first_ordinal(log: ProcessLog, threads: pa.Table | None) -> int:
 
 
 def axis_reference(process: dict[str, Any]) -> AxisReference:
-    """The clock of a process as the one that the run's axis is."""
+    """The clock that is the axis if it is this process that decides: the one it was measured by,
+    or else its own."""
+    calibration = process["calibration"]
+    if calibration is not None:
+        return {
+            "clock_identity": calibration.reference,
+            "wall_minus_monotonic_ns": calibration.wall_minus_monotonic_ns,
+        }
     return {
         "clock_identity": process["clock_identity"],
         "wall_minus_monotonic_ns": process["wall_minus_monotonic_ns"],
@@ -39,8 +48,6 @@ def axis_reference(process: dict[str, Any]) -> AxisReference:
 
 def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
     """A process as the manifest lists it; `reference` is the clock that the run's axis is."""
-    shared = process["clock_identity"] == reference["clock_identity"]
-    offset = process["wall_minus_monotonic_ns"] - reference["wall_minus_monotonic_ns"]
     return {
         "rank": process["rank"],
         "pid": process["pid"],
@@ -57,12 +64,109 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
         "python": process["python"],
         "torch": process["torch"],
         "modules_root": process["modules_root"],
-        "clock": {
-            "offset_ns": 0 if shared else offset,
-            "drift_ppb": 0.0,
-            "uncertainty_ns": 0 if shared else UNCALIBRATED_NS,
-            "calibrated": shared,
-            "host": process["clock_identity"],
-        },
+        "clock": _clock(process, reference),
         "coverage": process.get("coverage", {}),
     }
+
+
+def _clock(process: dict[str, Any], reference: AxisReference) -> Clock:
+    """How the process's clock maps to the axis, by what it knows itself."""
+    identity = process["clock_identity"]
+    calibration: Calibration | None = process["calibration"]
+    if calibration is not None and calibration.reference == reference["clock_identity"] != identity:
+        found = fit(calibration.points, process["start_ns"], process["end_ns"])
+        return {
+            "offset_ns": found.offset_ns,
+            "drift_ppb": found.drift_ppb,
+            "uncertainty_ns": found.uncertainty_ns,
+            "calibrated": True,
+            "host": identity,
+        }
+    offset = process["wall_minus_monotonic_ns"] - reference["wall_minus_monotonic_ns"]
+    return _unmeasured(identity, reference, offset)
+
+
+def _unmeasured(identity: str, reference: AxisReference, offset_ns: int) -> Clock:
+    """The axis's own clock, or one aligned with it by wall clock."""
+    shared = identity == reference["clock_identity"]
+    return {
+        "offset_ns": 0 if shared else offset_ns,
+        "drift_ppb": 0.0,
+        "uncertainty_ns": 0 if shared else UNCALIBRATED_NS,
+        "calibrated": shared,
+        "host": identity,
+    }
+
+
+def joined(
+    axis: AxisReference | None, listed: Sequence[Process], process: dict[str, Any]
+) -> tuple[AxisReference, list[Process]]:
+    """The run's axis and its processes with one more, or with what is known of one by now.
+
+    The first process decides on the axis, unless it was not measured and a later one was: then
+    all move to the clock that this one was measured by. Processes that share a clock share the
+    mapping that one of them measured.
+    """
+    wanted = axis_reference(process)
+    axis = axis or wanted
+    calibration = process["calibration"]
+    measured = any(p["clock"]["calibrated"] and not _is_axis(p, axis) for p in listed)
+    if calibration is not None and not measured and not _same(wanted, axis):
+        shift = axis["wall_minus_monotonic_ns"] - wanted["wall_minus_monotonic_ns"]
+        listed = [_moved(one, wanted, shift) for one in listed]
+        axis = wanted
+    entry = process_entry(process, axis)
+    others = []
+    for one in listed:
+        if (one["rank"], one["pid"]) != (entry["rank"], entry["pid"]):
+            others.append(one)
+        else:  # an earlier look at it, or the program before exec
+            start = min(entry["start_ns"], one["start_ns"])
+            process = {**process, "start_ns": start}
+            entry = process_entry(process, axis)
+    return axis, sorted(_sharing(entry, others), key=lambda p: (p["rank"], p["start_ns"]))
+
+
+def _sharing(entry: Process, others: list[Process]) -> list[Process]:
+    """The entry and the others, those of its clock with one mapping."""
+    host = entry["clock"]["host"]
+    if entry["clock"]["calibrated"]:
+        return [
+            entry,
+            *(_like(p, entry) if p["clock"]["host"] == host else p for p in others),
+        ]
+    source = next(
+        (p for p in others if p["clock"]["host"] == host and p["clock"]["calibrated"]), None
+    )
+    return [entry if source is None else _like(entry, source), *others]
+
+
+def _like(process: Process, source: Process) -> Process:
+    """A process with the mapping of another one of the same clock."""
+    known = source["clock"]
+    if not known["uncertainty_ns"]:
+        return {**process, "clock": known}
+    share = known["drift_ppb"] * 1e-9
+    beyond = max(
+        source["start_ns"] - process["start_ns"], process["end_ns"] - source["end_ns"], 0
+    )  # of where the uncertainty was worked out for
+    clock: Clock = {
+        **known,
+        "offset_ns": known["offset_ns"] + round((process["start_ns"] - source["start_ns"]) * share),
+        "uncertainty_ns": known["uncertainty_ns"] + round(beyond * UNMEASURED_DRIFT_PPB * 1e-9),
+    }
+    return {**process, "clock": clock}
+
+
+def _moved(process: Process, axis: AxisReference, shift_ns: int) -> Process:
+    clock = process["clock"]
+    moved = _unmeasured(clock["host"], axis, clock["offset_ns"] + shift_ns)
+    return {**process, "clock": moved}
+
+
+def _is_axis(process: Process, axis: AxisReference) -> bool:
+    return process["clock"]["host"] == axis["clock_identity"]
+
+
+def _same(one: AxisReference, other: AxisReference) -> bool:
+    return one["clock_identity"] == other["clock_identity"]

@@ -451,7 +451,8 @@ class Clock(TypedDict):
 
 
 class AxisReference(TypedDict):
-    """The clock that is the run's axis: that of the first process that was finished."""
+    """The clock that is the run's axis: rank 0's where clocks were compared, or else that of the
+    first process that was finished."""
 
     clock_identity: str
     wall_minus_monotonic_ns: int

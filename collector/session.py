@@ -21,6 +21,7 @@ from .options import SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 from .sources import (
     autograd,
+    clocks,
     compiled,
     data,
     device,
@@ -88,7 +89,9 @@ class Session:
         recorder.on_step = memory.sample
         self._undo.append(autograd.install(recorder, engine.flush_node))
         self._undo.append(data.install(recorder))
-        self._undo.append(ranks.install(recorder, lambda: None))
+        measured = clocks.Clocks(recorder)
+        self._undo.append(ranks.install(recorder, measured.joined))
+        self._undo.append(measured.stop)
         self._undo.append(compiled.install(options.compile_backend))
         self._undo.append(scaler.install(recorder))
         handovers = Handovers(recorder, for_collectives)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lanescope.collector import schema
 from lanescope.collector.decode import Decoder
 from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
-from lanescope.collector.placement import axis_reference, first_ordinal, process_entry
+from lanescope.collector.placement import axis_reference, first_ordinal, joined, process_entry
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.manifest import check_groups, check_process
 from lanescope.webapp.parts import Part
@@ -21,7 +21,7 @@ class Leftovers:
     """What the journals hold beyond the files."""
 
     parts: list[Part] = field(default_factory=list)
-    processes: list[schema.Process] = field(default_factory=list)
+    processes: list[schema.Process] = field(default_factory=list)  # with those of the manifest
     lost: list[str] = field(default_factory=list)  # sentences about what could not be recovered
     groups: dict[str, schema.Group] = field(default_factory=dict)
     world_size: int = 1  # as the processes knew it, where the manifest was never finished
@@ -33,7 +33,7 @@ def leftovers(root: Path, manifest: schema.Manifest, parts: list[Part]) -> Lefto
     Nothing is written: a run may lie on a read-only medium. The rows are `Part`s in memory, in
     the local time of their process like those of the files.
     """
-    found = Leftovers()
+    found = Leftovers(processes=manifest["processes"])
     folder = root / schema.JOURNAL_FOLDER
     try:
         left = sorted(entry for entry in folder.iterdir() if entry.is_dir())
@@ -43,13 +43,13 @@ def leftovers(root: Path, manifest: schema.Manifest, parts: list[Part]) -> Lefto
     for one in left:
         try:
             log = read_process(one)
-            axis = axis or axis_reference(log.process)
-            process = process_entry(log.process, axis)
+            process = process_entry(log.process, axis or axis_reference(log.process))
             world = max(manifest["world_size"], log.process["world_size"])
             check_process(process, world)
             found.world_size = max(found.world_size, world)
             groups = check_groups(log.process.get("groups", {}))
-            _recover(log, process, set(manifest["files"]), parts, found)
+            if _recover(log, process["rank"], set(manifest["files"]), parts, found):
+                axis, found.processes = joined(axis, found.processes, log.process)
             found.groups.update(groups)
         except (JournalError, RunError, OSError, pa.ArrowException, KeyError, TypeError) as error:
             found.lost.append(f"the journal of process {one.name} cannot be read ({error})")
@@ -57,14 +57,14 @@ def leftovers(root: Path, manifest: schema.Manifest, parts: list[Part]) -> Lefto
 
 
 def _recover(
-    log: ProcessLog, process: schema.Process, files: set[str], parts: list[Part], found: Leftovers
-) -> None:
-    rank = process["rank"]
+    log: ProcessLog, rank: int, files: set[str], parts: list[Part], found: Leftovers
+) -> bool:
+    """Whether there was anything."""
     known = [*parts, *found.parts]
     threads = _rank_table(rank, "thread", known)
     decoder = Decoder(log, _rank_table(rank, "stack", known), first_ordinal(log, threads))
     if decoder.is_empty():
-        return
+        return False
     recovered = [
         Part(table, rank, thread, rows.num_rows, memory=rows)
         for thread, table, part, rows in decoder.thread_tables()
@@ -76,8 +76,8 @@ def _recover(
         for table, rows in decoder.rank_tables().items()
     ]
     found.parts += recovered
-    found.processes.append(process)
     found.lost += log.damage
+    return True
 
 
 def _path(rank: int, thread: str, table: str, part: int) -> str:

@@ -225,12 +225,12 @@ def _dropped(process: schema.Process) -> int:
 
 def _with(manifest: schema.Manifest, left: Leftovers) -> schema.Manifest:
     """The manifest with the processes whose journals were read, in the place of older entries."""
-    new = {(p["rank"], p["pid"]) for p in left.processes}
-    kept = [p for p in manifest["processes"] if (p["rank"], p["pid"]) not in new]
-    processes = sorted([*kept, *left.processes], key=lambda p: (p["rank"], p["start_ns"]))
-    world_size = max(manifest["world_size"], left.world_size)
-    groups = {**left.groups, **manifest["groups"]}
-    return {**manifest, "processes": processes, "groups": groups, "world_size": world_size}
+    return {
+        **manifest,
+        "processes": left.processes,
+        "groups": {**left.groups, **manifest["groups"]},
+        "world_size": max(manifest["world_size"], left.world_size),
+    }
 
 
 def _etag(raw: bytes, found: Survey, used: list[Part]) -> str:

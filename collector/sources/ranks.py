@@ -32,8 +32,11 @@ class _Groups(dict[Any, Mapping[int, int]]):
             self.added(group, ranks)
 
 
-def install(recorder: Recorder, joined: Callable[[], None]) -> Callable[[], None]:
-    """Keep rank, world size and groups of the process up to date; `joined` after each joining."""
+def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Callable[[], None]:
+    """Keep rank, world size and groups of the process up to date.
+
+    `joined(store, rank, world_size)` is called where the process is in a default group.
+    """
     if not dist.is_available():
         return lambda: None
     owner: Any = dist.distributed_c10d
@@ -41,25 +44,27 @@ def install(recorder: Recorder, joined: Callable[[], None]) -> Callable[[], None
     if original is None or not hasattr(owner, _RANKS):
         return lambda: None
 
+    def entered(group: Any) -> None:
+        recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
+        _, store = owner._world.pg_map[group]
+        if isinstance(store, owner.Store):
+            joined(store, group.rank(), group.size())
+
     @wraps(original)
     def updated(group: Any) -> Any:
         result = original(group)
         if group is not None:
             with recorder.guarded():
-                recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
+                entered(group)
         return result
 
     def added(group: Any, ranks: Mapping[int, int]) -> None:
         with recorder.guarded():
-            first = not recorder.process.get("groups")
             _describe(recorder, group, ranks)
-            if first:
-                joined()
 
     groups = _Groups(getattr(owner, _RANKS), added)
     if dist.is_initialized():
-        group = owner._get_default_group()
-        recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
+        entered(owner._get_default_group())
         for group, ranks in groups.items():
             added(group, ranks)
     setattr(owner, _DEFAULT, updated)

@@ -1,0 +1,269 @@
+"""Measures this host's clock against that of rank 0, where the ranks do not share one.
+
+The ranks tell each other through the store of the default process group which clock they read. On
+one host that is all. Otherwise rank 0 answers on a socket of its own, and one rank of each other
+clock asks for the time: when the group is made, now and then, and at the end. Nothing here blocks
+the program: it runs in a thread that Python does not know of, no call to the store waits there
+(a waiting one would keep the program's own from it), and the end is waited for `END_S` at most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import time
+from _thread import start_new_thread
+from collections.abc import Callable
+from typing import Any
+
+from .. import clock
+from ..calibration import Calibration, Point
+from ..journal import CALIBRATION_FILE, write_json
+from ..recorder import Recorder
+
+KEY = "lanescope/clock/"
+_REFERENCE, _ADDRESS = KEY + "reference", KEY + "address"
+_JOINED, _OTHERS = KEY + "joined", KEY + "others"
+JOIN_S = 60.0
+"""How long the ranks are given to tell which clock they read, seconds."""
+END_S = 0.3
+"""How long a rank that ends waits for the last measurement, seconds."""
+ANSWER_S = 0.5
+TRIPS = 24
+"""Round trips of a measurement; the shortest counts."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 64.0
+MOST_POINTS = 64
+
+_ASK, _ANSWER = struct.Struct("!q"), struct.Struct("!qq")
+_NONCE_BYTES = 16
+_Now = Callable[[], int]
+
+
+class Server:
+    """Answers what this process's clock reads, to whoever knows the nonce."""
+
+    def __init__(self, now: _Now = clock.now) -> None:
+        self._now = now
+        self.nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._socket = socket.create_server(("", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._clients: dict[socket.socket, bytes | None] = {}  # what is read; None: not yet known
+        self.served = 0  # clients that came and went
+
+    def serve(self, until: Callable[[], bool]) -> None:
+        """Answer until told otherwise, which is looked at ten times a second."""
+        try:
+            while not until():
+                ready, _, _ = select.select([self._socket, *self._clients], [], [], 0.1)
+                for one in ready:
+                    if one is self._socket:
+                        client, _ = one.accept()
+                        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        self._clients[client] = None
+                    else:
+                        self._answer(one)
+        finally:
+            for one in (self._socket, *self._clients):
+                one.close()
+
+    def _answer(self, client: socket.socket) -> None:
+        known = self._clients[client]
+        try:
+            data = client.recv(_ASK.size if known is not None else _NONCE_BYTES)
+            received = self._now()
+            if known is None:
+                if not secrets.compare_digest(data, self.nonce):
+                    data = b""
+                self._clients[client] = b""
+            elif len(known) + len(data) >= _ASK.size:
+                self._clients[client] = b""
+                client.sendall(_ANSWER.pack(received, self._now()))
+            else:
+                self._clients[client] = known + data
+        except OSError:
+            data = b""
+        if not data:
+            self.served += known is not None
+            del self._clients[client]
+            client.close()
+
+
+class Client:
+    """Asks a Server. Raises OSError wherever it does not answer in time."""
+
+    def __init__(self, hosts: list[str], port: int, nonce: bytes, now: _Now = clock.now) -> None:
+        self._now = now
+        self._socket = _connect(hosts, port)
+        self._socket.settimeout(ANSWER_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(nonce)
+
+    def measure(self, trips: int = TRIPS) -> Point:
+        """The offset that the shortest of some round trips tells."""
+        return min((self._trip() for _ in range(trips)), key=lambda point: point.half_ns)
+
+    def close(self) -> None:
+        """Tell the server that no more questions come."""
+        self._socket.close()
+
+    def _trip(self) -> Point:
+        sent = self._now()
+        self._socket.sendall(_ASK.pack(sent))
+        data = b""
+        while len(data) < _ANSWER.size:
+            more = self._socket.recv(_ANSWER.size - len(data))
+            if not more:
+                raise ConnectionError("the clock's server is gone")
+            data += more
+        back = self._now()
+        received, answered = _ANSWER.unpack(data)
+        middle = sent + (back - sent) // 2
+        half = max(0, (back - sent) - (answered - received)) // 2 + 1
+        return Point(middle, ((received - sent) + (answered - back)) // 2, half)
+
+
+class Clocks:
+    """The calibration of one process, from the making of its default group to its end."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._process = os.getpid()
+        self._begun = self._ending = False
+        self._wake, self._woken = socket.socketpair()
+        self._ended, self._at_end = socket.socketpair()
+        self._busy = False  # measuring, or answering those who do
+
+    def joined(self, store: Any, rank: int, world_size: int) -> None:
+        """The process is in the default group now; only the first time counts."""
+        if not self._begun and world_size > 1:
+            self._begun = True
+            start_new_thread(self._run, ([store], rank, world_size))
+
+    def stop(self) -> None:
+        """Let the last measurement be made."""
+        self._ending = True
+        if self._process != os.getpid():
+            return  # a fork has no part in it
+        if self._busy:
+            self._wake.send(b"e")
+            select.select([self._at_end], [], [], END_S)
+
+    def _run(self, held: list[Any], rank: int, world_size: int) -> None:
+        # The store is let go of before the work: a server in it ends with its last owner.
+        with self._recorder.guarded():
+            try:
+                store = held.pop
+                work = self._refer(store(), world_size) if rank == 0 else self._compare(store())
+                if work is not None:
+                    self._busy = True
+                    work()
+            # Ranks come and go, and with them the store: the run then says "not calibrated".
+            except (OSError, RuntimeError):
+                return
+            finally:
+                self._ended.send(b"e")
+
+    def _refer(self, store: Any, world_size: int) -> Callable[[], None] | None:
+        """What rank 0 has to do, once all ranks told their clocks; None: nothing."""
+        own = {"reference": clock.clock_identity(), "wall": clock.wall_minus_monotonic_ns()}
+        store.set(_REFERENCE, json.dumps(own))
+        store.add(_JOINED, 1)
+        if not self._until(lambda: store.add(_JOINED, 0) >= world_size):
+            return None
+        others = store.add(_OTHERS, 0)
+        if not others:
+            return None
+        server = Server()
+        address = {"hosts": _addresses(), "port": server.port, "nonce": server.nonce.hex()}
+        store.set(_ADDRESS, json.dumps(address))
+        return lambda: server.serve(self._until_served(server, others))
+
+    def _compare(self, store: Any) -> Callable[[], None] | None:
+        """What another rank has to do, once it knows rank 0's clock; None: nothing."""
+        identity = clock.clock_identity()
+        if not self._until(lambda: store.check([_REFERENCE])):
+            return None
+        reference = json.loads(store.get(_REFERENCE))
+        differs = reference["reference"] != identity
+        # Ranks that share a clock share what one of them measures.
+        measures = differs and store.add(KEY + identity, 1) == 1
+        if measures:
+            store.add(_OTHERS, 1)
+        store.add(_JOINED, 1)
+        if not measures or not self._until(lambda: store.check([_ADDRESS])):
+            return None
+        address = json.loads(store.get(_ADDRESS))
+        known = Calibration(reference["reference"], reference["wall"], ())
+
+        def measure() -> None:
+            client = Client(address["hosts"], address["port"], bytes.fromhex(address["nonce"]))
+            try:
+                self._measure(client, known)
+            finally:
+                client.close()
+
+        return measure
+
+    def _until_served(self, server: Server, clients: int) -> Callable[[], bool]:
+        """Whether this process ends and all clients said goodbye, or had the time to."""
+        deadline: list[float] = []
+
+        def over() -> bool:
+            if self._ending and not deadline:
+                deadline.append(time.monotonic() + END_S)
+            return bool(deadline) and (server.served >= clients or time.monotonic() > deadline[0])
+
+        return over
+
+    def _measure(self, client: Client, calibration: Calibration) -> None:
+        points: list[Point] = []
+        pause = FIRST_PAUSE_S
+        while True:
+            ending = self._ending
+            points.append(client.measure())
+            if len(points) > MOST_POINTS:
+                del points[1:-1:2]
+            folder = self._recorder.folder
+            if folder is not None:
+                known = calibration._replace(points=tuple(points))
+                write_json(folder / CALIBRATION_FILE, known.to_json())
+            if ending:
+                return
+            select.select([self._woken], [], [], pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _until(self, condition: Callable[[], bool]) -> bool:
+        deadline, pause = time.monotonic() + JOIN_S, 0.01
+        while not condition():
+            if self._ending or time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+        return True
+
+
+def _addresses() -> list[str]:
+    """Names under which others may reach this host, the likeliest first."""
+    master = os.environ.get("MASTER_ADDR", "")
+    found = []
+    for target in (master, "192.0.2.1"):  # of documentation: tells which way the others are
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))  # sends nothing
+                found.append(str(probe.getsockname()[0]))
+        except OSError:
+            continue
+    return list(dict.fromkeys(name for name in (*found, master, socket.gethostname()) if name))
+
+
+def _connect(hosts: list[str], port: int) -> socket.socket:
+    for host in hosts:
+        try:
+            return socket.create_connection((host, port), ANSWER_S)
+        except OSError:
+            continue
+    raise ConnectionError(f"no answer on port {port} of {', '.join(hosts)}")

@@ -1,0 +1,234 @@
+"""Clocks of several hosts on one axis: what is measured, how it is applied, and how true it is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from lanescope.collector import placement
+from lanescope.collector.calibration import UNMEASURED_DRIFT_PPB, Calibration, Point, fit
+from lanescope.collector.options import Options
+from lanescope.collector.recorder import Recorder
+from lanescope.collector.sources import clocks
+from lanescope.webapp import open_run
+from tests.recording import BIN, run_program, write_program
+
+LOOPBACK_NS = 50_000
+HOUR_NS = 3_600_000_000_000
+
+RANK = """
+    import time, torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    for step in range(8):
+        dist.all_reduce(torch.ones(4))
+        time.sleep(0.03)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_drifting_clock_is_placed_within_what_is_stated() -> None:
+    skipped = 0
+    drift, off = 40e-6, 3_000_000_007
+
+    def true() -> int:
+        return time.monotonic_ns() + skipped
+
+    start = true()
+
+    def drifting() -> int:
+        now = true()
+        return now + off + int((now - start) * drift)
+
+    over = threading.Event()
+    server = clocks.Server(true)
+    thread = threading.Thread(target=server.serve, args=(over.is_set,))
+    thread.start()
+    try:
+        client = clocks.Client(["127.0.0.1"], server.port, server.nonce, drifting)
+        points = []
+        for _ in range(3):
+            points.append(client.measure(100))
+            skipped += HOUR_NS
+        client.close()
+    finally:
+        over.set()
+        thread.join()
+    local_start, local_end = start + off, points[-1].local_ns
+    found = fit(points, local_start, local_end)
+    assert found.drift_ppb == pytest.approx(-40_000, rel=1e-3)
+    assert 0 < found.uncertainty_ns < 10_000_000
+    for instant in (start, start + HOUR_NS, start + 2 * HOUR_NS):
+        local = instant + off + int((instant - start) * drift)
+        placed = local + found.offset_ns + round((local - local_start) * found.drift_ppb * 1e-9)
+        assert abs(placed - instant) <= found.uncertainty_ns
+
+
+def test_one_measurement_leaves_the_drift_open() -> None:
+    second = 1_000_000_000
+    found = fit([Point(5 * second, 77, 30)], 3 * second, 6 * second)
+    assert found == (77, 0.0, 30 + round(2 * second * UNMEASURED_DRIFT_PPB * 1e-9))
+
+
+def test_what_strays_from_the_line_is_uncertain() -> None:
+    points = [Point(0, 0, 10), Point(50 * HOUR_NS, 900, 10), Point(100 * HOUR_NS, 0, 10)]
+    assert fit(points, 0, 100 * HOUR_NS).uncertainty_ns == 911
+
+
+def test_a_stranger_gets_no_answer() -> None:
+    over = threading.Event()
+    server = clocks.Server()
+    thread = threading.Thread(target=server.serve, args=(over.is_set,))
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), 5) as stranger:
+            stranger.sendall(bytes(16))
+            assert stranger.recv(1) == b""
+        assert server.served == 0
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_ranks_of_one_host_open_nothing(tmp_path: Path) -> None:
+    store = dist.HashStore()
+    ranks = [clocks.Clocks(Recorder(tmp_path, Options())) for _ in range(2)]
+    for rank, one in enumerate(ranks):
+        one.joined(store, rank, 2)
+    deadline = time.monotonic() + 30
+    while store.add(clocks.KEY + "joined", 0) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert store.add(clocks.KEY + "joined", 0) == 2
+    for one in ranks:
+        one.stop()
+    assert not store.check([clocks.KEY + "address"])
+    assert store.add(clocks.KEY + "others", 0) == 0
+
+
+def process(
+    rank: int, host: str, wall: int, calibration: Calibration | None = None
+) -> dict[str, Any]:
+    return {
+        "rank": rank, "pid": 10 + rank, "parent_pid": 1, "role": "rank", "host": host,
+        "engine": "native", "start_ns": 1000, "end_ns": 2000, "closed": True, "argv": ["x"],
+        "python": "3", "torch": "2", "modules_root": "", "clock_identity": host,
+        "wall_minus_monotonic_ns": wall, "calibration": calibration,
+    }  # fmt: skip
+
+
+MEASURED = Calibration("a", 500, (Point(1500, -70, 9),))
+PROCESSES = (
+    process(0, "a", 500),
+    process(1, "b", 600, MEASURED),
+    process(2, "b", 650),  # shares the clock that rank 1 measured
+    process(3, "c", 900),  # never measured
+)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PROCESSES)))
+def test_the_order_in_which_processes_finish_does_not_matter(
+    order: tuple[dict[str, Any], ...],
+) -> None:
+    axis, listed = None, []
+    for one in order:
+        axis, listed = placement.joined(axis, listed, one)
+    assert axis == {"clock_identity": "a", "wall_minus_monotonic_ns": 500}
+    found = [
+        (p["clock"]["offset_ns"], p["clock"]["uncertainty_ns"], p["clock"]["calibrated"])
+        for p in listed
+    ]
+    assert found == [
+        (0, 0, True),
+        (-70, 9, True),
+        (-70, 9, True),
+        (400, placement.UNCALIBRATED_NS, False),
+    ]
+
+
+@pytest.mark.parametrize("bad", [{}, [], {"reference": "a", "wall_minus_monotonic_ns": 1,
+    "points": [[1, 2.5, 3]]}, {"reference": "a", "wall_minus_monotonic_ns": 1, "points": []},
+    {"reference": "a", "wall_minus_monotonic_ns": 1, "points": [[1, 2**70, 3]]}])  # fmt: skip
+def test_a_damaged_calibration_is_none(bad: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Calibration.parse(bad)
+
+
+def in_time_namespace(seconds: int) -> list[str]:
+    return ["unshare", "--user", "--map-root-user", "--time", "--monotonic", str(seconds), "--fork"]
+
+
+def without_time_namespaces() -> bool:
+    try:
+        done = subprocess.run([*in_time_namespace(1), "true"], capture_output=True, check=False)
+    except OSError:
+        return True
+    return done.returncode != 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("writer", ["native", "portable"])
+def test_ranks_in_time_namespaces(tmp_path: Path, writer: str) -> None:
+    """Three ranks, two of them in a time namespace whose clock is 70,000 seconds ahead."""
+    if without_time_namespaces():
+        pytest.skip("this system does not let a user make a time namespace")
+    off = 70_000
+    program = write_program(tmp_path, RANK)
+    inside = " ".join(in_time_namespace(off))
+    script = tmp_path / "ranks.sh"
+    script.write_text(
+        f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()} WORLD_SIZE=3\n"
+        f"{inside} bash -c 'RANK=1 {sys.executable} {program} & "
+        f"RANK=2 {sys.executable} {program}; wait' &\n"
+        f"RANK=0 {sys.executable} {program}; wait\n"
+    )
+    path = tmp_path / "run"
+    done = run_program(
+        [str(BIN / "lanescope"), "record", "--engine", writer, "-o", str(path), "--", "bash",
+         str(script)]
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "recorder error" not in done.stderr
+    run = open_run(path)
+    listed = {p["rank"]: p for p in run.manifest["processes"]}
+    assert sorted(listed) == [0, 1, 2]
+    assert listed[0]["clock"]["uncertainty_ns"] == 0
+    for rank in (1, 2):
+        one = listed[rank]
+        known = one["clock"]
+        assert known["calibrated"]
+        assert 0 < known["uncertainty_ns"] < 2_000_000
+        drifted = round((one["end_ns"] - one["start_ns"]) * known["drift_ppb"] * 1e-9)
+        for offset in (known["offset_ns"], known["offset_ns"] + drifted):
+            residual = abs(offset + off * 1_000_000_000)
+            assert residual <= min(known["uncertainty_ns"], LOOPBACK_NS)
+    assert run.clock_calibrated
+    assert run.duration_ns < 600e9
+
+    # No rank leaves an all_reduce before the last one entered it.
+    rows = run.events("collective").to_pylist()
+    for sequence in range(8):
+        calls = [r for r in rows if (r["name"], r["sequence"]) == ("all_reduce", sequence)]
+        assert len(calls) == 3
+        first_end = min(c["complete_ns"] for c in calls)
+        assert first_end + run.clock_uncertainty_ns > max(c["start_ns"] for c in calls)
+
+    info = run_program([str(BIN / "lanescope"), "info", str(path), "--json"])
+    told = json.loads(info.stdout)["clock"]
+    assert told == {"calibrated": True, "uncertainty_ns": run.clock_uncertainty_ns}
