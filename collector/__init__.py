@@ -11,5 +11,6 @@ cost one attribute look-up and do nothing.
 """
 
 from .api import mark, phase, record, start, step, stop, value
+from .validators import validator
 
-__all__ = ["mark", "phase", "record", "start", "step", "stop", "value"]
+__all__ = ["mark", "phase", "record", "start", "step", "stop", "validator", "value"]

@@ -31,6 +31,11 @@ UNSEEN_BY = {
 other engine sees these. A reason stands in the coverage once; how many events it is, none knows."""
 
 
+VALIDATOR_FAILED, VALIDATOR_RAISED = "validator failed:", "validator raised:"
+VALIDATOR_IDLE = "validator idle:"
+"""Marks of a user's validator begin so; " <function> at <target>" follows, then ": <message>"."""
+
+
 class OpScope(enum.IntEnum):
     """What made an op event. The number is what the journal holds, the name what Parquet holds."""
 

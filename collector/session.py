@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.util
 import os
@@ -9,7 +10,7 @@ import platform
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -35,6 +36,7 @@ from .sources import (
     ranks,
     scaler,
     threads,
+    validators,
     waits,
 )
 from .sources.collectives import Collectives
@@ -98,9 +100,17 @@ class Session:
         handovers.concurrent = threading.active_count() > 1
         for source in (locks, waits, queues, futures):
             self._undo.append(source.install(handovers))
-        self._undo.append(threads.install(recorder, for_collectives, handovers, engine.enter))
+        checks = validators.Validators(recorder, portable.DispatchMode)
+
+        @contextlib.contextmanager
+        def inside() -> Iterator[None]:
+            with engine.enter(), checks.enter():
+                yield
+
+        self._undo.append(threads.install(recorder, for_collectives, handovers, inside))
         engine.start()
         self._undo.append(engine.stop)
+        self._undo.append(checks.install())
         if options.device_activity:
             self._device, undo = device.install(recorder)
             self._undo.append(undo)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
@@ -54,6 +54,13 @@ class Scope(NamedTuple):
     phase: int
 
 
+class Dispatcher(Protocol):
+    """Runs the operators that a dispatch mode sees."""
+
+    def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator's result."""
+
+
 class Node:
     """The autograd node whose ops are being seen on a thread."""
 
@@ -85,7 +92,7 @@ class PortableEngine:
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
         """Record the calling thread's ops while inside."""
-        mode = _Mode(self)
+        mode = DispatchMode(self)
         # The mode's own __enter__ also sets process-wide flags that other threads would read.
         _push_mode(mode)
         try:
@@ -319,19 +326,19 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One per thread: dispatch modes are thread-local. Holds no counter, because autograd's device
     threads inherit it and then run it at the same time."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, engine: PortableEngine) -> None:
+    def __init__(self, engine: Dispatcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._engine = engine
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        # A mode that answers False makes torch.compile skip every frame, silently.
+        """True: a mode that answers False makes torch.compile skip every frame, silently."""
         return True
 
     def __torch_dispatch__(

@@ -87,6 +87,7 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Does one rank keep the others waiting?", "stragglers:stragglers"),
     Analysis("Do data-parallel replicas stay equal?", "consistency:divergence"),
     Analysis("Do threads touch the same tensor in no fixed order?", "race_findings:race_findings"),
+    Analysis("Do the validators of the program agree?", "validators:validators"),
     Analysis("Was the run set up well?", "environment:environment"),
 )
 """Every analysis that can find something wrong, in the order in which they are listed."""

@@ -1,0 +1,223 @@
+"""Calls the user's validators. Without any, nothing is installed.
+
+The program must not notice: validators see copies, the random generators are set back, and what
+they run is not recorded. Those of collectives are called where the operation completes, because
+waiting for it would change the schedule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._pytree import tree_map_only
+
+from .. import clock
+from ..kinds import VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
+from ..recorder import Recorder
+from ..validators import KNOWN, LISTENERS, Event, Validator
+from .collectives import _flatten, _work, plan_for
+
+MOST_MESSAGES = 50
+"""Different messages of a process that are kept; each is a text of the run."""
+LONGEST_MESSAGE = 200
+
+
+class Validators:
+    """The validators of one process; `mode` makes a dispatch mode of something that dispatches."""
+
+    def __init__(self, recorder: Recorder, mode: Callable[[Validators], Any]) -> None:
+        self._recorder = recorder
+        self._make_mode = mode
+        self._process = os.getpid()
+        self._modes: list[Any] = []
+        self._operators: dict[Any, list[Validator]] = {}
+        self._by_name: dict[str, list[Validator]] = {}
+        self._classes: list[Validator] = []
+        self._handle: Any = None
+        self._ran: set[int] = set()
+        self._messages: set[str] = set()
+
+    def install(self) -> Callable[[], None]:
+        """Attach those that are registered, now and later."""
+        for one in KNOWN:
+            self._attach(one)
+        LISTENERS.append(self._attach)
+        return self._stop
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Look at the calling thread's operators while inside."""
+        mode = self._make_mode(self) if self._by_name else None
+        if mode is not None:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            _pop(mode)
+
+    def _attach(self, one: Validator) -> None:
+        with self._recorder.guarded():
+            if isinstance(one.target, type):
+                self._classes.append(one)
+                if self._handle is None:
+                    self._handle = nn_module.register_module_forward_hook(self._forward)
+                return
+            if not self._by_name:
+                self._modes.append(self._make_mode(self))
+                _push_mode(self._modes[-1])
+            self._by_name.setdefault(one.target, []).append(one)
+            self._operators.clear()
+
+    def _stop(self) -> None:
+        LISTENERS.remove(self._attach)
+        if self._handle is not None:
+            self._handle.remove()
+        for mode in self._modes:
+            _pop(mode)
+        recorder = self._recorder
+        if recorder.folder is None or self._process != os.getpid():
+            return
+        known = [*self._classes, *(one for group in self._by_name.values() for one in group)]
+        for one in known:
+            if id(one) not in self._ran:
+                recorder.mark(f"{VALIDATOR_IDLE} {one.name} at {one.place}")
+
+    # what is looked at ---------------------------------------------------------------------
+
+    def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the operator, and show it to its validators."""
+        wanted = self._operators.get(operator)
+        if wanted is None:
+            wanted = self._operators[operator] = self._wanted(operator)
+        if not wanted or self._muted():
+            return operator(*args, **kwargs)
+        inputs = self._copied((args, kwargs))
+        start = clock.now()
+        result = operator(*args, **kwargs)
+        work = _work(result)
+        if work is None:
+            name = operator._schema.name
+            self._show(wanted, name, start, inputs, lambda: result)
+            return result
+        plan = plan_for(operator)
+        if plan is not None:
+            outputs = [*_flatten(args[0])]  # collectives write to their first argument
+
+            def completed(_: Any) -> None:
+                self._show(wanted, plan.name, start, inputs, lambda: outputs)
+
+            with contextlib.suppress(RuntimeError):  # this kind of work has no future
+                work.get_future().add_done_callback(completed)
+        return result
+
+    def _wanted(self, operator: Any) -> list[Validator]:
+        schema = getattr(operator, "_schema", None)
+        if schema is None:
+            return []
+        space, _, short = schema.name.partition("::")
+        plan = plan_for(operator)
+        names = {schema.name, f"{space}::{short.removeprefix('_')}", plan.name if plan else ""}
+        return [one for name in names for one in self._by_name.get(name, ())]
+
+    def _forward(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or self._muted():
+            return
+        wanted = [one for one in self._classes if isinstance(module, self._class(one))]
+        if wanted:
+            inputs = self._copied((args, {}))
+            self._show(wanted, type(module).__name__, clock.now(), inputs, lambda: output)
+
+    @staticmethod
+    def _class(one: Validator) -> type:
+        assert isinstance(one.target, type)
+        return one.target
+
+    # how -----------------------------------------------------------------------------------
+
+    def _muted(self) -> bool:
+        recorder = self._recorder
+        if recorder.closed or not recorder.active:
+            return True
+        try:
+            return bool(recorder.thread().busy)
+        except Exception as error:
+            recorder.failed(error)
+            return True
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """What is inside is not recorded, and leaves gradients and random generators alone."""
+        state = self._recorder.thread()
+        cuda: Any = torch.cuda
+        devices = [cuda.current_device()] if cuda.is_initialized() else []
+        state.busy = True
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices):
+                yield
+        finally:
+            state.busy = False
+
+    def _copied(self, values: Any) -> Any:
+        try:
+            with self._quiet():
+                return tree_map_only(torch.Tensor, torch.clone, values)
+        except Exception as error:
+            self._recorder.failed(error)
+            return None
+
+    def _show(
+        self,
+        wanted: list[Validator],
+        name: str,
+        start: int,
+        inputs: Any,
+        outputs: Callable[[], Any],
+    ) -> None:
+        recorder = self._recorder
+        if inputs is None or recorder.closed:
+            return
+        args, keywords = inputs
+        rank = int(recorder.process.get("rank", 0))
+        event = Event(name, rank, recorder.step, start, clock.now(), keywords)
+        with recorder.guarded():
+            results = self._copied(outputs())
+            for one in wanted:
+                self._ran.add(id(one))
+                self._judge(one, event, args, results)
+
+    def _judge(self, one: Validator, event: Event, inputs: Any, outputs: Any) -> None:
+        recorder = self._recorder
+        try:
+            with self._quiet():
+                result = one.function(event, inputs, outputs)
+                number = None if result is None else float(result)
+        except AssertionError as error:
+            self._mark(VALIDATOR_FAILED, one, str(error))
+        except Exception as error:  # the user's code must not end the program it looks at
+            self._mark(VALIDATOR_RAISED, one, f"{type(error).__name__}: {error}")
+        else:
+            if isinstance(result, bool):
+                if not result:
+                    self._mark(VALIDATOR_FAILED, one, "")
+            elif number is not None:
+                recorder.value(f"validator/{one.name}", number)
+
+    def _mark(self, verdict: str, one: Validator, message: str) -> None:
+        short = " ".join(message.split())[:LONGEST_MESSAGE]
+        text = f"{verdict} {one.name} at {one.place}"
+        if short and (short in self._messages or len(self._messages) < MOST_MESSAGES):
+            self._messages.add(short)
+            text = f"{text}: {short}"
+        self._recorder.mark(text)
+
+
+def _pop(mode: Any) -> None:
+    # Another that was entered since and not left would be popped in its place.
+    if mode is not None and _get_current_dispatch_mode() is mode:
+        _pop_mode()

@@ -1,0 +1,65 @@
+"""Functions of the user's that look at operators, collectives and modules; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Event(NamedTuple):
+    """The call that a validator looks at."""
+
+    name: str  # the operator, the collective, or the module's class
+    rank: int
+    step: int
+    start_ns: int  # monotonic clock
+    end_ns: int
+    keywords: dict[str, Any]  # arguments that were given by name
+
+
+class Validator(NamedTuple):
+    """A function and what it looks at."""
+
+    target: str | type
+    function: Callable[[Event, Any, Any], Any]
+
+    @property
+    def name(self) -> str:
+        """As it stands on the timeline."""
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    @property
+    def place(self) -> str:
+        """What it looks at, in words."""
+        return self.target if isinstance(self.target, str) else self.target.__name__
+
+
+KNOWN: list[Validator] = []
+LISTENERS: list[Callable[[Validator], None]] = []
+"""Called with each validator that is registered while a recording is active."""
+
+
+def validator(target: str | type) -> Callable[[Function], Function]:
+    """Look at every call of an operator, a collective or a module while recording.
+
+    `target` is an operator ("aten::softmax", which also means aten::_softmax), the name of a
+    collective as in the collective table ("all_reduce"), or a module class. The function is called
+    as `function(event, inputs, outputs)` with an Event and copies of what went in and came out. A
+    number that it returns becomes the value `validator/<function>`, False or an AssertionError a
+    finding; any other exception too. Raises TypeError for what is neither a name nor a class.
+    """
+    if not isinstance(target, (str, type)):
+        raise TypeError(
+            f"a validator looks at {target!r}, expected an operator, a collective or a module class"
+        )
+
+    def register(function: Function) -> Function:
+        new = Validator(target, function)
+        KNOWN.append(new)
+        for listener in LISTENERS:
+            listener(new)
+        return function
+
+    return register

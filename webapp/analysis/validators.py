@@ -1,0 +1,66 @@
+"""What the user's own validators had to say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.collector.kinds import VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
+from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.run import Run
+
+_MARK = re.compile(
+    f"({VALIDATOR_FAILED}|{VALIDATOR_RAISED}|{VALIDATOR_IDLE}) (\\S+) at (\\S+)(?:: (.*))?"
+)
+_COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
+
+
+def validators(run: Run) -> list[Finding]:
+    """Findings of kind `validator`: one per validator and verdict, where it first came."""
+    rows = run.events("phase", columns=_COLUMNS)
+    names = rows["name"].cast(pa.string())
+    rows = rows.filter(pc.starts_with(names, "validator ")).sort_by("start_ns")
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        match = _MARK.fullmatch(row["name"])
+        if match is not None and row["kind"] == schema.PhaseKind.mark.name:
+            verdict, name, place, message = match.groups()
+            found.setdefault((verdict, name, place), []).append({**row, "message": message or ""})
+    return [_finding(run, key, marks) for key, marks in found.items()]
+
+
+def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -> Finding:
+    verdict, name, place = key
+    first = marks[0]
+    ranks = tuple(sorted({int(mark["rank"]) for mark in marks}))
+    severity: Severity = "error"
+    times = "once" if len(marks) == 1 else f"{len(marks)} times"
+    if verdict == VALIDATOR_IDLE:
+        severity = "info"
+        title = f"validator {name} was never called: no {place} was seen"
+    else:
+        what = "failed" if verdict == VALIDATOR_FAILED else "itself raised"
+        title = f"validator {name} of {place} {what} {times}"
+        title += f", first: {first['message']}" if first["message"] else ""
+    start = int(first["start_ns"])
+    lane = thread_lane(first["rank"], first["thread"])
+    return Finding(
+        kind="validator",
+        severity=severity,
+        title=title,
+        rank=ranks[0] if len(ranks) == 1 else None,
+        ranks=ranks,
+        thread=first["thread"],
+        step=first["step"],
+        time_ns=start,
+        evidence={
+            "validator": name, "target": place, "verdict": verdict.removeprefix("validator "),
+            "times": len(marks), "message": first["message"],
+        },
+        link=timeline_address(start, start, run.duration_ns, (lane, start)),
+    )  # fmt: skip
