@@ -26,8 +26,6 @@ from ..journal import CALIBRATION_FILE, write_json
 from ..recorder import Recorder
 
 KEY = "lanescope/clock/"
-_REFERENCE, _ADDRESS = KEY + "reference", KEY + "address"
-_JOINED, _OTHERS = KEY + "joined", KEY + "others"
 JOIN_S = 60.0
 """How long the ranks are given to tell which clock they read, seconds."""
 END_S = 0.3
@@ -157,7 +155,9 @@ class Clocks:
         with self._recorder.guarded():
             try:
                 store = held.pop
-                work = self._refer(store(), world_size) if rank == 0 else self._compare(store())
+                work = (
+                    self._refer(store(), world_size) if rank == 0 else self._compare(store(), rank)
+                )
                 if work is not None:
                     self._busy = True
                     work()
@@ -169,34 +169,36 @@ class Clocks:
 
     def _refer(self, store: Any, world_size: int) -> Callable[[], None] | None:
         """What rank 0 has to do, once all ranks told their clocks; None: nothing."""
+        key = _key(store, 0)
         own = {"reference": clock.clock_identity(), "wall": clock.wall_minus_monotonic_ns()}
-        store.set(_REFERENCE, json.dumps(own))
-        store.add(_JOINED, 1)
-        if not self._until(lambda: store.add(_JOINED, 0) >= world_size):
+        store.set(key + "reference", json.dumps(own))
+        store.add(key + "joined", 1)
+        if not self._until(lambda: store.add(key + "joined", 0) >= world_size):
             return None
-        others = store.add(_OTHERS, 0)
+        others = store.add(key + "others", 0)
         if not others:
             return None
         server = Server()
         address = {"hosts": _addresses(), "port": server.port, "nonce": server.nonce.hex()}
-        store.set(_ADDRESS, json.dumps(address))
+        store.set(key + "address", json.dumps(address))
         return lambda: server.serve(self._until_served(server, others))
 
-    def _compare(self, store: Any) -> Callable[[], None] | None:
+    def _compare(self, store: Any, rank: int) -> Callable[[], None] | None:
         """What another rank has to do, once it knows rank 0's clock; None: nothing."""
+        key = _key(store, rank)
         identity = clock.clock_identity()
-        if not self._until(lambda: store.check([_REFERENCE])):
+        if not self._until(lambda: store.check([key + "reference"])):
             return None
-        reference = json.loads(store.get(_REFERENCE))
+        reference = json.loads(store.get(key + "reference"))
         differs = reference["reference"] != identity
         # Ranks that share a clock share what one of them measures.
-        measures = differs and store.add(KEY + identity, 1) == 1
+        measures = differs and store.add(key + identity, 1) == 1
         if measures:
-            store.add(_OTHERS, 1)
-        store.add(_JOINED, 1)
-        if not measures or not self._until(lambda: store.check([_ADDRESS])):
+            store.add(key + "others", 1)
+        store.add(key + "joined", 1)
+        if not measures or not self._until(lambda: store.check([key + "address"])):
             return None
-        address = json.loads(store.get(_ADDRESS))
+        address = json.loads(store.get(key + "address"))
         known = Calibration(reference["reference"], reference["wall"], ())
 
         def measure() -> None:
@@ -244,6 +246,11 @@ class Clocks:
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
         return True
+
+
+def _key(store: Any, rank: int) -> str:
+    """Beginning of all keys of a recording: the program may record several of one group."""
+    return f"{KEY}{store.add(f'{KEY}{rank}', 1)}/"
 
 
 def _addresses() -> list[str]:
