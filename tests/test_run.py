@@ -39,8 +39,8 @@ def test_counts_ranks_and_threads(tmp_path: Path) -> None:
     assert run.warnings == ()
     assert dict(run.counts) == {
         "op": 3 * 2 * 4 * 10, "collective": 3 * 4, "phase": 3 * 2 * 4 * 4, "gradient": 3 * 4 * 4,
-        "sync": 3 * 4, "value": 3 * 4, "access": 0, "tensor": 0, "stack": 3, "thread": 6,
-        "module": 9,
+        "sync": 3 * 4, "value": 3 * 4, "access": 0, "tensor": 0, "stall": 0, "stack": 3,
+        "storage": 0, "thread": 6, "module": 9,
     }  # fmt: skip
     assert run.counts_of(1)["op"] == 2 * 4 * 10
     assert [t.key for t in run.threads] == [
@@ -84,6 +84,8 @@ def _samples(column: schema.Column, builder: Builder) -> list[object]:
         return [True, False, True]
     if pa.types.is_floating(column.type):
         return [0.5, None, -1e300]
+    if column.name == "pid":  # whose clock the row goes by
+        return [1000, 1000, 1000]
     return [0, 1, 2] if column.name in ("depth", "step") else [7, None, 9]
 
 
