@@ -17,6 +17,7 @@ from lanescope.webapp.analysis.findings import (
 )
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.overlap import overlap_rate
+from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.run import Run
 
 LIMITS: dict[str, float] = {"thread_overlap_rate": 0.05}
@@ -107,18 +108,24 @@ def _divergence(baseline: Run, run: Run) -> list[Finding]:
     if result.verdict != "diverged":
         return []
     first = result.first or {}
-    where = f" from step {first['step']}, {first['parameter']}" if first else ""
+    norm = not first or "parameter" in first
+    what = "gradients" if norm else "values"
+    place = first.get("parameter") or first.get("op")
+    line = f" at {first['where']}" if first.get("where") else ""
+    start = f" from step {first['step']}, {place}{line}" if first else ""
     return [
         Finding(
             kind="divergence",
             severity="error",
-            title=f"gradients differ from the baseline{where}",
+            title=f"{what} differ from the baseline{start}",
             rank=first.get("rank"),
             ranks=(first["rank"],) if first else (),
             thread=first.get("thread"),
             step=first.get("step"),
+            time_ns=None if norm else first["run"]["time_ns"],
+            where=first.get("where"),
             evidence=result.to_json(),
-            link=_step_address(run, first),
+            link=_step_address(run, first) if norm else difference_address(run, first),
         )
     ]
 

@@ -1,42 +1,33 @@
 """Do two runs compute the same, and where is the first difference?
 
-Compared are gradient norms, by rank, step and parameter, and how often each op ran, by rank,
-thread name, step and op name. Ranks, steps and names are matched as they are; what has no partner
-is counted, never guessed at.
+Compared are gradient norms, by rank, step and parameter, and operators: where both runs know what
+was in their tensors (level numerics), each with its like on the other side by those values; else
+how often each ran, by rank, thread name, step and op name. What has no partner is counted, never
+guessed at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
 
-Mode = Literal["bitwise", "tolerance", "simple"]
 Verdict = Literal["identical", "within_tolerance", "diverged"]
-
-MODES: tuple[Mode, ...] = get_args(Mode)
-
-RELATIVE = {
-    "float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3,
-    "complex128": 1e-7, "complex64": 1.3e-6,
-}  # fmt: skip
-"""Relative tolerance per dtype of mode tolerance: the defaults of torch.testing.assert_close."""
-
-COARSEST = max(RELATIVE.values())  # for a dtype not listed: the 8-bit floats are coarser than all
-
-SIMPLE = 1e-4
-"""Absolute tolerance of mode simple."""
 
 TABLE_COLUMNS = (
     "kind", "rank", "thread", "step", "name", "base", "run", "difference", "state",
+    "phase", "module", "position", "thread_id", "time_ns",
 )  # fmt: skip
 
 
@@ -46,11 +37,13 @@ class Comparison:
 
     mode: Mode
     verdict: Verdict
-    compared: int  # gradient norms and op calls that both runs have
+    compared: int  # gradient norms and operators that both runs have
     only_in_base: int
     only_in_run: int
-    first: dict[str, Any] | None  # the first norm that differs
+    first: dict[str, Any] | None  # the first operator that differs, else the first norm
     table: pd.DataFrame = field(repr=False)
+    notes: tuple[str, ...] = ()  # sentences: what could not be compared, what else to look at
+    differing: int = 0  # tensors that differ in the mode; the table may hold fewer
 
     def to_json(self) -> dict[str, Any]:
         """The object that `diff --json` prints."""
@@ -64,13 +57,15 @@ class Comparison:
 
 
 def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
-    """The table of `compare`: all that was compared, one row per gradient norm and op count.
+    """The table of `compare`: one row per gradient norm and op count, and per tensor that differs.
 
-    kind ("gradient" or "op"), rank, thread (its name), step, name (parameter or op), base and run
-    (norm or number of calls; NaN on a side that has none), difference (run - base), state
-    ("identical", "within_tolerance", "different", "only_in_base", "only_in_run"; for an op these
-    two mean more calls on that side). Gradients first, each kind by step, rank and order of
-    recording.
+    kind ("gradient", "op" or "tensor"), rank, thread (its name), step, name (parameter or op), base
+    and run (norm, number of calls or mean; NaN on a side that has none), difference (run - base),
+    state ("identical", "within_tolerance", "different", "only_in_base", "only_in_run"; for an op
+    these two mean more calls on that side). Of a tensor also phase, module, position (as in the
+    tensor table), thread_id and time_ns (start of its operator in `run`). Gradients first, then
+    ops, each by step, rank and order of recording; then tensors, by step and time, without those
+    that are identical.
     """
     return compare(base, run, mode).table
 
@@ -89,35 +84,75 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise") -> Comparison:
     `only_in_base` and `only_in_run` and leave the verdict alone: a logging thread that comes round
     once more does not make two trainings differ. Only where the runs have no norm in common do
     they decide: other numbers of calls, or nothing in common at all, is "diverged" then.
+
+    Where both runs were recorded at level numerics, tensors count as norms do: see
+    `closeness.tensor_states` for the modes and `fingerprints.pair_ops` for what is compared with
+    what. `first` is then the first operator that differs, by step and time, with its `origin`.
     """
     if mode not in MODES:
         raise RunError(f"no mode {mode!r}, expected one of {', '.join(MODES)}")
     norms = _norms(base, run, mode)
-    calls = _calls(base, run)
+    values = value_differences(base, run, mode) if _both_have_values(base, run) else None
+    calls = _calls(base, run, values.names if values else {})
     matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())
-    shared = calls[["base", "run"]].fillna(0)
-    excess = (shared["run"] - shared["base"]).astype("int64")
-    compared = matched + int(shared.min(axis=1).sum())
-    only_in_base = int((norms["state"] == "only_in_base").sum() - excess.clip(upper=0).sum())
-    only_in_run = int((norms["state"] == "only_in_run").sum() + excess.clip(lower=0).sum())
-
+    only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
     states = set(norms["state"])
-    if "different" in states or compared == 0:
+    if values is None:
+        shared = calls[["base", "run"]].fillna(0)
+        excess = (shared["run"] - shared["base"]).astype("int64")
+        ops = int(shared.min(axis=1).sum())
+        alone = [-int(excess.clip(upper=0).sum()), int(excess.clip(lower=0).sum())]
+        tensors, differing, notes = 0, 0, [_no_values(base, run)]
+        tables = []
+    else:
+        ops, alone = values.compared, [values.only_in_base, values.only_in_run]
+        tensors, differing, notes = values.tensors, values.different, values.notes
+        tables = values.tables
+        states |= {"different"} if values.different else set()
+        states |= {"within_tolerance"} if values.within_tolerance else set()
+    if "different" in states or matched + ops == 0:
         verdict: Verdict = "diverged"
-    elif matched == 0 and only_in_base + only_in_run:
+    elif matched + tensors == 0 and sum(only) + sum(alone):
         verdict = "diverged"
     else:
         verdict = "within_tolerance" if "within_tolerance" in states else "identical"
     wanted = "different" if "different" in states else "within_tolerance"
+    frames = [norms, calls]
+    if tables:
+        rows = pd.concat(tables, ignore_index=True)
+        frames.append(rows.sort_values(["step", "time_ns"], kind="stable", ignore_index=True))
     return Comparison(
         mode=mode,
         verdict=verdict,
-        compared=compared,
-        only_in_base=only_in_base,
-        only_in_run=only_in_run,
-        first=_first(norms[norms["state"] == wanted], run),
-        table=pd.concat([norms, calls], ignore_index=True)[list(TABLE_COLUMNS)],
+        compared=matched + ops,
+        only_in_base=only[0] + alone[0],
+        only_in_run=only[1] + alone[1],
+        first=_first_of_all(values, norms[norms["state"] == wanted], run, wanted),
+        table=pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS)),
+        notes=tuple(notes),
+        differing=differing,
     )
+
+
+def _both_have_values(base: Run, run: Run) -> bool:
+    return bool(base.counts["tensor"] and run.counts["tensor"])
+
+
+def _no_values(base: Run, run: Run) -> str:
+    without = [side for side, one in (("base", base), ("run", run)) if not one.counts["tensor"]]
+    return (
+        f"values of operators were not compared: {' and '.join(without)} recorded none "
+        "(lanescope record --level numerics)"
+    )
+
+
+def _first_of_all(
+    values: ValueDifferences | None, norms: pd.DataFrame, run: Run, wanted: str
+) -> dict[str, Any] | None:
+    decides = values is not None and (wanted == "within_tolerance" or values.different)
+    if values is not None and values.first is not None and decides:
+        return values.first.told
+    return _first(norms, run)
 
 
 def _norms(base: Run, run: Run, mode: Mode) -> pd.DataFrame:
@@ -197,9 +232,11 @@ def _states(
     return state
 
 
-def _calls(base: Run, run: Run) -> pd.DataFrame:
+def _calls(base: Run, run: Run, names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
     keys = ["step", "rank", "thread", "name"]
-    both = _counted(base).merge(_counted(run), on=keys, how="outer", suffixes=("_base", "_run"))
+    both = _counted(base, names).merge(
+        _counted(run, {}), on=keys, how="outer", suffixes=("_base", "_run")
+    )
     both = both.sort_values(keys, kind="stable", ignore_index=True)
     low, high = both["calls_base"], both["calls_run"]
     apart = high.fillna(0) - low.fillna(0)
@@ -213,9 +250,11 @@ def _calls(base: Run, run: Run) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def _counted(run: Run) -> pd.DataFrame:
-    """Calls per step, rank, thread name and op name. Threads of one name are counted as one."""
-    names = {(t.rank, t.thread): t.name for t in run.threads}
+def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
+    """Calls per step, rank, thread name and op name. Threads of one name are counted as one;
+    `other_names` are those of threads that the other run calls otherwise.
+    """
+    names = {**{(t.rank, t.thread): t.name for t in run.threads}, **other_names}
     rows = run.events("op", columns=["rank", "thread", "step", "name"])
     counted = rows.group_by(["rank", "thread", "step", "name"]).aggregate([([], "count_all")])
     frame = to_frame(counted)

@@ -11,23 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.diff import MODES, Comparison, Mode, compare
+from lanescope.webapp.analysis.closeness import MODES, Mode
+from lanescope.webapp.analysis.diff import Comparison, compare
+from lanescope.webapp.analysis.verdict_words import VERDICTS, counted, markdown, origin, place
 from lanescope.webapp.run import open_run
 
 SHOWN = 10
 """Rows of a table that people get to see; the JSON and the Python interface have all."""
 
-_WORDS = {
-    "identical": ("identical", "green"),
-    "within_tolerance": ("within tolerance", "yellow"),
-    "diverged": ("diverged", "red"),
-}
+_COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red"}
 
 
 @click.command()
 @click.argument("base", metavar="RUN0")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict for an issue.")
 @click.option(
     "--mode",
     type=click.Choice(MODES),
@@ -36,42 +35,41 @@ _WORDS = {
     help="bitwise: equal bits; tolerance: relative, by dtype; simple: 1e-4 absolute.",
 )
 @click.pass_context
-def diff(ctx: click.Context, base: str, run: str, as_json: bool, mode: Mode) -> None:
-    """Compare RUN with RUN0: gradient norms by step and parameter, calls of each op by step.
+def diff(
+    ctx: click.Context, base: str, run: str, as_json: bool, as_markdown: bool, mode: Mode
+) -> None:
+    """Compare RUN with RUN0: gradient norms by step and parameter, and what was in the tensors of
+    each op where both were recorded at level numerics, else calls of each op by step.
 
     Exit status 1 where they diverged.
     """  # fmt: skip
     result = compare(open_run(base), open_run(run), mode)
     if as_json:
         click.echo(json.dumps(result.to_json()))
+    elif as_markdown:
+        click.echo(markdown(result, base, run))
     else:
         show(result, Console(highlight=False, soft_wrap=True))
     ctx.exit(1 if result.verdict == "diverged" else 0)
 
 
 def show(result: Comparison, console: Console) -> None:
-    """Prints the verdict, the first difference, the norms that differ and the op counts."""
-    word, style = _WORDS[result.verdict]
+    """Prints the verdict, the first difference and its origin, and what differs."""
+    word, style = VERDICTS[result.verdict], _COLOURS[result.verdict]
     console.print(Text.assemble((word, f"bold {style}"), f"  (mode {result.mode})"))
-    console.print(
-        Text(
-            f"  compared {units.count(result.compared)}, only in base "
-            f"{units.count(result.only_in_base)}, only in run {units.count(result.only_in_run)}"
-        )
-    )
+    console.print(Text(f"  {counted(result)}"))
     if result.first is not None:
-        console.print(Text(f"  first difference: {_place(result.first)}"))
+        console.print(Text(f"  first difference: {place(result.first)}"))
+        source = origin(result.first)
+        if source:
+            console.print(Text(f"  origin: {source}"))
+    for note in result.notes:
+        console.print(Text(f"  {units.printable(note)}"))
     table = result.table
     differs = table["state"] != "identical"
+    _rows(table[table["kind"] == "tensor"], "means of tensors", console)
     _rows(table[(table["kind"] == "gradient") & differs], "gradient norms", console)
     _rows(table[(table["kind"] == "op") & differs], "calls of ops", console)
-
-
-def _place(first: dict[str, Any]) -> str:
-    return units.printable(
-        f"step {first['step']}, rank {first['rank']}, gradient of {first['parameter']}: "
-        f"{first['base']['norm']} became {first['run']['norm']}"
-    )
 
 
 def _rows(rows: Any, title: str, console: Console) -> None:

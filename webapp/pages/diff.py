@@ -1,4 +1,4 @@
-"""This run beside its baseline: op counts and gradient norms by step."""
+"""This run beside its baseline: values of ops, op counts and gradient norms by step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
-from lanescope.webapp.analysis.diff import MODES, Comparison, Mode, compare
+from lanescope.webapp.analysis.closeness import MODES, Mode
+from lanescope.webapp.analysis.diff import Comparison, compare
+from lanescope.webapp.analysis.verdict_words import difference_address, markdown, origin, place
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
@@ -91,7 +93,7 @@ def register(app: Dash, context: Context) -> None:
     )
     def show(mode: Mode) -> tuple[list[Any], list[Any]]:
         result = _compared(base, context.run, mode)
-        return verdict(result), tables(result)
+        return verdict(result, context.run, base), tables(result)
 
     @app.callback(
         Output(ids.DIFF_CHART, "figure"),
@@ -104,31 +106,47 @@ def register(app: Dash, context: Context) -> None:
         return charts.compared_norms(table, rank, theme or "light")
 
 
-def verdict(result: Comparison) -> list[Any]:
-    """The verdict and the first difference."""
+def verdict(result: Comparison, run: Run, base: Run) -> list[Any]:
+    """The verdict, the first difference with a link to it, and the same to paste elsewhere."""
     tone, word = VERDICTS[result.verdict]
-    words = f" · {units.count(result.compared)} norms and op calls compared"
+    words = f" · {units.count(result.compared)} norms and ops compared"
     for number, side in ((result.only_in_base, "baseline"), (result.only_in_run, "run")):
         if number:
             words += f" · {units.count(number)} only in the {side}"
-    return [parts.note([html.B(word), words], tone), *_first(result)]
+    if result.differing:
+        words += f" · {units.count(result.differing)} tensors differ"
+    text = markdown(result, base.title, run.title)
+    return [
+        parts.note([html.B(word), words], tone),
+        *_first(result, run),
+        *(parts.note(note) for note in result.notes),
+        html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)]),
+    ]
 
 
 def tables(result: Comparison) -> list[Any]:
     """What differs, row by row."""
     table = result.table
     different = table["state"] != "identical"
-    titles = {"gradient": "Gradient norms that differ", "op": "Ops that ran more or less often"}
+    titles = {"tensor": "Tensors of ops that differ", "gradient": "Gradient norms that differ",
+              "op": "Ops that ran more or less often"}  # fmt: skip
     made: list[Any] = []
     for kind, title in titles.items():
+        if kind == "tensor" and not (table["kind"] == kind).any():
+            continue
         made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)])]
     return made
 
 
-def _first(result: Comparison) -> list[Any]:
+def _first(result: Comparison, run: Run) -> list[Any]:
     first = result.first
     if first is None:
         return []
+    if "parameter" not in first:
+        source = origin(first)
+        link = dcc.Link("show it on the timeline", href=difference_address(run, first))
+        told = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
+        return [parts.note([html.B("First difference"), told, link])]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
     return [parts.note([html.B("First difference"), f" · {text} in the baseline"])]
@@ -148,10 +166,12 @@ def _table(kind: str, rows: Any) -> Component:
     if rows.empty:
         words = "All norms are the same." if kind == "gradient" else "All ops ran equally often."
         return html.P(words, className="muted")
-    number = ".9g" if kind == "gradient" else ".0f"
+    number = ".0f" if kind == "op" else ".9g"
     made = []
     for row in rows.head(MOST_ROWS).to_dict("records"):
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
+        if kind == "tensor":
+            one |= {k: row[k] for k in ("phase", "module", "position")}
         one["state"] = str(row["state"]).replace("_", " ")
         for side in ("base", "run", "difference"):
             value = row[side]
@@ -162,12 +182,18 @@ def _table(kind: str, rows: Any) -> Component:
             )
         made.append(one)
     name = "parameter" if kind == "gradient" else "op"
-    unit = "norm" if kind == "gradient" else "calls"
+    unit = {"gradient": "norm", "op": "calls", "tensor": "mean"}[kind]
+    more_columns = [
+        parts.column("module", "module", flex=2),
+        parts.column("phase", "phase", flex=1),
+        parts.column("position", "tensor", maxWidth=90),
+    ]
     columns = [
         parts.column("step", "step", maxWidth=80),
         parts.column("rank", "rank", maxWidth=80),
         parts.column("thread", "thread", flex=1),
         parts.column("name", name, flex=3, minWidth=180),
+        *(more_columns if kind == "tensor" else []),
         parts.column("base", f"{unit}, baseline", number=True, text=True, flex=1),
         parts.column("run", f"{unit}, this run", number=True, text=True, flex=1),
         parts.column("difference", "difference", number=True, text=True, flex=1),

@@ -1,0 +1,78 @@
+"""When are two numbers, and two tensors of which statistics are known, the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mode = Literal["bitwise", "tolerance", "simple"]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+RELATIVE = {
+    "float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3,
+    "complex128": 1e-7, "complex64": 1.3e-6,
+}  # fmt: skip
+"""Relative tolerance per dtype of mode tolerance: the defaults of torch.testing.assert_close."""
+
+COARSEST = max(RELATIVE.values())  # for a dtype not listed: the 8-bit floats are coarser than all
+
+SIMPLE = 1e-4
+"""Absolute tolerance of mode simple."""
+
+Columns = dict[str, NDArray[Any]]
+
+
+def relative_of(dtype: str) -> float:
+    """Relative tolerance of a dtype; whole numbers and truth values have none."""
+    return 0.0 if dtype.startswith(("int", "uint", "bool")) else RELATIVE.get(dtype, COARSEST)
+
+
+def tensor_states(base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode) -> Any:
+    """0 identical, 1 within tolerance, 2 different, for each pair of tensors.
+
+    The columns are those of the tensor table, shape and dtype as numbers of equal meaning on both
+    sides, the latter positions in `dtypes`. Identical are shape, dtype and hash. Else shape and the
+    numbers of NaN and of infinite elements must be equal and
+    - tolerance: the L2 norms differ by at most the coarser dtype's relative tolerance times the
+      larger norm, the means by at most that times the larger root mean square;
+    - simple: the means differ by at most `SIMPLE`.
+    No mean (no finite element) equals no mean.
+    """
+    same = np.ones(len(base["hash"]), bool)
+    for name in ("hash", "shape", "dtype"):
+        same &= base[name] == run[name]
+    state = np.where(same, 0, 2).astype(np.int8)
+    rows = np.flatnonzero(~same)
+    if mode == "bitwise" or not len(rows):
+        return state
+    close = np.ones(len(rows), bool)
+    for name in ("shape", "nan", "inf"):
+        close &= base[name][rows] == run[name][rows]
+    means = [_number(side["mean"][rows]) for side in (base, run)]
+    norms = [_number(side["l2"][rows]) for side in (base, run)]
+    if mode == "simple":
+        allowed: Any = SIMPLE
+    else:
+        table = np.array([relative_of(dtype) for dtype in dtypes])
+        relative = np.maximum(table[base["dtype"][rows]], table[run["dtype"][rows]])
+        norm = np.fmax(norms[0], norms[1])
+        close &= _near(norms[0], norms[1], relative * norm)
+        allowed = relative * norm / np.sqrt(base["numel"][rows].clip(min=1))
+    close &= _near(means[0], means[1], allowed)
+    state[rows[close]] = 1
+    return state
+
+
+def _number(column: NDArray[Any]) -> NDArray[np.float64]:
+    return column.astype(np.float64)
+
+
+def _near(base: NDArray[np.float64], run: NDArray[np.float64], allowed: Any) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        near = np.isfinite(base) & np.isfinite(run) & (np.abs(run - base) <= allowed)
+    result: NDArray[np.bool_] = near | (base == run) | (np.isnan(base) & np.isnan(run))
+    return result

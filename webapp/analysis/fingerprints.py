@@ -1,0 +1,144 @@
+"""The operators of a thread and what was in their tensors, as numbers that compare at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.alignment import Codes, Ints, align, by_occurrence, mixed
+from lanescope.webapp.run import Run
+
+_DEPTHS = 256  # start and depth together name an operator
+_TEXTS = ("name", "phase", "module", "shapes", "dtypes")
+_LOOSE = ("name", "phase", "module", "shapes")
+
+
+@dataclass
+class Words:
+    """Texts of both runs as numbers, one numbering per column."""
+
+    known: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _numbers: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def codes(self, name: str, column: pa.ChunkedArray) -> Ints:
+        """A dictionary column as numbers of its texts."""
+        array = column.combine_chunks()
+        if not len(array):
+            return np.empty(0, np.int64)
+        numbers, known = self._numbers[name], self.known[name]
+        translated = []
+        for text in array.dictionary.to_pylist():
+            number = numbers.setdefault(text, len(known))
+            if number == len(known):
+                known.append(text)
+            translated.append(number)
+        indices = array.indices.to_numpy(zero_copy_only=False)
+        codes: Ints = np.array(translated, np.int64)[indices]
+        return codes
+
+
+@dataclass(frozen=True)
+class Ops:
+    """The operators of a thread by start, and their tensors."""
+
+    start: Ints
+    depth: Ints
+    step: Ints
+    texts: dict[str, Ints]  # by column of the op table: numbers in `Words`
+    signature: Codes
+    loose: Codes  # signature without dtypes
+    content: Codes  # signature and hashes of all its tensors; 0: has none, or nothing but zeros
+    owner: Ints  # per tensor: position of its operator
+    tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
+    """What `run` holds of one thread."""
+    ops = run.events("op", rank, thread, columns=["start_ns", "depth", "step", *_TEXTS])
+    start, depth = ops["start_ns"].to_numpy(), ops["depth"].to_numpy().astype(np.int64)
+    texts = {name: words.codes(name, ops[name]) for name in _TEXTS}
+    signature = _mixed_all([texts[name] for name in _TEXTS], len(start))
+    loose = _mixed_all([texts[name] for name in _LOOSE], len(start))
+    tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
+    bits = mixed(tensors["hash"].view(np.uint64), tensors["position"])
+    content = np.zeros(len(start), np.uint64)
+    telling = tensors["hash"] != 0
+    np.add.at(content, owner[telling], bits[telling])
+    content = np.where(content != 0, mixed(signature, content.view(np.int64)), content)
+    return Ops(start, depth, ops["step"].to_numpy().astype(np.int64), texts, signature, loose,
+               content, owner, tensors)  # fmt: skip
+
+
+def _mixed_all(columns: list[Ints], count: int) -> Codes:
+    result = np.zeros(count, np.uint64)
+    for column in columns:
+        result = mixed(result, column)
+    return result
+
+
+def _tensors(
+    run: Run, rank: int, thread: str, words: Words, ops: Ints
+) -> tuple[dict[str, NDArray[Any]], Ints]:
+    """Columns of the thread's tensors, and the position of the operator of each."""
+    texts, numbers = ("position", "shape", "dtype"), ("mean", "l2", "nan", "inf", "hash", "numel")
+    rows = run.events("tensor", rank, thread, columns=["start_ns", "depth", *texts, *numbers])
+    key = rows["start_ns"].to_numpy() * _DEPTHS + rows["depth"].to_numpy().astype(np.int64)
+    order = np.argsort(ops, kind="stable")
+    place = np.searchsorted(ops[order], key).clip(max=max(len(ops) - 1, 0))
+    owner = order[place] if len(ops) else np.empty(0, np.int64)
+    known = ops[owner] == key if len(ops) else np.zeros(len(key), bool)
+    columns = {name: words.codes(name, rows[name]) for name in texts}
+    columns |= {name: rows[name].to_numpy() for name in numbers}
+    if not len(ops):
+        owner = np.zeros(len(key), np.int64)
+    return {name: column[known] for name, column in columns.items()}, owner[known]
+
+
+def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
+    """Positions of operators that belong together: within each step by signature, in order; what
+    is left by signature in whatever order, and then by all of the signature but the dtypes.
+    """
+    left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    there = dict(_by_step(run))
+    for step, mine in _by_step(base):
+        theirs = there.get(step)
+        if theirs is None:
+            continue
+        one, two = align(base.signature[mine], run.signature[theirs],
+                         base.content[mine], run.content[theirs])  # fmt: skip
+        left.append(mine[one])
+        right.append(theirs[two])
+        for codes, others in ((base.signature, run.signature), (base.loose, run.loose)):
+            if len(one) < len(mine) and len(two) < len(theirs):
+                mine, theirs = np.delete(mine, one), np.delete(theirs, two)
+                one, two = by_occurrence(codes[mine], others[theirs])
+                left.append(mine[one])
+                right.append(theirs[two])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def _by_step(ops: Ops) -> list[tuple[int, Ints]]:
+    order = np.argsort(ops.step, kind="stable").astype(np.int64)
+    steps, starts = np.unique(ops.step[order], return_index=True)
+    return list(zip(steps.tolist(), np.split(order, starts[1:]), strict=False))
+
+
+def pair_tensors(base: Ops, run: Ops, left: Ints, right: Ints, words: Words) -> tuple[Ints, Ints]:
+    """Rows of tensors at the same position of operators that belong together."""
+    keys = []
+    for ops, paired in ((base, left), (run, right)):
+        pair = np.full(len(ops), -1, np.int64)
+        pair[paired] = np.arange(len(paired))
+        key = pair[ops.owner] * (len(words.known["position"]) + 1) + ops.tensors["position"]
+        values, rows = np.unique(key, return_index=True)
+        keys.append((values[values >= 0], rows[values >= 0]))
+    _, one, two = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
+    return keys[0][1][one].astype(np.int64), keys[1][1][two].astype(np.int64)

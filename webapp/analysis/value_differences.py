@@ -1,0 +1,275 @@
+"""Which operators of two runs have other values, and where the first difference comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.alignment import Ints, thread_pairs
+from lanescope.webapp.analysis.calls import collective_calls, members
+from lanescope.webapp.analysis.closeness import Mode, tensor_states
+from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_tensors, read_ops
+from lanescope.webapp.analysis.frames import json_number
+from lanescope.webapp.analysis.sites import frames_of
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.run import Run, Thread
+
+KEPT = 100_000
+"""Differing tensors of a thread that are kept, the earliest; all are counted."""
+
+_STATES = np.array(["identical", "within_tolerance", "different"], object)
+_SHOWN = ("mean", "l2", "nan", "inf")
+
+
+@dataclass
+class First:
+    """The first operator of a rank that differs."""
+
+    state: int  # of the worst of its tensors: 1 within tolerance, 2 different
+    told: dict[str, Any]  # as `diff --json` tells it
+    alone: Ints  # places, in its thread of `run`, of the operators before it of its step that the
+    # base has not
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """Step and instant."""
+        return self.told["step"], self.told["run"]["time_ns"]
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The worst first, then the earliest."""
+        return -self.state, *self.when
+
+
+@dataclass
+class ValueDifferences:
+    """What came of comparing all tensors of all operators that both runs have."""
+
+    compared: int = 0  # operators on both sides
+    tensors: int = 0  # tensors on both sides
+    only_in_base: int = 0  # operators
+    only_in_run: int = 0
+    different: int = 0  # tensors
+    within_tolerance: int = 0
+    tables: list[pd.DataFrame] = field(default_factory=list)
+    firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
+    names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
+    notes: list[str] = field(default_factory=list)  # what could not be compared, and hints
+
+    @property
+    def first(self) -> First | None:
+        """The earliest of the worst state of all ranks, by step and then by instant."""
+        return min(self.firsts.values(), key=lambda first: first.order, default=None)
+
+
+def value_differences(base: Run, run: Run, mode: Mode) -> ValueDifferences:
+    """Compares two runs of level numerics thread by thread, so as to hold one of each at a time."""
+    found = ValueDifferences()
+    words = Words()
+    for name, one, other in (("base", base, run), ("run", run, base)):
+        ranks = sorted(set(one.ranks) - set(other.ranks))
+        if ranks:
+            found.notes.append(f"ranks {ranks_text(tuple(ranks))} are in the {name} only")
+    if base.world_size != run.world_size:
+        found.notes.append(
+            f"the base had {base.world_size} ranks, the run {run.world_size}: operators on "
+            "tensors of other shapes have no partner"
+        )
+    for mine, theirs in thread_pairs(base, run):
+        if mine is None or theirs is None:
+            _unpaired(found, base, run, mine, theirs)
+        else:
+            _compare_thread(found, base, run, mine, theirs, words, mode)
+    first = found.first
+    if first is not None:
+        first.told["origin"] = _origin(base, run, found, first)
+        if len(first.alone):
+            found.notes.append(_before(run, first))
+    return found
+
+
+def _unpaired(
+    found: ValueDifferences, base: Run, run: Run, mine: Thread | None, theirs: Thread | None
+) -> None:
+    if mine is not None:
+        found.only_in_base += len(base.events("op", mine.rank, mine.thread, columns=["step"]))
+    if theirs is not None:
+        found.only_in_run += len(run.events("op", theirs.rank, theirs.thread, columns=["step"]))
+
+
+def _compare_thread(
+    found: ValueDifferences, base: Run, run: Run, mine: Thread, theirs: Thread, words: Words,
+    mode: Mode,
+) -> None:  # fmt: skip
+    rank = mine.rank
+    found.names[rank, mine.thread] = theirs.name
+    old = read_ops(base, rank, mine.thread, words)
+    new = read_ops(run, rank, theirs.thread, words)
+    left, right = pair_ops(old, new)
+    found.compared += len(left)
+    found.only_in_base += len(old) - len(left)
+    found.only_in_run += len(new) - len(right)
+    one, two = pair_tensors(old, new, left, right, words)
+    was = {name: column[one] for name, column in old.tensors.items()}
+    now = {name: column[two] for name, column in new.tensors.items()}
+    state = tensor_states(was, now, words.known["dtype"], mode)
+    found.tensors += len(state)
+    found.different += int((state == 2).sum())
+    found.within_tolerance += int((state == 1).sum())
+    rows = np.flatnonzero(state)
+    if not len(rows):
+        return
+    owner = new.owner[two[rows]]
+    rows = rows[np.lexsort((new.start[owner], new.step[owner]))]
+    worst = int(state.max())
+    start = int(rows[np.argmax(state[rows] == worst)])
+    place = int(new.owner[two[start]])
+    here = {
+        "rank": rank,
+        "thread": theirs.thread,
+        "step": int(new.step[place]),
+        **{key: words.known[column][new.texts[column][place]] for key, column in
+           (("phase", "phase"), ("op", "name"), ("module", "module"))},
+        "where": _where(run, rank, theirs.thread, place),
+        "base": _side(old, int(old.owner[one[start]])),
+        "run": _side(new, place),
+        "origin": None,
+    }  # fmt: skip
+    same_op = rows[(new.owner[two[rows]] == place) & (state[rows] == worst)]
+    for side, ops, chosen in (("base", old, one), ("run", new, two)):
+        here[side]["tensors"] = [_tensor(ops, int(chosen[row]), words) for row in same_op]
+    first = First(worst, here, _alone(new, right, place))
+    if rank not in found.firsts or first.order < found.firsts[rank].order:
+        found.firsts[rank] = first
+    found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:KEPT], words))
+
+
+def _side(ops: Ops, place: int) -> dict[str, Any]:
+    return {"time_ns": int(ops.start[place])}
+
+
+def _tensor(ops: Ops, row: int, words: Words) -> dict[str, Any]:
+    columns = ops.tensors
+    return {
+        **{name: words.known[name][columns[name][row]] for name in ("position", "shape", "dtype")},
+        **{name: _plain(columns[name][row]) for name in _SHOWN},
+        "hash": f"{int(columns['hash'][row]) & (1 << 64) - 1:016x}",
+    }
+
+
+def _plain(value: Any) -> Any:
+    number = value.item()
+    return json_number(number) if isinstance(number, float) and number == number else (
+        None if isinstance(number, float) else number
+    )  # fmt: skip
+
+
+def _where(run: Run, rank: int, thread: str, place: int) -> str | None:
+    """The program's line: of the operator, else of the one it is part of."""
+    ops = run.events("op", rank, thread, columns=["stack", "depth"]).slice(0, place + 1)
+    stacks, depths = ops["stack"].to_pylist(), ops["depth"].to_numpy()
+    depth = int(depths[place]) + 1
+    for row in range(place, -1, -1):
+        if depths[row] < depth:
+            depth = int(depths[row])
+            if stacks[row] is not None:
+                frames = frames_of(run, rank).get(stacks[row], [])
+                return frames[0].partition(" ")[0].rpartition("/")[2] if frames else None
+            if depth == 0:
+                break
+    return None
+
+
+def _alone(new: Ops, paired: Ints, place: int) -> Ints:
+    alone = np.ones(len(new), bool)
+    alone[paired] = False
+    alone &= (new.step == new.step[place]) & (np.arange(len(new)) < place)
+    return np.flatnonzero(alone).astype(np.int64)
+
+
+def _before(run: Run, first: First) -> str:
+    told, last = first.told, int(first.alone[-1])
+    rank, thread = told["rank"], told["thread"]
+    name = run.events("op", rank, thread, columns=["name"])["name"][last].as_py()
+    where = _where(run, rank, thread, last)
+    return (
+        f"before the first difference the run has operators of that step that the base has not: "
+        f"{len(first.alone)}, the last {name}" + (f" at {where}" if where else "")
+    )
+
+
+def _table(
+    rank: int, thread: Thread, old: Ops, new: Ops, one: Ints, two: Ints, state: Any, rows: Ints,
+    words: Words,
+) -> pd.DataFrame:  # fmt: skip
+    mine, theirs = one[rows], two[rows]
+    place = new.owner[theirs]
+    low, high = (np.asarray(side.tensors["mean"][at], np.float64)
+                 for side, at in ((old, mine), (new, theirs)))  # fmt: skip
+    text = {name: np.array(words.known[name], object) for name in ("name", "phase", "module")}
+    positions = np.array(words.known["position"], object)
+    return pd.DataFrame(
+        {
+            "kind": "tensor", "rank": rank, "thread": thread.name, "step": new.step[place],
+            "name": text["name"][new.texts["name"][place]], "base": low, "run": high,
+            "difference": high - low, "state": _STATES[state[rows]],
+            "phase": text["phase"][new.texts["phase"][place]],
+            "module": text["module"][new.texts["module"][place]],
+            "position": positions[new.tensors["position"][theirs]],
+            "thread_id": thread.thread, "time_ns": new.start[place],
+        }
+    )  # fmt: skip
+
+
+def _origin(base: Run, run: Run, found: ValueDifferences, first: First) -> dict[str, Any]:
+    """Where the first difference comes from.
+
+    An operator that found something else than before (`read`: what no recorded operator wrote)
+    took it from a collective, where another rank of it had parted before its own call or was not
+    recorded, else from outside. One that found the same computed something else.
+    """
+    told = first.told
+    rank, tensors = told["rank"], told["run"]["tensors"]
+    if not any(tensor["position"].startswith("read") for tensor in tensors):
+        return {"kind": "compute", "rank": rank}
+    if not told["op"].startswith("c10d::"):
+        source = _through_collective(base, run, found, told)
+        if source is not None:
+            return {"kind": "collective", "rank": source}
+    return {"kind": "input", "rank": rank}
+
+
+def _through_collective(
+    base: Run, run: Run, found: ValueDifferences, told: dict[str, Any]
+) -> int | None:
+    """The rank that another value came from, by the last collective before with such a tensor."""
+    shapes = {tensor["shape"] for tensor in told["run"]["tensors"]}
+    calls = collective_calls(run)
+    mine = calls[(calls["rank"] == told["rank"]) & (calls["start_ns"] < told["run"]["time_ns"])]
+    for call in mine.iloc[::-1].itertuples():
+        if call.step < told["step"] - 1:
+            break
+        if not any(shape in str(call.shapes) for shape in shapes):
+            continue
+        peers = [rank for rank in members(run).get(call.group, ()) if rank != told["rank"]]
+        same = calls[(calls["group"] == call.group) & (calls["sequence"] == call.sequence)]
+        begun = {int(r): int(t) for r, t in zip(same["rank"], same["start_ns"], strict=True)}
+        parted = [
+            (found.firsts[rank].when, rank)
+            for rank in peers
+            if rank in found.firsts and found.firsts[rank].when[1] <= begun.get(rank, -1) + _CALL_NS
+        ]
+        if parted:
+            return min(parted)[1]
+        unknown = [rank for rank in peers if rank not in run.ranks or rank not in base.ranks]
+        if len(unknown) == 1:
+            return unknown[0]
+        return None
+    return None
+
+
+_CALL_NS = 1_000_000
+"""What a rank gives to a collective is read as its call begins, by another clock reading."""

@@ -1,0 +1,89 @@
+"""The result of a comparison in words, for a terminal, a page or an issue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.diff import Comparison
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.run import Run
+
+VERDICTS = {
+    "identical": "identical", "within_tolerance": "within tolerance", "diverged": "diverged",
+}  # fmt: skip
+_AROUND_NS = 100_000  # of the timeline, about an operator
+_TENSORS = 4  # of one operator that are told
+
+
+def counted(result: Comparison) -> str:
+    """How much was compared, and what has no partner."""
+    words = f"compared {units.count(result.compared)}, only in base "
+    words += f"{units.count(result.only_in_base)}, only in run {units.count(result.only_in_run)}"
+    if result.differing:
+        words += f", tensors that differ {units.count(result.differing)}"
+    return words
+
+
+def place(first: dict[str, Any]) -> str:
+    """Where the first difference is and what it is."""
+    start = f"step {first['step']}, rank {first['rank']}, "
+    if "parameter" in first:
+        sides = f"{first['base']['norm']} became {first['run']['norm']}"
+        return units.printable(f"{start}gradient of {first['parameter']}: {sides}")
+    start += f"thread {first['thread']}, {first['op']}"
+    start += f" in module {first['module']}" if first["module"] else ""
+    start += f" ({first['phase']})" if first["phase"] else ""
+    start += f" at {first['where']}" if first["where"] else ""
+    pairs = list(zip(first["base"]["tensors"], first["run"]["tensors"], strict=True))
+    told = [_tensor(base, run) for base, run in pairs[:_TENSORS]]
+    more = [f"{len(pairs) - _TENSORS} more tensors"] if len(pairs) > _TENSORS else []
+    return units.printable(f"{start}: {'; '.join(told + more)}")
+
+
+def origin(first: dict[str, Any]) -> str | None:
+    """Where the first difference comes from; None for what does not tell."""
+    found = first["origin"]
+    if found is None:
+        return None
+    rank = found["rank"]
+    return {
+        "compute": f"computed on rank {rank} from inputs that are equal as far as recorded",
+        "collective": f"came through a collective from rank {rank}",
+        "input": f"came into rank {rank} from outside the recorded operators: data, loaded "
+        "weights, or an unrecorded writer",
+    }[found["kind"]]
+
+
+def difference_address(run: Run, first: dict[str, Any]) -> str:
+    """Address of the first operator that differs, on the timeline of `run`."""
+    start = first["run"]["time_ns"]
+    lane = thread_lane(first["rank"], first["thread"])
+    return timeline_address(start, start + _AROUND_NS, run.duration_ns, at=(lane, start))
+
+
+def markdown(result: Comparison, base: str, run: str) -> str:
+    """The verdict as Markdown, to paste into an issue."""
+    lines = [
+        f"**{VERDICTS[result.verdict]}** (mode {result.mode}): `{_code(run)}` against "
+        f"`{_code(base)}`",
+        "",
+        f"- {counted(result)}",
+    ]
+    if result.first is not None:
+        lines.append(f"- first difference: `{_code(place(result.first))}`")
+        source = origin(result.first)
+        lines += [f"- origin: {source}"] if source else []
+    lines += [f"- {units.printable(note)}" for note in result.notes]
+    return "\n".join(lines).replace(units.THIN, " ")
+
+
+def _tensor(base: dict[str, Any], run: dict[str, Any]) -> str:
+    for name in ("dtype", "shape", "nan", "inf", "mean", "l2"):
+        if base[name] != run[name]:
+            return f"{run['position']} {name} {base[name]} became {run[name]}"
+    return f"{run['position']} hash {base['hash']} became {run['hash']}"
+
+
+def _code(text: str) -> str:
+    return units.printable(text).replace("`", "'")
