@@ -175,6 +175,12 @@ def test_what_an_operator_found_otherwise_came_from_outside(tmp_path: Path) -> N
     assert first_of(found)["origin"] == {"kind": "input", "rank": 0}
 
 
+def test_memory_that_is_only_pointed_at_is_not_compared(tmp_path: Path) -> None:
+    base = (*OPS, Op("aten::set_", 1, 2, position="read0"))
+    found = of(tmp_path, base, (*base[:-1], replace(base[-1], hash=92)))
+    assert (found.verdict, found.compared) == ("identical", 16)
+
+
 def test_ranks_that_one_side_lacks_are_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", *OPS, *(replace(op, rank=1) for op in OPS), ranks=2)
     found = compare(run_of(tmp_path / "base", *OPS), run)

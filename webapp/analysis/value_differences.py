@@ -170,13 +170,14 @@ def _plain(value: Any) -> Any:
 def _where(run: Run, rank: int, thread: str, place: int) -> str | None:
     """The program's line: of the operator, else of the one it is part of."""
     ops = run.events("op", rank, thread, columns=["stack", "depth"]).slice(0, place + 1)
-    stacks, depths = ops["stack"].to_pylist(), ops["depth"].to_numpy()
+    stacks, depths = ops["stack"].combine_chunks(), ops["depth"].to_numpy()
     depth = int(depths[place]) + 1
     for row in range(place, -1, -1):
         if depths[row] < depth:
             depth = int(depths[row])
-            if stacks[row] is not None:
-                frames = frames_of(run, rank).get(stacks[row], [])
+            stack = stacks[row].as_py()
+            if stack is not None:
+                frames = frames_of(run, rank).get(stack, [])
                 return frames[0].partition(" ")[0].rpartition("/")[2] if frames else None
             if depth == 0:
                 break
