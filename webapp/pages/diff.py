@@ -55,7 +55,7 @@ def layout(context: Context) -> Component:
          ", aligned by rank, step and name."],
         html.Div(
             [
-                html.Label("norms are the same", htmlFor=ids.DIFF_MODE),
+                html.Label("numbers are the same", htmlFor=ids.DIFF_MODE),
                 dcc.Dropdown(
                     [{"label": MODE_WORDS[m], "value": m} for m in MODES], "bitwise",
                     id=ids.DIFF_MODE, clearable=False, searchable=False,
@@ -185,7 +185,7 @@ def _table(kind: str, rows: Any) -> Component:
     unit = {"gradient": "norm", "op": "calls", "tensor": "mean"}[kind]
     more_columns = [
         parts.column("module", "module", flex=2),
-        parts.column("phase", "phase", flex=1),
+        parts.column("phase", "phase", flex=1, minWidth=100),
         parts.column("position", "tensor", maxWidth=90),
     ]
     columns = [
@@ -194,8 +194,8 @@ def _table(kind: str, rows: Any) -> Component:
         parts.column("thread", "thread", flex=1),
         parts.column("name", name, flex=3, minWidth=180),
         *(more_columns if kind == "tensor" else []),
-        parts.column("base", f"{unit}, baseline", number=True, text=True, flex=1),
-        parts.column("run", f"{unit}, this run", number=True, text=True, flex=1),
+        parts.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
+        parts.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
         parts.column("difference", "difference", number=True, text=True, flex=1),
         parts.column("state", "state", flex=1),
     ]
