@@ -56,7 +56,7 @@ class Recorded:
 
 
 def run_program(
-    command: list[str], *, environment: dict[str, str] | None = None, timeout: float = 120
+    command: list[str], *, environment: dict[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end with one OpenMP thread, its output captured."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}

@@ -106,7 +106,9 @@ def test_check_fails_at_its_limit(tmp_path: Path) -> None:
     assert (suite.tag, suite.get("failures")) == ("testsuite", "1")
     case, *others = suite
     assert suite.get("tests") == str(1 + len(others))
-    assert suite.get("skipped") == str(len(others))  # one process has no ranks to compare
+    skipped = [other for other in others if other.find("skipped") is not None]
+    assert suite.get("skipped") == str(len(skipped))
+    assert len(skipped) >= 4  # one process has no ranks to compare
     assert case.get("name") == "thread_overlap_rate"
     assert case[0].get("message") == "0.05 is not below the limit 0.05"
 
