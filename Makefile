@@ -2,7 +2,7 @@
 
 PYTHON   ?= python3
 VENV     ?= .venv
-JOBS     ?= 2
+JOBS     ?= 3
 HEADLESS ?=
 # Sizes that let four ranks finish in well under a minute on two cores.
 DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 120
@@ -44,8 +44,9 @@ endif
 test: $(READY)  ## run all tests (ARGS='-k overlap' for some of them)
 	python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count
+soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests
 	LANESCOPE_KILLS=500 python -m pytest tests/test_death.py
+	python -m pytest -m slow
 
 lint: $(READY) types  ## check style, types and the number of suppressed checks
 	ruff check .

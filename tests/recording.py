@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from lanescope.collector import schema
 
 BIN = Path(sys.executable).parent
+
+
+SLOW_ON_PORTABLE = ("auto", pytest.param("portable", marks=pytest.mark.slow))
+"""Engines, for tests of what needs very many events: a minute each where Python records them."""
 
 
 @dataclass(frozen=True)

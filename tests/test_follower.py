@@ -14,9 +14,7 @@ from lanescope.collector import manifest
 from lanescope.collector.detached import FIRST_SEGMENT, LOCK, follower_command
 from lanescope.collector.options import Options
 from lanescope.webapp import open_run
-from tests.recording import run_program, write_program
-
-ENGINES = ["portable", "auto"]
+from tests.recording import SLOW_ON_PORTABLE, run_program, write_program
 
 # Long enough for a follower, which another process may have started already.
 LONG = """
@@ -53,7 +51,7 @@ def wait_for_end(pid: int) -> None:
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_killed_program_s_run_is_finished_by_its_follower(tmp_path: Path, engine: str) -> None:
     program = write_program(tmp_path, LONG + "    os.kill(os.getpid(), 9)\n")
     run = tmp_path / "run"
@@ -71,7 +69,7 @@ def test_a_killed_program_s_run_is_finished_by_its_follower(tmp_path: Path, engi
     assert not opened.complete
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) -> None:
     program = write_program(
         tmp_path,
@@ -103,7 +101,7 @@ def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) ->
     assert len(manifest.read(run)["processes"]) == 4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_short_run_and_a_bounded_one_have_none(tmp_path: Path, engine: str) -> None:
     source = """
         import os, sys, torch

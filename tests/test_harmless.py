@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import BIN, record_program, run_program, write_program
+from tests.recording import BIN, SLOW_ON_PORTABLE, record_program, run_program, write_program
 
 TRAINING = """
     import threading, torch
@@ -159,7 +159,7 @@ def test_an_exception_in_the_observer_changes_nothing(tmp_path: Path, native: Pa
         assert [r["name"] for r in calls if r["phase"] == phase] == ["all_reduce"] * 2
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_full_disk(tmp_path: Path, engine: str) -> None:
     """A real tmpfs of 1 MB: the journal fills it while training goes on."""
     disk = tmp_path / "disk"

@@ -10,7 +10,7 @@ from lanescope.collector import texts
 from lanescope.collector.journal_reader import read_texts
 from lanescope.collector.texts import LEFT_OUT, MAXIMUM_SIGNATURES, StringTable
 from lanescope.webapp import open_run
-from tests.recording import record_program
+from tests.recording import SLOW_ON_PORTABLE, record_program
 
 
 def test_names_past_the_bound_are_left_out_and_counted(
@@ -37,7 +37,7 @@ def test_signatures_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     assert table.intern("a name") == 5
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_shapes_that_never_repeat(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,
