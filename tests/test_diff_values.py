@@ -17,6 +17,7 @@ from lanescope.webapp.analysis.alignment import align
 from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.diff import Comparison, Mode, compare
 from lanescope.webapp.cli import main
+from lanescope.webapp.pages.context import Context
 from lanescope.webapp.pages.diff import tables, verdict
 from lanescope.webapp.run import Run, open_run
 from tests.recording import record_program
@@ -304,7 +305,9 @@ def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     printed = json.loads(runner.invoke(main, ["diff", paths[0], paths[2], "--json"]).stdout)
     assert printed == found.to_json()
 
-    page = json.dumps(verdict(found, run, base), default=lambda part: part.to_plotly_json())
+    page = json.dumps(
+        verdict(found, Context(run, base), base), default=lambda part: part.to_plotly_json()
+    )
     lane = f"at=0%2F{first['thread']}@{first['run']['time_ns']}"
     assert lane in page
     assert "diff-tensor" in json.dumps(tables(found), default=lambda part: part.to_plotly_json())

@@ -33,7 +33,7 @@ def test_progress_then_the_page() -> None:
         go_on.wait()
         return page
 
-    app = Preparing(make)
+    app = Preparing(make, grace_s=0)
     app.start(failed=done.set)
     told.wait()
     headers, text = get(app, "/timeline")
@@ -41,11 +41,16 @@ def test_progress_then_the_page() -> None:
     assert 'http-equiv="refresh"' in text
     assert "25 % of\n1,000 events" in text
     assert json.loads(get(app, "/api/progress")[1]) == {"done": 250, "of": 1000, "ready": False}
+    data: list[str] = []  # no page: it waits
+    asking = threading.Thread(target=lambda: data.append(get(app, "/api/run")[1]))
+    asking.start()
     go_on.set()
     (working,) = (one for one in threading.enumerate() if one.name == "lanescope-index")
     working.join()
     assert json.loads(get(app, "/api/progress")[1])["ready"]
     assert get(app, "/timeline")[1] == "the page"
+    asking.join()
+    assert data == ["the page"]
     assert not done.is_set()
 
 

@@ -25,12 +25,15 @@ class Preparing:
 
     Until then it answers any page with how far the index is, and asks the browser to come again,
     so an address with a view in it leads there in the end. `/api/progress` tells the same in
-    JSON: `{"done": events, "of": events, "ready": bool}`. As long as nothing has been indexed,
-    which for a small run or a stored index is always, requests wait.
+    JSON: `{"done": events, "of": events, "ready": bool}`. Pages wait `grace_s` seconds before they
+    say so: most runs are ready by then, or have their index stored. What is no page (data that a
+    script asks for) waits until it can be answered.
     """
 
-    def __init__(self, make: Callable[[Progress], Wsgi]) -> None:
+    def __init__(self, make: Callable[[Progress], Wsgi], grace_s: float = 4.0) -> None:
         self._make = make
+        self._grace_s = grace_s
+        self._made = threading.Event()
         self._app: Wsgi | None = None
         self._done = self._of = 0
         self._moved = threading.Event()  # there is something to answer
@@ -46,6 +49,7 @@ class Preparing:
         """Answers a request."""
         path = environ.get("PATH_INFO", "")
         if path != "/api/progress":
+            self._made.wait(None if path.startswith("/api/") else self._grace_s)
             self._moved.wait()
             if self._app is not None:
                 return self._app(environ, start)
@@ -62,6 +66,7 @@ class Preparing:
             self.error = error
             self._failed()
         self._moved.set()
+        self._made.set()
 
     def _progress(self, done: int, of: int) -> None:
         self._done, self._of = done, of

@@ -93,7 +93,7 @@ def register(app: Dash, context: Context) -> None:
     )
     def show(mode: Mode) -> tuple[list[Any], list[Any]]:
         result = _compared(base, context.run, mode)
-        return verdict(result, context.run, base), tables(result)
+        return verdict(result, context, base), tables(result)
 
     @app.callback(
         Output(ids.DIFF_CHART, "figure"),
@@ -106,7 +106,7 @@ def register(app: Dash, context: Context) -> None:
         return charts.compared_norms(table, rank, theme or "light")
 
 
-def verdict(result: Comparison, run: Run, base: Run) -> list[Any]:
+def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
     """The verdict, the first difference with a link to it, and the same to paste elsewhere."""
     tone, word = VERDICTS[result.verdict]
     words = f" · {units.count(result.compared)} norms and ops compared"
@@ -115,10 +115,10 @@ def verdict(result: Comparison, run: Run, base: Run) -> list[Any]:
             words += f" · {units.count(number)} only in the {side}"
     if result.differing:
         words += f" · {units.count(result.differing)} tensors differ"
-    text = markdown(result, base.title, run.title)
+    text = markdown(result, base.title, context.run.title)
     return [
         parts.note([html.B(word), words], tone),
-        *_first(result, run),
+        *_first(result, context),
         *(parts.note(note) for note in result.notes),
         html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)]),
     ]
@@ -138,13 +138,15 @@ def tables(result: Comparison) -> list[Any]:
     return made
 
 
-def _first(result: Comparison, run: Run) -> list[Any]:
+def _first(result: Comparison, context: Context) -> list[Any]:
     first = result.first
     if first is None:
         return []
     if "parameter" not in first:
         source = origin(first)
-        link = dcc.Link("show it on the timeline", href=difference_address(run, first))
+        link = dcc.Link(
+            "show it on the timeline", href=context.address(difference_address(context.run, first))
+        )
         told = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
         return [parts.note([html.B("First difference"), told, link])]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
