@@ -1,5 +1,6 @@
 #include "clock.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -54,14 +55,16 @@ int64_t Clock::set_anchor() {
   const Start& first = start();
   Point here;
   const bool read = read_point(here);
-  const uint64_t elapsed = here.ticks - anchor_.ticks;
-  if (limit_ != 0 && elapsed < 2 * limit_) {
-    const int64_t carried = anchor_.ns + static_cast<int64_t>(elapsed * rate_ >> RATE_BITS);
-    here.ns = carried > here.ns ? carried : here.ns;
+  // What was read last may be ahead of the system by what the rate is off.
+  if (limit_ != 0) {
+    const auto elapsed = static_cast<int64_t>(here.ticks - anchor_.ticks);
+    const auto held = std::clamp<int64_t>(elapsed, 0, static_cast<int64_t>(limit_));
+    latest_ = anchor_.ns + static_cast<int64_t>(static_cast<uint64_t>(held) * rate_ >> RATE_BITS);
+    limit_ = 0;
   }
-  limit_ = 0;
+  const int64_t now = std::max(here.ns, latest_);
   if (!read || !first.usable) {
-    return here.ns;
+    return now;
   }
   if (reference_.ticks == 0) {
     reference_ = first.point;
@@ -69,15 +72,15 @@ int64_t Clock::set_anchor() {
   const uint64_t since = here.ticks - reference_.ticks;
   if (rate_ == 0 || since > RATE_TICKS) {
     if (since < WINDOW_TICKS) {
-      return here.ns;  // too early to know the rate
+      return now;  // too early to know the rate
     }
     rate_ = static_cast<uint64_t>(
         (static_cast<unsigned __int128>(here.ns - reference_.ns) << RATE_BITS) / since);
     reference_ = here;
   }
-  anchor_ = here;
+  anchor_ = {here.ticks, now};
   limit_ = WINDOW_TICKS;
-  return here.ns;
+  return now;
 }
 
 #else

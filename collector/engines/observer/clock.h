@@ -42,6 +42,7 @@ class Clock {
   uint64_t limit_ = 0;  // ticks that the anchor holds; 0: there is none
   uint64_t rate_ = 0;   // ns per tick
   Point reference_;     // where the rate is measured from
+  int64_t latest_ = 0;  // no reading before the last anchor was later
 };
 
 }  // namespace lanescope
