@@ -27,7 +27,7 @@ from .columns import (
     to_table,
     with_hashes,
 )
-from .journal import NO_SEQUENCE, Kind
+from .journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
 from .journal_reader import ProcessLog, Records, ThreadLog, take
 from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
 from .portions import portions
@@ -234,6 +234,7 @@ class Decoder:
         duration, unfinished = durations(rows)
         shapes, dtypes, _ = self._signature(rows["signature"])
         group, size, peer, root, reduce_op = self._split(rows["aux"], 5)
+        runnable = rows["depth"].astype(np.int64) - 1
         ends = np.array([self._completions.get(_call(row), _UNKNOWN) for row in rows])
         return {
             "start_ns": rows["start"],
@@ -250,6 +251,7 @@ class Decoder:
             "dtypes": dtypes,
             "bytes": rows["extra"],
             "asynchronous": rows["scope"] == 1,
+            "runnable_ns": numbers(runnable * RUNNABLE_UNIT_NS, INT64, runnable < 0),
             "step": rows["step"],
             "phase": self._dictionary(rows["phase"]),
             "module": self._dictionary(rows["module"]),

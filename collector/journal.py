@@ -122,6 +122,9 @@ TENSOR_MORE = struct.Struct("<BBHIqqqqqqq")
 assert TENSOR.size == TENSOR_MORE.size == RECORD_BYTES
 
 NO_SEQUENCE = -1
+RUNNABLE_UNIT_NS = 100_000
+RUNNABLE_INTERVAL_NS = 5_000_000
+"""How long the time without a processor is not read again: reading it takes some 8 us."""
 FLOAT_BITS = struct.Struct("<d")
 INT_BITS = struct.Struct("<q")
 
@@ -135,7 +138,9 @@ class Kind(enum.IntEnum):
     # Of scope kernel: extra: instant of the call that launched it, 0 not known; aux: ordinal of
     # the thread that made the call + 1, 0 not known
     OP = 1
-    # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes;
+    # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes; depth: time for which
+    # the thread was ready to run and had no processor since this was last read, in units of
+    # RUNNABLE_UNIT_NS and one more, 0: not read;
     # aux: text "group TAB size TAB peer TAB root TAB reduce_op"
     COLLECTIVE = 2
     # name, aux, sequence: of the call; end: instant of completion

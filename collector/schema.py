@@ -262,6 +262,13 @@ COLLECTIVE = Table(
             "bytes", INT64, "B", "bytes of this rank's input tensors (outputs of recv and scatter)"
         ),
         Column("asynchronous", pa.bool_(), "", "called with async_op=True or from C++"),
+        Column(
+            "runnable_ns",
+            INT64,
+            "ns",
+            "time for which the thread was ready to run and had no processor, since an earlier "
+            "call of its own said so; null: not read (it is at most once in 5 ms, on Linux)",
+        ),
         _STEP,
         _PHASE,
         _MODULE,

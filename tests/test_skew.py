@@ -79,13 +79,18 @@ def test_heat_map_shows_the_latest_of_a_column(tmp_path: Path) -> None:
     assert found.sequence[1].tolist() == [1, 2]
 
 
-def rounds(path: Path, delays: list[tuple[int, int]]) -> Run:
-    """Steps of 100 ms, in each of which two ranks come as late as is said (ms)."""
+def rounds(path: Path, delays: list[tuple[int, int]], runnable: int | None = None) -> Run:
+    """Steps of 100 ms, in each of which two ranks come as late as is said (ms).
+
+    Rank 1 was ready to run without a processor for `runnable` ms of each.
+    """
     builder = builder_of(path)
     for step, late in enumerate(delays):
         for rank in (0, 1):
             start = step * 100 * MS + late[rank] * MS
-            call(builder, rank, step, start, (step * 100 + 90) * MS, step=step)
+            ready = None if runnable is None else rank * runnable * MS
+            end = (step * 100 + 90) * MS
+            call(builder, rank, step, start, end, step=step, runnable_ns=ready)
     return open_run(builder.write())
 
 
@@ -107,6 +112,12 @@ def test_a_rank_that_is_late_in_every_step_is_a_straggler(tmp_path: Path) -> Non
 )
 def test_chance_is_no_straggler(tmp_path: Path, delays: list[tuple[int, int]]) -> None:
     assert stragglers(rounds(tmp_path, delays)) == []
+
+
+def test_a_rank_that_got_no_processor_is_no_straggler(tmp_path: Path) -> None:
+    assert stragglers(rounds(tmp_path / "none", [(0, 30)] * 10, runnable=25)) == []
+    (found,) = stragglers(rounds(tmp_path / "some", [(0, 30)] * 10, runnable=5))
+    assert found.evidence["delay_ns"] == 25 * MS
 
 
 def test_what_several_collectives_wait_for_counts_once(tmp_path: Path) -> None:

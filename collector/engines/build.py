@@ -162,6 +162,8 @@ def layout_header() -> str:
         "OPEN_DEPTH_OFFSET": journal.OPEN_DEPTH_OFFSET,
         "OVERWRITTEN_OFFSET": journal.OVERWRITTEN_OFFSET,
         "PAGE_BYTES": mmap.PAGESIZE,
+        "RUNNABLE_UNIT_NS": journal.RUNNABLE_UNIT_NS,
+        "RUNNABLE_INTERVAL_NS": journal.RUNNABLE_INTERVAL_NS,
         "SMALLEST_SEGMENT_BYTES": ring.SMALLEST_SEGMENT_BYTES,
         "FOLLOWER_FIRST_SEGMENT": detached.FIRST_SEGMENT,
         "FOLLOWER_AGAIN": detached.AGAIN,

@@ -20,6 +20,7 @@ from ..journal import Kind
 from ..recorder import Recorder
 from ..store import ThreadState
 from .gradients import local_part
+from .runnable import Runnable
 from .stacks import Stacks
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -79,6 +80,7 @@ class Call(NamedTuple):
     asynchronous: bool
     blocking: bool
     stack: int
+    runnable: int  # as Runnable says it
     on_cpu: bool
 
 
@@ -91,6 +93,7 @@ class Collectives:
         self._plans: dict[Any, Plan | None] = {}
         self._sequences: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
+        self._runnable = Runnable()
         # By identity of what the program waits on: the work object, which is held, or the storage.
         self._works: OrderedDict[int, tuple[Any, Call]] = OrderedDict()
         self._results: OrderedDict[int, Call] = OrderedDict()
@@ -129,6 +132,7 @@ class Collectives:
             asynchronous=not (waited or blocking),
             blocking=blocking,
             stack=self._stacks.capture() if self._stacks else 0,
+            runnable=self._runnable.since(clock.now()),
             on_cpu=device == "cpu",
         )
 
@@ -148,6 +152,7 @@ class Collectives:
             recorder.thread(),
             Kind.COLLECTIVE,
             scope=int(call.asynchronous),
+            depth=call.runnable,
             name=call.name,
             start=start,
             end=end,

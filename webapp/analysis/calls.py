@@ -30,8 +30,8 @@ the others (broadcast, reduce, scatter, gather, send) long before its partners b
 
 COLUMNS = (
     "rank", "thread", "start_ns", "duration_ns", "complete_ns", "name", "group", "group_size",
-    "sequence", "peer", "root", "reduce_op", "shapes", "dtypes", "bytes", "asynchronous", "step",
-    "phase", "stack",
+    "sequence", "peer", "root", "reduce_op", "shapes", "dtypes", "bytes", "asynchronous",
+    "runnable_ns", "step", "phase", "stack",
 )  # fmt: skip
 
 
@@ -41,7 +41,8 @@ def calls(run: Run) -> pd.DataFrame:
 
     Added are `returned_ns` (end of the call, -1: it never returned), `done_ns` (completion, -1: not
     seen) and `position`, the row's place in the rank's own table. Times are int64 ns from the start
-    of the run; peer, root and stack are -1 where there is none. Callers must not change it.
+    of the run; peer, root and stack are -1 where there is none, runnable_ns 0 where it is not
+    known. Callers must not change it.
     """
     events = run.events("collective", columns=list(COLUMNS))
     position = np.arange(len(events)) - np.searchsorted(events["rank"], events["rank"])
@@ -51,6 +52,8 @@ def calls(run: Run) -> pd.DataFrame:
     for name in ("peer", "root", "stack"):
         place = events.column_names.index(name)
         events = events.set_column(place, name, events[name].fill_null(-1))
+    place = events.column_names.index("runnable_ns")
+    events = events.set_column(place, "runnable_ns", events["runnable_ns"].fill_null(0))
     for name, column in (("returned_ns", returned), ("done_ns", done)):
         events = events.append_column(name, column)
     frame = to_frame(events)

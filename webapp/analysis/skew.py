@@ -6,6 +6,8 @@ beginning of the call on rank r and done_r its completion:
     skew       = max start_r - min start_r            arrival skew
     last       = argmax start_r                       the last-comer
     alone      = start_last - second largest start    what the last-comer alone costs all others
+    runnable   = of the time before start_last: the last-comer's thread was ready and had no
+                 processor
     waiting_r  = max start - start_r                  time rank r waits for the others to come
     transfer   = max done_r - max start_r             what remains when all have come
 
@@ -35,7 +37,7 @@ def arrivals(run: Run) -> pd.DataFrame:
     group, sequence, name, bytes, step, ranks (that came), first_ns, last_ns (first and last
     arrival), first_rank, last_rank, skew_ns, alone_ns (both 0 with one rank), done_ns (last
     completion, or return of the call where none was seen), transfer_ns (NaN where not all were seen
-    to complete). Callers must not change it.
+    to complete), runnable_ns (0 where it is not known). Callers must not change it.
     """
     frame = collective_calls(run)
     frame = frame[frame["name"].isin(SYNCHRONISING)]
@@ -51,6 +53,7 @@ def arrivals(run: Run) -> pd.DataFrame:
         last_ns=("start_ns", "last"),
         first_rank=("rank", "first"),
         last_rank=("rank", "last"),
+        runnable_ns=("runnable_ns", "last"),
         done_ns=("done_ns", "max"),
         seen=("done_ns", "min"),
         returned_ns=("returned_ns", "max"),
@@ -71,7 +74,7 @@ def arrivals(run: Run) -> pd.DataFrame:
     )
     columns = [
         *KEYS, "name", "bytes", "step", "ranks", "first_ns", "last_ns", "first_rank", "last_rank",
-        "skew_ns", "alone_ns", "done_ns", "transfer_ns",
+        "skew_ns", "alone_ns", "done_ns", "transfer_ns", "runnable_ns",
     ]  # fmt: skip
     return table[columns].sort_values("first_ns", kind="stable", ignore_index=True)
 

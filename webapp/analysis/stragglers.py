@@ -5,10 +5,13 @@ straggler when in three of four rounds it alone delays the others by a fifth of 
 and by more than the operating system's scheduler does:
 
     delay(rank, round) = |union of [last but one arrival, last arrival) of the round's collectives
-                          to which the rank came last|
+                          to which the rank came last|, each shortened by the time for which the
+                          rank's thread was ready to run and had no processor
     lower quartile over rounds of delay / length of the round >= SHARE, and of delay >= SHORTEST_NS
 
-A rank that is last by chance is so in about as many rounds as the others.
+A rank that is last by chance is so in about as many rounds as the others. One that shares too few
+processors with others may be so every time, in the order in which the system lets them run: that
+says nothing about the rank.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:
     length = came.groupby(number)["last_ns"].max().sort_index().diff().iloc[1:]
     found = {}
     for rank, mine in came.groupby("last_rank", sort=True):
-        mine = mine.assign(begin=mine["last_ns"] - mine["alone_ns"]).sort_values("begin")
+        own = (mine["alone_ns"] - mine["runnable_ns"]).clip(lower=0)
+        mine = mine.assign(begin=mine["last_ns"] - own).sort_values("begin")
         # What several collectives of one moment wait for is waited for once.
         before = mine["last_ns"].cummax().shift(fill_value=0)
         fresh = (mine["last_ns"] - np.maximum(mine["begin"], before)).clip(lower=0)

@@ -200,6 +200,7 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
   if (plan.barrier) {
     call->bytes = 0;
   }
+  call->runnable = thread.runnable.since(thread.clock.now());
   call->stack = moment.collective_stacks ? capture_stack() : 0;
   c10::ThreadLocalDebugInfo::_push(INFO, std::make_shared<Holder>(call));
   thread.call = std::move(call);
@@ -250,6 +251,7 @@ void end_call(Thread& thread, const Frame& frame, int64_t end) {
   Record record{};
   record.kind = layout::KIND_COLLECTIVE;
   record.scope = call->asynchronous ? 1 : 0;
+  record.depth = call->runnable;
   record.name = call->name;
   record.start = frame.start;
   record.end = end;

@@ -47,6 +47,7 @@ struct Call : c10::DebugInfoBase {
   bool blocking = false;
   bool on_cpu = false;
   uint32_t open_level = NOT_OPEN;
+  uint16_t runnable = 0;  // as Runnable says it
 
   static constexpr uint32_t NOT_OPEN = UINT32_MAX;
 };

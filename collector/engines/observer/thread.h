@@ -15,6 +15,7 @@
 #include "moment.h"
 #include "process.h"
 #include "raw_frames.h"
+#include "runnable.h"
 #include "samples.h"
 #include "texts.h"
 
@@ -58,6 +59,7 @@ class Thread {
   uint16_t depth = 0;           // nesting of recorded events
   uint32_t muted = 0;           // frames that mute what runs inside
   std::shared_ptr<Call> call;   // of the collective being called
+  Runnable runnable;
 
   std::vector<Access> accesses;       // of all frames
   uint64_t born = 0;                  // storages born on this thread so far,

@@ -1,0 +1,56 @@
+// How long the calling thread was ready to run and had no processor, as Linux counts it.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "layout.h"
+
+namespace lanescope {
+
+// One per thread. Opened for each reading (8 us): a file kept open could be closed, and its number
+// taken, by the program.
+class Runnable {
+ public:
+  // Since the last reading, in tenths of a millisecond and one more; 0: not read.
+  uint16_t since(int64_t now) {
+    if (now - read_at_ < layout::RUNNABLE_INTERVAL_NS) {
+      return 0;
+    }
+    read_at_ = now;
+    const int64_t before = total_ns_;
+    total_ns_ = total();
+    if (before < 0 || total_ns_ < before) {
+      return 0;
+    }
+    const int64_t units = (total_ns_ - before) / layout::RUNNABLE_UNIT_NS + 1;
+    return static_cast<uint16_t>(units < UINT16_MAX ? units : UINT16_MAX);
+  }
+
+ private:
+  static int64_t total() {
+    const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+      return -1;
+    }
+    char text[64];
+    const ssize_t length = ::read(file, text, sizeof text - 1);
+    ::close(file);
+    if (length <= 0) {
+      return -1;
+    }
+    text[length] = '\0';
+    char* rest = nullptr;
+    std::strtoll(text, &rest, 10);  // time on a processor
+    char* end = nullptr;
+    const int64_t waited = std::strtoll(rest, &end, 10);
+    return end == rest ? -1 : waited;
+  }
+
+  int64_t read_at_ = 0;
+  int64_t total_ns_ = -1;
+};
+
+}  // namespace lanescope
