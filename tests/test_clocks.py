@@ -101,6 +101,34 @@ def test_a_stranger_gets_no_answer() -> None:
         thread.join()
 
 
+def test_an_exit_while_the_store_is_asked_ends_well(tmp_path: Path) -> None:
+    program = write_program(
+        tmp_path,
+        """
+        import atexit, datetime, sys, time
+        from pathlib import Path
+        import torch.distributed as dist
+        from lanescope.collector.options import Options
+        from lanescope.collector.recorder import Recorder
+        from lanescope.collector.sources import clocks
+
+        class Slow:
+            def add(self, key, count):
+                return 0
+            def check(self, keys):
+                print("asked", flush=True)
+                dist.HashStore().wait(["never"], datetime.timedelta(seconds=1))
+
+        measured = clocks.Clocks(Recorder(Path(sys.argv[1]), Options()))
+        atexit.register(measured.stop)
+        measured.joined(Slow(), 1, 2)
+        time.sleep(0.5)
+        """,
+    )
+    done = run_program([sys.executable, str(program), str(tmp_path)])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "asked\n", "")
+
+
 def test_ranks_of_one_host_open_nothing(tmp_path: Path) -> None:
     store = dist.HashStore()
     for recording in (1, 2):

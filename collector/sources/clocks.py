@@ -4,7 +4,8 @@ The ranks tell each other through the store of the default process group which c
 one host that is all. Otherwise rank 0 answers on a socket of its own, and one rank of each other
 clock asks for the time: when the group is made, now and then, and at the end. Nothing here blocks
 the program: it runs in a thread that Python does not know of, no call to the store waits there
-(a waiting one would keep the program's own from it), and the end is waited for `END_S` at most.
+(a waiting one would keep the program's own from it), and the end is waited for `END_S` at most,
+for a call to the store under way `ASKED_S`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ JOIN_S = 60.0
 """How long the ranks are given to tell which clock they read, seconds."""
 END_S = 0.3
 """How long a rank that ends waits for the last measurement, seconds."""
+ASKED_S = 5.0
+"""How long it waits for a call to the store, seconds. A thread that came back from one while the
+interpreter is taken down would take the process with it: torch's bindings terminate then."""
 ANSWER_S = 0.5
 TRIPS = 24
 """Round trips of a measurement; the shortest counts."""
@@ -133,22 +137,23 @@ class Clocks:
         self._begun = self._ending = False
         self._wake, self._woken = socket.socketpair()
         self._ended, self._at_end = socket.socketpair()
-        self._busy = False  # measuring, or answering those who do
+        self._asking = False  # the store, now and then
 
     def joined(self, store: Any, rank: int, world_size: int) -> None:
         """The process is in the default group now; only the first time counts."""
         if not self._begun and world_size > 1:
-            self._begun = True
+            self._begun = self._asking = True
             start_new_thread(self._run, ([store], rank, world_size))
 
     def stop(self) -> None:
         """Let the last measurement be made."""
         self._ending = True
-        if self._process != os.getpid():
+        if not self._begun or self._process != os.getpid():
             return  # a fork has no part in it
-        if self._busy:
-            self._wake.send(b"e")
-            select.select([self._at_end], [], [], END_S)
+        self._wake.send(b"e")
+        ended, _, _ = select.select([self._at_end], [], [], END_S)
+        if not ended and self._asking:
+            select.select([self._at_end], [], [], ASKED_S)
 
     def _run(self, held: list[Any], rank: int, world_size: int) -> None:
         # The store is let go of before the work: a server in it ends with its last owner.
@@ -158,8 +163,8 @@ class Clocks:
                 work = (
                     self._refer(store(), world_size) if rank == 0 else self._compare(store(), rank)
                 )
+                self._asking = False
                 if work is not None:
-                    self._busy = True
                     work()
             # Ranks come and go, and with them the store: the run then says "not calibrated".
             except (OSError, RuntimeError):
@@ -243,7 +248,7 @@ class Clocks:
         while not condition():
             if self._ending or time.monotonic() > deadline:
                 return False
-            time.sleep(pause)
+            select.select([self._woken], [], [], pause)
             pause = min(2 * pause, 0.2)
         return True
 
