@@ -290,13 +290,16 @@ class Decoder:
     def _sync(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)
         first = self.first_ordinal - 1
-        peers = [thread_id(self.pid, first + int(a)) if a else None for a in rows["aux"]]
+        # A join that had not returned names its thread where others name an object.
+        joining = (rows["scope"] == SyncKind.thread_join) & (rows["aux"] == 0)
+        other = np.where(joining, rows["extra"], rows["aux"])
+        peers = [thread_id(self.pid, first + int(a)) if a else None for a in other]
         return {
             "start_ns": rows["start"],
             "duration_ns": numbers(duration, INT64, unfinished),
             "kind": enum_column(rows["scope"], SyncKind),
             "peer": peers,
-            "object": numbers(rows["extra"], INT64, rows["extra"] == 0),
+            "object": numbers(rows["extra"], INT64, (rows["extra"] == 0) | joining),
             "step": rows["step"],
             "stack": self._stack(rows["stack"]),
         }

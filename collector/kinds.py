@@ -36,6 +36,10 @@ VALIDATOR_IDLE = "validator idle:"
 """Marks of a user's validator begin so; " <function> at <target>" follows, then ": <message>"."""
 
 
+RAISED_IN_BACKWARD = "backward raised "
+"""A mark of what a backward raised begins so; "<type>: <message> (<file>:<line>)" follows."""
+
+
 class OpScope(enum.IntEnum):
     """What made an op event. The number is what the journal holds, the name what Parquet holds."""
 

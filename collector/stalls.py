@@ -19,6 +19,7 @@ RECENT_SEGMENTS = 2
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _MAIN = 0
+_WAITS = {int(SyncKind.thread_join): "the end of a thread"}
 
 
 def activity(folder: Path) -> dict[int, dict[str, Any]]:
@@ -55,7 +56,7 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
             elif event["kind"] == Kind.COLLECTIVE:
                 mine.append(event)
             elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
-                waiting = SyncKind(int(event["scope"])).name.replace("_", " ")
+                waiting = _WAITS.get(int(event["scope"])) or _words(int(event["scope"]))
         calls[thread.native_id] = mine
         found[thread.native_id] = {
             "ordinal": thread.ordinal, "last_op": last_op, "waiting": waiting, "collective": None,
@@ -145,6 +146,10 @@ def parse_stacks(text: str) -> list[dict[str, Any]]:
         elif threads and (match := _FRAME.fullmatch(line)):
             threads[-1]["frames"].append([match[1], int(match[2]), match[3]])
     return threads
+
+
+def _words(kind: int) -> str:
+    return SyncKind(kind).name.replace("_", " ")
 
 
 def _call(record: Any) -> tuple[int, int, int]:

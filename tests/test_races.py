@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run, races
+from lanescope.webapp.analysis.concurrent import concurrent_backwards
+from lanescope.webapp.analysis.deadlocks import deadlocks
+from lanescope.webapp.analysis.inplace import inplace_modifications
 from lanescope.webapp.analysis.race_findings import race_findings
 from lanescope.webapp.analysis.spans import Span, share
 from tests.recording import BIN, run_program
 
 PROGRAMS = Path(__file__).parent / "races"
 MARK = re.compile(r"# race: (\w+) (a|b)( b)?$")
+FAULT = re.compile(r"# fault: (\w+)(?: (\w+))?$")
 
 
 def marked(program: Path) -> dict[str, set[int]]:
@@ -26,14 +31,22 @@ def marked(program: Path) -> dict[str, set[int]]:
     return lines
 
 
-def recorded(tmp_path: Path, program: str) -> Path:
+def faults(program: str) -> dict[str, str]:
+    """What stands behind "fault:" -> its place, as findings write it."""
+    lines = (PROGRAMS / program).read_text().splitlines()
+    found = [(FAULT.search(line), number) for number, line in enumerate(lines, 1)]
+    return {mark[0][9:]: f"{program}:{number}" for mark, number in found if mark}
+
+
+def recorded(tmp_path: Path, program: str, *options: str, status: int = 0) -> Path:
     run = tmp_path / "run"
+    path = [str(PROGRAMS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = run_program(
-        [str(BIN / "lanescope"), "record", "-o", str(run), "--engine", "native", "--",
-         sys.executable, "-m", f"tests.races.{program}"], timeout=300,
-        environment={"PYTHONPATH": str(PROGRAMS.parents[1])},
+        [str(BIN / "lanescope"), "record", "-o", str(run), "--engine", "native", *options, "--",
+         sys.executable, "-m", *f"tests.races.{program}".split()], timeout=300,
+        environment={"PYTHONPATH": os.pathsep.join(path)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return run
 
 
@@ -57,8 +70,56 @@ def test_planted_races_are_found_once_at_their_lines(tmp_path: Path) -> None:
 
 
 def test_programs_whose_threads_are_ordered_are_silent(tmp_path: Path) -> None:
-    found = race_findings(open_run(recorded(tmp_path, "clean")))
-    assert [finding.title for finding in found] == []
+    run = open_run(recorded(tmp_path, "clean"))
+    for analysis in (race_findings, concurrent_backwards, inplace_modifications, deadlocks):
+        assert [finding.title for finding in analysis(run)] == []
+
+
+def test_backward_that_others_disturb(tmp_path: Path) -> None:
+    run, lines = open_run(recorded(tmp_path, "faulty")), faults("faulty.py")
+    changed, stepped = inplace_modifications(run)
+    assert changed.where == lines["changed culprit"]
+    assert changed.evidence["modified_by"]["op"] == "aten::add_"
+    assert changed.evidence["saved_by"]["where"] == lines["changed saved"]
+    assert changed.evidence["saved_by"]["op"] == "aten::exp"
+    assert changed.evidence["raised"]["where"] == lines["changed raised"]
+    assert changed.evidence["writes"] == 2
+    assert "spoiler" in changed.title
+    assert stepped.where == lines["stepped culprit"]
+    assert stepped.evidence["tensor"] == "2.weight"
+    assert stepped.evidence["saved_by"]["where"] == lines["stepped saved"]
+    assert stepped.evidence["modified_by"]["phase"] == "SGD.step"
+
+    at_once = [one for one in concurrent_backwards(run) if one.where == lines["at_once both"]]
+    (one,) = at_once
+    assert len(one.evidence["threads"]) == 2
+    assert one.evidence["shared_nodes"] > 0
+    assert one.evidence["overlap_ns"] > 0
+
+    found = race_findings(run)
+    (hogwild,) = [one for one in found if "Hogwild" in one.title]
+    assert hogwild.where == lines["hogwild step"]
+    assert len(hogwild.evidence["threads"]) == 3
+    assert hogwild.evidence["tensors"] == ["bias", "weight"]
+    assert {one.where for one in found} == {hogwild.where, lines["at_once both"]}
+
+
+def test_threads_that_wait_for_ever(tmp_path: Path) -> None:
+    options = ("--hang-timeout", "2", "--on-hang", "abort")
+    run, lines = (
+        open_run(recorded(tmp_path, "deadlocked", *options, status=1)),
+        faults("deadlocked.py"),
+    )
+    found = {frozenset(one["where"] for one in f.evidence["threads"]): f
+             for f in deadlocks(run) if "threads" in f.evidence}  # fmt: skip
+    circles = [{"forth", "back"}, {"taken_twice"}, {"worker", "joined"}]
+    assert found.keys() == {frozenset(lines[name] for name in circle) for circle in circles}
+    assert "for the end of worker" in found[frozenset({lines["worker"], lines["joined"]})].title
+    (stuck,) = [f for f in deadlocks(run) if "threads" not in f.evidence]
+    assert stuck.where == lines["stuck"]
+    assert "SumBackward0" in stuck.title
+    waiting = {row["name"] for row in run.events("stall").to_pylist()}
+    assert {"holder", "patient", "join"} <= waiting  # told of by the watchdog, and no finding
 
 
 @pytest.mark.parametrize(

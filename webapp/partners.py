@@ -4,7 +4,6 @@ collective to the same one on other ranks.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
+from lanescope.webapp.analysis.nodes import BACKWARD, maker
 from lanescope.webapp.lanes import COLLECTIVES, THREAD, Lane
 from lanescope.webapp.slices import SOURCES
 from lanescope.webapp.timeline import Timeline
-
-_BACKWARD = schema.OpScope.backward.name
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,8 @@ def slice_of(timeline: Timeline, lane: Lane, table: str, position: int) -> Place
 def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place | None:
     """The backward node that a forward op made, or the forward op that made a backward node.
 
-    They share a sequence number. It counts per forward thread, and an op that makes no node may
-    carry the number of the next one, so a node's maker is the op with its number that has its name
-    (AddmmBackward0: aten::addmm), began before it and is nearest, on the node's thread if one is.
-    A composite op (aten::linear) made what the ops within it made.
+    They share a sequence number (`nodes.maker`). A composite op (aten::linear) made what the ops
+    within it made.
     """
     if op["sequence"] is None:
         return None
@@ -64,14 +59,14 @@ def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place
     rows = table.take(pa.array(positions)).to_pylist()
     found = None
     for k, node in enumerate(rows):
-        if node["scope"] != _BACKWARD:
+        if node["scope"] != BACKWARD:
             continue
-        maker = _maker(node, rows)
-        if maker is None:
+        made_by = maker(node, rows)
+        if made_by is None:
             continue
         if _is(op, node):
-            found = maker
-        elif op["scope"] != _BACKWARD and _within(rows[maker], op):
+            found = made_by
+        elif op["scope"] != BACKWARD and _within(rows[made_by], op):
             found = k
     if found is None:
         return None
@@ -82,24 +77,6 @@ def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place
     # Rows of a thread are consecutive, so its own table begins where it first occurs.
     first = pc.index(table["thread"].cast(pa.string()), thread).as_py()
     return slice_of(timeline, lane, "op", int(positions[found]) - first)
-
-
-def _maker(node: dict[str, Any], rows: list[dict[str, Any]]) -> int | None:
-    """Which of the rows is the forward op that made the backward node."""
-    fitting = [
-        (row["thread"] != node["thread"], node["start_ns"] - row["start_ns"], k)
-        for k, row in enumerate(rows)
-        if row["scope"] != _BACKWARD
-        and row["start_ns"] <= node["start_ns"]
-        and _stem(row["name"]) == _stem(node["name"])
-    ]
-    return min(fitting)[2] if fitting else None
-
-
-def _stem(name: str) -> str:
-    """What the names of an op and its node share: nllloss of aten::nll_loss_forward."""
-    bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
-    return re.sub(r"_forward$", "", bare).replace("_", "").lower()
 
 
 def _is(op: dict[str, Any], row: dict[str, Any]) -> bool:

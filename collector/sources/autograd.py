@@ -1,16 +1,20 @@
-"""Backward phases: every call into the autograd engine, however it was spelled."""
+"""Backward phases: every call into the autograd engine, however it was spelled; its errors."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 import torch.autograd
 import torch.autograd.graph
 
-from ..kinds import PhaseKind
+from ..kinds import RAISED_IN_BACKWARD, PhaseKind
 from ..recorder import Recorder
+from .endings import sentence
+from .stacks import Stacks
 
 # Tensor.backward, autograd.backward and autograd.grad all end here; the name is imported into
 # both modules, so programs that imported `backward` early are covered too.
@@ -19,8 +23,13 @@ _NAME = "_engine_run_backward"
 
 
 def install(recorder: Recorder, after: Callable[[], None]) -> Callable[[], None]:
-    """Record backward phases; `after` runs at the end of each, on its thread."""
+    """Record backward phases; `after` runs at the end of each, on its thread.
+
+    What a backward raises is marked: a program may catch it, and only the engine's words tell which
+    tensor it is about.
+    """
     original: Callable[..., Any] = getattr(torch.autograd.graph, _NAME)
+    is_library = Stacks(recorder.intern, 1).is_library
 
     @wraps(original)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -31,6 +40,11 @@ def install(recorder: Recorder, after: Callable[[], None]) -> Callable[[], None]
             return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
+        except Exception as error:
+            with recorder.guarded():
+                caller = _caller(sys._getframe(1), is_library)
+                recorder.mark(f"{RAISED_IN_BACKWARD}{sentence(error)}{caller}")
+            raise
         finally:
             try:
                 after()
@@ -46,3 +60,10 @@ def install(recorder: Recorder, after: Callable[[], None]) -> Callable[[], None]
             setattr(holder, _NAME, original)
 
     return uninstall
+
+
+def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
+    """` (file.py:12)`: the line of the program that called, from the innermost frame on."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f" ({frame.f_code.co_filename}:{frame.f_lineno})"

@@ -47,7 +47,12 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
 def describe(error: BaseException, trace: TracebackType | None) -> str:
     """`ValueError: ... (file.py:12)`: one line, with the place where it was raised."""
-    message = " ".join(str(error).split())[:LIMIT]
     frames = traceback.extract_tb(trace)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {message}{where}"
+    return f"{sentence(error)}{where}"
+
+
+def sentence(error: BaseException) -> str:
+    """`ValueError: ...`, in one line."""
+    message = " ".join(str(error).split())[:LIMIT]
+    return f"{type(error).__name__}: {message}"

@@ -44,6 +44,15 @@ class Threads:
         instant = clock.now()
         recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
 
+    def joining(self, thread: threading.Thread, start: int) -> bool:
+        """The calling thread waits for `thread` from now on. Whether that was noted."""
+        recorder, known = self._recorder, self._ordinals.get(thread)
+        if known is None or not recorder.active or not hasattr(recorder.local, "state"):
+            return False
+        # Of an open event only its target is kept: decoding takes that of a join for its peer.
+        recorder.open_sync(SyncKind.thread_join, start, known[0] + 1, self._stack())
+        return True
+
     def joined(self, thread: threading.Thread, start: int, alive: bool) -> None:
         """The calling thread waited for `thread` since `start`, and knows whether it has ended."""
         known = self._ordinals.get(thread)
@@ -100,8 +109,15 @@ def install(
 
     @wraps(join)
     def recorded_join(self: threading.Thread, timeout: float | None = None) -> None:
-        begun = clock.now()
-        join(self, timeout)
+        begun, opened = clock.now(), False
+        with recorder.guarded():
+            opened = threads.joining(self, begun)
+        try:
+            join(self, timeout)
+        finally:
+            if opened:
+                with recorder.guarded():
+                    recorder.close_sync()
         try:
             threads.joined(self, begun, is_alive(self))
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -261,6 +262,45 @@ def each_its_own() -> None:
     together(train, train, train)
 
 
+def training_in_turn() -> None:
+    model, lock = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), Lock()
+
+    def train() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            with lock:
+                model(torch.randn(2, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    together(train, train, train)
+
+
+def changed_after_backward() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+    hidden = (torch.randn(2, 4) @ weight).exp()
+    hidden.sum().backward()
+    hidden.detach().add_(1)
+    with contextlib.suppress(RuntimeError):
+        hidden.sum().backward()  # a second time: what it raises is about something else
+
+
+def gradients_apart() -> None:
+    begun = threading.Barrier(2)
+    data = torch.randn(8, 16)
+
+    def meet(_: torch.Tensor) -> None:
+        begun.wait()  # both are in backward now
+
+    def work() -> None:
+        model = nn.Linear(16, 16)
+        out = model(data)
+        out.register_hook(meet)
+        out.sum().backward()
+
+    together(work, work)
+
+
 def read_by_all() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1)).eval()
 
@@ -278,6 +318,6 @@ if __name__ == "__main__":
         shared_gradient, step_after_backward, updated_between_forwards, statistics_of_evaluation,
         views_side_by_side, waited_for, event_set_after, tasks_in_turn, handed_over, two_buffers,
         done_before_join, in_steps, waiting_for_a_condition, counted, from_a_loop, each_its_own,
-        read_by_all,
+        read_by_all, training_in_turn, changed_after_backward, gradients_apart,
     ):  # fmt: skip
         clean()

@@ -25,7 +25,7 @@ Flags = NDArray[np.bool_]
 Columns = dict[str, NDArray[Any]]
 
 _COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
-            "version", "write", "birth")  # fmt: skip
+            "write", "birth")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,17 @@ class Accesses:
     segment: Ints  # row of `Order`
     start: Ints  # ns
     end: Ints
-    depth: Ints
     low: Ints  # bytes from the storage's first, low <= byte < high
     high: Ints
     run: Ints  # bytes that follow one another,
     stride: Ints  # and from one such run to the next; 0: no gaps, -1: not evenly spaced
     write: Flags
-    version: Ints
     site: Ints  # position in the list of sites: which operator, and where it was called
     step: Ints
     birth: Flags  # the storage was made by it
-    count: Ints  # accesses that the row stands for
 
     def __len__(self) -> int:
         return len(self.storage)
-
-    def take(self, rows: Ints | Flags) -> Accesses:
-        """Some of the rows."""
-        return Accesses(**{name: column[rows] for name, column in vars(self).items()})
 
 
 def shared_storages(run: Run, rank: int, threads: Sequence[str]) -> Ints:
@@ -170,8 +163,7 @@ def _folded(rows: Columns) -> Accesses:
     different[:1] = True
     for column in all_of.values():
         different[1:] |= column[by][1:] != column[by][:-1]
-    first = np.flatnonzero(different)
-    chosen = by[first]
+    chosen = by[different]
     types = {"write": bool}
     return Accesses(
         **{
@@ -180,9 +172,6 @@ def _folded(rows: Columns) -> Accesses:
         },
         start=start[chosen],
         end=start[chosen] + rows["duration_ns"][chosen].astype(np.int64),
-        depth=rows["depth"][chosen].astype(np.int64),
-        version=rows["version"][chosen].astype(np.int64),
         step=rows["step"][chosen],
         birth=rows["birth"][chosen].astype(bool),
-        count=np.diff(np.concatenate([first, [len(by)]])).astype(np.int64),
     )

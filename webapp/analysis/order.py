@@ -53,11 +53,6 @@ class Order:
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
 
-    def before(self, a: Ints, thread_a: Ints, b: Ints) -> NDArray[np.bool_]:
-        """Whether segments `a`, which are of `thread_a`, happened before segments `b`."""
-        known: NDArray[np.bool_] = self.clocks[b, thread_a] >= self.own[a]
-        return known
-
 
 def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
     """The order among `threads`, brought about by all threads of their `process`."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.hogwild import Hogwild, fold
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.races import Race, Touch, find_races
+from lanescope.webapp.analysis.races import Race, find_races
+from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
 
 
@@ -16,7 +20,8 @@ def race_findings(run: Run) -> list[Finding]:
     """Findings of kind `race`. Raises Unanswered where accesses were not recorded."""
     if not run.counts["access"]:
         raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
-    return [_finding(run, race) for race in find_races(run)]
+    trained, rest = fold(run, find_races(run))
+    return [*(_hogwild(run, one) for one in trained), *(_finding(run, race) for race in rest)]
 
 
 def races(run: Run) -> pd.DataFrame:
@@ -33,7 +38,7 @@ def races(run: Run) -> pd.DataFrame:
             "rank": race.rank, "tensor": race.tensors[0], "tensors": len(race.tensors),
         }  # fmt: skip
         for side, touch in (("first", race.first), ("second", race.second)):
-            told = _touch(touch)
+            told = touch.to_json()
             row |= {f"{side}_{name}": told[name] for name in _TOLD}
         rows.append(row | {"overlapped": race.overlapped, "pairs": race.pairs})
     sides = [f"{side}_{name}" for side in ("first", "second") for name in _TOLD]
@@ -47,32 +52,64 @@ _TOLD = ("op", "thread", "where", "time_ns", "access")
 def _finding(run: Run, race: Race) -> Finding:
     first, second = race.first, race.second
     names = {t.thread: t.name for t in run.threads if t.rank == race.rank}
-    verbs = [f"{names[t.thread]} {_verb(t)} at {_short(t)}" for t in (first, second)]
+    verbs = [f"{names[t.thread]} {_verb(t)} at {t.place}" for t in (first, second)]
     how = "at the same time" if race.overlapped else "in no fixed order"
     more = len(race.tensors) - 1
     tensor = race.tensors[0] + (f" and {more} more" if more else "")
-    start = min(first.start_ns, second.start_ns)
-    end = max(first.end_ns, second.end_ns)
+    advice = (
+        "let one wait for the other (join, a lock around both, a queue or an event between them), "
+        "or give each thread a tensor of its own"
+    )
+    return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice)
+
+
+def _hogwild(run: Run, one: Hogwild) -> Finding:
+    places = {race.first.place for race in one.races} | {race.second.place for race in one.races}
+    return _told(
+        run,
+        one.step,
+        f"{len(one.threads)} threads train the same {len(one.parameters)} parameters without "
+        f"waiting for each other (Hogwild): races between {len(places)} places, "
+        f"of two optimizers at {one.step.first.place}",
+        "let the threads step in turn, or, where this is meant, allow it in lanescope.toml",
+        {
+            "tensors": list(one.parameters),
+            "threads": list(one.threads),
+            "places": [
+                {"first": race.first.place, "second": race.second.place, "pairs": race.pairs,
+                 "tensors": list(race.tensors)}
+                for race in one.races
+            ],
+            "pairs": sum(race.pairs for race in one.races),
+        },
+    )  # fmt: skip
+
+
+def _told(
+    run: Run, race: Race, title: str, advice: str, more: Mapping[str, Any] = MappingProxyType({})
+) -> Finding:
+    first, second = race.first, race.second
+    start, end = min(first.start_ns, second.start_ns), max(first.end_ns, second.end_ns)
     return Finding(
         kind="race",
         severity="error",
-        title=f"{tensor}: {verbs[0]}, {verbs[1]}, {how}",
+        title=title,
         rank=race.rank,
         ranks=(race.rank,),
         thread=first.thread,
         step=first.step,
         time_ns=first.start_ns,
-        where=_base(first.where),
+        where=first.where,
         evidence={
             "tensor": race.tensors[0],
             "tensors": list(race.tensors),
-            "first": _touch(first),
-            "second": _touch(second),
+            "first": first.to_json(),
+            "second": second.to_json(),
             "overlapped": race.overlapped,
             "pairs": race.pairs,
             "bytes": [race.low, race.high],
-            "advice": "let one wait for the other (join, a lock around both, a queue or an event "
-            "between them), or give each thread a tensor of its own",
+            "advice": advice,
+            **more,
         },
         link=timeline_address(
             start, end, run.duration_ns, at=(thread_lane(race.rank, first.thread), first.start_ns)
@@ -82,24 +119,3 @@ def _finding(run: Run, race: Race) -> Finding:
 
 def _verb(touch: Touch) -> str:
     return f"{'writes' if touch.write else 'reads'} it ({touch.op})"
-
-
-def _short(touch: Touch) -> str:
-    return _base(touch.where) or (f"module {touch.module}" if touch.module else "an unknown place")
-
-
-def _base(where: str | None) -> str | None:
-    return where.rpartition("/")[2] if where else None
-
-
-def _touch(touch: Touch) -> dict[str, Any]:
-    return {
-        "op": touch.op,
-        "thread": touch.thread,
-        "where": _base(touch.where),
-        "time_ns": touch.start_ns,
-        "access": "write" if touch.write else "read",
-        "module": touch.module,
-        "phase": touch.phase,
-        "stack": list(touch.stack),
-    }

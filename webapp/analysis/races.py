@@ -20,29 +20,10 @@ from lanescope.webapp.analysis.accesses import Accesses, shared_accesses, shared
 from lanescope.webapp.analysis.order import Order, order_of
 from lanescope.webapp.analysis.sites import Site, Sites, frames_of, storage_names
 from lanescope.webapp.analysis.spans import Span, share
+from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
 
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Touch:
-    """One access of a race."""
-
-    thread: str
-    op: str
-    module: str
-    phase: str
-    start_ns: int
-    end_ns: int
-    write: bool
-    step: int
-    stack: tuple[str, ...]  # "file:line function", innermost first; empty: not captured
-
-    @property
-    def where(self) -> str | None:
-        """The program's line, "file:line"."""
-        return self.stack[0].partition(" ")[0] if self.stack else None
 
 
 @dataclass(frozen=True)
@@ -52,8 +33,7 @@ class Race:
     rank: int
     first: Touch
     second: Touch
-    storage: int
-    generation: int
+    threads: tuple[str, ...]  # all that race at these two places
     low: int  # bytes of the storage that both touch
     high: int
     overlapped: bool  # they were under way at the same instant
@@ -216,12 +196,12 @@ def _race(
                 stack=tuple(stacks.get(site.stack, ())) if site.stack is not None else (),
             )
         )
+    threads = {int(accesses.thread[row]) for pair in group for row in (pair.a, pair.b)}
     return Race(
         rank=rank,
         first=touches[0],
         second=touches[1],
-        storage=int(accesses.storage[a]),
-        generation=int(accesses.generation[a]),
+        threads=tuple(order.threads[i] for i in sorted(threads)),
         low=max(int(accesses.low[a]), int(accesses.low[b])),
         high=min(int(accesses.high[a]), int(accesses.high[b])),
         overlapped=gap(chosen) < 0,

@@ -1,0 +1,114 @@
+"""Do two threads run backward at the same time into the same gradients?
+
+Autograd locks each leaf while it adds to its gradient, so nothing is lost; but the order of the
+additions, and what a step of the optimizer finds, changes from run to run. Found from races
+(`races`) both of whose accesses are made in backward, where the two phases truly overlapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nodes import BACKWARD, maker
+from lanescope.webapp.analysis.overlap import phase_lanes
+from lanescope.webapp.analysis.races import Race, find_races
+from lanescope.webapp.intervals import Intervals, at_least
+from lanescope.webapp.run import Run
+
+_PHASE = schema.PhaseKind.backward.name
+
+
+def concurrent_backwards(run: Run) -> list[Finding]:
+    """Findings of kind `concurrent_backward`, one per set of threads.
+
+    Raises Unanswered where accesses were not recorded.
+    """
+    if not run.counts["access"]:
+        raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
+    groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
+    for race in find_races(run):
+        if race.first.phase == race.second.phase == _PHASE and race.first.write:
+            groups.setdefault((race.rank, race.threads), []).append(race)
+    found = []
+    for (rank, threads), races in groups.items():
+        lanes = phase_lanes(run, rank)
+        both = at_least([lanes[thread] for thread in threads if thread in lanes], 2)
+        if len(both):
+            found.append(_finding(run, rank, threads, races, both))
+    return found
+
+
+def _finding(
+    run: Run, rank: int, threads: tuple[str, ...], races: Sequence[Race], both: Intervals
+) -> Finding:
+    names = {t.thread: t.name for t in run.threads if t.rank == rank}
+    longest = int((both.end - both.start).argmax())
+    start, end = int(both.start[longest]), int(both.end[longest])
+    tensors = list(dict.fromkeys(tensor for race in races for tensor in race.tensors))
+    race = min(races, key=lambda one: one.first.start_ns)
+    shared = _shared_nodes(run, rank, threads)
+    also = f"; {units.count(shared)} of the nodes are of one graph" if shared else ""
+    return Finding(
+        kind="concurrent_backward",
+        severity="error",
+        title=f"{' and '.join(names[t] for t in threads)} run backward at the same time into the "
+        f"same {units.count(len(tensors))} gradient{'' if len(tensors) == 1 else 's'}, for "
+        f"{units.duration(both.total)} in all, at {race.first.place} and {race.second.place}{also}",
+        rank=rank,
+        ranks=(rank,),
+        thread=race.first.thread,
+        step=race.first.step,
+        time_ns=start,
+        where=race.first.where,
+        evidence={
+            "threads": list(threads),
+            "gradients": tensors,
+            "overlap_ns": both.total,
+            "regions": len(both),
+            "shared_nodes": shared,
+            "first": race.first.to_json(),
+            "second": race.second.to_json(),
+            "advice": "let one backward end before the next begins (a lock around both), or give "
+            "each thread a model of its own and add the gradients afterwards",
+        },
+        link=timeline_address(start, end, run.duration_ns) + "&overlaps=1",
+    )
+
+
+def _shared_nodes(run: Run, rank: int, threads: Sequence[str]) -> int:
+    """Nodes made by one forward operator that two of the threads ran."""
+    columns = ["start_ns", "name", "scope", "sequence", "thread"]
+    ops = run.events("op", rank, columns=columns)
+    ops = ops.filter(pc.is_valid(ops["sequence"]))
+    own = pc.and_(
+        pc.equal(ops["scope"].cast(pa.string()), BACKWARD),
+        pc.is_in(ops["thread"].cast(pa.string()), pa.array(list(threads))),
+    )
+    by: dict[tuple[int, str], set[str]] = {}
+    for node in ops.filter(own).select(["sequence", "name", "thread"]).to_pylist():
+        by.setdefault((node["sequence"], node["name"]), set()).add(node["thread"])
+    several = {key for key, ran in by.items() if len(ran) > 1}
+    if not several:
+        return 0
+    numbers = pa.array(sorted({number for number, _ in several}), pa.int64())
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in ops.filter(pc.is_in(ops["sequence"], numbers)).to_pylist():
+        rows.setdefault(row["sequence"], []).append(row)
+    ran_by: dict[tuple[str, int, str], set[str]] = {}
+    for number, same in rows.items():
+        for node in same:
+            if node["scope"] == BACKWARD and (number, node["name"]) in several:
+                position = maker(node, same)
+                if position is not None:
+                    made = same[position]
+                    key = (made["thread"], made["start_ns"], node["name"])
+                    ran_by.setdefault(key, set()).add(node["thread"])
+    return sum(len(ran) > 1 for ran in ran_by.values())

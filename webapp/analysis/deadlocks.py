@@ -1,0 +1,240 @@
+"""Do threads of a process wait for each other, or is one stuck in backward?
+
+A thread waits for one thing at a time: for a lock, which the thread holds that acquired it last and
+has not let go of it, or for the end of a thread. Where following who waits for whom comes round in
+a circle, none of them will ever go on. Known from what was open when the log ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.standing import frames_of, where_of
+from lanescope.webapp.run import Run
+
+_ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
+_JOIN = schema.SyncKind.thread_join.name
+_NO_PROGRESS = ("no_progress", "abort")
+_BUSY = 0.1
+"""Share of a core from which on a thread is at work."""
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """A thread that waited when the log ended; `holder` is who it waits for."""
+
+    thread: str
+    holder: str
+    what: str  # "a lock", "the end of the thread"
+    since_ns: int
+    step: int
+    stack: int | None
+    held_since_ns: int | None  # None: no lock, or taken before there was a second thread
+
+
+def deadlocks(run: Run) -> list[Finding]:
+    """Findings of kind `deadlock`."""
+    found = []
+    for rank in run.ranks:
+        waits = _waits(run, rank)
+        circles = _circles(waits)
+        found += [_circle(run, rank, circle) for circle in circles]
+        inside = {wait.thread for circle in circles for wait in circle}
+        found += [f for f in _stuck(run, rank) if f.thread not in inside]
+    return found
+
+
+def _waits(run: Run, rank: int) -> dict[str, _Wait]:
+    columns = ["start_ns", "duration_ns", "kind", "peer", "object", "step", "stack", "thread"]
+    table = run.events("sync", rank, columns=columns)
+    kinds = table["kind"].cast(pa.string())
+    waiting = pc.and_(
+        pc.is_null(table["duration_ns"]), pc.is_in(kinds, pa.array([_ACQUIRE, _JOIN]))
+    )
+    rows = table.filter(waiting).to_pylist()
+    wanted = pa.array([r["object"] for r in rows if r["kind"] == _ACQUIRE], pa.int64())
+    locks = table.filter(
+        pc.and_(pc.is_in(table["object"], wanted), pc.is_in(kinds, pa.array([_ACQUIRE, _RELEASE])))
+    )
+    known = locks.to_pylist()
+    holders = _holders(known)
+    recorded = {_lock(row) for row in known if row["duration_ns"] is not None}
+    partial = run.manifest["options"].get("steps") is not None  # of steps left out nothing is known
+    whole = not (partial or run.coverage.get("overwritten") or run.dropped)
+    main = {str(t.pid): t.thread for t in run.threads if t.rank == rank and t.kind == "main"}
+    ended = {
+        row["thread"]
+        for row in table.filter(pc.equal(kinds, schema.SyncKind.thread_end.name)).to_pylist()
+    }
+    found = {}
+    for row in rows:
+        lock, since = _lock(row), None
+        if row["kind"] == _JOIN:
+            holder, what = row["peer"], "the end of the thread"
+        elif lock in holders:
+            holder, since, what = holders[lock]["thread"], holders[lock]["start_ns"], "a lock"
+        else:
+            # Locks are recorded from when there is a second thread.
+            first = lock not in recorded and whole
+            holder, what = main.get(lock[0]) if first else None, "a lock"
+        if holder is not None and holder not in ended:
+            found[row["thread"]] = _Wait(
+                row["thread"], holder, what, row["start_ns"], row["step"], row["stack"], since
+            )
+    return found
+
+
+def _holders(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Who holds each lock of a process (pid, number), by the acquire that nobody took back."""
+    held: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    ended = [row for row in rows if row["duration_ns"] is not None]
+    for row in sorted(ended, key=lambda row: row["start_ns"] + row["duration_ns"]):
+        acquired = held.setdefault(_lock(row), [])
+        if row["kind"] == _ACQUIRE:
+            acquired.append(row)
+        elif acquired:
+            acquired.pop()
+    return {key: acquired[0] for key, acquired in held.items() if acquired}
+
+
+def _lock(row: dict[str, Any]) -> tuple[str, int]:
+    """The lock that a row is about: process and number."""
+    return row["thread"].partition("-")[0], row["object"]
+
+
+def _circles(waits: Mapping[str, _Wait]) -> list[list[_Wait]]:
+    """Each circle once, its first wait first."""
+    found = []
+    seen: set[str] = set()
+    for thread in waits:
+        path: list[str] = []
+        while thread in waits and thread not in seen:
+            seen.add(thread)
+            path.append(thread)
+            thread = waits[thread].holder
+        if thread in path:
+            circle = [waits[one] for one in path[path.index(thread) :]]
+            at = min(range(len(circle)), key=lambda i: circle[i].since_ns)
+            found.append(circle[at:] + circle[:at])
+    return found
+
+
+def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
+    names = _names(run, rank)
+    said = [_said(run, rank, names, wait) for wait in circle]
+    last = max(circle, key=lambda wait: wait.since_ns)
+    alone = len(circle) == 1
+    return Finding(
+        kind="deadlock",
+        severity="error",
+        title=("a thread waits for itself: " if alone else "threads wait for each other: ")
+        + "; ".join(said),
+        rank=rank,
+        ranks=(rank,),
+        thread=last.thread,
+        step=last.step,
+        time_ns=last.since_ns,
+        where=where_of(run, rank, last.stack),
+        evidence={
+            "threads": [
+                {
+                    "thread": wait.thread,
+                    "name": names[wait.thread],
+                    "waits_for": wait.what,
+                    "of": wait.holder,
+                    "since_ns": wait.since_ns,
+                    "where": where_of(run, rank, wait.stack),
+                    "held_since_ns": wait.held_since_ns,
+                    "stack": _stack(run, rank, wait.stack),
+                }
+                for wait in circle
+            ],
+            "advice": "a Lock cannot be acquired twice by its owner: use RLock, or release it first"
+            if alone
+            else "let all threads take these locks in one order, and wait for no thread while "
+            "holding a lock that it needs",
+        },
+        link=timeline_address(
+            circle[0].since_ns, run.duration_ns, run.duration_ns,
+            at=(thread_lane(rank, last.thread), last.since_ns),
+        ),
+    )  # fmt: skip
+
+
+def _said(run: Run, rank: int, names: Mapping[str, str], wait: _Wait) -> str:
+    where = where_of(run, rank, wait.stack)
+    at = f" at {where}" if where else ""
+    own = "it" if wait.holder == wait.thread else names[wait.holder]
+    if wait.what != "a lock":
+        return f"{names[wait.thread]} waits{at} for the end of {own}"
+    since = "took before it started a thread"
+    if wait.held_since_ns is not None:
+        since = f"holds since {units.duration(wait.held_since_ns)}"
+    return f"{names[wait.thread]} waits{at} for a lock that {own} {since}"
+
+
+def _stuck(run: Run, rank: int) -> list[Finding]:
+    """Threads that were in backward, at rest, when the watchdog saw no progress, and stayed so."""
+    dumps = [r for r in run.events("stall", rank).to_pylist() if r["reason"] in _NO_PROGRESS]
+    if not dumps:
+        return []
+    columns = ["start_ns", "duration_ns", "kind", "step", "thread"]
+    phases = run.events("phase", rank, columns=columns)
+    phases = phases.filter(pc.is_null(phases["duration_ns"]))
+    opened = {
+        row["thread"]: row
+        for row in phases.to_pylist()
+        if row["kind"] == schema.PhaseKind.backward.name
+    }
+    last = {(row["pid"], row["thread"]): row for row in dumps}  # of each thread, its latest
+    found = []
+    for row in last.values():
+        phase = opened.get(row["thread"])
+        # Who waits in a collective waits for another rank, which is told as a hang.
+        if phase is None or row["collective"] or (row["cpu"] or 0) >= _BUSY:
+            continue
+        where = where_of(run, rank, row["stack"])
+        waiting = f" and waits for {row['waiting']}" if row["waiting"] else ""
+        after = f" (last: {row['last_op']})" if row["last_op"] else ""
+        found.append(
+            Finding(
+                kind="deadlock",
+                severity="error",
+                title=f"{row['name']} is stuck in backward{after}{waiting}"
+                + (f" at {where}" if where else ""),
+                rank=rank,
+                ranks=(rank,),
+                thread=row["thread"],
+                step=phase["step"],
+                time_ns=phase["start_ns"],
+                where=where,
+                evidence={
+                    "last_op": row["last_op"],
+                    "waiting": row["waiting"],
+                    "idle_ns": row["duration_ns"],
+                    "stack": _stack(run, rank, row["stack"]),
+                },
+                link=timeline_address(
+                    phase["start_ns"], run.duration_ns, run.duration_ns,
+                    at=(thread_lane(rank, row["thread"]), phase["start_ns"]),
+                ),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _stack(run: Run, rank: int, stack: int | None) -> list[str]:
+    return [f"{f['file']}:{f['line']} {f['function']}" for f in frames_of(run, rank, stack)]
+
+
+def _names(run: Run, rank: int) -> dict[str, str]:
+    return {t.thread: t.name for t in run.threads if t.rank == rank}
