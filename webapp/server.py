@@ -22,6 +22,7 @@ from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
 from lanescope.webapp import note_routes, routes, searching
+from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import (
     collectives,
@@ -37,6 +38,7 @@ from lanescope.webapp.pages import (
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
+from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
 
 PAGES = (
@@ -63,6 +65,7 @@ def make_app(
     *,
     trusted_hosts: Sequence[str] = LOCAL_NAMES,
     index: Timeline | None = None,
+    settings: Settings = DEFAULTS,
 ) -> Dash:
     """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
 
@@ -70,7 +73,7 @@ def make_app(
     where the run cannot be read.
     """
     opened = Timeline.open(run) if index is None else index
-    context = Context(run, baseline, opened)
+    context = Context(run, baseline, opened, settings)
     app = Dash(
         __name__,
         title=f"{run.title} · LaneScope",

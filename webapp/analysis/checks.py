@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from lanescope.webapp.analysis.findings import (
     Examined,
     Finding,
     Severity,
+    acknowledged,
     examine,
     ranked,
 )
@@ -19,9 +22,17 @@ from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.overlap import overlap_rate
 from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.run import Run
+from lanescope.webapp.settings import Settings
 
-LIMITS: dict[str, float] = {"thread_overlap_rate": 0.05}
-"""A metric passes below its limit."""
+DEFAULTS = Settings()
+
+BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "thread_overlap_rate": ("below", operator.lt),
+    "gradient_fluctuation": ("at most", operator.le),
+    "graph_traceability": ("at least", operator.ge),
+    "memory_overhead": ("below", operator.lt),
+}
+"""Metrics that have a limit (`Settings.limits`): the word for it, and whether a value passes."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +44,14 @@ class Check:
     limit: float
 
     @property
+    def bound(self) -> str:
+        """On which side of the limit it passes: below, at most, at least."""
+        return BOUNDS[self.name][0]
+
+    @property
     def passed(self) -> bool:
-        """Below the limit."""
-        return self.value < self.limit
+        """Within the limit."""
+        return BOUNDS[self.name][1](self.value, self.limit)
 
     def to_json(self) -> dict[str, Any]:
         """The check as `check --json` prints it."""
@@ -79,10 +95,11 @@ def counts(finding: Finding, least: Severity) -> bool:
     return SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
 
 
-def check(run: Run, baseline: Run | None = None) -> Report:
-    """Measures what can be measured of the run and holds it against LIMITS.
+def check(run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS) -> Report:
+    """Measures what can be measured of the run and holds it against the limits of `settings`.
 
-    With a baseline, a divergence from it (mode tolerance) is a finding.
+    With a baseline, a divergence from it (mode tolerance) is a finding. Findings that are meant to
+    be (`Settings.allowed`) are told as information, with the reason in their evidence.
     """
     metrics: dict[str, Any] = {
         "thread_overlap_rate": overlap_rate(run),
@@ -92,15 +109,17 @@ def check(run: Run, baseline: Run | None = None) -> Report:
         "comm_compute_overlap": {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks},
     }
     checks = tuple(
-        Check(name, metrics[name], limit)
-        for name, limit in LIMITS.items()
+        Check(name, metrics[name], getattr(settings.limits, name))
+        for name in BOUNDS
         if metrics[name] is not None
     )
     examined = examine(run)
     if baseline is not None:
         question = "Do the gradients agree with the baseline's?"
         examined = (Examined(question, tuple(_divergence(baseline, run))), *examined)
-    return Report(run.title, metrics, checks, examined)
+    return Report(
+        run.title, metrics, checks, tuple(acknowledged(one, settings) for one in examined)
+    )
 
 
 def _divergence(baseline: Run, run: Run) -> list[Finding]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any, Literal
 
 from lanescope.webapp.run import Run
+from lanescope.webapp.settings import Settings
 
 Severity = Literal["error", "warning", "info"]
 
@@ -131,6 +132,43 @@ def _examined(run: Run) -> tuple[Examined, ...]:
 def findings(run: Run) -> list[Finding]:
     """What all analyses find, most severe first, then by time. Empty: nothing was found."""
     return ranked([finding for one in examine(run) for finding in one.findings])
+
+
+def acknowledged(examined: Examined, settings: Settings) -> Examined:
+    """The same with findings that are meant to be as information, with who allows them and why."""
+    return replace(examined, findings=tuple(_weighed(f, settings) for f in examined.findings))
+
+
+def _weighed(finding: Finding, settings: Settings) -> Finding:
+    named = _named(finding)
+    for allowed in settings.allowed:
+        if allowed.covers(finding.kind, named):
+            reason = {"by": settings.source, "reason": allowed.reason}
+            return replace(
+                finding, severity="info", evidence={**finding.evidence, "allowed": reason}
+            )
+    return finding
+
+
+_SIDES = ("first", "second", "modified_by", "saved_by")
+_TENSORS = ("tensor", "tensors", "gradients", "parameter")
+
+
+def _named(finding: Finding) -> dict[str, set[str]]:
+    """Tensors, operators and places that a finding is about."""
+    evidence = finding.evidence
+    tensors: set[str] = set()
+    for name in _TENSORS:
+        value = evidence.get(name) or ()
+        tensors.update([value] if isinstance(value, str) else value)
+    sides = [evidence[side] for side in _SIDES if evidence.get(side)]
+    places = {finding.where, *(side.get("where") for side in sides)}
+    ops = {evidence.get("op"), *(side.get("op") for side in sides)}
+    return {
+        "tensor": tensors,
+        "op": {op for op in ops if isinstance(op, str)},
+        "where": {place for place in places if place},
+    }
 
 
 def ranked(found: list[Finding]) -> list[Finding]:

@@ -12,15 +12,22 @@ from rich.console import Console
 from rich.text import Text
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Report, counts
+from lanescope.webapp.analysis.checks import Check, Report, counts
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.run import open_run
+from lanescope.webapp.settings import load_settings
 
 
 @click.command()
 @click.argument("run")
 @click.option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
+@click.option(
+    "--settings",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Limits, and findings that are meant to be; else lanescope.toml beside the run or here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--junit",
@@ -40,13 +47,15 @@ def check(
     ctx: click.Context,
     run: str,
     baseline: str | None,
+    settings: Path | None,
     as_json: bool,
     junit: Path | None,
     fail_on: str,
 ) -> None:
     """Check RUN against the limits and list what is wrong with it."""  # fmt: skip
     opened = open_run(run)
-    report = check_run(opened, open_run(baseline) if baseline else None)
+    base = open_run(baseline) if baseline else None
+    report = check_run(opened, base, load_settings(opened.path, settings))
     least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:
         _write(junit, junit_of(report, least))
@@ -62,8 +71,7 @@ def show(report: Report, console: Console) -> None:
     """Prints checks and findings, and what else was asked of the run."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
-        value = f"{units.share(one.value)}, limit {units.share(one.limit)}"
-        console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {value}"))
+        console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {told(one)}"))
     done = {one.name for one in report.checks}
     for name, value in report.metrics.items():
         if name not in done:
@@ -78,6 +86,12 @@ def show(report: Report, console: Console) -> None:
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))
     _conclude(report, console)
+
+
+def told(one: Check) -> str:
+    """The value and its limit."""
+    number = "{:.3g}".format if one.name == "gradient_fluctuation" else units.share
+    return f"{number(one.value)}, limit: {one.bound} {number(one.limit)}"
 
 
 def _conclude(report: Report, console: Console) -> None:
@@ -121,7 +135,7 @@ def junit_of(report: Report, least: Severity = "error") -> bytes:
     for one in report.checks:
         case = _case(suite, one.name)
         if not one.passed:
-            message = f"{one.value:.6g} is not below the limit {one.limit:g}"
+            message = f"{one.value:.6g} is not {one.bound} {one.limit:g}"
             ElementTree.SubElement(case, "failure", message=message)
     for finding in report.findings:
         case, title = _case(suite, finding.kind), units.printable(finding.title)

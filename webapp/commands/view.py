@@ -6,6 +6,7 @@ import ipaddress
 import signal
 import socket
 import webbrowser
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -15,6 +16,7 @@ from lanescope.webapp import units
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.preparing import Preparing, Progress, Wsgi
 from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.settings import Settings, load_settings
 from lanescope.webapp.timeline import Timeline
 
 
@@ -30,6 +32,12 @@ class Quiet(WSGIRequestHandler):
 @click.command()
 @click.argument("run")
 @click.option("--baseline", metavar="RUN0", help="A run to compare with.")
+@click.option(
+    "--settings",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Limits and allowed findings; else lanescope.toml beside the run or here.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to bind.")
 @click.option(
     "--port",
@@ -39,11 +47,19 @@ class Quiet(WSGIRequestHandler):
     help="Port to bind; 0 takes a free one.",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
-def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool) -> None:
+def view(
+    run: str,
+    baseline: str | None,
+    settings: Path | None,
+    host: str,
+    port: int,
+    no_browser: bool,
+) -> None:
     """Show RUN in the browser. The first line printed is the address, alone."""  # fmt: skip
     address = loopback(host)
     opened = open_run(run)
     base = open_run(baseline) if baseline else None
+    loaded = load_settings(opened.path, settings)
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
 
@@ -58,7 +74,7 @@ def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool)
         ) from None
     with listener:
         bound = listener.getsockname()[1]
-        preparing = Preparing(lambda told: _app(opened, base, told))
+        preparing = Preparing(lambda told: _app(opened, base, loaded, told))
         server = make_server(
             address, bound, preparing, threaded=True, request_handler=Quiet, fd=listener.fileno()
         )
@@ -77,11 +93,12 @@ def view(run: str, baseline: str | None, host: str, port: int, no_browser: bool)
             raise preparing.error
 
 
-def _app(run: Run, baseline: Run | None, told: Progress) -> Wsgi:
+def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> Wsgi:
     """The page, with its index made first; `told` hears how far that is."""
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
-    application: Wsgi = make_app(run, baseline, index=Timeline.open(run, progress=told)).server
+    index = Timeline.open(run, progress=told)
+    application: Wsgi = make_app(run, baseline, index=index, settings=settings).server
     return application
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from dash import Dash
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
 from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
+from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
 
 
@@ -20,6 +22,11 @@ class Context:
     run: Run
     baseline: Run | None = None
     timeline: Timeline | None = None
+    settings: Settings = DEFAULTS
+
+    def report(self) -> Report:
+        """The run against the limits, with all findings."""
+        return check(self.run, self.baseline, self.settings)
 
     def address(self, link: str) -> str:
         """A finding's link as the timeline in the browser understands it, without asking again."""

@@ -9,7 +9,6 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.pages import ids, parts, timeline
 from lanescope.webapp.pages.context import Context, Page
 
@@ -121,7 +120,7 @@ def _header(context: Context) -> Component:
 
 def _health(context: Context) -> tuple[list[Any], str]:
     """The worst that is known of the run, in words, and the classes that colour them."""
-    report = check(context.run, context.baseline)
+    report = context.report()
     failed = [one for one in report.checks if not one.passed]
     errors = sum(finding.severity == "error" for finding in report.findings) + len(failed)
     warnings = len(context.run.warnings)

@@ -8,7 +8,6 @@ from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import LIMITS
 from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
@@ -44,10 +43,10 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
-        return body(context.run, phase)
+        return body(context.run, phase, context.settings.limits.thread_overlap_rate)
 
 
-def body(run: Run, phase: str) -> list[Any]:
+def body(run: Run, phase: str, limit: float) -> list[Any]:
     """Everything below the choice of the phase."""
     rate = overlap_rate(run, phase)
     if rate is None:
@@ -84,7 +83,7 @@ def body(run: Run, phase: str) -> list[Any]:
     ]
     height = None if len(rows) <= 16 else "440px"
     return [
-        _verdict(rate, phase),
+        _verdict(rate, phase, limit),
         html.Div(
             [
                 html.Div(
@@ -110,14 +109,13 @@ def _times(row: Any) -> dict[str, Any]:
     return made
 
 
-def _verdict(rate: float, phase: str) -> Component:
+def _verdict(rate: float, phase: str, limit: float) -> Component:
     text = (
         f"{units.share(rate)} of the time in which a rank is in the {phase} phase, two or more of "
         "its threads are."
     )
     if phase != "backward":
         return parts.note(text)
-    limit = LIMITS["thread_overlap_rate"]
     if rate < limit:
         return parts.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"

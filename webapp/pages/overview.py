@@ -8,7 +8,7 @@ from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Report, check
+from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.pages import findings, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
@@ -24,7 +24,7 @@ METRICS = {"thread_overlap_rate": "overlap rate of threads, backward phase"}
 def layout(context: Context) -> Component:
     """Figures, findings, and one line per rank."""
     run = context.run
-    report = check(run, context.baseline)
+    report = context.report()
     return parts.page(
         run.title,
         _lead(run),
@@ -80,7 +80,7 @@ def _health(run: Run, report: Report) -> list[Component]:
             parts.note("The recording is complete: every rank is there and closed.", "good")
         )
     for one in report.checks:
-        limits = f"{units.share(one.value)}, limit {units.share(one.limit)}"
+        limits = f"{units.share(one.value)}, limit {one.bound} {units.share(one.limit)}"
         words = f"{METRICS.get(one.name, one.name)}: {limits}"
         tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
         notes.append(

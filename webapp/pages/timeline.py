@@ -11,7 +11,6 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import LIMITS
 from lanescope.webapp.analysis.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.analysis.ranges import MOST_OPS, op_table, summable
 from lanescope.webapp.analysis.waiting import waiting
@@ -105,7 +104,8 @@ def register(app: Dash, context: Context) -> None:
         window = (int(view["t0"]), int(view["t1"]))
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(parts.duration(window[1] - window[0]), className="muted")]
-        pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL)
+        limit = context.settings.limits.thread_overlap_rate
+        pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         if not summable(context.run, window):
             held = f" · zoom in: a table sums up to {units.count(MOST_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
@@ -134,17 +134,17 @@ def _swatches() -> dict[str, str]:
     return {f"kind {kind}": f"params.data.kind === '{kind}'" for kind in kinds}
 
 
-def _overlap(run: Run, window: tuple[int, int], where: str, of: str) -> list[Any]:
+def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: float) -> list[Any]:
     """What the dock says of threads that are in a phase, or in ops of some name, at once."""
     try:
         table = overlap(run, of, window)
     except RunError as error:
-        return [_head("Overlap", None, False), html.P(str(error), className="hint")]
+        return [_head("Overlap", None, None), html.P(str(error), className="hint")]
     rate = overlap_rate(run, of, window)
     title = (
         f"Overlap of {of} in {where}" if of.startswith("/") else f"{of.title()} overlap in {where}"
     )
-    head = _head(title, rate, of == USUAL)
+    head = _head(title, rate, limit if of == USUAL else None)
     if table.empty:
         what = of if of.startswith("/") else f"the {of} phase"
         words = f"No {'thread is' if rate is None else 'rank has two threads'} in {what} here."
@@ -164,10 +164,9 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str) -> list[Any
     ]
 
 
-def _head(title: str, rate: float | None, limited: bool) -> Component:
+def _head(title: str, rate: float | None, limit: float | None) -> Component:
     head: list[Any] = [html.H2(title)]
-    if rate is not None and limited:
-        limit = LIMITS["thread_overlap_rate"]
+    if rate is not None and limit is not None:
         over = rate >= limit
         text = f"{units.share(rate)} {'≥' if over else '<'} {units.share(limit)}"
         head.append(html.B(text, className="bad" if over else "good"))
