@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 
 
 SLOW_ON_PORTABLE = ("auto", pytest.param("portable", marks=pytest.mark.slow))
-"""Engines, for tests of what needs very many events: a minute each where Python records them."""
+"""Engines, for tests that take long with either: in `make soak` with both."""
 
 
 @dataclass(frozen=True)

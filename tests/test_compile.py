@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import Recorded, record_program, run_program, write_program
+from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
 
 # A model that compiles whole, and a function that breaks the graph twice, so that breaks count.
 COMPILED = """
@@ -41,7 +41,6 @@ COMPILED = """
         print(broken(torch.ones(3)).sum().item().hex())
     print(counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
 """
-ENGINES = ("portable", "auto")
 BACKENDS = (
     "aot_eager",
     pytest.param(
@@ -64,7 +63,7 @@ def regions(recorded: Recorded) -> Counter[Any]:
     return Counter(r["name"] for r in recorded.rows("op") if r["scope"] == "compiled")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_compilation_goes_on_and_gives_the_same(
     tmp_path: Path, engine: str, bare: list[str]
 ) -> None:
@@ -111,7 +110,7 @@ def test_the_portable_engine_declares_that_it_sees_no_regions(tmp_path: Path) ->
     assert open_run(recorded.run).coverage["unseen_compiled_regions"] == 1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_another_backend_shows_single_ops(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path, COMPILED, "--engine", engine, "--compile-backend", "aot_eager",

@@ -12,7 +12,7 @@ import pytest
 
 from lanescope.collector.compact import compact
 from lanescope.webapp import open_run
-from tests.recording import BIN, run_program, write_program
+from tests.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
 
 TRIALS = int(os.environ.get("LANESCOPE_KILLS", "50"))
 """Kills per engine; `make soak` makes it 500."""
@@ -100,7 +100,7 @@ def test_every_event_completed_before_a_kill_is_there(tmp_path: Path, engine: st
     assert counted() == recovered
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 @pytest.mark.parametrize(
     ("end", "status"),
     [

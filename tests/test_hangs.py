@@ -39,6 +39,13 @@ CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
     "clean_different_models", "clean_pipeline",
 )  # fmt: skip
+PARTING = {
+    "parts_around_the_wrapper": (3, "0.weight", 4),
+    "parts_adapter_left_out": (0, "1.weight", 2),
+    "parts_unsynchronised_parameter": (0, "2.bias", 1),
+}  # step, first parameter, how many
+TOGETHER = {"access": ("straggler", *CLEAN), "numerics": tuple(PARTING)}
+"""Programs that end, by the level at which they are recorded: one launch for all of each."""
 
 
 class Runs:
@@ -47,33 +54,42 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pool = ThreadPoolExecutor(3)
-        self._made: dict[str, Future[Run]] = {}
+        self._made: dict[str, Future[None]] = {}
 
     def start(self, *names: str) -> None:
         """Queue programs."""
         for name in names:
-            if name not in self._made:
+            if name in self._made:
+                continue
+            for level, group in TOGETHER.items():
+                if name in group:
+                    made = self._pool.submit(self._record_together, level)
+                    self._made.update(dict.fromkeys(group, made))
+                    break
+            else:
                 self._made[name] = self._pool.submit(self._record, name)
 
     def of(self, name: str) -> Run:
         """The run of a program, once it is there."""
         self.start(name)
-        return self._made[name].result()
+        self._made[name].result()
+        return open_run(self._folder / name)
 
     def close(self) -> None:
         """Start nothing more, and wait for what runs."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _record(self, name: str) -> Run:
-        run = self._folder / name
-        ranks = 4 if name == "subgroup" else 2
-        level = "numerics" if name.startswith("parts_") else "access"
-        command = [
-            str(BIN / "lanescope"), "record", "-o", str(run), "--level", level, "--",
-            str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}", str(PROGRAMS), name,
-        ]  # fmt: skip
-        run_program(command, timeout=300)
-        return open_run(run)
+    def _record(self, name: str) -> None:
+        recorder = [str(BIN / "lanescope"), "record", "-o", str(self._folder / name), "--"]
+        run_program([*recorder, *_launch(4 if name == "subgroup" else 2), name])
+
+    def _record_together(self, level: str) -> None:
+        done = run_program([*_launch(2), "together", str(self._folder), level, *TOGETHER[level]])
+        assert done.returncode == 0, done.stderr
+
+
+def _launch(ranks: int) -> list[str]:
+    return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}", str(PROGRAMS)]
 
 
 @pytest.fixture(scope="module")
@@ -136,17 +152,9 @@ def test_the_link_selects_the_call_that_is_waited_in(runs: Runs, name: str) -> N
     assert "at=" not in address
 
 
-@pytest.mark.parametrize(
-    ("name", "step", "parameter", "differing"),
-    [
-        ("parts_around_the_wrapper", 3, "0.weight", 4),
-        ("parts_adapter_left_out", 0, "1.weight", 2),
-        ("parts_unsynchronised_parameter", 0, "2.bias", 1),
-    ],
-)
-def test_replicas_that_part_are_named(
-    runs: Runs, name: str, step: int, parameter: str, differing: int
-) -> None:
+@pytest.mark.parametrize("name", PARTING)
+def test_replicas_that_part_are_named(runs: Runs, name: str) -> None:
+    step, parameter, differing = PARTING[name]
     (found,) = (one for one in findings(runs.of(name)) if one.kind == "rank_divergence")
     evidence = found.evidence
     assert (found.step, evidence["parameter"], evidence["what"]) == (step, parameter, "gradient")
@@ -164,6 +172,6 @@ def test_a_rank_that_is_slow_in_every_step_is_a_straggler(runs: Runs, name: str)
 @pytest.mark.parametrize("name", CLEAN)
 def test_clean_programs_have_no_finding(runs: Runs, name: str) -> None:
     run = runs.of(name)
-    assert run.manifest["exit_status"] == 0
+    assert run.complete
     assert [one.title for one in findings(run)] == []
     assert any(not one.unanswered for one in examine(run))

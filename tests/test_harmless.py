@@ -188,7 +188,7 @@ def test_a_full_disk(tmp_path: Path, engine: str) -> None:
     assert run.dropped > 1_000
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_the_folder_is_removed_while_recording(tmp_path: Path, engine: str) -> None:
     """What was written before is gone; what comes then finds no room, and that is said once."""
     run = tmp_path / "run"

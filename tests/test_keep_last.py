@@ -15,10 +15,9 @@ from lanescope.collector.options import Options, parse_size
 from lanescope.collector.ring import Ring
 from lanescope.collector.thread_journal import ThreadJournal
 from lanescope.webapp import open_run
-from tests.recording import record_program, run_program, write_program
+from tests.recording import SLOW_ON_PORTABLE, record_program, run_program, write_program
 
 LIMIT = 1_000_000
-ENGINES = ["portable", "auto"]
 
 HELD = """
     import os, sys, threading, torch
@@ -141,7 +140,7 @@ def test_what_is_kept_takes_its_share_only(tmp_path: Path) -> None:
     assert held(tmp_path) <= LIMIT
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_real_program(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,
@@ -181,7 +180,7 @@ def test_a_real_program(tmp_path: Path, engine: str) -> None:
     assert not (recorded.run / "journal").exists()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["portable", "auto"])
 def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) -> None:
     program = write_program(
         tmp_path,
@@ -215,7 +214,7 @@ def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) ->
     assert 0 <= len(ops) + opened.coverage["overwritten"] - 20_002 <= 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_threads_that_come_and_go(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,

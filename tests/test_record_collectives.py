@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recording import Recorded, record_program
+from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program
 
 pytestmark = pytest.mark.torchrun
 
@@ -200,7 +200,7 @@ MISSING = """
 """
 
 
-@pytest.mark.parametrize("engine", ["native", "portable"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_call_that_never_returned_has_its_line(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, MISSING, "--engine", engine, ranks=2)
     assert recorded.status != 0

@@ -11,7 +11,7 @@ import pytest
 from lanescope.collector import validators
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
-from tests.recording import Recorded, record_program, run_program, write_program
+from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
 
 PROGRAM = """
     import sys, threading, torch
@@ -96,7 +96,7 @@ def validated(recorded: Recorded) -> dict[str, Finding]:
     return {f.evidence["validator"]: f for f in found}
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
+@pytest.fixture(scope="module", params=SLOW_ON_PORTABLE)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     def record(kind: str) -> Recorded:
         folder = tmp_path_factory.mktemp(kind)
@@ -150,10 +150,10 @@ def test_the_program_and_its_recording_do_not_change(
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("engine_name", ["native", "portable"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 @pytest.mark.parametrize("kind", ["fault", "clean"])
-def test_collectives(tmp_path: Path, engine_name: str, kind: str) -> None:
-    recorded = record_program(tmp_path, RANKS, "--engine", engine_name, ranks=2, arguments=(kind,))
+def test_collectives(tmp_path: Path, engine: str, kind: str) -> None:
+    recorded = record_program(tmp_path, RANKS, "--engine", engine, ranks=2, arguments=(kind,))
     found = validated(recorded)
     if kind == "clean":
         assert not found

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lanescope.collector.fingerprint import hash_of
-from tests.recording import Recorded, record_program
+from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program
 
 Rows = list[dict[str, Any]]
 
@@ -140,12 +140,10 @@ RANKS = """
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("observer", ENGINES)
-def test_collectives(tmp_path: Path, request: pytest.FixtureRequest, observer: str) -> None:
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+def test_collectives(tmp_path: Path, engine: str) -> None:
     """What each rank gives, and what came of it where it is used first."""
-    if observer == "native":
-        request.getfixturevalue("native")
-    run = recorded(tmp_path, observer, RANKS, ranks=2)
+    run = recorded(tmp_path, engine, RANKS, ranks=2)
     for rank in range(2):
         rows = [r for r in joined(run, rank) if r["numel"] == 6]
         assert [(r["name"], r["position"], r["mean"]) for r in rows] == [

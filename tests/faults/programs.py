@@ -301,16 +301,26 @@ def clean_pipeline() -> None:
         optimizer.zero_grad()
 
 
+def together(folder: str, level: str, *names: str) -> None:
+    """Programs in which no rank is left waiting, each into a recording of its own."""
+    import lanescope.collector as ls
+
+    for name in names:
+        with ls.record(os.path.join(folder, name), level=level):
+            globals()[name]()
+            dist.barrier()  # torch may abort a rank that leaves while another still communicates
+
+
 def main() -> None:
     """Runs the program that is named on the command line."""
+    name, *arguments = sys.argv[1:]
     dist.init_process_group("gloo", timeout=PATIENCE)
-    ends = sys.argv[1].startswith(("clean_", "straggler", "slow", "parts_"))
-    if not ends:
-        dist.distributed_c10d._set_pg_timeout(LIMIT, dist.group.WORLD)
-    globals()[sys.argv[1]]()
-    if ends:
-        dist.barrier()  # torch may abort a rank that leaves while another still communicates
+    if name == "together":
+        together(*arguments)
         dist.destroy_process_group()
+        return
+    dist.distributed_c10d._set_pg_timeout(LIMIT, dist.group.WORLD)
+    globals()[name]()
 
 
 if __name__ == "__main__":
