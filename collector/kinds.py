@@ -40,6 +40,65 @@ RAISED_IN_BACKWARD = "backward raised "
 """A mark of what a backward raised begins so; "<type>: <message> (<file>:<line>)" follows."""
 
 
+GRAPH_SERIES = "lanescope/graph/"
+"""Values that count the nodes of a name (which follows) that a backward will reach."""
+
+RECORDER_MEMORY = "lanescope/recorder_memory"
+"""Values: bytes of the resident set that are the recorder's."""
+
+NOT_COMPUTING = (
+    "aten::_reshape_alias",
+    "aten::_reshape_copy",
+    "aten::_unsafe_view",
+    "aten::alias",
+    "aten::arange",
+    "aten::as_strided",
+    "aten::chunk",
+    "aten::detach",
+    "aten::detach_",
+    "aten::diagonal",
+    "aten::empty*",
+    "aten::expand",
+    "aten::full_like",
+    "aten::is_*",
+    "aten::lift*",
+    "aten::movedim",
+    "aten::narrow",
+    "aten::new_empty*",
+    "aten::ones_like",
+    "aten::permute",
+    "aten::rand_like",
+    "aten::randn_like",
+    "aten::reshape",
+    "aten::resolve_*",
+    "aten::select",
+    "aten::slice",
+    "aten::split*",
+    "aten::squeeze",
+    "aten::squeeze_",
+    "aten::stride",
+    "aten::sym_*",
+    "aten::t",
+    "aten::t_",
+    "aten::transpose",
+    "aten::transpose_",
+    "aten::unbind",
+    "aten::unflatten",
+    "aten::unfold",
+    "aten::unsqueeze",
+    "aten::unsqueeze_",
+    "aten::view",
+    "aten::view_as*",
+    "aten::zeros_like",
+    "profiler::*",
+    # Scopes that torch opens around what is recorded as a phase.
+    "Optimizer.step#*",
+    "enumerate(DataLoader)#*",
+)
+"""Ops left out by default: they make views, shells or ramps, and fill a log without telling much.
+`--include PATTERN` brings back what it matches; what is left out is counted in the coverage."""
+
+
 class OpScope(enum.IntEnum):
     """What made an op event. The number is what the journal holds, the name what Parquet holds."""
 

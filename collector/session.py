@@ -28,6 +28,7 @@ from .sources import (
     device,
     endings,
     futures,
+    graphs,
     locks,
     memory,
     modules,
@@ -50,6 +51,7 @@ class Session:
     """The recording of this process, from `start` to `stop`."""
 
     def __init__(self, run: Path, options: Options) -> None:
+        self._memory = memory.Memory()
         self._library = native.library_for(options)
         store = None
         if self._library is not None:
@@ -88,8 +90,10 @@ class Session:
         self._gradients = Gradients(recorder, names)
         self.optimizers, undo = optimizers.install(recorder, self._gradients.record)
         self._undo.append(undo)
-        recorder.on_step = memory.sample
-        self._undo.append(autograd.install(recorder, engine.flush_node))
+        recorder.on_step = self._memory.sample
+        # The portable engine does not see nodes that run no operator.
+        sample = graphs.Graphs(recorder).sample if self._library else _nothing
+        self._undo.append(autograd.install(recorder, sample, engine.flush_node))
         self._undo.append(data.install(recorder))
         measured = clocks.Clocks(recorder)
         self._undo.append(ranks.install(recorder, measured.joined))
@@ -119,6 +123,7 @@ class Session:
         self._undo.append(self._watchdog.stop)
         self._undo.append(endings.install(recorder))
         os.register_at_fork(after_in_child=self._after_fork)
+        self._memory.started()
         # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.
         multiprocessing.util.register_after_fork(self, Session._close_at_exit)
 
@@ -158,6 +163,10 @@ class Session:
 
     def _close_at_exit(self) -> None:
         multiprocessing.util.Finalize(None, self.recorder.close, exitpriority=0)
+
+
+def _nothing(_: object) -> None:
+    """Done before a backward where there is nothing to do."""
 
 
 def _process(options: Options) -> dict[str, object]:

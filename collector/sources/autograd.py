@@ -22,8 +22,11 @@ _HOLDERS = (torch.autograd, torch.autograd.graph)
 _NAME = "_engine_run_backward"
 
 
-def install(recorder: Recorder, after: Callable[[], None]) -> Callable[[], None]:
-    """Record backward phases; `after` runs at the end of each, on its thread.
+def install(
+    recorder: Recorder, before: Callable[[tuple[Any, ...]], None], after: Callable[[], None]
+) -> Callable[[], None]:
+    """Record backward phases. Of each, `before` gets the engine's arguments at its start, and
+    `after` runs at its end, both on its thread.
 
     What a backward raises is marked: a program may catch it, and only the engine's words tell which
     tensor it is about.
@@ -38,6 +41,8 @@ def install(recorder: Recorder, after: Callable[[], None]) -> Callable[[], None]
         except Exception as error:
             recorder.failed(error)
             return original(*args, **kwargs)
+        with recorder.guarded():
+            before(args)
         try:
             return original(*args, **kwargs)
         except Exception as error:

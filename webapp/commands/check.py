@@ -135,7 +135,7 @@ def junit_of(report: Report, least: Severity = "error") -> bytes:
     for one in report.checks:
         case = _case(suite, one.name)
         if not one.passed:
-            message = f"{one.value:.6g} is not {one.bound} {one.limit:g}"
+            message = f"{one.value:.6g} is not {one.bound} the limit {one.limit:g}"
             ElementTree.SubElement(case, "failure", message=message)
     for finding in report.findings:
         case, title = _case(suite, finding.kind), units.printable(finding.title)
