@@ -22,7 +22,8 @@ PACKAGES = {name: ROOT / name for name in ("collector", "webapp", "assets")}
 DEBT: set[tuple[str, str]] = set()
 
 # What of the recorder the reader may import: the schema, and what reads journals of the dead.
-SHARED = {"schema", "kinds", "decode", "journal_reader", "placement"}
+# What writes tables serves what makes runs of runs: bundles, merging, importing.
+SHARED = {"schema", "kinds", "decode", "journal_reader", "placement", "parquet"}
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "click", "rich"}
 """Libraries that draw, serve or print."""
@@ -45,7 +46,7 @@ ORDER = [name for name, _ in TOP]
 # Below the analyses: who may not know whom.
 RUN_LAYER = {
     "errors", "units", "manifest", "parts", "axis", "leftovers", "threads", "steps", "rows",
-    "notices", "intervals", "run",
+    "notices", "intervals", "run", "storage", "bundle", "files",
 }  # fmt: skip
 SESSION_LAYER = {"session", "launch", "cli", "api", "inject", "__main__"}
 

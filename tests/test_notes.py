@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 
 from lanescope.webapp import note_routes
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.files import Folder
 from lanescope.webapp.notes import MOST_TEXT, NAME, Changed, Notes
 from lanescope.webapp.run import open_run
 from lanescope.webapp.timeline import Timeline
@@ -23,16 +24,16 @@ CONTENT = {"format": 1, "notes": [NOTE], "views": [{"name": "step 2", "search": 
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
+    notes = Notes(Folder(tmp_path))
     content, revision = notes.read()
     assert (content["notes"], content["views"]) == ([], [])
     written = notes.write(CONTENT, revision)
-    assert Notes(tmp_path).read() == (CONTENT, written)
+    assert Notes(Folder(tmp_path)).read() == (CONTENT, written)
     assert os.listdir(tmp_path) == [NAME]
 
 
 def test_the_notes_of_someone_else_are_not_overwritten(tmp_path: Path) -> None:
-    mine, other = Notes(tmp_path), Notes(tmp_path)
+    mine, other = Notes(Folder(tmp_path)), Notes(Folder(tmp_path))
     revision = mine.read()[1]
     other.write(CONTENT, revision)
     with pytest.raises(Changed):
@@ -56,7 +57,7 @@ def test_the_notes_of_someone_else_are_not_overwritten(tmp_path: Path) -> None:
     ],
 )
 def test_anything_else_is_refused_and_nothing_is_left(tmp_path: Path, content: Any) -> None:
-    notes = Notes(tmp_path)
+    notes = Notes(Folder(tmp_path))
     with pytest.raises(ValueError, match=r"."):
         notes.write(content, notes.read()[1])
     assert os.listdir(tmp_path) == []
@@ -66,9 +67,9 @@ def test_anything_else_is_refused_and_nothing_is_left(tmp_path: Path, content: A
 def test_a_file_that_is_no_notes_is_said_and_kept(tmp_path: Path, data: bytes) -> None:
     (tmp_path / NAME).write_bytes(data)
     with pytest.raises(RunError, match=NAME):
-        Notes(tmp_path).read()
+        Notes(Folder(tmp_path)).read()
     with pytest.raises(RunError):
-        Notes(tmp_path).write(CONTENT, "")
+        Notes(Folder(tmp_path)).write(CONTENT, "")
     assert (tmp_path / NAME).read_bytes() == data
 
 

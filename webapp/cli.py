@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "info": ("lanescope.webapp.commands.info:info", "Say what a run holds."),
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
     "diff": ("lanescope.webapp.commands.diff:diff", "Compare two runs."),
+    "pack": ("lanescope.webapp.commands.pack:pack", "Put a run into one file."),
+    "verify": ("lanescope.webapp.commands.pack:verify", "Check a file of a run for damage."),
     "doctor": ("lanescope.webapp.commands.doctor:doctor", "Check the settings of a machine."),
 }
 

@@ -8,21 +8,32 @@ so the arrays may be far larger than memory. Building it goes lane by lane.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from lanescope.webapp.bundle import MAX_JSON, Bundle
 from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.lod import TILE_BITS, offsets, pyramid
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_pyramid
-from lanescope.webapp.slices import LaneSlices, Names
-from lanescope.webapp.store import Arrays, FolderStore, MemoryStore, Store, load
-from lanescope.webapp.tiles import Block, Paints, Slices, sample_block, slice_blocks
+from lanescope.webapp.slices import SOURCES, LaneSlices, Names
+from lanescope.webapp.store import CATALOGUE, Arrays, FolderStore, MemoryStore, Store, load
+from lanescope.webapp.tiles import (
+    CODES_PER_NAME,
+    Block,
+    Paints,
+    Slices,
+    sample_block,
+    slice_blocks,
+)
 
 VERSION = 2
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
@@ -38,6 +49,9 @@ DTYPES: Mapping[str, str] = {
     "made_key": "<i8", "made_n": "<u2", "made_m": "<u2", "made_form": "u1", "made_end": "<i8",
     "made_data": "u1",
 }  # fmt: skip
+
+PACKED = "index"
+"""Folder within a bundle: a member for each array, and the catalogue."""
 
 SAMPLES = 0xFF
 """`row_table` of a row of samples; others are positions in slices.SOURCES."""
@@ -102,11 +116,14 @@ class Index:
 
 
 def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -> Index:
-    """The index of a run: the stored one, or one built now and stored.
+    """The index of a run: the one in its bundle, the stored one, or one built now and stored.
 
     `cache` is the folder that holds indexes; None, or a run that is too small to be worth it,
     builds in memory. So does a folder that cannot be written: the page works all the same.
     """
+    packed = _packed(run)
+    if packed is not None:
+        return packed
     events = sum(run.counts[table] for table in ("op", "phase", "collective", "value"))
     if cache is not None and events >= SMALL and re.fullmatch(r"[0-9A-Za-z._-]+", run.etag):
         folder = cache / f"{run.etag}-{VERSION}"
@@ -132,19 +149,99 @@ def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -
 def _restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
     """The stored index, unless its parts do not fit each other."""
     try:
-        lanes = tuple(Lane(**lane) for lane in catalogue["lanes"])
+        lanes = tuple(_lane(lane) for lane in catalogue["lanes"])
         names = tuple(str(name) for name in catalogue["names"])
-        paints = Paints.of(int(code) for code in catalogue["paints"])
+        codes = [int(code) for code in catalogue["paints"]]
+        if not all(0 <= code < CODES_PER_NAME * len(names) for code in codes):
+            return None
         rows = sum(lane.rows for lane in lanes)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    ends = {"row_end": rows, "row_made": rows, "made_end": len(arrays["made_key"])}
-    if any(len(arrays[name]) != size for name, size in ends.items()):
+    if not _fits(arrays, rows) or any(i != lane.id for i, lane in enumerate(lanes)):
         return None
-    made = int(arrays["made_end"][-1]) if len(arrays["made_end"]) else 0
-    if made != len(arrays["made_data"]) or any(i != lane.id for i, lane in enumerate(lanes)):
+    return Index.of(lanes, names, Paints.of(codes), arrays)
+
+
+_LANE: Mapping[str, Any] = typing.get_type_hints(Lane)
+
+
+def _lane(told: Mapping[str, Any]) -> Lane:
+    """A lane of a catalogue. TypeError or ValueError where it is none."""
+    lane = Lane(**told)
+    for name, kind in _LANE.items():
+        value = getattr(lane, name)
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise TypeError(f"{name} of a lane is a {type(value).__name__}")
+    if not 0 <= lane.phase_rows <= lane.rows:
+        raise ValueError("a lane has less than no rows")
+    return lane
+
+
+def _fits(arrays: Arrays, rows: int) -> bool:
+    """Whether the arrays are those of so many rows, and point into each other only."""
+    of_rows = ("row_begin", "row_end", "row_table", "row_made")
+    same = [
+        {len(arrays[name]) for name in of_rows} | {rows},
+        {len(arrays[name]) for name in ("start", "end", "name", "style", "source")},
+        {len(arrays[name]) for name in ("time", "value", "step")},
+        {len(arrays[f"made_{name}"]) for name in ("key", "n", "m", "form", "end")},
+    ]
+    if any(len(sizes) != 1 for sizes in same):
+        return False
+    begin, end, table, made = (arrays[name] for name in of_rows)
+    size = np.where(table == SAMPLES, len(arrays["time"]), len(arrays["start"]))
+    ends = arrays["made_end"]
+    return bool(
+        np.all((begin >= 0) & (begin <= end) & (end <= size))
+        and np.all((table == SAMPLES) | (table < len(SOURCES)))
+        and _ascends(made, len(ends))
+        and _ascends(ends, len(arrays["made_data"]))
+        and (not len(ends) or ends[-1] == len(arrays["made_data"]))
+    )
+
+
+def _ascends(values: npt.NDArray[Any], most: int) -> bool:
+    """From 0 or more up to `most` at the most, never down."""
+    if not len(values):
+        return True
+    return bool(values[0] >= 0 and values[-1] <= most and np.all(values[1:] >= values[:-1]))
+
+
+def _packed(run: Run) -> Index | None:
+    """The index in the run's bundle, mapped; None where there is none that fits the run."""
+    bundle = run.files
+    if not isinstance(bundle, Bundle) or f"{PACKED}/{CATALOGUE}" not in bundle:
         return None
-    return Index.of(lanes, names, paints, arrays)
+    try:
+        catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE}", MAX_JSON))
+        if (catalogue["run"], catalogue["version"]) != (run.etag, VERSION):
+            return None
+        buffers = {name: bundle.buffer(f"{PACKED}/{name}") for name in DTYPES}
+        arrays = {
+            name: np.frombuffer(buffer, DTYPES[name]) if buffer.size else np.empty(0, DTYPES[name])
+            for name, buffer in buffers.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return _restored(arrays, catalogue)
+
+
+def members(index: Index, run: Run) -> Iterator[tuple[str, memoryview]]:
+    """What a bundle of a run keeps of its index: paths and bytes. `_packed` reads them."""
+    about = {
+        "run": run.etag,
+        "version": VERSION,
+        **catalogue_of(index.lanes, index.names, index.paints),
+    }
+    yield f"{PACKED}/{CATALOGUE}", memoryview(json.dumps(about, separators=(",", ":")).encode())
+    for name, dtype in DTYPES.items():
+        yield f"{PACKED}/{name}", np.ascontiguousarray(index.arrays[name], dtype).data.cast("B")
+
+
+def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
+    """What is stored of an index beside its arrays."""
+    listed = [asdict(lane) for lane in lanes]
+    return {"lanes": listed, "names": list(names), "paints": paints.codes}
 
 
 def _built(run: Run, store: Store, events: int, progress: Progress | None) -> Index:
@@ -160,8 +257,7 @@ def _built(run: Run, store: Store, events: int, progress: Progress | None) -> In
         if progress is not None:
             progress(builder.slices + builder.samples, events)
     builder.flush()
-    catalogue = {"names": names.texts, "paints": builder.paints.codes}
-    arrays = store.finish({"lanes": [asdict(lane) for lane in lanes], **catalogue})
+    arrays = store.finish(catalogue_of(lanes, names.texts, builder.paints))
     return Index.of(tuple(lanes), tuple(names.texts), builder.paints, arrays)
 
 

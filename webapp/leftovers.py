@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -12,6 +11,7 @@ from lanescope.collector.decode import Decoder
 from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
 from lanescope.collector.placement import axis_reference, first_ordinal, joined, process_entry
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.files import Files
 from lanescope.webapp.manifest import check_groups, check_process
 from lanescope.webapp.parts import Part
 
@@ -27,14 +27,16 @@ class Leftovers:
     world_size: int = 1  # as the processes knew it, where the manifest was never finished
 
 
-def leftovers(root: Path, manifest: schema.Manifest, parts: list[Part]) -> Leftovers:
+def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Leftovers:
     """Rows recovered from `RUN/journal/<process>/`, beside the `parts` that are in files.
 
     Nothing is written: a run may lie on a read-only medium. The rows are `Part`s in memory, in
-    the local time of their process like those of the files.
+    the local time of their process like those of the files. A bundle has no journals.
     """
     found = Leftovers(processes=manifest["processes"])
-    folder = root / schema.JOURNAL_FOLDER
+    if files.folder is None:
+        return found
+    folder = files.folder / schema.JOURNAL_FOLDER
     try:
         left = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     except OSError:

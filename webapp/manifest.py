@@ -11,14 +11,18 @@ import math
 import re
 import types
 import typing
-from pathlib import Path
 from typing import Any, Union
 
 from lanescope.collector import schema
 from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.files import Files
 
 MAX_WORLD_SIZE = 1_000_000
 """No job has more ranks; a larger number would only make the list of missing ranks explode."""
+
+MAX_MANIFEST = 32 << 20
+"""Bytes of a manifest: what it becomes in memory may be twenty times as much. A job of a thousand
+ranks with eight threads each needs 12 MB."""
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -29,15 +33,20 @@ _THREAD_FILE = re.compile(
 )
 
 
-def read_manifest(root: Path) -> tuple[schema.Manifest, bytes]:
-    """The validated manifest of the run directory `root` and the bytes it was read from.
+def read_manifest(files: Files) -> tuple[schema.Manifest, bytes]:
+    """The validated manifest of a run and the bytes it was read from.
 
     Raises RunError with one sentence for whatever is not a run this version can read. The format
     version is looked at before anything else, so that a newer run is named as such however
     different it is.
     """
-    raw = _read(root)
-    where = root / schema.MANIFEST
+    where = files.named(schema.MANIFEST)
+    try:
+        raw = files.read(schema.MANIFEST, MAX_MANIFEST)
+    except OSError as error:
+        raise RunError(
+            f"{where}: cannot be read ({error.strerror}); restore it from a copy or record again"
+        ) from None
     try:
         data = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -100,24 +109,7 @@ def file_parts(path: str) -> tuple[int, str | None, str] | None:
     return int(rank), thread, table
 
 
-def _read(root: Path) -> bytes:
-    expected = "expected a run directory, as written by `lanescope record -o`"
-    try:
-        if not root.exists():
-            raise RunError(f"{root}: no such directory; {expected}")
-        if not root.is_dir():
-            raise RunError(f"{root}: is a file; {expected}")
-        if not (root / schema.MANIFEST).exists():
-            if next(root.iterdir(), None) is None:
-                raise RunError(f"{root}: the directory is empty; {expected}")
-            raise RunError(f"{root}: holds no {schema.MANIFEST}, so it is not a run; {expected}")
-        return (root / schema.MANIFEST).read_bytes()
-    except OSError as error:
-        name = error.filename or root
-        raise RunError(f"{name}: cannot be read ({error.strerror}); {expected}") from None
-
-
-def _check_format(found: object, where: Path) -> None:
+def _check_format(found: object, where: str) -> None:
     readable = schema.FORMAT_VERSION
     if type(found) is not int or found < 1:
         raise RunError(

@@ -24,7 +24,7 @@ Answer = dict[str, Any] | tuple[dict[str, Any], int]
 
 def register(server: flask.Flask, timeline: Timeline) -> None:
     """Adds the routes; the token is new with every start of the server."""
-    notes = Notes(timeline.run.path)
+    notes = Notes(timeline.run.files)
     token = secrets.token_urlsafe(24)
 
     @server.get("/api/notes")

@@ -5,7 +5,8 @@
     VIEW             {"name": text, "search": the address of the view from its "?" on}
 
 Times are nanoseconds from the start of the run. The file is part of the run: whoever copies or
-packs the folder takes it along. Everything else of a run stays untouched.
+packs the folder takes it along; in a bundle it is read, and cannot be written. Everything else of a
+run stays untouched.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
 
 from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.files import Files
 
 NAME = "notes.json"
 FORMAT = 1
@@ -31,6 +35,10 @@ Content = dict[str, Any]
 _NOTE = {"id": str, "t0": int, "t1": int, "lane": (str, type(None)), "text": str}
 _VIEW = {"name": str, "search": str}
 
+# Of a view's address (assets/timeline/address.js): what holds instants, what numbers of lanes.
+_SPANS = ("t", "range")
+_BY_LANE = ("sel", "closed", "open", "pin", "ranks", "order")
+
 
 class Changed(Exception):
     """The file is not the one that was read before: somebody else has written it."""
@@ -39,8 +47,8 @@ class Changed(Exception):
 class Notes:
     """The notes of one run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def read(self) -> tuple[Content, str]:
         """The notes and their revision, which changes with them. Without a file there are none.
@@ -48,25 +56,24 @@ class Notes:
         Raises RunError where the file cannot be read as notes.
         """
         try:
-            data = self.path.read_bytes()
+            data = self._files.read(NAME, MOST_BYTES)
         except FileNotFoundError:
             return {"format": FORMAT, "notes": [], "views": []}, _revision(b"")
         except OSError as error:
             raise RunError(f"{NAME} cannot be read: {error.strerror}") from None
-        if len(data) > MOST_BYTES:
-            raise RunError(f"{NAME} has {len(data)} bytes, expected at most {MOST_BYTES}")
         try:
             return checked(json.loads(data)), _revision(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{NAME} cannot be read: {error}") from None
 
     @property
     def why_not(self) -> str:
         """Why notes cannot be written; empty where they can."""
-        if not self.path.parent.is_dir():
-            return "the run is not a folder: notes are kept where it was packed from"
-        place = self.path if self.path.exists() else self.path.parent
-        if not os.access(place, os.W_OK) or not os.access(self.path.parent, os.W_OK):
+        folder = self._files.folder
+        if folder is None:
+            return "the run is a bundle: notes are written where it was packed from"
+        place = folder / NAME if (folder / NAME).exists() else folder
+        if not os.access(place, os.W_OK) or not os.access(folder, os.W_OK):
             return "the run is read-only: notes cannot be kept with it"
         return ""
 
@@ -76,21 +83,20 @@ class Notes:
         Raises ValueError for what are no notes, Changed where the file is not of `revision`, and
         RunError where it cannot be written.
         """
-        data = json.dumps(checked(content), ensure_ascii=False, indent=1).encode()
+        data = encoded(checked(content))
         if len(data) > MOST_BYTES:
             raise ValueError(f"the notes have {len(data)} bytes, expected at most {MOST_BYTES}")
         if self.read()[1] != revision:
             raise Changed
-        if self.why_not:
+        folder = self._files.folder
+        if folder is None or self.why_not:
             raise RunError(self.why_not)
         try:
-            with tempfile.NamedTemporaryFile(
-                dir=self.path.parent, prefix=f".{NAME}.", delete=False
-            ) as file:
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{NAME}.", delete=False) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(file.name).replace(self.path)
+            Path(file.name).replace(folder / NAME)
         except OSError as error:
             raise RunError(f"{NAME} cannot be written: {error.strerror}") from None
         return _revision(data)
@@ -107,6 +113,41 @@ def checked(content: Any) -> Content:
             raise ValueError(f"{name} is no list of at most {MOST_ENTRIES}")
         made[name] = [_entry(name, fields, entry) for entry in entries]
     return made
+
+
+def encoded(content: Content) -> bytes:
+    """The file of these notes."""
+    return json.dumps(content, ensure_ascii=False, indent=1).encode()
+
+
+def moved(content: Content, by_ns: int, duration_ns: int, same_lanes: bool) -> Content:
+    """The notes in a run that begins `by_ns` earlier and lasts `duration_ns`: of another extent.
+
+    Notes of what it does not hold are left out. `same_lanes`: it has the lanes of the one before;
+    else views forget what they say of lanes, which they know by number.
+    """
+    if not by_ns and same_lanes:
+        return content
+    notes = []
+    for one in content["notes"]:
+        t0, t1 = max(one["t0"] + by_ns, 0), min(one["t1"] + by_ns, duration_ns)
+        if t0 <= t1:
+            notes.append({**one, "t0": t0, "t1": t1})
+    views = [
+        {**one, "search": _moved_view(one["search"], by_ns, same_lanes)} for one in content["views"]
+    ]
+    return {**content, "notes": notes, "views": views}
+
+
+def _moved_view(search: str, by_ns: int, same_lanes: bool) -> str:
+    kept = []
+    for key, value in parse_qsl(search[1:], keep_blank_values=True):
+        if key in _SPANS and (span := re.fullmatch(r"([0-9]{1,16})-([0-9]{1,16})", value)):
+            ends = [max(int(end) + by_ns, 0) for end in span.groups()]
+            kept.append((key, f"{ends[0]}-{ends[1]}"))
+        elif same_lanes or key not in _BY_LANE:
+            kept.append((key, value))
+    return f"?{urlencode(kept, quote_via=quote)}" if kept else ""
 
 
 def _entry(name: str, fields: dict[str, Any], entry: Any) -> Content:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from lanescope.collector import schema
 from lanescope.collector.kinds import UNSEEN_BY
@@ -77,20 +76,20 @@ def warnings_of(
     return [*said, *manifest["notes"]]
 
 
-def nothing_to_read(root: Path, manifest: schema.Manifest, found: Survey) -> str:
+def nothing_to_read(where: str, manifest: schema.Manifest, found: Survey) -> str:
     """Why a run whose manifest is fine has no rows to show."""
     if found.damage:
         rank, damage = min(found.damage.items())
         return (
-            f"{root}: no rank can be read; rank {rank}: {damage}; restore the file from a copy "
+            f"{where}: no rank can be read; rank {rank}: {damage}; restore the file from a copy "
             "or record again"
         )
     if not manifest["complete"]:
         return (
-            f"{root}: the run holds no events yet, expected at least one; wait for the recording "
+            f"{where}: the run holds no events yet, expected at least one; wait for the recording "
             "to finish, or look at what the recorded command printed"
         )
     return (
-        f"{root}: the run holds no events, expected at least one; record a program that uses "
+        f"{where}: the run holds no events, expected at least one; record a program that uses "
         "torch, with `lanescope record -o RUN -- COMMAND`"
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +12,15 @@ import pyarrow.parquet as pq
 
 from lanescope.collector import schema
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.files import Files
 from lanescope.webapp.manifest import file_parts
 
 _MAGIC = b"PAR1"
+
+MAX_DECODED, MAX_EXPANSION = 2 << 30, 2000
+"""A file that takes both more bytes in memory, and more times its own, is no log: an operator has
+at least one byte on disk and less than 200 in memory."""
+
 _NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
 """Columns without which a row has no place; what else may be null, the schema says."""
 
@@ -47,7 +51,8 @@ class Part:
     thread: str | None
     rows: int
     bytes: int = 0
-    path: Path | None = None
+    files: Files | None = None  # None: its rows are in memory
+    name: str = ""  # of the file, below the run
     memory: pa.Table | None = None
 
     def groups(self, low: int, high: int) -> list[RowGroup]:
@@ -56,11 +61,11 @@ class Part:
         By the statistics of the file: rows recovered in memory, and a file without statistics, are
         one piece.
         """
-        if self.path is None:
+        if self.files is None:
             return [RowGroup(0, self.rows, None, None)]
         return [
             group
-            for group in _row_groups(self.path, self.bytes)
+            for group in _row_groups(self.files, self.name, self.bytes)
             if (group.first is None or group.first < high)
             and (group.last is None or group.last >= low)
         ]
@@ -73,11 +78,12 @@ class Part:
         Raises RunError where the file is damaged in a way its footer did not show.
         """
         try:
-            if self.memory is not None:
+            if self.files is None:
+                assert self.memory is not None
                 found = self.memory
             else:
                 # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
-                with pq.ParquetFile(self.path) as file:
+                with self.files.open(self.name) as source, pq.ParquetFile(source) as file:
                     present = [name for name in columns if name in file.schema_arrow.names]
                     if groups is None:
                         found = file.read(columns=present, use_threads=False)
@@ -89,8 +95,8 @@ class Part:
             return _conformed(found, schema.TABLES[self.table], columns)
         except (OSError, pa.ArrowException) as error:
             raise RunError(
-                f"{self.path}: cannot be read ({_reason(error)}); the file is damaged, restore "
-                "it from a copy or record again"
+                f"{self.files.named(self.name) if self.files else self.table}: cannot be read "
+                f"({_reason(error)}); the file is damaged, restore it from a copy or record again"
             ) from None
 
 
@@ -104,7 +110,7 @@ class Survey:
     ignored: int = 0  # files of no kind this version knows
 
 
-def survey(root: Path, manifest: schema.Manifest) -> Survey:
+def survey(files: Files, manifest: schema.Manifest) -> Survey:
     """Looks at every file of the run without reading rows.
 
     A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
@@ -119,11 +125,11 @@ def survey(root: Path, manifest: schema.Manifest) -> Survey:
             continue
         rank, thread, table = kind
         try:
-            size = _size(root / path, path)
+            size = _size(files, path)
             if size < expected["bytes"] or (size > expected["bytes"] and manifest["complete"]):
                 word = "truncated" if size < expected["bytes"] else "changed"
                 raise _Damage(f"{path} is {word}: {size} bytes, expected {expected['bytes']}")
-            rows = _checked_rows(root / path, table, path)
+            rows = _checked_rows(files, table, path, size)
             # A recorder that died, or is at work, may have replaced a table by a longer one before
             # the manifest says so.
             grown = not manifest["complete"] and size > expected["bytes"]
@@ -133,16 +139,17 @@ def survey(root: Path, manifest: schema.Manifest) -> Survey:
             found.damage.setdefault(rank, str(damage))
             continue
         found.bytes += size
-        found.parts.append(Part(table, rank, thread, rows, size, root / path))
+        found.parts.append(Part(table, rank, thread, rows, size, files, path))
     return found
 
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _row_groups(path: Path, _: int) -> tuple[RowGroup, ...]:
+def _row_groups(files: Files, name: str, _: int) -> tuple[RowGroup, ...]:
     try:
-        footer = pq.read_metadata(path)
+        with files.open(name) as source:
+            footer = pq.read_metadata(source)
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: cannot be read ({_reason(error)})") from None
+        raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
     groups = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -169,27 +176,31 @@ class _Damage(Exception):
     """What is wrong with one file, as the end of a sentence."""
 
 
-def _size(file: Path, path: str) -> int:
+def _size(files: Files, path: str) -> int:
     try:
-        return file.stat().st_size
+        return files.size(path)
     except FileNotFoundError:
         raise _Damage(f"{path} is missing") from None
     except OSError as error:
         raise _Damage(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _checked_rows(file: Path, table: str, path: str) -> int:
+def _checked_rows(files: Files, table: str, path: str, size: int) -> int:
     """Number of rows by the footer, once its columns are found to be the schema's."""
     try:
-        # The magic first: garbage of the right size is told apart without Arrow guessing at it.
-        with open(file, "rb") as stream:
-            stream.seek(-min(4, os.fstat(stream.fileno()).st_size), os.SEEK_END)
-            if stream.read(4) != _MAGIC:
+        with files.open(path) as source:
+            # The magic first: garbage of the right size is told apart without Arrow guessing at it.
+            source.seek(max(size - 4, 0))
+            if source.read(4) != _MAGIC:
                 raise _Damage(f"{path} does not end as a Parquet file does (truncated)")
-        with pq.ParquetFile(file) as parquet:
-            rows, columns = int(parquet.metadata.num_rows), parquet.schema_arrow
+            source.seek(0)
+            with pq.ParquetFile(source) as parquet:
+                footer, columns = parquet.metadata, parquet.schema_arrow
+                rows, decoded = int(footer.num_rows), _decoded(footer)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _Damage(f"{path} has an unreadable footer ({_reason(error)})") from None
+    if decoded > MAX_DECODED and decoded > size * MAX_EXPANSION:
+        raise _Damage(f"{path} says that its {size} bytes hold {decoded >> 20} MiB")
     for column in schema.TABLES[table].columns:
         position = columns.get_field_index(column.name)
         if position < 0:
@@ -200,6 +211,15 @@ def _checked_rows(file: Path, table: str, path: str) -> int:
             type_ = columns.field(position).type
             raise _Damage(f"{path}: {column.name!r} is {type_}, expected {column.type}")
     return rows
+
+
+def _decoded(footer: pq.FileMetaData) -> int:
+    """Bytes that a file's rows take in memory, by its footer: at least 4 a row and column."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    return max(
+        sum(int(group.total_byte_size) for group in groups),
+        4 * int(footer.num_rows) * int(footer.num_columns),
+    )
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""A recorded run: opens its directory, checks it, puts all ranks on one time axis.
+"""A recorded run: opens its directory or bundle, checks it, puts all ranks on one time axis.
 
 `Run` is immutable. It reads rows when asked for them; opening looks at the manifest, the footers
 and the thread tables only.
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp.axis import Axis
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.files import Files, files_of
 from lanescope.webapp.leftovers import Leftovers, leftovers
 from lanescope.webapp.manifest import read_manifest
 from lanescope.webapp.notices import nothing_to_read, ranks_text, warnings_of
@@ -35,7 +36,7 @@ __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 class Run:
     """One run, as every analysis and page sees it. Made by `open_run`."""
 
-    path: Path
+    files: Files = field(repr=False)
     title: str  # the path as it was given
     etag: str  # changes whenever what is read from the run changes
     manifest: schema.Manifest
@@ -46,7 +47,12 @@ class Run:
     duration_ns: int  # from the first event to the last
     counts: Mapping[str, int]  # rows per table
     size_bytes: int  # of the Parquet files read
-    _rows: Rows = field(repr=False)
+    rows: Rows = field(repr=False)  # as the files hold them; `events` is what to ask
+
+    @property
+    def path(self) -> Path:
+        """The run's directory or bundle."""
+        return self.files.folder or Path(self.files.place)
 
     @property
     def world_size(self) -> int:
@@ -95,7 +101,7 @@ class Run:
     def counts_of(self, rank: int) -> dict[str, int]:
         """Rows per table of one rank."""
         self._present(rank)
-        parts = self._rows.parts
+        parts = self.rows.parts
         return {name: sum(p.rows for p in parts.get((name, rank), ())) for name in schema.TABLES}
 
     def process(self, rank: int, pid: int) -> schema.Process | None:
@@ -133,11 +139,11 @@ class Run:
             known = [one.thread for one in self.threads if one.rank in ranks]
             if thread not in known:
                 raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
-        return self._rows.read(table, ranks, thread, columns, window)
+        return self.rows.read(table, ranks, thread, columns, window)
 
     def rows_about(self, table: str, window: tuple[int, int]) -> int:
         """About how many rows have an instant in a window, without reading any."""
-        return self._rows.within(table, self.ranks, window)
+        return self.rows.within(table, self.ranks, window)
 
     def steps(self, rank: int) -> Steps:
         """Step boundaries of a rank.
@@ -165,16 +171,20 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Opens the run directory at `path`.
+    """Opens the run at `path`: a directory, a bundle, or the address of a bundle in a store.
 
     Raises RunError, with one sentence, where there is no run, where it is of a future format,
     where its manifest cannot be believed, and where nothing of it can be read. A rank with a
     damaged file is left out; `Run.warnings` says so.
     """
-    root = Path(path)
-    manifest, raw = read_manifest(root)
-    found = survey(root, manifest)
-    left = leftovers(root, manifest, found.parts)
+    return run_of(files_of(path), os.fspath(path))
+
+
+def run_of(files: Files, title: str) -> Run:
+    """The run of these files, as `open_run` promises it."""
+    manifest, raw = read_manifest(files)
+    found = survey(files, manifest)
+    left = leftovers(files, manifest, found.parts)
     manifest = _with(manifest, left)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
 
@@ -191,7 +201,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     ranks = tuple(sorted(set(parts) - set(found.damage)))
     used = [part for rank in ranks for part in parts[rank]]
     if not any(part.rows for part in used):
-        raise RunError(nothing_to_read(root, manifest, found))
+        raise RunError(nothing_to_read(files.where, manifest, found))
 
     origin = min((t.start_ns for t in threads), default=0)
     end = max((t.end_ns for t in threads), default=origin)
@@ -203,8 +213,8 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         tables[key] = (*tables.get(key, ()), part)
     placed = tuple(thread.relative_to(origin) for thread in threads)
     return Run(
-        path=root,
-        title=os.fspath(path),
+        files=files,
+        title=title,
         etag=_etag(raw, found, used),
         manifest=manifest,
         ranks=ranks,
@@ -214,7 +224,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         duration_ns=end - origin,
         counts=MappingProxyType(counts),
         size_bytes=sum(part.bytes for part in used),
-        _rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
+        rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
     )
 
 

@@ -58,7 +58,7 @@ FEW = 64
 STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
 
-_STYLES = 32
+CODES_PER_NAME = 32
 _PAINT_KINDS = (("u1", 0, 8), ("<u2", TWO, 16), ("<u4", FOUR, 32))  # type, form, bits
 _F32 = float(np.finfo(np.float32).max)
 
@@ -81,7 +81,7 @@ class Paints:
     """
 
     def __init__(self) -> None:
-        self._number = np.full(_STYLES, -1, np.int64)  # by code; -1: does not occur
+        self._number = np.full(CODES_PER_NAME, -1, np.int64)  # by code; -1: does not occur
         self.codes: list[int] = []
 
     @classmethod
@@ -97,12 +97,13 @@ class Paints:
     @property
     def names(self) -> list[int]:
         """The name of each paint."""
-        return [code // _STYLES for code in self.codes]
+        return [code // CODES_PER_NAME for code in self.codes]
 
     @property
     def styles(self) -> list[int]:
         """The style byte of each paint, with STYLE_UNFINISHED."""
-        return [(code % _STYLES >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in self.codes]
+        codes = (code % CODES_PER_NAME for code in self.codes)
+        return [(code >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in codes]
 
     def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> None:
         """Numbers the pairs of these slices that are new."""
@@ -127,7 +128,7 @@ class Paints:
 
 def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> I64:
     bits = (style & np.uint8(0x7F)) << np.uint8(1) | style >> np.uint8(7)
-    return name.astype(np.int64) * _STYLES + bits
+    return name.astype(np.int64) * CODES_PER_NAME + bits
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _header(context: Context) -> Component:
             html.Span(
                 [html.B(run.title), f"{about} · {_many(steps, 'step')}"],
                 className="pill run",
-                title=str(run.path.resolve()),
+                title=run.files.place,
             ),
             dcc.Link(
                 ["baseline ", html.B(baseline)], href="/diff", className="pill", title="Compare"

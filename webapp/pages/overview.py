@@ -168,7 +168,7 @@ def _recording(run: Run) -> Component:
         ("exit status", "not known" if status is None else str(status)),
         ("format", str(manifest["format"])),
         ("clock", _clock(run)),
-        ("path", str(run.path.resolve())),
+        ("path", run.files.place),
     ]
     return parts.plain_table(("", ""), facts)
 

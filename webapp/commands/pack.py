@@ -1,0 +1,82 @@
+"""`lanescope pack` and `lanescope verify`: a run as one file, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import click
+
+from lanescope.webapp import units
+from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.packer import pack as pack_run
+from lanescope.webapp.run import open_run
+from lanescope.webapp.verifying import problems_of
+
+MOST_RANKS = 1_000_000
+
+
+@click.command()
+@click.argument("run")
+@click.option("-o", "--output", required=True, metavar="FILE.lanes", help="The file to write.")
+@click.option("--ranks", metavar="0,2-5", help="Only these ranks.")
+@click.option("--steps", metavar="A:B", help="Only the steps from A on and before B.")
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Leave out hosts, users, paths outside the program's folder, arguments, messages.",
+)
+def pack(run: str, output: str, ranks: str | None, steps: str | None, redact: bool) -> None:
+    """Put RUN into one file that the other commands open as it is."""  # fmt: skip
+    chosen, window = ranks_of(ranks), steps_of(steps)
+    opened = open_run(run)
+    for warning in opened.warnings:
+        click.echo(f"lanescope: {units.printable(warning)}", err=True)
+    pack_run(opened, output, ranks=chosen, steps=window, redact=redact)
+    made = open_run(output)
+    about = f"ranks {ranks_text(made.ranks)} of {made.world_size}, {units.size(made.size_bytes)}"
+    click.echo(f"{output}: {about} of events")
+
+
+@click.command()
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def verify(ctx: click.Context, file: str, as_json: bool) -> None:
+    """Check FILE, a bundle or a run directory, against its checksums."""  # fmt: skip
+    opened, problems = problems_of(file)
+    if as_json:
+        told = {"run": file, "whole": not problems, "problems": problems}
+        click.echo(json.dumps(told | {"missing_ranks": list(opened.missing_ranks)}))
+    else:
+        for problem in problems:
+            click.echo(units.printable(problem))
+        if not problems:
+            present = f"ranks {ranks_text(opened.ranks)} of {opened.world_size}"
+            click.echo(f"{units.printable(file)}: whole, {present}")
+    ctx.exit(1 if problems else 0)
+
+
+def ranks_of(text: str | None) -> list[int] | None:
+    """The ranks of a list such as 0,2-5. RunError where it is none."""
+    if text is None:
+        return None
+    ranks: set[int] = set()
+    for piece in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", piece, re.ASCII)
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if low > high or high >= MOST_RANKS:
+            raise RunError(f"--ranks is {shown(text)}, expected ranks such as 0,2-5")
+        ranks.update(range(low, high + 1))
+    return sorted(ranks)
+
+
+def steps_of(text: str | None) -> tuple[int, int] | None:
+    """The window of steps of a text such as 10:20. RunError where it is none."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text, re.ASCII)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise RunError(f"--steps is {shown(text)}, expected A:B with A before B, such as 10:20")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,121 @@
+"""Where the files of a run are: a folder, or a bundle on this machine or in an object store.
+
+Everything above asks for a file by its path below the run and never joins paths itself, so that it
+cannot tell the one from the other.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from lanescope.collector import schema
+from lanescope.webapp.bundle import open_bundle
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.storage import ADDRESS, LocalBytes, opened_remotely
+
+_EXPECTED = "expected a run directory, as written by `lanescope record -o`"
+_OR_BUNDLE = f"{_EXPECTED}, or a bundle, as written by `lanescope pack`"
+
+
+class Files(Protocol):
+    """The files of one run. Safe to use from several threads; equal where they are the same."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def where(self) -> str:
+        """The run's path or address, as it was given."""
+
+    @property
+    def place(self) -> str:
+        """The same in full."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's directory; None where it is none."""
+
+    def named(self, name: str) -> str:
+        """What a sentence calls a file of the run."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file. FileNotFoundError, or another OSError."""
+
+    def open(self, name: str) -> pa.NativeFile:
+        """A file, for reading at any place of it. Raises OSError."""
+
+    def read(self, name: str, most: int) -> bytes:
+        """All of a file. OSError; RunError where it is longer than `most` bytes."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A run directory."""
+
+    root: Path
+
+    @property
+    def where(self) -> str:
+        """As it was given."""
+        return str(self.root)
+
+    @property
+    def place(self) -> str:
+        """The absolute path."""
+        return str(self.root.resolve())
+
+    @property
+    def folder(self) -> Path | None:
+        """The directory."""
+        return self.root
+
+    def named(self, name: str) -> str:
+        """Its path."""
+        return str(self.root / name)
+
+    def size(self, name: str) -> int:
+        """By the file system."""
+        return (self.root / name).stat().st_size
+
+    def open(self, name: str) -> pa.NativeFile:
+        """The file."""
+        return pa.OSFile(str(self.root / name), "rb")
+
+    def read(self, name: str, most: int) -> bytes:
+        """All of it."""
+        path = self.root / name
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise RunError(f"{path}: has more than {most} bytes, expected at most that")
+        return data
+
+
+def files_of(path: str | os.PathLike[str]) -> Files:
+    """The files of the run at a path or address. RunError, with one sentence, where there is none.
+
+    A bundle is opened in place: what is read of it is its list of members.
+    """
+    text = os.fspath(path)
+    if ADDRESS.match(text):
+        return open_bundle(opened_remotely(text), text, text)
+    root = Path(path)
+    try:
+        if root.is_file():
+            return open_bundle(LocalBytes(root), str(root), str(root.resolve()))
+        if not root.exists():
+            raise RunError(f"{root}: no such directory; {_EXPECTED}")
+        if not root.is_dir():
+            raise RunError(f"{root}: is neither a directory nor a file; {_OR_BUNDLE}")
+        if not (root / schema.MANIFEST).exists():
+            if next(root.iterdir(), None) is None:
+                raise RunError(f"{root}: the directory is empty; {_EXPECTED}")
+            raise RunError(f"{root}: holds no {schema.MANIFEST}, so it is not a run; {_OR_BUNDLE}")
+    except OSError as error:
+        name = error.filename or root
+        raise RunError(f"{name}: cannot be read ({error.strerror}); {_OR_BUNDLE}") from None
+    return Folder(root)

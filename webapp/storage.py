@@ -1,0 +1,128 @@
+"""Bytes of a bundle at any place: mapped from a file of this machine, or fetched from a store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.fs
+
+from lanescope.webapp.errors import RunError
+
+ADDRESS = re.compile(r"[a-z][a-z0-9]+://")
+"""What begins like this names an object of a store, not a path."""
+
+
+class Bytes(Protocol):
+    """A file that does not change. Safe to use from several threads."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def at(self, offset: int, count: int) -> pa.Buffer:
+        """Some of them. OSError where they cannot be had; fewer past the end."""
+
+    def file(self, offset: int, count: int) -> pa.NativeFile:
+        """Some of them as a file of their own."""
+
+
+class LocalBytes:
+    """A file of this machine, mapped: nothing is read before it is looked at, nothing twice."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.size = path.stat().st_size
+        # An empty file cannot be mapped.
+        with pa.memory_map(str(path), "r") if self.size else pa.BufferReader(b"") as file:
+            self._all = file.read_buffer()
+
+    def at(self, offset: int, count: int) -> pa.Buffer:
+        """A view of the mapped file."""
+        return self._all.slice(min(offset, self.size), min(count, max(self.size - offset, 0)))
+
+    def file(self, offset: int, count: int) -> pa.NativeFile:
+        """A view of the mapped file."""
+        return pa.BufferReader(self.at(offset, count))
+
+
+class RemoteBytes:
+    """An object of a store: each look is a request for the bytes that are looked at."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+        self.size = int(file.size())
+
+    def at(self, offset: int, count: int) -> pa.Buffer:
+        """The bytes, fetched."""
+        return pa.py_buffer(self._file.read_at(max(min(count, self.size - offset), 0), offset))
+
+    def file(self, offset: int, count: int) -> pa.NativeFile:
+        """A window of the object."""
+        return pa.PythonFile(_Window(self, offset, count), "r")
+
+
+class _Window:
+    """What pyarrow needs of a Python file, for a part of another one."""
+
+    closed = False
+
+    def __init__(self, all_of_it: RemoteBytes, offset: int, count: int) -> None:
+        self._all, self._offset, self._count, self._at = all_of_it, offset, count, 0
+
+    def read(self, count: int = -1) -> pa.Buffer:
+        left = self._count - self._at
+        count = left if count is None or count < 0 else min(count, left)
+        found = self._all.at(self._offset + self._at, count)
+        self._at += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._count)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def store_of(address: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """The store and the path in it of an address such as s3://bucket/run.lanes.
+
+    Credentials, region and endpoint are those that the store's own tools use. RunError where the
+    address is none.
+    """
+    try:
+        store, path = pyarrow.fs.FileSystem.from_uri(address)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise RunError(
+            f"{address}: cannot be opened ({_reason(error)}); expected a path, or the address of "
+            "an object such as s3://bucket/run.lanes"
+        ) from None
+    return store, path
+
+
+def opened_remotely(address: str) -> Bytes:
+    """The object at an address. RunError where there is none."""
+    store, path = store_of(address)
+    try:
+        return RemoteBytes(store.open_input_file(path))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise RunError(
+            f"{address}: cannot be read ({_reason(error)}); expected a bundle, as written by "
+            "`lanescope pack`"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]
