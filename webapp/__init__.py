@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.analysis.checks import Report, check
     from lanescope.webapp.analysis.collectives import collectives
     from lanescope.webapp.analysis.communication import communication
+    from lanescope.webapp.analysis.devices import temporal_breakdown
     from lanescope.webapp.analysis.diff import Comparison, compare, diff
     from lanescope.webapp.analysis.findings import Finding, findings
     from lanescope.webapp.analysis.gradients import gradient_norms, gradients
@@ -30,6 +31,7 @@ _HOMES = {
     "analysis.checks": ("Report", "check"),
     "analysis.collectives": ("collectives",),
     "analysis.communication": ("communication",),
+    "analysis.devices": ("temporal_breakdown",),
     "analysis.diff": ("Comparison", "compare", "diff"),
     "analysis.findings": ("Finding", "findings"),
     "analysis.gradients": ("gradient_norms", "gradients"),
@@ -42,7 +44,7 @@ _HOMES = {
 __all__ = [
     "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check",
     "collectives", "communication", "compare", "diff", "findings", "gradient_norms", "gradients",
-    "open_run", "overlap", "overlap_rate", "overlap_regions", "races",
+    "open_run", "overlap", "overlap_rate", "overlap_regions", "races", "temporal_breakdown",
 ]  # fmt: skip
 
 

@@ -20,6 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("lanescope.webapp.commands.diff:diff", "Compare two runs."),
     "pack": ("lanescope.webapp.commands.pack:pack", "Put a run into one file."),
     "verify": ("lanescope.webapp.commands.pack:verify", "Check a file of a run for damage."),
+    "import": (
+        "lanescope.collector.importing.command:import_",
+        "Make a run of traces that other tools recorded.",
+    ),
     "doctor": ("lanescope.webapp.commands.doctor:doctor", "Check the settings of a machine."),
 }
 

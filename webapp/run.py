@@ -151,7 +151,8 @@ class Run:
         Step k ends where the last optimizer phase that carries step k ends, and starts where step
         k-1 ended. The first one, and one after a gap in the recording, starts with the first phase
         that carries its number. A step whose optimizer never finished is no step yet. A rank
-        without optimizer phases takes the end of the last finished phase of each number instead.
+        without optimizer phases takes the end of the last finished phase of each number instead,
+        and of marks only where there is nothing else.
         """
         self._present(rank)
         phases = self.events("phase", rank=rank, columns=[*PHASE_COLUMNS, "thread"])

@@ -35,8 +35,11 @@ def steps_of(phases: pa.Table) -> Steps:
     step = finished["step"].to_numpy().astype(np.int64)
     end = pc.add(finished["start_ns"], finished["duration_ns"]).to_numpy()
     closing = pc.equal(finished["kind"].cast(pa.string()), _OPTIMIZER).to_numpy()
-    if closing.any():
-        step, end = step[closing], end[closing]
+    # A mark has no extent: one before the first step, or after the last, makes no step.
+    lasting = pc.greater(finished["duration_ns"], 0).to_numpy()
+    chosen = closing if closing.any() else lasting
+    if chosen.any():
+        step, end = step[chosen], end[chosen]
     index, group = np.unique(step, return_inverse=True)
     ends = np.full(len(index), np.iinfo(np.int64).min)
     np.maximum.at(ends, group, end)

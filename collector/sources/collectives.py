@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from .. import clock
+from ..collective_names import NAMES, PAIRED, UNMOVED
 from ..journal import Kind
 from ..recorder import Recorder
 from ..store import ThreadState
@@ -25,32 +26,8 @@ from .stacks import Stacks
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
-NAMES = {
-    "_allgather_base_": "all_gather_into_tensor",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-    "all_gather_into_tensor_out": "all_gather_into_tensor",
-    "allgather_": "all_gather",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-    "irecv": "recv",
-    "isend": "send",
-    "recv_any_source_": "recv",
-    "reduce_scatter_tensor_out": "reduce_scatter_tensor",
-}
-"""Operator -> the name of torch.distributed; for others the trailing underscore is dropped."""
-
-PAIRED = ("send", "recv", "batch_p2p_ops")
-"""Between two ranks: counted apart from the collectives of the group, which all ranks call."""
-
 BLOCKING = ("monitored_barrier",)
 """Complete when the call returns."""
-
-UNMOVED = ("barrier", "monitored_barrier")
-"""Move no data of the program's."""
 
 HELD = 64
 """Operations without a future whose end is waited for. A held one keeps its tensors alive, so they

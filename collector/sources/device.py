@@ -18,6 +18,7 @@ import torch
 import torch.autograd.profiler as torch_profiler
 
 from .. import clock
+from ..activities import stream_name
 from ..journal import NO_SEQUENCE, Kind
 from ..kinds import OpScope, ThreadKind
 from ..recorder import Recorder
@@ -203,7 +204,7 @@ class Device:
             kind=int(ThreadKind.stream), created_ns=first_ns,
         )  # fmt: skip
         self._streams[key] = journal
-        name = recorder.intern(f"stream {key[1]} ({key[0]})")
+        name = recorder.intern(stream_name(*key))
         journal.append(
             int(Kind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0
         )  # fmt: skip

@@ -17,13 +17,8 @@ from typing import Any
 import torch
 
 from .. import clock
+from ..activities import LAUNCHING, ON_DEVICE
 from ..journal import HEADER, MAGIC, SEGMENT_SUFFIX
-
-ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-"""Kinds of activity that occupy a stream."""
-
-_LAUNCHING = ("_runtime", "_driver")
-"""Endings of the kinds of calls into a device's library, which put work on streams."""
 
 _LOW_BITS = 0xFFFF_FFFF
 
@@ -128,7 +123,7 @@ def activities(
         kind = event.activity_type()
         if kind in ON_DEVICE:
             on_device.append(event)
-        elif kind.endswith(_LAUNCHING):
+        elif kind.endswith(LAUNCHING):
             calls[event.correlation_id()] = event
     found = []
     for event in on_device:

@@ -10,8 +10,9 @@ Per rank, over the whole run or within each of its steps,
     idle          = |window - (computation | communication)|
 
 `overlap` is what Holistic Trace Analysis calls communication computation overlap
-(https://hta.readthedocs.io, "Communication Computation Overlap"); there both are GPU kernels, here
-also what runs on CPUs, and threads of the host count where they compute.
+(https://hta.readthedocs.io, "Communication Computation Overlap"). There both are GPU kernels, and
+so they are here where a rank communicates by kernels on a device of its own (`devices`): then
+nothing of the host counts. Elsewhere threads of the host count where they compute.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp.analysis.calls import calls
+from lanescope.webapp.analysis.devices import device_time
 from lanescope.webapp.intervals import Intervals, at_least
 from lanescope.webapp.run import Run
 
@@ -36,6 +38,9 @@ _NO_WORK = (schema.OpScope.user.name,)
 @lru_cache(maxsize=256)
 def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     """(computation, communication) of a rank, ns from the start of the run."""
+    on_device = device_time(run, rank)
+    if on_device is not None and len(on_device.communication):
+        return on_device.compute, on_device.communication
     frame = calls(run)
     frame = frame[frame["rank"] == rank]
     end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])

@@ -39,6 +39,8 @@ def stragglers(run: Run) -> list[Finding]:
     """Findings of kind `straggler`. Raises Unanswered where there are no collectives to look at."""
     if run.world_size == 1:
         raise Unanswered("the job has a single rank")
+    if not run.clock_calibrated:
+        raise Unanswered("the clocks of the ranks were not compared, so who is late is not known")
     came = arrivals(run)
     came = came[came["ranks"] > 1]
     if came.empty:

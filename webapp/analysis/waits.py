@@ -79,7 +79,7 @@ def waits(run: Run) -> tuple[Wait, ...]:
 def cut_short(run: Run) -> bool:
     """Whether calls may be missing because they were not recorded: then absence proves nothing."""
     options = run.manifest["options"]
-    return bool(options.get("steps")) or run.dropped > 0
+    return bool(options.get("steps") or options.get("window")) or run.dropped > 0
 
 
 def _of_groups(run: Run) -> Iterator[Wait]:

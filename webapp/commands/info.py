@@ -31,6 +31,7 @@ def info(run: str, as_json: bool) -> None:
 
 def summary(run: Run) -> dict[str, Any]:
     """The object that `info --json` prints."""
+    became = imported(run)
     return {
         "format": run.manifest["format"],
         "run": run.title,
@@ -50,7 +51,15 @@ def summary(run: Run) -> dict[str, Any]:
         "size_bytes": run.size_bytes,
         "missing_ranks": list(run.missing_ranks),
         "warnings": list(run.warnings),
+        **({} if became is None else {"imported": became}),
     }
+
+
+def imported(run: Run) -> dict[str, int] | None:
+    """What became of each event of the files that the run was made of; None: it was recorded."""
+    words = ("read_", "imported_", "dropped_")
+    found = {key: n for key, n in run.coverage.items() if key.startswith(words)}
+    return found if run.manifest["options"].get("imported") else None
 
 
 def show(run: Run, console: Console) -> None:
@@ -65,6 +74,10 @@ def show(run: Run, console: Console) -> None:
         ("on disk", units.size(run.size_bytes)),
         ("clock", _clock(run)),
     ]
+    became = imported(run)
+    if became is not None:
+        said = [f"{units.count(n)} {key.replace('_', ' ')}" for key, n in became.items()]
+        facts.append(("events", units.printable(", ".join(said))))
     for name, value in facts:
         console.print(Text(f"  {name:<9}{value}"))
     table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))

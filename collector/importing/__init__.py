@@ -1,0 +1,7 @@
+"""Makes runs of what other tools recorded: profiler traces and flight-recorder dumps.
+
+    files -> blocks -> document -> events -> chrome -> rows -> calls, nesting, steps -> writing
+
+What is read is untrusted: every size is limited before memory is taken, and what cannot be read
+becomes one sentence (`Refused`) or is counted in the run's coverage.
+"""

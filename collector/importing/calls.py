@@ -1,0 +1,234 @@
+"""The collectives of a trace: one call out of the slices that tell of it.
+
+torch tells of a call by its operator (`c10d::allreduce_`), by a description within it
+(`record_param_comms`) and by the backend's work (`nccl:all_reduce`, `gloo:all_reduce`), which may
+run later on another thread. On GPUs the end is that of the kernels launched within the call. A
+trace may hold any of these.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import msgspec
+
+from ..collective_names import NAMES, PAIRED, UNMOVED
+from .events import CommunicationArgs, decode_communication
+from .kineto import COMMUNICATION_DTYPES, ITEM_BYTES
+from .rows import Talk, Trace
+
+_DESCRIBED = "record_param_comms"
+_BACKEND_NAMES = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "all_to_allv": "all_to_all_single",
+    "recvanysource": "recv",
+}
+_DESCRIBING = ("wait", "init", "finalize")
+"""Descriptions that are of no operation."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective, as the collective table holds it. Times are of the file's clock."""
+
+    name: str
+    lane: int
+    start: int
+    returned: int | None
+    complete: int | None
+    group: str
+    group_size: int | None
+    shapes: str
+    dtypes: str
+    bytes: int
+    peer: int | None = None
+    sequence: int = 0
+    reduce_op: str = ""
+    frames: str = ""
+    explicit: bool = False  # the file itself numbers its calls
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as a file describes it."""
+
+    ranks: tuple[int, ...]
+    description: str
+
+
+def calls_of(trace: Trace, rank: int, kernels: dict[int, list[tuple[int, int]]]) -> list[Call]:
+    """All calls, by start, numbered within their group (sends and receives per peer).
+
+    `kernels`: per lane and in order, when a kernel of a collective was launched there, and when it
+    ended.
+    """
+    groups = groups_of(trace)
+    made, works = _gathered(trace)
+    _join_works(made, works)
+    calls = [_call(trace, parts, groups, rank) for parts in made]
+    calls = [_with_kernels(call, kernels.get(call.lane, [])) for call in calls if call.name]
+    return numbered(sorted(calls, key=lambda call: call.start))
+
+
+def numbered(calls: list[Call]) -> list[Call]:
+    """The calls with their positions in their groups."""
+    count: Counter[Any] = Counter()
+    found = []
+    for call in calls:
+        paired = call.name in PAIRED
+        key = (call.group, call.name, call.peer) if paired else call.group
+        found.append(replace(call, sequence=count[key]))
+        count[key] += 1
+    return found
+
+
+def groups_of(trace: Trace) -> dict[str, Group]:
+    """The process groups that the file lists."""
+    info = trace.metadata.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    found: dict[str, Group] = {}
+    for one in listed if isinstance(listed, list) else []:
+        if isinstance(one, dict) and isinstance(one.get("ranks"), list):
+            name = str(one.get("pg_name", ""))[:200]
+            ranks = tuple(r for r in one["ranks"] if type(r) is int and 0 <= r < 1_000_000)
+            found[name] = Group(ranks, str(one.get("pg_desc", ""))[:200])
+    return found
+
+
+@dataclass
+class _Parts:
+    """The slices of one call."""
+
+    first: Talk
+    operator: Talk | None = None
+    described: CommunicationArgs | None = None
+    work: Talk | None = None
+    apart: bool = False  # the work alone tells of it
+
+
+def _gathered(trace: Trace) -> tuple[list[_Parts], list[Talk]]:
+    """Calls by what lies within them, and works that lie in no call."""
+    made: list[_Parts] = []
+    works: list[Talk] = []
+    current: dict[int, _Parts] = {}
+    for talk in sorted(trace.talks, key=lambda one: (one.start, -one.end)):
+        parts = current.get(talk.lane)
+        inside = parts is not None and talk.start < parts.first.end
+        is_operator, is_described = talk.name.startswith("c10d::"), talk.name == _DESCRIBED
+        if inside and parts is not None:
+            if is_described:
+                parts.described = parts.described or decode_communication(talk.raw_args)
+            elif not is_operator:
+                parts.work = parts.work or talk
+            continue
+        if not is_operator and not is_described:
+            works.append(talk)
+            if talk.name.startswith("nccl:"):  # on the thread that calls
+                current[talk.lane] = _Parts(talk, work=talk)
+                made.append(current[talk.lane])
+                works.pop()
+            continue
+        parts = current[talk.lane] = _Parts(talk, operator=talk if is_operator else None)
+        if is_described:
+            parts.described = decode_communication(talk.raw_args)
+        made.append(parts)
+    return made, works
+
+
+def _join_works(made: list[_Parts], works: list[Talk]) -> None:
+    """Give each work to the first call of its name that has none; the others are calls."""
+    waiting: defaultdict[str, list[_Parts]] = defaultdict(list)
+    for parts in made:
+        if parts.work is None and parts.operator is not None:
+            waiting[_name(parts)].append(parts)
+    heads: Counter[str] = Counter()
+    for work in works:
+        name = _backend_name(work.name)
+        queue, head = waiting[name], heads[name]
+        if head < len(queue) and queue[head].first.start <= work.start:
+            queue[head].work = work
+            heads[name] += 1
+        else:
+            made.append(_Parts(work, work=work, apart=True))
+
+
+def _call(trace: Trace, parts: _Parts, groups: dict[str, Group], rank: int) -> Call:
+    told = parts.described or CommunicationArgs()
+    talk, work = parts.first, parts.work
+    name = _name(parts)
+    group = told.group if told.group is not None else told.group_id
+    if group is None:
+        # With a single group there is no other that it could be.
+        group = next(iter(groups)) if len(groups) == 1 else f"unknown, of rank {rank}"
+    group = str(group)[:200]
+    size = told.group_size or (len(groups[group].ranks) if group in groups else 0)
+    source = next((t.signature for t in (work, parts.operator) if t and t.signature), 0)
+    shapes, dtypes = trace.signatures[source]
+    dtypes = COMMUNICATION_DTYPES.get(told.dtype, dtypes)
+    if told.sent >= 0 and not shapes:
+        shapes = f"[{told.sent}]"
+    paired = name in PAIRED
+    on_host = work is not None and not work.name.startswith("nccl:")
+    return Call(
+        name=name if told.name not in _DESCRIBING else "",
+        lane=talk.lane,
+        start=talk.start,
+        returned=talk.end,
+        complete=max(talk.end, work.end) if work is not None and on_host else None,
+        group=group,
+        group_size=size or None,
+        shapes=shapes,
+        dtypes=dtypes,
+        bytes=0 if name in UNMOVED else _bytes(shapes, dtypes),
+        peer=_peer(told, parts) if paired else None,
+    )
+
+
+def _name(parts: _Parts) -> str:
+    if parts.operator is not None:
+        short = parts.operator.name.rpartition("::")[2]
+        return NAMES.get(short, short.rstrip("_"))
+    if parts.work is not None:
+        return _backend_name(parts.work.name)
+    told = parts.described.name.lower() if parts.described else ""
+    return _BACKEND_NAMES.get(told, told.rstrip("_"))
+
+
+def _backend_name(name: str) -> str:
+    short = name.partition(":")[2].partition(" ")[0].lower()
+    return _BACKEND_NAMES.get(short, short)
+
+
+def _peer(told: CommunicationArgs, parts: _Parts) -> int | None:
+    for label in (told.target, told.source):
+        if type(label) is int and 0 <= label < 1_000_000:
+            return label
+    given = decode_communication(parts.first.raw_args).concrete
+    text = str(given[2]) if len(given) > 2 else ""
+    return int(text) if text.isdigit() and len(text) < 7 else None
+
+
+def _bytes(shapes: str, dtypes: str) -> int:
+    item = ITEM_BYTES.get(dtypes.partition(" ")[0], 0)
+    try:
+        sizes = msgspec.json.decode(f"[{shapes.replace('] [', '], [')}]") if shapes else []
+        total = item * sum(prod(one) for one in sizes)
+    except (ValueError, TypeError):
+        return 0
+    return total if 0 <= total < 1 << 62 else 0
+
+
+def _with_kernels(call: Call, kernels: list[tuple[int, int]]) -> Call:
+    """Complete when the last kernel ends that was launched within the call."""
+    returned = call.returned if call.returned is not None else call.start
+    first, last = bisect_left(kernels, (call.start, 0)), bisect_left(kernels, (returned + 1, 0))
+    ends = [end for _, end in kernels[first:last]]
+    return replace(call, complete=max(ends)) if ends else call

@@ -1,0 +1,160 @@
+"""Events of the Chrome trace format, decoded: what of each is looked at, and nothing more.
+
+The format: "Trace Event Format", Google 2016. Texts, numbers and ids may be of any JSON type, as
+tools do as they like.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+Label = int | str | float | None
+"""A process, thread or id as a trace names it."""
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event. `ts` and `args` stay as they stand in the file."""
+
+    ph: str = ""
+    name: Label = None
+    cat: Label = None
+    pid: Label = None
+    tid: Label = None
+    ts: Raw = Raw(b"")
+    dur: float | int | None = None
+    id: Label | dict[str, Label] = None
+    id2: dict[str, Label] | None = None
+    s: Label = None
+    args: Raw = Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False):
+    """What Kineto says of an operator, a device's activity or the call that launched it."""
+
+    sequence: int = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: int = msgspec.field(name="Fwd thread id", default=0)
+    dims: Raw = msgspec.field(name="Input Dims", default=Raw(b""))
+    types: Raw = msgspec.field(name="Input type", default=Raw(b""))
+    correlation: int = -1
+    device: int | str | None = None
+    stream: int | str | None = None
+
+
+class CommunicationArgs(msgspec.Struct, gc=False):
+    """What Kineto says of a collective; all of it may be missing."""
+
+    name: str = msgspec.field(name="Collective name", default="")
+    group: Label = msgspec.field(name="Process Group Name", default=None)
+    group_id: Label = msgspec.field(name="Process Group ID", default=None)
+    group_description: str = msgspec.field(name="Process Group Description", default="")
+    group_size: int = msgspec.field(name="Group size", default=0)
+    group_ranks: str = msgspec.field(name="Process Group Ranks", default="")
+    dtype: str = ""
+    sent: int = msgspec.field(name="In msg nelems", default=-1)
+    received: int = msgspec.field(name="Out msg nelems", default=-1)
+    target: Label = msgspec.field(name="Dst Rank", default=None)
+    source: Label = msgspec.field(name="Src Rank", default=None)
+    concrete: list[Any] = msgspec.field(name="Concrete Inputs", default=[])
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_ARGS = msgspec.json.Decoder(list[Args])
+_ONE_ARGS = msgspec.json.Decoder(Args)
+_COMMUNICATION = msgspec.json.Decoder(CommunicationArgs)
+_NO_ARGS = Args()
+
+
+def decode_events(data: bytes) -> list[Event]:
+    """A list of events. Raises ValueError where it is no JSON, TypeError where one is different."""
+    try:
+        return _EVENTS.decode(data)
+    except msgspec.ValidationError as error:
+        raise TypeError(str(error)) from None
+
+
+def decode_one(data: bytes) -> Event | None:
+    """An event that is unlike the others, as far as it can be understood; None: not at all.
+
+    Python's own reader knows NaN, which JSON does not have; text that is not UTF-8 is repaired.
+    """
+    try:
+        found = json.loads(data.decode("utf-8", "replace"), parse_float=_Text, parse_int=_Text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    known: dict[str, Any] = {
+        name: _plain(found[name])
+        for name in ("ph", "name", "cat", "pid", "tid", "dur", "s")
+        if isinstance(found.get(name), (str, int, float))
+    }
+    if not isinstance(known.get("dur", 0.0), (int, float)):
+        known.pop("dur")
+    event = Event(**{**known, "ph": str(known.get("ph", ""))})
+    event.ts = Raw(str(found.get("ts", "")).encode("ascii", "replace"))
+    if isinstance(found.get("args"), dict):
+        event.args = Raw(json.dumps(_jsonable(found["args"])).encode())
+    if isinstance(found.get("id"), (str, int, float)):
+        event.id = _plain(found["id"])
+    return event
+
+
+def decode_args(raw: list[bytes]) -> list[Args]:
+    """Kineto's arguments of each event; of one that has others, none."""
+    try:
+        return _ARGS.decode(b"[" + b",".join(raw) + b"]")
+    except (ValueError, RecursionError):
+        return [_one_args(one) for one in raw]
+
+
+def decode_communication(raw: bytes) -> CommunicationArgs:
+    """Kineto's arguments of a collective."""
+    try:
+        return _COMMUNICATION.decode(raw or b"{}")
+    except (ValueError, RecursionError):
+        return CommunicationArgs()
+
+
+def decode_plain(raw: bytes) -> dict[str, Any]:
+    """Arguments as plain values; empty where there are none, or nothing can be made of them."""
+    try:
+        found = msgspec.json.decode(raw) if raw else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _one_args(raw: bytes) -> Args:
+    try:
+        return _ONE_ARGS.decode(raw)
+    except (ValueError, RecursionError):
+        return _NO_ARGS
+
+
+class _Text(str):
+    """A number as it was written."""
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, _Text):
+        return value
+    try:
+        return int(value) if value.lstrip("-").isdigit() and len(value) < 20 else float(value)
+    except ValueError:
+        return str(value)
+
+
+def _jsonable(value: Any) -> Any:
+    """Values in which every number is one that JSON has; NaN and the like become null."""
+    if isinstance(value, _Text):
+        number = _plain(value)
+        return number if abs(number) < float("inf") else None
+    if isinstance(value, dict):
+        return {key: _jsonable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(one) for one in value]
+    return None if isinstance(value, float) else value

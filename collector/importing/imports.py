@@ -1,0 +1,231 @@
+"""Imports files into a run: one rank a file."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import manifest as manifests
+from ..kinds import FORMAT_VERSION
+from .blocks import Blocks
+from .calls import Call, calls_of, groups_of, numbered
+from .chrome import read_chrome
+from .clocks import Offset, Source, comparable, offsets
+from .instants import MOST_NS
+from .places import places_of
+from .refused import Refused
+from .rows import Trace
+from .writing import Rank, Writer
+
+_RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
+_MOST_RANKS = 1_000_000
+
+
+def import_files(files: Sequence[Path], run: Path, ranks: Sequence[int] | None = None) -> None:
+    """Make the run directory `run` of files, each of one rank.
+
+    `ranks`, one for each file, says which; else the file does, or its name. Raises Refused, and
+    OSError where the run cannot be written. What was begun is removed then.
+    """
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise Refused(f"{run}: exists already, expected the name of a run to be made")
+    if ranks is not None and len(ranks) != len(files):
+        raise Refused(f"{len(ranks)} ranks are given for {len(files)} files, expected one for each")
+    run.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=f".{run.name}-", dir=run.parent))
+    # Decoded events are many and free of cycles; looking for these takes a tenth of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        _import(files, making, ranks)
+        os.chmod(making, 0o777 & ~_umask())
+        if run.exists():
+            run.rmdir()
+        making.replace(run)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=making) as folder:
+        traces = []
+        for position, path in enumerate(files):
+            own = Path(folder) / str(position)
+            own.mkdir()
+            traces.append(read_chrome(path, Blocks(path), own))
+        notes: list[str] = []
+        numbers = _ranks(files, traces, given, notes)
+        ranks = [_rank(number, trace) for number, trace in zip(numbers, traces, strict=True)]
+        placed = _aligned(ranks, notes)
+        writer = Writer(making)
+        processes = []
+        for rank in sorted(ranks, key=lambda one: one.rank):
+            for process in writer.write(rank):
+                process["clock"] = _clock(placed[rank.rank])
+                processes.append(process)
+    if not processes:
+        raise Refused(f"{files[0]}: holds no events that have a time, expected a trace")
+    notes += [note for trace in traces for note in _notes(trace)]
+    world = max(_world(trace) for trace in traces)
+    world = max(world, max(numbers) + 1)
+    manifest: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "id": uuid.uuid4().hex,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": [],
+        "level": "timing",
+        "options": {"imported": [_clean(path.name) for path in files], "window": True},
+        "world_size": world,
+        "complete": len(set(numbers)) == world and not any(t.truncated for t in traces),
+        "exit_status": None,
+        "notes": notes,
+        "axis": {
+            "clock_identity": placed[min(numbers)].clock,
+            "wall_minus_monotonic_ns": _base(ranks[numbers.index(min(numbers))].trace),
+        },
+        "processes": sorted(processes, key=lambda p: (p["rank"], p["start_ns"])),
+        "groups": _groups(traces),
+        "files": writer.files,
+    }
+    manifests.write(making, manifest)
+
+
+def _rank(number: int, trace: Trace) -> Rank:
+    slices = trace.slices.rows()
+    rank = Rank.of(number, trace, places_of(trace, slices), slices)
+    rank.calls = calls_of(trace, number, rank.communication_kernels())
+    return rank
+
+
+def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
+    """Offsets of the ranks' clocks. Calls that cannot be told to be the same become one rank's."""
+    calls = {rank.rank: rank.calls for rank in ranks}
+    if len(ranks) > 1:
+        same = comparable(calls)
+        loose = sorted({c.group for own in calls.values() for c in own} - same)
+        for rank in ranks:
+            rank.calls = numbered([_own(call, rank.rank, same) for call in rank.calls])
+        calls = {rank.rank: rank.calls for rank in ranks}
+        if loose:
+            notes.append(
+                f"the collectives of group {', '.join(loose[:5])} are not the same on all ranks in "
+                "these files (of other steps, or only some of them): they are shown rank by rank "
+                "and not compared"
+            )
+    return offsets({rank.rank: Source(_base(rank.trace), rank.host) for rank in ranks}, calls)
+
+
+def _own(call: Call, rank: int, same: set[str]) -> Call:
+    if call.group in same or call.group.endswith(f"of rank {rank}"):
+        return call
+    return replace(call, group=f"{call.group}, of rank {rank}", group_size=None)
+
+
+def _clock(offset: Offset) -> Any:
+    return {
+        "offset_ns": offset.offset_ns,
+        "drift_ppb": 0.0,
+        "uncertainty_ns": offset.uncertainty_ns,
+        "calibrated": offset.calibrated,
+        "host": offset.clock,
+    }
+
+
+def _base(trace: Trace) -> int:
+    """What the file's times count from, ns of the wall clock; 0: they say so themselves."""
+    base = trace.metadata.get("baseTimeNanoseconds", 0)
+    return base if type(base) is int and abs(base) <= MOST_NS else 0
+
+
+def _ranks(
+    files: Sequence[Path], traces: Sequence[Trace], given: Sequence[int] | None, notes: list[str]
+) -> list[int]:
+    """The rank of each file: as given, as the file says, as its name says, or else in order."""
+    found = list(given) if given is not None else [_told(t) for t in traces]
+    pairs = zip(files, found, strict=True)
+    named = [_named(path) if number is None else number for path, number in pairs]
+    if all(number is None for number in named):
+        if len(files) > 1:
+            notes.append(
+                "the files do not say of which rank they are: they were numbered in the order given"
+            )
+        return list(range(len(files)))
+    numbers: list[int] = []
+    for path, number in zip(files, named, strict=True):
+        if number is None or not 0 <= number < _MOST_RANKS:
+            raise Refused(
+                f"{path}: does not say of which rank it is; give the ranks of all files in their "
+                "order, as in --ranks 0,1"
+            )
+        if number in numbers:
+            first = files[numbers.index(number)]
+            raise Refused(
+                f"{path}: is of rank {number}, and so is {first}; give the ranks of all files in "
+                "their order, as in --ranks 0,1"
+            )
+        numbers.append(number)
+    return numbers
+
+
+def _told(trace: Trace) -> int | None:
+    info = trace.metadata.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None
+
+
+def _named(path: Path) -> int | None:
+    found = _RANK_IN_NAME.search(path.name)
+    return int(found[1]) if found else None
+
+
+def _world(trace: Trace) -> int:
+    info = trace.metadata.get("distributedInfo")
+    world = info.get("world_size") if isinstance(info, dict) else None
+    return world if type(world) is int and 0 < world <= _MOST_RANKS else 1
+
+
+def _groups(traces: Sequence[Trace]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for trace in traces:
+        for name, group in groups_of(trace).items():
+            entry = {"ranks": list(group.ranks), "description": _clean(group.description)}
+            found.setdefault(_clean(name), entry)
+    return found
+
+
+def _notes(trace: Trace) -> list[str]:
+    name, found = _clean(trace.path.name), []
+    if trace.truncated:
+        found.append(f"{name} ends early: what stands before its end was imported")
+    dropped = {k: n for k, n in trace.counts.items() if k.startswith("dropped")}
+    if dropped:
+        said = ", ".join(f"{n:,} ({k[8:].replace('_', ' ')})" for k, n in dropped.items())
+        found.append(f"events of {name} that could not be imported: {said}")
+    unread = {k: n for k, n in trace.counts.items() if k.startswith("unread")}
+    if unread:
+        said = ", ".join(f"{n:,} {k[7:].replace('_', ' ')}" for k, n in unread.items())
+        found.append(f"of {name} were not looked at, because there are too many: {said}")
+    return found
+
+
+def _clean(text: str) -> str:
+    return text[:200].encode("utf-8", "replace").decode()
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,84 @@
+"""Slices whose begin and end are events of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from .events import Event
+from .instants import I64, Flags
+from .refused import Refused
+from .rows import NONE, SLICE, UNFINISHED, USER, Trace
+
+_MOST_OPEN = 1 << 20
+
+
+class Pairing:
+    """Begins that wait for their ends: per thread the last first, and by id where asynchronous."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._open: defaultdict[Any, list[tuple[int, int, int]]] = defaultdict(list)
+        self._waiting = 0
+
+    def threads(self, group: list[Event], start: I64, bad: Flags) -> None:
+        """Events B and E, in their order."""
+        lanes = self._trace.lanes
+        keys = [lanes[event.pid, event.tid, False] for event in group]
+        self._pair(group, start, bad, keys, keys, "E")
+
+    def asynchronous(self, group: list[Event], start: I64, bad: Flags) -> None:
+        """Events b and e, or S and F, in their order: each category has a lane of its own."""
+        lanes = self._trace.lanes
+        keys = [
+            (event.pid, str(event.cat), str(event.id if event.id2 is None else event.id2))
+            for event in group
+        ]
+        own = [lanes[event.pid, f"{event.cat} (asynchronous)", False] for event in group]
+        self._pair(group, start, bad, keys, own, "eF")
+
+    def finish(self) -> None:
+        """What never ended is a slice without an end."""
+        found = [one for waiting in self._open.values() for one in waiting]
+        self._add([(start, UNFINISHED, name, lane) for start, name, lane in found])
+        self._open.clear()
+
+    def _pair(
+        self, group: list[Event], start: I64, bad: Flags, keys: list[Any], lanes: list[int],
+        ends: str,
+    ) -> None:  # fmt: skip
+        names, counts = self._trace.texts, self._trace.counts
+        done: list[tuple[int, int, int, int]] = []
+        for event, at, wrong, key, lane in zip(
+            group, start.tolist(), bad.tolist(), keys, lanes, strict=True
+        ):
+            if wrong:
+                continue
+            waiting = self._open[key]
+            if event.ph not in ends:
+                waiting.append((at, names[event.name], lane))
+                self._waiting += 1
+            elif waiting and waiting[-1][0] <= at:
+                begin, name, where = waiting.pop()
+                self._waiting -= 1
+                done.append((begin, at - begin, name, where))
+                counts["imported_ends"] += 1
+            else:
+                counts["dropped_unmatched_ends"] += 1
+        if self._waiting > _MOST_OPEN:
+            raise Refused(
+                f"{self._trace.path}: more than {_MOST_OPEN} slices begin and do not end, expected "
+                "a trace"
+            )
+        self._add(done)
+
+    def _add(self, slices: list[tuple[int, int, int, int]]) -> None:
+        rows = np.zeros(len(slices), SLICE)
+        for position, name in enumerate(("start", "duration", "name", "lane")):
+            rows[name] = [one[position] for one in slices]
+        rows["kind"] = USER
+        rows["sequence"] = rows["correlation"] = NONE
+        self._trace.slices.add(rows)
+        self._trace.counts["imported_slices"] += len(slices)

@@ -1,0 +1,128 @@
+"""Which process and thread of the run each lane of a trace becomes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..kinds import ThreadKind, thread_id
+from .events import Label
+from .rows import PHASE, USER, Lane, Rows, Trace
+from .singles import GLOBAL
+
+_FIRST_INVENTED = 4_000_000_000
+"""Process ids of processes that have none, only a name."""
+
+_MOST_PID = 1 << 32
+
+
+@dataclass(frozen=True)
+class Place:
+    """One thread of the run."""
+
+    pid: int
+    ordinal: int
+    native_id: int
+    name: str
+    kind: str
+
+    @property
+    def thread(self) -> str:
+        """Its id within the rank."""
+        return thread_id(self.pid, self.ordinal)
+
+
+@dataclass(frozen=True)
+class Places:
+    """`of[lane]` is where a lane's events go; several lanes may share a place."""
+
+    of: list[Place]
+    main_pid: int
+    labels: dict[int, Label]  # process -> what the trace calls it
+
+
+def places_of(trace: Trace, slices: Rows) -> Places:
+    """Places for all lanes of a trace.
+
+    The rank's own process is the one with most operators, or else most slices. Streams, and marks
+    about everything, are its.
+    """
+    lanes = trace.lanes.lanes
+    main = _main_process(lanes, slices)
+    pids: dict[Any, int] = {}
+    for lane in lanes:
+        if not lane.stream and lane.pid != GLOBAL:
+            pids.setdefault(_key(lane.pid), _pid(lane.pid, len(pids)))
+    main_pid = pids.get(_key(main), 0)
+    by_process: defaultdict[int, list[int]] = defaultdict(list)
+    for number, lane in enumerate(lanes):
+        own = lane.stream or lane.pid == GLOBAL
+        by_process[main_pid if own else pids[_key(lane.pid)]].append(number)
+    found: dict[int, Place] = {}
+    for pid, numbers in by_process.items():
+        numbers.sort(key=lambda n: (not _is_main(lanes[n]), lanes[n].pid == GLOBAL))
+        ordinal = 0
+        for number in numbers:
+            lane = lanes[number]
+            if lane.pid == GLOBAL and ordinal:
+                found[number] = found[numbers[0]]
+                continue
+            found[number] = Place(pid, ordinal, _native_id(lane), lane.name, _kind(trace, lane))
+            ordinal += 1
+    labels = {pid: label[1] for label, pid in pids.items()}
+    return Places([found[number] for number in range(len(lanes))], main_pid, labels)
+
+
+def _main_process(lanes: list[Lane], slices: Rows) -> Label:
+    score: Counter[Any] = Counter()
+    labels: dict[Any, Label] = {}
+    for weight, chosen in ((1, slices), (1 << 32, slices[_operators(slices)])):
+        numbers, counts = np.unique(chosen["lane"], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            lane = lanes[number]
+            if not lane.stream and lane.pid != GLOBAL:
+                labels[_key(lane.pid)] = lane.pid
+                # A process with a name only is one that a tool made up, as for its own spans.
+                score[_key(lane.pid)] += count * weight * (1 << 16 if _is_pid(lane.pid) else 1)
+    best = max(score, key=lambda key: score[key], default=None)
+    if best is not None:
+        return labels[best]
+    return next((lane.pid for lane in lanes if not lane.stream and lane.pid != GLOBAL), None)
+
+
+def _operators(slices: Rows) -> Any:
+    return (slices["kind"] < PHASE) & (slices["kind"] != USER)
+
+
+def _key(label: Label) -> tuple[str, Label]:
+    return type(label).__name__, label
+
+
+def _is_pid(label: Label) -> bool:
+    return type(label) is int and 0 <= label < _FIRST_INVENTED
+
+
+def _pid(label: Label, known: int) -> int:
+    return label if _is_pid(label) and type(label) is int else _FIRST_INVENTED + known
+
+
+def _is_main(lane: Lane) -> bool:
+    if lane.stream or lane.pid == GLOBAL:
+        return False
+    return (type(lane.tid) is int and lane.tid == lane.pid) or lane.name == "MainThread"
+
+
+def _native_id(lane: Lane) -> int:
+    fits = type(lane.tid) is int and not lane.stream and 0 <= lane.tid < _MOST_PID
+    return lane.tid if fits and type(lane.tid) is int else 0
+
+
+def _kind(trace: Trace, lane: Lane) -> str:
+    if lane.stream:
+        return ThreadKind.stream.name
+    if _is_main(lane):
+        return ThreadKind.main.name
+    return (ThreadKind.python if trace.format == "viztracer" else ThreadKind.native).name

@@ -1,0 +1,155 @@
+"""What a reader has understood of a trace: rows on disk, so that memory does not grow with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .events import Label
+from .refused import Refused
+
+Rows = NDArray[np.void]
+
+UNFINISHED = -1
+NONE = -1
+
+FUNCTION, BACKWARD, USER, KERNEL, LAUNCHING = 0, 1, 2, 4, 5
+"""Kinds of slices: values of OpScope, and a call that puts work on a stream (a function)."""
+
+PHASE = 16
+"""From here on: PHASE + a value of PhaseKind."""
+
+SLICE = np.dtype(
+    [
+        ("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("kind", "u1"),
+        ("sequence", "<i8"), ("signature", "<u4"), ("correlation", "<i8"),
+    ]
+)  # fmt: skip
+VALUE = np.dtype([("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8")])
+ARROW = np.dtype([("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8")])
+
+_MOST_TEXT = 256 << 20
+_LONGEST_TEXT = 2000
+_MOST_LANES = 20_000
+
+
+class Spill:
+    """Rows appended to a file, read back as one array that the system may page out."""
+
+    def __init__(self, path: Path, dtype: np.dtype[np.void]) -> None:
+        self._path, self._dtype = path, dtype
+        self._file = path.open("wb")
+        self.count = 0
+
+    def add(self, rows: Rows) -> None:
+        """Append rows of this file's type. Raises OSError."""
+        self._file.write(rows.tobytes())
+        self.count += len(rows)
+
+    def rows(self) -> Rows:
+        """All rows so far."""
+        self._file.flush()
+        if not self.count:
+            return np.empty(0, self._dtype)
+        return np.memmap(self._path, self._dtype, "r")
+
+
+class Texts(dict[Any, int]):
+    """Numbers for texts, by whatever label stands for them; 0 is the empty text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.texts: list[str] = [""]
+        self.shortened = 0
+        self._path = path
+        self._ids = {"": 0}
+        self._size = 0
+
+    def __missing__(self, label: Any) -> int:
+        text = "" if label is None else str(label)
+        if len(text) > _LONGEST_TEXT:
+            text = text[: _LONGEST_TEXT - 1] + "…"
+            self.shortened += 1
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        number = self._ids.get(text)
+        if number is None:
+            number = self._ids[text] = len(self.texts)
+            self.texts.append(text)
+        self._size += len(text)
+        if self._size > _MOST_TEXT:
+            raise Refused(
+                f"{self._path}: holds more than {_MOST_TEXT >> 20} MB of different names, "
+                "expected a trace"
+            )
+        self[label] = number
+        return number
+
+
+@dataclass
+class Lane:
+    """Where slices lie: a thread of a process, or a stream of a device."""
+
+    pid: Label
+    tid: Label
+    stream: bool = False
+    name: str = ""  # as the trace names it
+
+
+class Lanes(dict[tuple[Any, Any, bool], int]):
+    """Numbers for lanes: (process, thread, false) or (device, stream, true)."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.lanes: list[Lane] = []
+        self._path = path
+
+    def __missing__(self, key: tuple[Any, Any, bool]) -> int:
+        if len(self.lanes) == _MOST_LANES:
+            raise Refused(
+                f"{self._path}: has more than {_MOST_LANES} threads, expected a trace of a program"
+            )
+        self[key] = len(self.lanes)
+        self.lanes.append(Lane(*key))
+        return self[key]
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A slice that tells of a collective: the operator, the backend's work, or its description."""
+
+    name: str
+    lane: int
+    start: int
+    end: int
+    signature: int
+    raw_args: bytes
+
+
+@dataclass
+class Trace:
+    """One file's contents. Times are ns of the file's own clock."""
+
+    path: Path
+    format: str  # kineto, viztracer, chrome
+    texts: Texts
+    lanes: Lanes
+    slices: Spill
+    values: Spill
+    arrows: Spill
+    signatures: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
+    talks: list[Talk] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    process_names: dict[Label, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    platform: str = "cuda"
+    truncated: bool = False
+    rank_labels: dict[Label, int] = field(default_factory=dict)
+
+    def text(self, number: int) -> str:
+        """The text of a number."""
+        return self.texts.texts[number]

@@ -1,0 +1,213 @@
+"""Rows of a trace as tables of the schema, a part at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..arrays import dictionary, numbers
+from ..collective_names import PAIRED
+from ..columns import codes_of, to_table
+from ..kinds import OpScope, PhaseKind, SyncKind
+from ..schema import FLOAT64, INT32, INT64, TABLES
+from .calls import Call
+from .instants import I64
+from .kineto import STEP
+from .nesting import in_order, nested
+from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Rows, Trace
+from .steps import Steps
+
+PART = 1 << 20
+"""Rows of one file."""
+
+_SCOPE = {LAUNCHING: int(OpScope.function)}
+_CROWDED = 64
+
+
+class Launches:
+    """Which call launched an activity: both have the same correlation number."""
+
+    def __init__(self, slices: Rows, thread_of: Callable[[int], str]) -> None:
+        mine = slices[slices["kind"] == LAUNCHING]
+        mine = mine[mine["correlation"] != NONE]
+        order = np.argsort(mine["correlation"], kind="stable")
+        self._correlation = mine["correlation"][order]
+        self._start, self._lane = mine["start"][order], mine["lane"][order]
+        self._thread_of = thread_of
+
+    def of(self, correlation: I64) -> tuple[I64, NDArray[np.bool_], I64]:
+        """Start of the call, whether it is known, and its lane."""
+        if not len(self._correlation):
+            empty = np.zeros(len(correlation), np.int64)
+            return empty, np.zeros(len(correlation), bool), empty
+        place = np.searchsorted(self._correlation, correlation)
+        place = np.minimum(place, len(self._correlation) - 1)
+        known = (self._correlation[place] == correlation) & (correlation != NONE)
+        return self._start[place], known, self._lane[place].astype(np.int64)
+
+    def columns(self, correlation: I64) -> dict[str, Any]:
+        """The columns launch_ns and launch_thread."""
+        start, known, lane = self.of(correlation)
+        lanes, codes = np.unique(np.where(known, lane, -1), return_inverse=True)
+        names = ["" if one < 0 else self._thread_of(one) for one in lanes.tolist()]
+        return {
+            "launch_ns": numbers(start, INT64, ~known),
+            "launch_thread": dictionary(codes.astype(np.int32), names),
+        }
+
+
+def op_tables(
+    trace: Trace, rows: Rows, which: I64, phases: Rows, steps: Steps, launches: Launches,
+    device: str,
+) -> Iterator[pa.Table]:  # fmt: skip
+    """The operators of a lane, which are `rows[which]`; `phases` are those of the same lane."""
+    start, duration = rows["start"][which], rows["duration"][which]
+    order = in_order(start, duration)
+    which, start = which[order], start[order]
+    depth, own = nested(start, duration[order])
+    phase = _phase_of(trace, start, phases)
+    signatures = trace.signatures
+    for first in range(0, len(which), PART):
+        part = slice(first, first + PART)
+        some = rows[which[part]]
+        unfinished = some["duration"] == UNFINISHED
+        kind = some["kind"].astype(np.int64)
+        scope = np.where(kind == LAUNCHING, _SCOPE[LAUNCHING], kind)
+        on_device = kind == KERNEL
+        codes, present = codes_of(some["signature"], len(signatures))
+        columns: dict[str, Any] = {
+            "start_ns": some["start"],
+            "duration_ns": numbers(some["duration"], INT64, unfinished),
+            "self_ns": numbers(own[part], INT64, unfinished),
+            "name": _texts(trace, some["name"]),
+            "scope": dictionary(scope.astype(np.int32), [one.name for one in OpScope]),
+            "depth": depth[part],
+            "step": steps.at(some["start"]),
+            "phase": _texts(trace, phase[part]),
+            "module": _empty(len(some)),
+            "sequence": numbers(some["sequence"], INT64, some["sequence"] == NONE),
+            "shapes": dictionary(codes, [signatures[i][0] for i in present]),
+            "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
+            "device": _empty(len(some), device),
+            "stack": numbers(np.zeros(len(some), np.int32), INT32, np.ones(len(some), bool)),
+            **launches.columns(np.where(on_device, some["correlation"], NONE)),
+        }
+        yield to_table(TABLES["op"], columns)
+
+
+def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
+    """The phases and marks of a lane."""
+    rows = rows[in_order(rows["start"], rows["duration"])]
+    depth, _ = nested(rows["start"], rows["duration"])
+    kinds = (rows["kind"] - PHASE).astype(np.int32)
+    return to_table(
+        TABLES["phase"],
+        {
+            "start_ns": rows["start"],
+            "duration_ns": numbers(rows["duration"], INT64, rows["duration"] == UNFINISHED),
+            "name": _texts(trace, rows["name"]),
+            "kind": dictionary(kinds, [one.name for one in PhaseKind]),
+            "depth": depth,
+            "step": steps.at(rows["start"]),
+            "module": _empty(len(rows)),
+        },
+    )
+
+
+def value_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
+    """The counters of a lane."""
+    rows = rows[np.argsort(rows["start"], kind="stable")]
+    return to_table(
+        TABLES["value"],
+        {
+            "time_ns": rows["start"],
+            "name": _texts(trace, rows["name"]),
+            "value": numbers(rows["value"], FLOAT64),
+            "step": steps.at(rows["start"]),
+        },
+    )
+
+
+def sync_table(rows: Rows, steps: Steps) -> pa.Table:
+    """The arrows that begin or end on a lane: what is handed over is a value, as by a future."""
+    rows = rows[np.argsort(rows["start"], kind="stable")]
+    kinds = np.where(rows["begins"], SyncKind.future_set, SyncKind.future_get)
+    return to_table(
+        TABLES["sync"],
+        {
+            "start_ns": rows["start"],
+            "duration_ns": np.zeros(len(rows), np.int64),
+            "kind": dictionary(kinds.astype(np.int32), [one.name for one in SyncKind]),
+            "peer": [None] * len(rows),
+            "object": rows["object"],
+            "step": steps.at(rows["start"]),
+            "stack": numbers(np.zeros(len(rows), np.int32), INT32, np.ones(len(rows), bool)),
+        },
+    )
+
+
+def collective_table(calls: Sequence[Call], steps: Steps, stacks: dict[str, int]) -> pa.Table:
+    """The collectives that a lane called; `stacks` gets those that it does not know."""
+    start = np.array([call.start for call in calls], np.int64)
+    ends = [None if c.returned is None else c.returned - c.start for c in calls]
+    stack = [stacks.setdefault(c.frames, len(stacks)) if c.frames else None for c in calls]
+    return to_table(
+        TABLES["collective"],
+        {
+            "start_ns": start,
+            "duration_ns": _optional(ends, INT64),
+            "complete_ns": _optional([call.complete for call in calls], INT64),
+            "name": _coded([call.name for call in calls]),
+            "group": _coded([call.group for call in calls]),
+            "group_size": _optional([call.group_size for call in calls], INT32),
+            "sequence": np.array([call.sequence for call in calls], np.int64),
+            "peer": _optional([c.peer if c.name in PAIRED else None for c in calls], INT32),
+            "root": _optional([None] * len(calls), INT32),
+            "reduce_op": _coded([call.reduce_op for call in calls]),
+            "shapes": _coded([call.shapes for call in calls]),
+            "dtypes": _coded([call.dtypes for call in calls]),
+            "bytes": np.array([call.bytes for call in calls], np.int64),
+            "asynchronous": np.ones(len(calls), bool),
+            "step": steps.at(start),
+            "phase": _empty(len(calls)),
+            "module": _empty(len(calls)),
+            "stack": _optional(stack, INT32),
+        },
+    )
+
+
+def _phase_of(trace: Trace, starts: I64, phases: Rows) -> NDArray[np.uint32]:
+    """Name of the innermost phase at each instant; torch's marks of steps are none."""
+    found = np.zeros(len(starts), np.uint32)
+    kept = np.array([not STEP.fullmatch(trace.text(n)) for n in phases["name"].tolist()], bool)
+    phases = phases[kept & (phases["duration"] > 0)] if len(phases) else phases
+    phases = phases[in_order(phases["start"], phases["duration"])]
+    first = np.searchsorted(starts, phases["start"])
+    last = np.searchsorted(starts, phases["start"] + phases["duration"])
+    if int((last - first).sum()) > _CROWDED * max(1, len(starts)):
+        return found  # no program nests phases so
+    for low, high, name in zip(first.tolist(), last.tolist(), phases["name"], strict=True):
+        found[low:high] = name
+    return found
+
+
+def _texts(trace: Trace, ids: NDArray[np.uint32]) -> pa.DictionaryArray:
+    codes, present = codes_of(ids, len(trace.texts.texts))
+    return dictionary(codes, [trace.text(number) for number in present])
+
+
+def _coded(values: list[str]) -> pa.DictionaryArray:
+    return dictionary(np.arange(len(values), dtype=np.int32), values)
+
+
+def _empty(count: int, text: str = "") -> pa.DictionaryArray:
+    return dictionary(np.zeros(count, np.int32), [text])
+
+
+def _optional(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    missing = np.array([one is None for one in values], bool)
+    return numbers(np.array([one or 0 for one in values], np.int64), kind, missing)

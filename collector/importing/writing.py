@@ -1,0 +1,208 @@
+"""Writes one rank of a run: the files of its tables, and what the manifest says of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..arrays import numbers
+from ..columns import frames_column, to_table
+from ..kinds import part_file, rank_folder, thread_folder
+from ..parquet import write_part
+from ..schema import INT32, TABLES, Clock, File, Process
+from .calls import Call
+from .instants import I64
+from .places import Place, Places
+from .rows import KERNEL, PHASE, Rows, Trace
+from .steps import Steps, steps_of
+from .tables import Launches, collective_table, op_tables, phase_table, sync_table, value_table
+
+_COMMUNICATION = ("ncclDevKernel", "ncclKernel")
+
+
+@dataclass
+class Rank:
+    """One rank's rows, ready to be written."""
+
+    rank: int
+    trace: Trace
+    places: Places
+    slices: Rows
+    steps: Steps
+    launches: Launches
+    closed: bool = True
+    host: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rank: int, trace: Trace, places: Places, slices: Rows) -> Rank:
+        """A rank from what was read of its file."""
+        launches = Launches(slices, lambda lane: places.of[lane].thread)
+        host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
+        text = host[:200] if isinstance(host, str) else ""
+        found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
+        found.host = text.encode("utf-8", "replace").decode()
+        return found
+
+    def communication_kernels(self) -> dict[int, list[tuple[int, int]]]:
+        """Per lane and in order, (launch, end) of the kernels of collectives."""
+        named = [
+            number
+            for number, text in enumerate(self.trace.texts.texts)
+            if text.startswith(_COMMUNICATION)
+        ]
+        mine = self.slices[np.isin(self.slices["name"], named) & (self.slices["kind"] == KERNEL)]
+        start, known, lane = self.launches.of(mine["correlation"])
+        found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for one in np.flatnonzero(known & (mine["duration"] >= 0)).tolist():
+            end = int(mine["start"][one] + mine["duration"][one])
+            found[int(lane[one])].append((int(start[one]), end))
+        for pairs in found.values():
+            pairs.sort()
+        return found
+
+
+class Writer:
+    """Writes ranks below a folder; `files` is what the manifest must list."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self.files: dict[str, File] = {}
+
+    def write(self, rank: Rank) -> list[Process]:
+        """Write a rank's tables; its processes, without clocks that were compared."""
+        spans: dict[str, tuple[Place, int, int]] = {}
+        stacks: dict[str, int] = {}
+        for place, lanes in _by_place(rank.places).items():
+            self._lane(rank, place, lanes, spans, stacks)
+        folder = self._run / rank_folder(rank.rank)
+        self._file(folder / "thread.parquet", "thread", _thread_table(spans))
+        if stacks:
+            ids = numbers(np.arange(len(stacks)), INT32)
+            columns = {"stack": ids, "frames": frames_column(list(stacks))}
+            self._file(folder / "stack.parquet", "stack", to_table(TABLES["stack"], columns))
+        return _processes(rank, spans)
+
+    def _lane(
+        self, rank: Rank, place: Place, lanes: Sequence[int],
+        spans: dict[str, tuple[Place, int, int]], stacks: dict[str, int],
+    ) -> None:  # fmt: skip
+        trace, steps = rank.trace, rank.steps
+        mine = _of_lanes(rank, lanes)
+        is_phase = rank.slices["kind"][mine] >= PHASE
+        ops, phases = mine[~is_phase], rank.slices[mine[is_phase]]
+        values, arrows = trace.values.rows(), trace.arrows.rows()
+        values = values[np.isin(values["lane"], lanes)]
+        arrows = arrows[np.isin(arrows["lane"], lanes)]
+        calls = [call for call in rank.calls if call.lane in lanes]
+        lane = trace.lanes.lanes[lanes[0]]
+        device = f"{trace.platform}:{lane.pid}" if lane.stream else "cpu"
+        tables: list[tuple[str, pa.Table]] = []
+        for part, rows in enumerate(
+            op_tables(trace, rank.slices, ops, phases, steps, rank.launches, device)
+        ):
+            self._part(rank, place, "op", rows, part)
+        if len(phases):
+            tables.append(("phase", phase_table(trace, phases, steps)))
+        if len(values):
+            tables.append(("value", value_table(trace, values, steps)))
+        if len(arrows):
+            tables.append(("sync", sync_table(arrows, steps)))
+        if calls:
+            tables.append(("collective", collective_table(calls, steps, stacks)))
+        for name, rows in tables:
+            self._part(rank, place, name, rows, 0)
+        starts = rank.slices["start"][mine]
+        ends = starts + np.maximum(rank.slices["duration"][mine], 0)
+        instants = [starts, ends, values["start"], arrows["start"], _instants(calls)]
+        every = [one for one in instants if len(one)]
+        if every:
+            low, high = min(int(one.min()) for one in every), max(int(one.max()) for one in every)
+            spans[place.thread] = (place, low, high)
+
+    def _part(self, rank: Rank, place: Place, table: str, rows: pa.Table, part: int) -> None:
+        folder = self._run / rank_folder(rank.rank) / thread_folder(place.thread)
+        self._file(folder / part_file(table, part), table, rows)
+
+    def _file(self, path: Path, table: str, rows: pa.Table) -> None:
+        self.files[path.relative_to(self._run).as_posix()] = write_part(path, table, rows)
+
+
+def _by_place(places: Places) -> dict[Place, list[int]]:
+    found: defaultdict[Place, list[int]] = defaultdict(list)
+    for lane, place in enumerate(places.of):
+        found[place].append(lane)
+    return found
+
+
+def _of_lanes(rank: Rank, lanes: Sequence[int]) -> I64:
+    """Positions of the slices of some lanes."""
+    chosen = np.isin(rank.slices["lane"], lanes)
+    return np.flatnonzero(chosen)
+
+
+def _instants(calls: Sequence[Call]) -> I64:
+    found = [call.start for call in calls]
+    found += [c.returned for c in calls if c.returned is not None]
+    return np.array(found, np.int64)
+
+
+def _thread_table(spans: dict[str, tuple[Place, int, int]]) -> pa.Table:
+    found = list(spans.values())
+    return to_table(
+        TABLES["thread"],
+        {
+            "thread": list(spans),
+            "pid": np.array([place.pid for place, _, _ in found], np.int64),
+            "native_id": np.array([place.native_id for place, _, _ in found], np.int64),
+            "name": [place.name for place, _, _ in found],
+            "kind": [place.kind for place, _, _ in found],
+            "start_ns": np.array([low for _, low, _ in found], np.int64),
+            "end_ns": np.array([high for _, _, high in found], np.int64),
+        },
+    )
+
+
+def _processes(rank: Rank, spans: dict[str, tuple[Place, int, int]]) -> list[Process]:
+    found: dict[int, Process] = {}
+    trace, places = rank.trace, rank.places
+    for place, low, high in spans.values():
+        known = found.get(place.pid)
+        if known is not None:
+            known["start_ns"] = min(known["start_ns"], low)
+            known["end_ns"] = max(known["end_ns"], high)
+            continue
+        label = places.labels.get(place.pid)
+        name = trace.process_names.get(label, "") or (label if isinstance(label, str) else "")
+        own = place.pid == places.main_pid
+        found[place.pid] = {
+            "rank": rank.rank,
+            "pid": place.pid,
+            "parent_pid": 0 if own else places.main_pid,
+            "role": "rank" if own else "child",
+            "host": rank.host,
+            "engine": trace.format,
+            "start_ns": low,
+            "end_ns": high,
+            "closed": rank.closed,
+            "ended": "",
+            "exception": "",
+            "argv": [name[:200].encode("utf-8", "replace").decode()] if name else [],
+            "python": "",
+            "torch": "",
+            "modules_root": "",
+            "clock": _clock(),
+            "coverage": {key: int(n) for key, n in trace.counts.items()} if own else {},
+        }
+    return list(found.values())
+
+
+def _clock() -> Clock:
+    return {
+        "offset_ns": 0, "drift_ppb": 0.0, "uncertainty_ns": 0, "calibrated": True, "host": "",
+    }  # fmt: skip

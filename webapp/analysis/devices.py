@@ -1,0 +1,83 @@
+"""What the device of a rank does all the time: compute, communicate, copy, or nothing?
+
+Per rank, over the kernels and copies on all its streams, from the first one's start to the last
+one's end,
+
+    compute     = |union of computation kernels|
+    non_compute = |union of all activities| - compute      communication and copies alone
+    idle        = |window| - |union of all activities|
+    overlap     = |computation & communication| / |communication|
+
+as Holistic Trace Analysis defines its temporal breakdown and its communication computation overlap
+(https://hta.readthedocs.io). Times are exact to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.intervals import Intervals
+from lanescope.webapp.run import Run
+
+_TALK = r"^(nccl.*Kernel|ncclDevKernel|ncclKernel)"
+_NO_WORK = r"^(Memcpy|Memset|dma)|Memcpy|Sync"
+"""Names of activities that compute nothing, besides communication."""
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """Activities of a rank's device by what they are, ns from the start of the run."""
+
+    compute: Intervals
+    communication: Intervals
+    every: Intervals
+
+
+@lru_cache(maxsize=256)
+def device_time(run: Run, rank: int) -> DeviceTime | None:
+    """When the streams of a rank are busy; None where no activity of a device was recorded."""
+    rows = run.events("op", rank, columns=["start_ns", "duration_ns", "name", "scope"])
+    rows = rows.filter(pc.equal(rows["scope"].cast(pa.string()), schema.OpScope.kernel.name))
+    if not rows.num_rows:
+        return None
+    start = rows["start_ns"].to_numpy()
+    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+    names = rows["name"].cast(pa.string())
+    talks = pc.match_substring_regex(names, _TALK).to_numpy()
+    works = ~(talks | pc.match_substring_regex(names, _NO_WORK).to_numpy())
+    return DeviceTime(
+        Intervals.of(start[works], end[works]),
+        Intervals.of(start[talks], end[talks]),
+        Intervals.of(start, end),
+    )
+
+
+def temporal_breakdown(run: Run) -> pd.DataFrame:
+    """One row per rank with device activity: rank, kernel_time_ns (the window), idle_ns,
+    compute_ns, non_compute_ns, communication_ns, overlap_ns, overlap (NaN: no communication).
+    """
+    rows = []
+    for rank in run.ranks:
+        found = device_time(run, rank)
+        if found is None:
+            continue
+        window = int(found.every.end[-1] - found.every.start[0]) if len(found.every) else 0
+        busy, compute = found.every.total, found.compute.total
+        both = found.compute.intersection(found.communication).total
+        talk = found.communication.total
+        share = both / talk if talk else np.nan
+        rows.append(
+            (rank, window, window - busy, compute, busy - compute, talk, both, share)
+        )  # fmt: skip
+    names = [
+        "rank", "kernel_time_ns", "idle_ns", "compute_ns", "non_compute_ns", "communication_ns",
+        "overlap_ns", "overlap",
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=names).astype({"overlap": "float64"})
