@@ -170,3 +170,24 @@ def _is_axis(process: Process, axis: AxisReference) -> bool:
 
 def _same(one: AxisReference, other: AxisReference) -> bool:
     return one["clock_identity"] == other["clock_identity"]
+
+
+def gathered(
+    axis: AxisReference, listed: Sequence[Process], other_axis: AxisReference,
+    others: Sequence[Process],
+) -> list[Process]:  # fmt: skip
+    """The processes of two recordings of one job, on the axis of the first.
+
+    Those of the second stay where they are if both have the same axis. Else nothing but the wall
+    clocks tells how the axes lie, unless they share a clock with processes of the first.
+    """
+    found = list(others)
+    if not _same(axis, other_axis):
+        shift = other_axis["wall_minus_monotonic_ns"] - axis["wall_minus_monotonic_ns"]
+        found = [_moved(one, axis, shift) for one in others]
+    known = {p["clock"]["host"]: p for p in listed if p["clock"]["calibrated"]}
+    for position, one in enumerate(found):
+        source = known.get(one["clock"]["host"])
+        if source is not None and not one["clock"]["calibrated"]:
+            found[position] = _like(one, source)
+    return sorted([*listed, *found], key=lambda p: (p["rank"], p["start_ns"]))

@@ -1,0 +1,24 @@
+"""`lanescope merge`: the ranks of several runs in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lanescope.webapp import units
+from lanescope.webapp.merging import merge as merge_runs
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.run import open_run
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("-o", "--output", required=True, metavar="RUN", help="The directory to make.")
+def merge(runs: tuple[str, ...], output: str) -> None:
+    """Gather the ranks of RUN..., which are parts of one job, in one run."""
+    merge_runs([open_run(run) for run in runs], Path(output))
+    made = open_run(output)
+    for warning in made.warnings:
+        click.echo(f"lanescope: {units.printable(warning)}", err=True)
+    click.echo(f"{output}: ranks {ranks_text(made.ranks)} of {made.world_size}")
