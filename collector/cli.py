@@ -83,6 +83,16 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
                 help="Kernels and copies on streams of a GPU; auto: with --steps only.",
             ),
+            click.option(
+                "--sample-every", type=click.IntRange(min=0), default=10, show_default=True,
+                metavar="STEPS", help="Steps from one full look at all parameters to the next "
+                "(their norm and update, their gradient's maximum and zeros); 0: never.",
+            ),
+            click.option(
+                "--activations-every", type=click.IntRange(min=0), default=100, show_default=True,
+                metavar="STEPS", help="Steps from one look at what modules return to the next; "
+                "0: never.",
+            ),
         )
     ):  # fmt: skip
         command = decorate(command)
@@ -106,6 +116,8 @@ def options_from(settings: dict[str, Any]) -> Options:
             on_hang=settings["on_hang"],
             compile_backend=settings["compile_backend"],
             device=settings["device"],
+            sample_every=settings["sample_every"],
+            activations_every=settings["activations_every"],
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -30,6 +30,7 @@ from .columns import (
 from .journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
 from .journal_reader import ProcessLog, Records, ThreadLog, take
 from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
+from .parameters import activation_columns, parameter_columns
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .stalls import rows_of
@@ -37,6 +38,7 @@ from .tensors import tensor_columns
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
 _TIMED = (*_EVENTS, Kind.SYNC)
+_SAMPLED = GradientScope.SAMPLE | GradientScope.ACTIVATION
 _NULL_TEXT = 0
 _UNKNOWN = -1
 
@@ -114,11 +116,14 @@ class Decoder:
             (Kind.VALUE, "value", self._value),
         ):
             which = np.flatnonzero(kinds == kind)
+            if kind == Kind.GRADIENT:
+                which = which[(records["scope"][which] & _SAMPLED) == 0]
             if not len(which) or (kind == Kind.COLLECTIVE and not collectives):
                 continue
             order = by_start(records["start"][which], records["depth"][which])
             rows = take(records, which[order])
             yield table, to_table(TABLES[table], columns(rows))
+        yield from self._sampled(take(records, kinds == Kind.GRADIENT))
         accesses = access_columns(records, kinds)
         if accesses is not None:
             yield "access", to_table(TABLES["access"], accesses)
@@ -286,6 +291,17 @@ class Decoder:
             "grad_hash": grad_hash,
             "param_hash": param_hash,
         }
+
+    def _sampled(self, rows: Records) -> Iterator[tuple[str, pa.Table]]:
+        """Parameters and activations, from the gradient records that are about these."""
+        for scope, table, columns in (
+            (GradientScope.SAMPLE, "parameter", parameter_columns),
+            (GradientScope.ACTIVATION, "activation", activation_columns),
+        ):
+            mine = take(rows, (rows["scope"] & scope) != 0)
+            if len(mine):
+                found = columns(mine, self._dictionary, self._signature)
+                yield table, to_table(TABLES[table], found)
 
     def _sync(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)

@@ -150,7 +150,9 @@ class Kind(enum.IntEnum):
     # name: text, parameter; start: instant; sequence: norm as float64 bits; extra: numel;
     # aux: optimizer; scope: GradientScope; signature: text "TAB dtype TAB device". One of scope
     # HASHES follows that of the same name, start and optimizer; sequence: hash of the gradient,
-    # extra: of the parameter
+    # extra: of the parameter. Those of scope SAMPLE with the same name, start and aux (optimizer
+    # + 1, 0 none) are one row of the parameter table, see SampleRecord; sequence, extra: its two
+    # numbers. One of scope ACTIVATION: sequence: norm, extra: elements, aux: 1 while training
     GRADIENT = 5
     # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none; extra: number of the object
     SYNC = 6

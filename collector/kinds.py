@@ -98,6 +98,17 @@ NOT_COMPUTING = (
 """Ops left out by default: they make views, shells or ramps, and fill a log without telling much.
 `--include PATTERN` brings back what it matches; what is left out is counted in the coverage."""
 
+LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
+"""Series of the value table: the scale of the loss after each update of a gradient scaler; steps
+that it left out so far, at each one."""
+
+CLIP_NORM, CLIP_LIMIT = "clip_total_norm", "clip_max_norm"
+"""Series of the value table: the norm of the gradient before clip_grad_norm_, and what it was given
+as the largest allowed."""
+
+SHARD = "/shard"
+"""Follows CLIP_NORM where it is that of this rank's shards alone."""
+
 
 class OpScope(enum.IntEnum):
     """What made an op event. The number is what the journal holds, the name what Parquet holds."""
@@ -169,6 +180,20 @@ class GradientScope(enum.IntFlag):
 
     NONE = 1  # the gradient is None
     HASHES = 2  # no norm: hashes of the gradient and the parameter, for the record before
+    SAMPLE = 4  # one of the records that make a row of the parameter table; depth: which
+    FROZEN = 8  # with SAMPLE: requires_grad is false
+    SKIPPED = 16  # with SAMPLE: the step was left out, because a gradient was NaN or infinite
+    ACTIVATION = 32  # a row of the activation table; name: path of the module
+
+
+class SampleRecord(enum.IntEnum):
+    """Which of a sample's records it is, and the two float64 that it holds."""
+
+    gradient = 0  # norm; elements on this rank, as an integer
+    spread = 1  # largest absolute value, share of zeros
+    parameter = 2  # norm; elements on all ranks, as an integer
+    rule = 3  # learning rate, weight decay; signature: class of the optimizer
+    change = 4  # norm of the change by this step, in parts of the parameter's
 
 
 class ThreadKind(enum.IntEnum):

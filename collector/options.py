@@ -39,6 +39,8 @@ class Options:
     on_hang: str = "report"  # then: say so, abort, or continue in silence
     compile_backend: str | None = None  # of torch.compile, in place of the program's
     device: str = "auto"  # whether what runs on devices is recorded
+    sample_every: int = 10  # steps from one full look at all parameters to the next; 0: none
+    activations_every: int = 100  # steps from one look at modules' outputs to the next; 0: none
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -57,6 +59,9 @@ class Options:
             raise ValueError(f"hang timeout is {self.hang_timeout_ns} ns; it must not be < 0")
         if self.min_duration_ns < 0:
             raise ValueError(f"minimum duration is {self.min_duration_ns} ns; it must not be < 0")
+        for name in ("sample_every", "activations_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)} steps; it must not be < 0")
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
             raise ValueError(f"steps are {self.steps[0]}:{self.steps[1]}; A:B needs 0 <= A < B")
         if self.keep_last_bytes is not None:

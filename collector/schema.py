@@ -324,6 +324,72 @@ GRADIENT = Table(
     ),
 )
 
+PARAMETER = Table(
+    "parameter",
+    True,
+    "A parameter, its gradient and its update at an optimizer step, at some steps (the setting "
+    "sample_every). Also of parameters that no optimizer holds; of frozen ones the first time, and "
+    "when requires_grad has changed.",
+    (
+        _TIME,
+        _STEP,
+        Column("parameter", TEXT, "", "name, as in the gradient table"),
+        Column(
+            "optimizer",
+            INT32,
+            "",
+            "ordinal of the optimizer whose step it was; null: no optimizer that has stepped so "
+            "far holds the parameter",
+        ),
+        Column("trainable", pa.bool_(), "", "requires_grad"),
+        Column(
+            "skipped",
+            pa.bool_(),
+            "",
+            "the gradient scaler left this step out, because a gradient was NaN or infinite",
+        ),
+        Column("numel", INT64, "elements", "number of elements on this rank"),
+        Column(
+            "whole_numel",
+            INT64,
+            "elements",
+            "number of elements on all ranks; the parameter is sharded where it is more than numel",
+        ),
+        Column("dtype", TEXT, "", "dtype of the parameter"),
+        Column("device", TEXT, "", "device of the parameter"),
+        Column("grad_norm", FLOAT64, "", "L2 norm of the gradient; null: the gradient was None"),
+        Column("grad_max", FLOAT64, "", "largest absolute value in the gradient; null: None"),
+        Column("grad_zeros", FLOAT64, "1", "share of the gradient's elements that are 0; or null"),
+        Column("norm", FLOAT64, "", "L2 norm of the parameter before the step; null: not taken"),
+        Column(
+            "update_ratio",
+            FLOAT64,
+            "1",
+            "norm of the change by this step / norm of the parameter before it, both over at most "
+            "4096 evenly spaced elements; infinite: it was 0 before; null: not taken",
+        ),
+        Column("lr", FLOAT64, "1", "learning rate of its group; null: none, or on a device"),
+        Column("weight_decay", FLOAT64, "1", "weight decay of its group; null as lr"),
+        Column("rule", TEXT, "", "class of the optimizer, AdamW; empty: held by none"),
+    ),
+)
+
+ACTIVATION = Table(
+    "activation",
+    True,
+    "What a module gave, at some steps (the setting activations_every).",
+    (
+        _TIME,
+        _STEP,
+        Column("module", TEXT, "", "path within the outermost module, as in the module table"),
+        Column("norm", FLOAT64, "", "L2 norm of the first tensor that it returned"),
+        Column("numel", INT64, "elements", "number of elements of that tensor"),
+        Column("dtype", TEXT, "", "its dtype"),
+        Column("device", TEXT, "", "its device"),
+        Column("training", pa.bool_(), "", "module.training"),
+    ),
+)
+
 SYNC = Table(
     "sync",
     True,
@@ -441,6 +507,8 @@ TABLES: dict[str, Table] = {
         COLLECTIVE,
         PHASE,
         GRADIENT,
+        PARAMETER,
+        ACTIVATION,
         SYNC,
         VALUE,
         ACCESS,

@@ -21,7 +21,9 @@ from .engines import native, portable
 from .options import SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 from .sources import (
+    activations,
     autograd,
+    clipping,
     clocks,
     compiled,
     data,
@@ -87,9 +89,12 @@ class Session:
 
         names, undo = modules.install(recorder)
         self._undo.append(undo)
-        self._gradients = Gradients(recorder, names)
-        self.optimizers, undo = optimizers.install(recorder, self._gradients.record)
+        gradients = self._gradients = Gradients(recorder, names)
+        found, undo = optimizers.install(recorder, gradients.record, gradients.after)
+        self.optimizers = found
         self._undo.append(undo)
+        self._undo.append(activations.install(recorder, names))
+        self._undo.append(clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
         sample = graphs.Graphs(recorder).sample if self._library else _nothing
@@ -99,7 +104,9 @@ class Session:
         self._undo.append(ranks.install(recorder, measured.joined))
         self._undo.append(measured.stop)
         self._undo.append(compiled.install(options.compile_backend))
-        self._undo.append(scaler.install(recorder))
+        self._undo.append(
+            scaler.install(recorder, lambda one: gradients.skipped(one, found.ordinal(one)))
+        )
         handovers = Handovers(recorder, for_collectives)
         handovers.concurrent = threading.active_count() > 1
         for source in (locks, waits, queues, futures):

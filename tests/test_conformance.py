@@ -237,7 +237,9 @@ def test_nodes_and_scopes(both: dict[str, Recorded]) -> None:
                 assert len(native) == len(portable)
 
 
-@pytest.mark.parametrize("table", ["phase", "gradient", "collective", "sync", "module"])
+@pytest.mark.parametrize(
+    "table", ["phase", "gradient", "parameter", "activation", "collective", "sync", "module"]
+)
 def test_other_tables(both: dict[str, Recorded], table: str) -> None:
     times = {"start_ns", "duration_ns", "complete_ns", "time_ns", "peer", "stack"}
     for rank in range(2 if (both["native"].run / "rank=00001").exists() else 1):

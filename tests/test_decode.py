@@ -23,7 +23,7 @@ from lanescope.collector.journal import (
     float_bits,
 )
 from lanescope.collector.journal_reader import DTYPE, read_process
-from lanescope.collector.kinds import GradientScope, OpScope, PhaseKind, SyncKind
+from lanescope.collector.kinds import GradientScope, OpScope, PhaseKind, SampleRecord, SyncKind
 from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.collector.schema import TABLES, THREAD_TABLES
@@ -122,6 +122,38 @@ def write_gradient(r: Recorder) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def write_parameter(r: Recorder) -> dict[str, Any]:
+    """As two engines may interleave it with another optimizer's sample of the same instant."""
+    sample: dict[str, Any] = {
+        "kind": Kind.GRADIENT, "scope": GradientScope.SAMPLE, "start": 100, "aux": 3,
+        "name": r.intern("fc.weight"),
+    }  # fmt: skip
+    state, bits = r.thread(), float_bits
+    r.put(state, depth=SampleRecord.gradient, sequence=bits(0.5), extra=32,
+          signature=r.intern("\tfloat16\tcuda:1"), **sample)  # fmt: skip
+    r.put(state, depth=SampleRecord.change, sequence=bits(9.0), **{**sample, "aux": 1})
+    r.put(state, depth=SampleRecord.spread, sequence=bits(0.25), extra=bits(0.75), **sample)
+    r.put(state, depth=SampleRecord.parameter, sequence=bits(3.0), extra=2**40, **sample)
+    r.put(state, depth=SampleRecord.rule, sequence=bits(0.1), extra=bits(float("nan")),
+          signature=r.intern("AdamW"), **sample)  # fmt: skip
+    return {
+        "time_ns": 100, "step": 4, "parameter": "fc.weight", "optimizer": 2, "trainable": True,
+        "skipped": False, "numel": 32, "whole_numel": 2**40, "dtype": "float16",
+        "device": "cuda:1", "grad_norm": 0.5, "grad_max": 0.25, "grad_zeros": 0.75, "norm": 3.0,
+        "update_ratio": None, "lr": 0.1, "weight_decay": None, "rule": "AdamW",
+    }  # fmt: skip
+
+
+def write_activation(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.GRADIENT, scope=GradientScope.ACTIVATION, name=r.intern("blocks.0"),
+          start=100, sequence=float_bits(1.5), extra=64, aux=1,
+          signature=r.intern("\tbfloat16\tcpu"))  # fmt: skip
+    return {
+        "time_ns": 100, "step": 4, "module": "blocks.0", "norm": 1.5, "numel": 64,
+        "dtype": "bfloat16", "device": "cpu", "training": True,
+    }  # fmt: skip
+
+
 def write_sync(r: Recorder) -> dict[str, Any]:
     r.sync(SyncKind.thread_join, 100, 150, peer=2, stack=r.intern("a.py\t1\tf"))
     return {
@@ -165,6 +197,8 @@ WRITERS = {
     "tensor": write_tensor,
     "collective": write_collective,
     "gradient": write_gradient,
+    "parameter": write_parameter,
+    "activation": write_activation,
     "sync": write_sync,
     "value": write_value,
     "phase": write_phase,

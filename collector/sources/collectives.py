@@ -20,7 +20,7 @@ from ..collective_names import NAMES, PAIRED, UNMOVED
 from ..journal import Kind
 from ..recorder import Recorder
 from ..store import ThreadState
-from .gradients import local_part
+from .held import local_part
 from .runnable import Runnable
 from .stacks import Stacks
 

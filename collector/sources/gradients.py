@@ -7,7 +7,8 @@ at each step at level numerics. At level access they are where there are several
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,86 +19,96 @@ from ..fingerprint import can_read, hash_of
 from ..journal import Kind, float_bits
 from ..kinds import GradientScope
 from ..recorder import Recorder
-from ..store import ThreadState
+from .deliveries import Deliveries
+from .held import Held, Known, local_part
 from .modules import Modules
+from .norms import norms_of
+from .parameters import Parameters
 
-LOW_PRECISION = (torch.float16, torch.bfloat16)
-"""Their norms are accumulated in float32: a sum of squares overflows or vanishes in them."""
+_Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]
+
+
+@dataclass
+class Alike:
+    """Gradients of one device and dtype, with their positions among an optimizer's parameters."""
+
+    positions: list[int] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    norms: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 class Gradients:
-    """Writes one record per parameter and optimizer step.
-
-    Norms of device tensors are copied without waiting and written one step or more later: waiting
-    for a device would change the schedule that is being observed.
-    """
+    """Writes one record per parameter and optimizer step, and at some steps a sample of each."""
 
     def __init__(self, recorder: Recorder, modules: Modules) -> None:
         self._recorder = recorder
-        self._modules = modules
-        self._pending: deque[tuple[Any, torch.Tensor, list[dict[str, int]], bool]] = deque()
-        self._fallback: dict[int, str] = {}
+        self._deliveries = Deliveries()
+        self._held = Held(recorder, modules)
+        self._parameters = Parameters(recorder, self._held, self._deliveries)
 
     def record(self, optimizer: Optimizer, ordinal: int) -> None:
         """Record the gradients as they are now."""
         recorder = self._recorder
         state = recorder.thread()
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        names = [self._modules.parameter_name(p) for p in parameters]
-        if None in names:
-            self._modules.refresh()
-            names = [self._modules.parameter_name(p) for p in parameters]
-        groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
-        rows: dict[tuple[torch.device, torch.dtype], list[dict[str, int]]] = defaultdict(list)
-        hashed: dict[torch.device, list[tuple[dict[str, int], torch.Tensor, torch.Tensor]]] = (
-            defaultdict(list)
-        )
+        held = self._held.of(optimizer, ordinal)
+        groups: dict[Any, Alike] = defaultdict(Alike)
+        hashed: dict[torch.device, list[_Hashed]] = defaultdict(list)
         hashes = self._takes_hashes()
         instant = clock.now()
-        for position, (parameter, name) in enumerate(zip(parameters, names, strict=True)):
+        for position, (parameter, known) in enumerate(held):
             gradient = local_part(parameter.grad)
-            row = {
-                "name": recorder.intern(name or f"optimizer{ordinal}.parameter{position}"),
-                "start": instant,
-                "extra": local_part(parameter).numel(),
-                "aux": ordinal,
-                "step": recorder.step,
-            }
-            if hashes and is_whole(parameter) and can_read(local_part(parameter)):
+            if hashes and not known.sharded and can_read(own := local_part(parameter)):
                 there = gradient is not None and can_read(gradient)
-                known = dict(row, scope=GradientScope.HASHES | (0 if there else GradientScope.NONE))
-                own = local_part(parameter)
-                hashed[own.device].append((known, gradient if there else own, own))
+                hashed[own.device].append((known, gradient if there else None, own))
             if gradient is None or gradient.is_sparse:
                 if gradient is not None:
                     recorder.coverage["sparse_gradients"] += 1
-                row |= {"scope": GradientScope.NONE, "signature": self._signature(parameter)}
-                recorder.put(state, Kind.GRADIENT, **row)
+                recorder.put(
+                    state, Kind.GRADIENT, scope=GradientScope.NONE, name=known.name, start=instant,
+                    signature=known.signature, extra=known.numel, aux=ordinal,
+                )  # fmt: skip
                 continue
-            key = (gradient.device, gradient.dtype)
-            row["signature"] = self._signature(gradient)
-            groups[key].append(gradient)
-            rows[key].append(row)
+            alike = groups[gradient.device, gradient.dtype]
+            alike.positions.append(position)
+            alike.tensors.append(gradient)
         state.busy = True
         try:
-            for key, tensors in groups.items():
-                self._norms(state, key[0], tensors, rows[key])
-            for device, entries in hashed.items():
-                self._hashes(state, device, entries)
+            with torch.no_grad():
+                for alike in groups.values():
+                    alike.norms = _unscaled(norms_of(alike.tensors), optimizer)
+                    self._deliver(alike, held, instant, ordinal)
+                for entries in hashed.values():
+                    self._hashes(entries, instant, ordinal)
+                self._parameters.before(
+                    optimizer, ordinal, instant, held, list(groups.values())
+                )  # fmt: skip
         finally:
             state.busy = False
         self.drain(wait=False)
 
+    def after(self, optimizer: Optimizer) -> None:
+        """The optimizer has stepped."""
+        state = self._recorder.thread()
+        state.busy = True
+        try:
+            with torch.no_grad():
+                self._parameters.after(optimizer)
+        finally:
+            state.busy = False
+
+    def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
+        """A scaler left the optimizer's step out, and has waited for the device to know."""
+        state = self._recorder.thread()
+        state.busy = True
+        try:
+            with torch.no_grad():
+                self._parameters.skipped(optimizer, ordinal)
+        finally:
+            state.busy = False
+
     def drain(self, *, wait: bool) -> None:
         """Write what devices have delivered by now; with `wait`, all of it."""
-        while self._pending:
-            event, host, rows, hashes = self._pending[0]
-            if wait:
-                event.synchronize()
-            elif not event.query():
-                return
-            self._pending.popleft()
-            self._write(self._recorder.thread(), host, rows, hashes=hashes)
+        self._deliveries.drain(wait=wait)
 
     def _takes_hashes(self) -> bool:
         recorder = self._recorder
@@ -107,71 +118,43 @@ class Gradients:
         several = recorder.process.get("world_size", 1) > 1
         return recorder.options.level == "access" and several and step & (step - 1) == 0
 
-    @torch.no_grad()
-    def _norms(
-        self,
-        state: ThreadState,
-        device: torch.device,
-        tensors: list[torch.Tensor],
-        rows: list[dict[str, int]],
-    ) -> None:
-        low = tensors[0].dtype in LOW_PRECISION
-        norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32 if low else None))
-        self._deliver(state, device, norms, rows, hashes=False)
-
-    @torch.no_grad()
-    def _hashes(
-        self,
-        state: ThreadState,
-        device: torch.device,
-        entries: list[tuple[dict[str, int], torch.Tensor, torch.Tensor]],
-    ) -> None:
-        pairs = [torch.stack([hash_of(gradient), hash_of(own)]) for _, gradient, own in entries]
-        rows = [row for row, _, _ in entries]
-        self._deliver(state, device, torch.stack(pairs), rows, hashes=True)
-
     def _deliver(
-        self,
-        state: ThreadState,
-        device: torch.device,
-        numbers: torch.Tensor,
-        rows: list[dict[str, int]],
-        *,
-        hashes: bool,
+        self, alike: Alike, held: list[tuple[torch.Tensor, Known]], instant: int, ordinal: int
     ) -> None:
-        if device.type == "cuda":
-            host = torch.empty_like(numbers, device="cpu", pin_memory=True)
-            host.copy_(numbers, non_blocking=True)
-            make_event: Any = torch.cuda.Event
-            event = make_event()
-            event.record()
-            self._pending.append((event, host, rows, hashes))
-        else:
-            self._write(state, numbers, rows, hashes=hashes)
+        recorder, step = self._recorder, self._recorder.step
+        signature = self._held.signature(alike.tensors[0])
+        rows = [held[position][1] for position in alike.positions]
 
-    def _write(
-        self, state: ThreadState, numbers: torch.Tensor, rows: list[dict[str, int]], *, hashes: bool
-    ) -> None:
-        recorder = self._recorder
-        for row, number in zip(rows, numbers.tolist(), strict=True):
-            if hashes:
-                gradient, parameter = number
-                known = {**row, "extra": parameter}
-                recorder.put(state, Kind.GRADIENT, sequence=gradient, **known)
-            else:
-                recorder.put(state, Kind.GRADIENT, sequence=float_bits(number), **row)
+        def write(norms: torch.Tensor) -> None:
+            state = recorder.thread()
+            for known, norm in zip(rows, norms.tolist(), strict=True):
+                recorder.put(
+                    state, Kind.GRADIENT, name=known.name, start=instant, step=step,
+                    sequence=float_bits(norm), signature=signature, extra=known.numel, aux=ordinal,
+                )  # fmt: skip
 
-    def _signature(self, tensor: torch.Tensor) -> int:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return self._recorder.intern(f"\t{dtype}\t{tensor.device}")
+        self._deliveries.hand_on(alike.norms, write)
+
+    def _hashes(self, entries: list[_Hashed], instant: int, ordinal: int) -> None:
+        recorder, step = self._recorder, self._recorder.step
+        pairs = [
+            torch.stack([hash_of(own if gradient is None else gradient), hash_of(own)])
+            for _, gradient, own in entries
+        ]
+
+        def write(hashes: torch.Tensor) -> None:
+            state = recorder.thread()
+            for (known, gradient, _), pair in zip(entries, hashes.tolist(), strict=True):
+                none = GradientScope.NONE if gradient is None else 0
+                recorder.put(
+                    state, Kind.GRADIENT, scope=GradientScope.HASHES | none, name=known.name,
+                    start=instant, step=step, sequence=pair[0], extra=pair[1], aux=ordinal,
+                )  # fmt: skip
+
+        self._deliveries.hand_on(torch.stack(pairs), write)
 
 
-def is_whole(tensor: Any) -> bool:
-    """Whether each rank of a data-parallel group has all of it: a shard differs by design."""
-    placements = getattr(tensor, "placements", ())
-    return all(placement.is_replicate() for placement in placements)
-
-
-def local_part(tensor: Any) -> Any:
-    """This rank's shard of a distributed tensor; any other tensor as it is."""
-    return getattr(tensor, "_local_tensor", tensor)
+def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
+    """A fused optimizer is given gradients that are still scaled, and the scale beside them."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return norms if scale is None else norms / scale.to(norms.device, non_blocking=True)

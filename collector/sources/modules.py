@@ -39,6 +39,8 @@ class Modules:
             weakref.WeakKeyDictionary()
         )
         self._models: list[str] = []  # classes of the models seen, in order
+        # Called with a module, the text of its path and what it returned, where one is set.
+        self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         self._placed: dict[str, int] = {}  # name -> address of its storage, as last noted
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -74,7 +76,9 @@ class Modules:
             modules = state.modules
             if not modules:
                 return  # recording began inside this module
-            modules.pop()
+            path = modules.pop()
+            if self.returned is not None:
+                self.returned(module, path, output)
             state.module = modules[-1] if modules else 0
             if not modules and state.forward is not None:
                 recorder.end_phase(state.forward)
@@ -89,6 +93,11 @@ class Modules:
             return None
         return found[1]
 
+    def parameters(self) -> list[tuple[torch.Tensor, str]]:
+        """All parameters that were found and are still there, with their names."""
+        known = [(reference(), name) for reference, name in list(self._parameters.values())]
+        return [(parameter, name) for parameter, name in known if parameter is not None]
+
     def refresh(self) -> None:
         """Name parameters anew: some may have been replaced or added since."""
         for root, prefix in list(self._prefixes.items()):
@@ -100,19 +109,19 @@ class Modules:
             if isinstance(module, torch.fx.GraphModule):  # a compiled region of the one around it
                 return recorder.thread().module
             # Made after its root was named: its class is all that can be known.
-            return self._put(module, type(module).__name__)
+            return self._put(module, own_class(module).__name__)
         prefix = self._prefix(module)
         self._prefixes[module] = prefix
         self._name_tree(module, prefix)
         if not recorder.process.get("modules_root"):
-            recorder.describe(modules_root=type(unwrap(module)).__qualname__)
+            recorder.describe(modules_root=own_class(unwrap(module)).__qualname__)
         return self._paths[module]
 
     def _prefix(self, root: torch.nn.Module) -> str:
         model = unwrap(root)
         if not model._modules:  # a loss or an activation called on its own is no model
             return ""
-        name = type(model).__name__
+        name = own_class(model).__name__
         first, same = not self._models, self._models.count(name)
         self._models.append(name)
         if first:
@@ -120,7 +129,7 @@ class Modules:
         return f"{name}#{same + 1}." if same else f"{name}."
 
     def _name_tree(self, root: torch.nn.Module, prefix: str) -> None:
-        top = prefix.rstrip(".") or type(unwrap(root)).__name__
+        top = prefix.rstrip(".") or own_class(unwrap(root)).__name__
         for path, module in clean_paths(root):
             if module not in self._paths:
                 self._put(module, prefix + path if path else top)
@@ -145,7 +154,7 @@ class Modules:
         recorder = self._recorder
         text = recorder.intern(path)
         self._paths[module] = text
-        kind = type(module)
+        kind = own_class(module)
         recorder.keep(
             Kind.MODULE,
             name=text,
@@ -171,6 +180,12 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
             break
         module = inner
     return module
+
+
+def own_class(module: torch.nn.Module) -> type:
+    """The class that the program gave a module: fully_shard puts one of its own before it."""
+    kinds = type(module).__mro__
+    return next((k for k in kinds if not k.__name__.startswith("FSDP")), kinds[0])
 
 
 def clean_paths(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -23,9 +23,15 @@ class Optimizers:
     program's own boundaries the only ones.
     """
 
-    def __init__(self, recorder: Recorder, before: Callable[[Optimizer, int], None]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        before: Callable[[Optimizer, int], None],
+        after: Callable[[Optimizer], None],
+    ) -> None:
         self._recorder = recorder
         self._before = before
+        self._after = after
         self._ordinals: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._explicit = False
@@ -35,11 +41,15 @@ class Optimizers:
         self._explicit = True
         self._recorder.next_step()
 
+    def ordinal(self, optimizer: Optimizer) -> int:
+        """The optimizer's number in this process, by who was the first to step."""
+        return self._ordinals.setdefault(optimizer, len(self._ordinals))
+
     def begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Global step pre-hook."""
         recorder = self._recorder
         try:
-            ordinal = self._ordinals.setdefault(optimizer, len(self._ordinals))
+            ordinal = self.ordinal(optimizer)
             left_open = self._open.pop(optimizer, None)
             if left_open is not None:  # its last step raised, so no post-hook came
                 recorder.end_phase(left_open)
@@ -58,6 +68,8 @@ class Optimizers:
             if depth is None:
                 return
             recorder.end_phase(depth)
+            if recorder.active:
+                self._after(optimizer)
             if not self._explicit and self._ordinals.get(optimizer) == 0:
                 recorder.next_step()
         except Exception as error:
@@ -65,10 +77,12 @@ class Optimizers:
 
 
 def install(
-    recorder: Recorder, before: Callable[[Optimizer, int], None]
+    recorder: Recorder,
+    before: Callable[[Optimizer, int], None],
+    after: Callable[[Optimizer], None],
 ) -> tuple[Optimizers, Callable[[], None]]:
-    """Hook all optimizers; `before(optimizer, ordinal)` runs just before each step."""
-    optimizers = Optimizers(recorder, before)
+    """Hook all optimizers; `before(optimizer, number)` and `after(optimizer)` enclose a step."""
+    optimizers = Optimizers(recorder, before, after)
     handles = (
         register_optimizer_step_pre_hook(optimizers.begin),
         register_optimizer_step_post_hook(optimizers.end),

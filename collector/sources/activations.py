@@ -1,0 +1,73 @@
+"""Norms of what modules return, at every `activations_every`-th step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .. import clock
+from ..journal import Kind, float_bits
+from ..kinds import GradientScope
+from ..recorder import Recorder
+from .deliveries import Deliveries
+from .held import local_part
+from .modules import Modules
+from .norms import norms_of
+
+
+def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
+    """Look at the first tensor that each called module returns."""
+    every = recorder.options.activations_every
+    deliveries = Deliveries()
+
+    def returned(module: torch.nn.Module, path: int, output: Any) -> None:
+        if recorder.step % every or not recorder.active:
+            return
+        tensor = local_part(next(_tensors(output), None))
+        if tensor is None or not tensor.is_floating_point() or not tensor.numel():
+            return
+        state = recorder.thread()
+        if state.busy or tensor.is_sparse or tensor.device.type == "meta":
+            return
+        state.busy = True
+        try:
+            signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
+            fields: dict[str, Any] = {
+                "scope": GradientScope.ACTIVATION, "name": path, "start": clock.now(),
+                "step": recorder.step, "extra": tensor.numel(), "aux": int(module.training),
+                "signature": recorder.intern(signature),
+            }  # fmt: skip
+
+            def write(norms: torch.Tensor) -> None:
+                number = float_bits(norms.tolist()[0])
+                recorder.put(recorder.thread(), Kind.GRADIENT, sequence=number, **fields)
+
+            with torch.no_grad():
+                deliveries.hand_on(norms_of([tensor.detach()]), write)
+                deliveries.drain(wait=False)
+        finally:
+            state.busy = False
+
+    if every:
+        modules.returned = returned
+
+    def uninstall() -> None:
+        modules.returned = None
+        with recorder.guarded():
+            if recorder.folder is not None:
+                deliveries.drain(wait=True)
+
+    return uninstall
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, (tuple, list)):
+        for value in output:
+            yield from _tensors(value)

@@ -1,0 +1,110 @@
+"""What an optimizer holds: its parameters, named once and not at every step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..recorder import Recorder
+from .modules import Modules
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What of a parameter stays the same, as records need it."""
+
+    reference: weakref.ref[torch.Tensor]
+    name: int  # text
+    signature: int  # text of dtype and device
+    numel: int  # on this rank
+    whole_numel: int  # on all ranks
+    sharded: bool
+
+
+class Held:
+    """Knows the parameters of all optimizers that have stepped.
+
+    A model of 10,000 parameters is named in a tenth of a second: too much for every step.
+    """
+
+    def __init__(self, recorder: Recorder, modules: Modules) -> None:
+        self._recorder = recorder
+        self._modules = modules
+        self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, list[Known]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._signatures: dict[tuple[torch.dtype, torch.device], int] = {}
+
+    def of(self, optimizer: Optimizer, ordinal: int) -> list[tuple[torch.Tensor, Known]]:
+        """The optimizer's parameters, group after group."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        known = self._by_optimizer.get(optimizer)
+        if known is None or not _same(parameters, known):
+            known = self._known(parameters, ordinal)
+            self._by_optimizer[optimizer] = known
+        return list(zip(parameters, known, strict=True))
+
+    def others(self) -> Iterator[tuple[torch.Tensor, Known]]:
+        """Parameters of the models that were called, which no optimizer that has stepped holds."""
+        self._modules.refresh()
+        held = {
+            id(parameter)
+            for known in list(self._by_optimizer.values())
+            for one in known
+            if (parameter := one.reference()) is not None
+        }
+        for parameter, name in self._modules.parameters():
+            if id(parameter) not in held:
+                yield parameter, self._one(parameter, name)
+
+    def signature(self, tensor: torch.Tensor) -> int:
+        """Text of a tensor's dtype and device."""
+        key = (tensor.dtype, tensor.device)
+        found = self._signatures.get(key)
+        if found is None:
+            text = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
+            found = self._signatures[key] = self._recorder.intern(text)
+        return found
+
+    def _known(self, parameters: list[torch.Tensor], ordinal: int) -> list[Known]:
+        names = [self._modules.parameter_name(p) for p in parameters]
+        if None in names:
+            self._modules.refresh()
+            names = [self._modules.parameter_name(p) for p in parameters]
+        return [
+            self._one(parameter, name or f"optimizer{ordinal}.parameter{position}")
+            for position, (parameter, name) in enumerate(zip(parameters, names, strict=True))
+        ]
+
+    def _one(self, parameter: torch.Tensor, name: str) -> Known:
+        return Known(
+            weakref.ref(parameter),
+            self._recorder.intern(name),
+            self.signature(parameter),
+            local_part(parameter).numel(),
+            parameter.numel(),
+            not is_whole(parameter),
+        )
+
+
+def _same(parameters: Iterable[torch.Tensor], known: list[Known]) -> bool:
+    found = list(parameters)
+    return len(found) == len(known) and all(
+        one.reference() is parameter for parameter, one in zip(found, known, strict=True)
+    )
+
+
+def is_whole(tensor: Any) -> bool:
+    """Whether each rank of a data-parallel group has all of it: a shard differs by design."""
+    placements = getattr(tensor, "placements", ())
+    return all(placement.is_replicate() for placement in placements)
+
+
+def local_part(tensor: Any) -> Any:
+    """This rank's shard of a distributed tensor; any other tensor as it is."""
+    return getattr(tensor, "_local_tensor", tensor)

@@ -1,0 +1,26 @@
+"""L2 norms of many tensors at once, and which of them can be taken at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+"""Their norms are accumulated in float32: a sum of squares overflows or vanishes in them."""
+
+
+def norms_of(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """L2 norms of tensors of one device and dtype, on that device, in one fused call."""
+    low = tensors[0].dtype in LOW_PRECISION
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32 if low else None))
+
+
+def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Positions of tensors of one device and dtype, group by group; sparse ones are left out."""
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
+    for position, tensor in enumerate(tensors):
+        if not tensor.is_sparse:
+            groups[tensor.device, tensor.dtype].append(position)
+    return list(groups.values())

@@ -1,0 +1,258 @@
+"""Parameters at some steps: their norm, what the optimizer changed, and what their gradient holds.
+
+A full look costs several passes over all parameters, so it is taken at steps 0, 1, 2, 4, 8, ... and
+then at every `sample_every`-th. What a step changed is measured on at most ELEMENTS evenly spaced
+elements of each parameter: a copy of them all could take memory that the program needs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from .. import clock
+from ..journal import Kind, float_bits
+from ..kinds import GradientScope, SampleRecord
+from ..recorder import Recorder
+from .deliveries import Deliveries
+from .held import Held, Known, local_part
+from .norms import alike, norms_of
+
+if TYPE_CHECKING:
+    from .gradients import Alike
+
+ELEMENTS = 4096
+"""Elements of a parameter at which its change is measured."""
+
+_NORM, _MAXIMUM, _NONZERO, _OWN, _CHANGE = range(5)
+"""Columns of a sample's numbers."""
+
+_NOT_A_NUMBER = float("nan")
+
+
+@dataclass
+class _Row:
+    """One parameter of a sample: what is known without a device."""
+
+    known: Known
+    scope: int
+    lr: float = _NOT_A_NUMBER
+    weight_decay: float = _NOT_A_NUMBER
+    numbers: list[float | None] = field(default_factory=lambda: [None] * 5)
+
+
+class Sample:
+    """Parameters at one step, and numbers about them that devices have yet to deliver."""
+
+    def __init__(self, instant: int, step: int, aux: int, rule: int) -> None:
+        self.instant, self.step, self.aux, self.rule = instant, step, aux, rule
+        self.rows: list[_Row] = []
+        self._parts: dict[torch.device, list[tuple[int, list[int], torch.Tensor]]] = defaultdict(
+            list
+        )
+        self.tensors: list[torch.Tensor] = []  # what may change, with
+        self.before: list[torch.Tensor] = []  # some elements of each as they were
+        self.changing: list[int] = []  # and the rows that they are of
+
+    def add(self, column: int, rows: list[int], numbers: torch.Tensor) -> None:
+        """Numbers on a device for a column, one per row."""
+        self._parts[numbers.device].append((column, rows, numbers.to(torch.float64)))
+
+    def deliver(self, deliveries: Deliveries, then: Callable[[Sample], None]) -> None:
+        """Call `then` once all numbers are in `rows`."""
+        parts, self._parts = self._parts, {}
+        left = len(parts)
+        if not left:
+            then(self)
+
+        def fill(places: Sequence[tuple[int, list[int]]], numbers: torch.Tensor) -> None:
+            nonlocal left
+            values = iter(numbers.tolist())
+            for column, rows in places:
+                for row in rows:
+                    self.rows[row].numbers[column] = next(values)
+            left -= 1
+            if not left:
+                then(self)
+
+        for several in parts.values():
+            places = [(column, rows) for column, rows, _ in several]
+            deliveries.hand_on(torch.cat([n for *_, n in several]), partial(fill, places))
+
+
+class Parameters:
+    """Writes rows of the parameter table."""
+
+    def __init__(self, recorder: Recorder, held: Held, deliveries: Deliveries) -> None:
+        self._recorder = recorder
+        self._held = held
+        self._deliveries = deliveries
+        self._open: weakref.WeakKeyDictionary[Optimizer, Sample] = weakref.WeakKeyDictionary()
+        self._trainable: dict[int, bool] = {}  # text of a name -> requires_grad, as last written
+
+    def before(
+        self, optimizer: Optimizer, ordinal: int, instant: int,
+        held: list[tuple[torch.Tensor, Known]], gradients: list[Alike],
+    ) -> None:  # fmt: skip
+        """The optimizer is about to step; `gradients` are those of `held` that there are."""
+        recorder = self._recorder
+        if not is_sampled(recorder.step, recorder.options.sample_every):
+            return
+        rule = recorder.intern(type(optimizer).__name__)
+        sample = Sample(instant, recorder.step, ordinal + 1, rule)
+        for group in optimizer.param_groups:
+            lr, decay = _plain(group.get("lr")), _plain(group.get("weight_decay"))
+            for parameter in group["params"]:
+                known = held[len(sample.rows)][1]
+                sample.rows.append(_Row(known, _scope(parameter), lr, decay))
+                self._trainable[known.name] = parameter.requires_grad
+        for same in gradients:
+            _gradients(sample, same)
+        _values(sample, [local_part(parameter) for parameter, _ in held])
+        self._open[optimizer] = sample
+        if ordinal == 0:
+            self._others(instant)
+
+    def after(self, optimizer: Optimizer) -> None:
+        """The optimizer has stepped: what did it change?"""
+        sample = self._open.pop(optimizer, None)
+        if sample is None:
+            return
+        for own in alike(sample.before):
+            old = [sample.before[i] for i in own]
+            new = [_thinned(sample.tensors[i]) for i in own]
+            change = norms_of(list(torch._foreach_sub(new, old)))
+            ratio = torch.where(change == 0, change, change / norms_of(old))
+            sample.add(_CHANGE, [sample.changing[i] for i in own], ratio)
+        sample.deliver(self._deliveries, self._write)
+
+    def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
+        """A scaler left a step out: which gradients are not finite? Waits for the device."""
+        recorder = self._recorder
+        held = self._held.of(optimizer, ordinal)
+        tensors = [local_part(parameter.grad) for parameter, _ in held]
+        dense = [i for i, one in enumerate(tensors) if one is not None and not one.is_sparse]
+        sample = Sample(clock.now(), recorder.step, ordinal + 1, 0)
+        for own in alike([tensors[i] for i in dense]):
+            several = [dense[i] for i in own]
+            norms = norms_of([tensors[i] for i in several])
+            for position, norm in zip(several, norms.tolist(), strict=True):
+                if norm - norm != 0:  # NaN or infinite
+                    row = _Row(held[position][1], GradientScope.SKIPPED)
+                    row.numbers[_NORM] = norm
+                    sample.rows.append(row)
+        self._write(sample)
+
+    def _others(self, instant: int) -> None:
+        """Parameters of no optimizer: trainable ones each time, frozen ones once and at a flip."""
+        sample = Sample(instant, self._recorder.step, 0, 0)
+        own: list[torch.Tensor] = []
+        gradients: list[tuple[int, torch.Tensor]] = []
+        for parameter, known in self._held.others():
+            trainable = parameter.requires_grad
+            if not trainable and self._trainable.get(known.name) is False:
+                continue
+            self._trainable[known.name] = trainable
+            if trainable:
+                gradient = local_part(parameter.grad)
+                if gradient is not None and not gradient.is_sparse:
+                    gradients.append((len(sample.rows), gradient))
+            own.append(local_part(parameter))
+            sample.rows.append(_Row(known, _scope(parameter)))
+        for several in alike([gradient for _, gradient in gradients]):
+            rows = [gradients[i][0] for i in several]
+            sample.add(_NORM, rows, norms_of([gradients[i][1] for i in several]))
+        trained = [i for i, row in enumerate(sample.rows) if not row.scope & GradientScope.FROZEN]
+        for several in alike([own[i] for i in trained]):
+            rows = [trained[i] for i in several]
+            sample.add(_OWN, rows, norms_of([own[i] for i in rows]))
+        sample.deliver(self._deliveries, self._write)
+
+    def _write(self, sample: Sample) -> None:
+        recorder = self._recorder
+        state = recorder.thread()
+        for row in sample.rows:
+            known, (norm, maximum, nonzero, own, change) = row.known, row.numbers
+            place: dict[str, Any] = {
+                "name": known.name, "start": sample.instant, "step": sample.step,
+                "aux": sample.aux,
+            }  # fmt: skip
+            scope = GradientScope.SAMPLE | row.scope
+            gone = GradientScope.NONE if norm is None else 0
+            pairs: list[tuple[SampleRecord, int, int, int]] = [
+                (SampleRecord.gradient, float_bits(norm or 0.0), known.numel, known.signature)
+            ]
+            if maximum is not None and nonzero is not None and known.numel:
+                zeros = 1 - nonzero / known.numel
+                pairs.append((SampleRecord.spread, float_bits(maximum), float_bits(zeros), 0))
+            if own is not None:
+                pairs.append((SampleRecord.parameter, float_bits(own), known.whole_numel, 0))
+            if sample.rule:
+                rate, decay = float_bits(row.lr), float_bits(row.weight_decay)
+                pairs.append((SampleRecord.rule, rate, decay, sample.rule))
+            if change is not None:
+                pairs.append((SampleRecord.change, float_bits(change), 0, 0))
+            for part, first, second, signature in pairs:
+                recorder.put(
+                    state, Kind.GRADIENT, scope=scope | gone, depth=part, sequence=first,
+                    extra=second, signature=signature, **place,
+                )  # fmt: skip
+
+
+def is_sampled(step: int, every: int) -> bool:
+    """Whether a step is one of 0, 1, 2, 4, 8, ... below `every`, or a multiple of it; 0: none."""
+    return bool(every) and (step % every == 0 or (step < every and step & (step - 1) == 0))
+
+
+def _gradients(sample: Sample, same: Alike) -> None:
+    sample.add(_NORM, same.positions, same.norms)
+    full = [i for i, tensor in enumerate(same.tensors) if tensor.numel()]
+    if not full:
+        return
+    tensors = [same.tensors[i] for i in full]
+    rows = [same.positions[i] for i in full]
+    sample.add(_MAXIMUM, rows, torch.stack([_largest(one) for one in tensors]))
+    sample.add(_NONZERO, rows, torch.stack([tensor.count_nonzero() for tensor in tensors]))
+
+
+def _largest(tensor: torch.Tensor) -> torch.Tensor:
+    """The largest absolute value; NaN where there is one. The fused infinity norm takes 8 times as
+    long on a CPU.
+    """
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    low, high = torch.aminmax(real)
+    return torch.maximum(low.neg(), high)
+
+
+def _values(sample: Sample, tensors: list[torch.Tensor]) -> None:
+    """Norms of all parameters, and some elements of those that the step may change."""
+    for rows in alike(tensors):
+        sample.add(_OWN, rows, norms_of([tensors[i] for i in rows]))
+    for position, (row, tensor) in enumerate(zip(sample.rows, tensors, strict=True)):
+        if not row.scope & GradientScope.FROZEN and tensor.numel() and not tensor.is_sparse:
+            sample.changing.append(position)
+            sample.tensors.append(tensor)
+            sample.before.append(_thinned(tensor).clone())
+
+
+def _thinned(tensor: torch.Tensor) -> torch.Tensor:
+    """At most ELEMENTS of the tensor's elements, evenly spaced."""
+    return tensor.detach().reshape(-1)[:: max(1, -(-tensor.numel() // ELEMENTS))]
+
+
+def _scope(parameter: torch.Tensor) -> int:
+    return 0 if parameter.requires_grad else GradientScope.FROZEN
+
+
+def _plain(setting: Any) -> float:
+    """A number of a parameter group. One on a device would have to be waited for."""
+    if isinstance(setting, torch.Tensor):
+        return float(setting) if setting.device.type == "cpu" else _NOT_A_NUMBER
+    return float(setting) if isinstance(setting, (int, float)) else _NOT_A_NUMBER

@@ -1,0 +1,197 @@
+"""Samples of parameters, activations and clipping: what is recorded is what the program had."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recording import Recorded, record_program
+
+PROGRAM = """
+    import json, torch
+    torch.manual_seed(0)
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = torch.nn.Linear(4, 64).requires_grad_(False)
+            self.wide = torch.nn.Linear(64, 200)
+            self.head = torch.nn.Linear(200, 2, bias=False)
+            self.forgotten = torch.nn.Linear(2, 2, bias=False)
+            self.unused = torch.nn.Linear(2, 2, bias=False)
+        def forward(self, x):
+            return {"out": self.forgotten(self.head(torch.relu(self.wide(self.base(x)))))}
+    model = Model()
+    groups = [{"params": [*model.wide.parameters(), *model.unused.parameters()], "lr": 0.1},
+              {"params": model.head.parameters(), "weight_decay": 0.25}]
+    optimizer = torch.optim.SGD(groups, lr=0.5, momentum=0.9, foreach=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    told = []
+    for step in range(6):
+        if step == 2:
+            model.base.requires_grad_(True)
+        x = torch.ones(3, 4) * (float("inf") if step == 3 else 1.0)
+        out = model(x)["out"]
+        scaler.scale(out.square().sum()).backward()
+        scaler.unscale_(optimizer)
+        total = torch.nn.utils.clip_grad_norm_([*model.wide.parameters()], 0.5)
+        named = dict(model.named_parameters())
+        before = {name: p.detach().clone() for name, p in named.items()}
+        grads = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+        scaler.step(optimizer)
+        scaler.update()
+        told.append({"total": total.item(), "out": out.norm().item(), "parameters": {name: {
+            "grad_norm": grads[name].norm().item() if name in grads else None,
+            "grad_max": grads[name].abs().max().item() if name in grads else None,
+            "grad_zeros": (grads[name] == 0).double().mean().item() if name in grads else None,
+            "norm": before[name].norm().item(),
+            "change": (p.detach() - before[name]).norm().item() / before[name].norm().item(),
+        } for name, p in named.items()}})
+        for p in model.parameters():
+            p.grad = None
+    print(json.dumps(told))
+"""
+
+RANKS = """
+    import torch, torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    def make():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3, bias=False))
+    def train(model, **settings):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **settings)
+        for step in range(4):
+            torch.manual_seed(10 * step + rank)
+            for half in range(2):  # accumulated
+                (model(torch.randn(4, 5)).square().mean() / 2).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+            optimizer.zero_grad()
+    train(DistributedDataParallel(make()), fused=True)
+    model = make()
+    for layer in (model[0], model[2]):
+        fully_shard(layer)
+    fully_shard(model)
+    train(model)
+    dist.destroy_process_group()
+"""
+
+STEPS = (0, 1, 2, 3)  # step 3 is the last number: the step that was skipped did not count
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    options = ("--level", "timing", "--sample-every", "3", "--activations-every", "2")
+    found = record_program(tmp_path_factory.mktemp("parameters"), PROGRAM, *options)
+    assert found.status == 0, found.stderr
+    assert "recorder error" not in found.stderr
+    return found
+
+
+def told(recorded: Recorded) -> list[dict[str, Any]]:
+    """What the program said of the iterations whose step was not skipped."""
+    found: list[dict[str, Any]] = json.loads(recorded.stdout)
+    return [one for number, one in enumerate(found) if number != 3]
+
+
+def rows(recorded: Recorded, **which: Any) -> list[dict[str, Any]]:
+    found: list[Any] = recorded.rows("parameter")
+    return [r for r in found if all(r[k] == v for k, v in which.items())]
+
+
+def test_numbers_are_those_of_the_program(recorded: Recorded) -> None:
+    truth = told(recorded)
+    for row in rows(recorded, optimizer=0, skipped=False):
+        expected = truth[row["step"]]["parameters"][row["parameter"]]
+        assert row["norm"] == pytest.approx(expected["norm"], rel=1e-6)
+        if expected["grad_norm"] is None:
+            assert (row["grad_norm"], row["grad_max"], row["grad_zeros"]) == (None, None, None)
+            assert row["update_ratio"] == 0
+        else:
+            for name in ("grad_norm", "grad_max", "grad_zeros"):
+                assert row[name] == pytest.approx(expected[name], rel=1e-6), (row, name)
+            # wide.weight has 12800 elements: every fourth was looked at
+            rough = 0.3 if row["parameter"] == "wide.weight" else 1e-5
+            assert row["update_ratio"] == pytest.approx(expected["change"], rel=rough)
+
+
+def test_when_and_of_whom(recorded: Recorded) -> None:
+    held = rows(recorded, optimizer=0, skipped=False)
+    assert [(r["step"], r["parameter"]) for r in held] == [
+        (step, name)
+        for step in (0, 1, 2, 3)
+        for name in ("wide.weight", "wide.bias", "unused.weight", "head.weight")
+    ]
+    settings = {r["parameter"]: (r["lr"], r["weight_decay"], r["rule"]) for r in held}
+    assert settings["wide.bias"] == (0.1, 0.0, "SGD")
+    assert settings["head.weight"] == (0.5, 0.25, "SGD")
+    assert all(r["trainable"] and r["numel"] == r["whole_numel"] for r in held)
+
+
+def test_parameters_of_no_optimizer(recorded: Recorded) -> None:
+    found = rows(recorded, optimizer=None)
+    assert [(r["step"], r["parameter"], r["trainable"]) for r in found] == [
+        (0, "base.weight", False), (0, "base.bias", False), (0, "forgotten.weight", True),
+        (1, "forgotten.weight", True),
+        (2, "base.weight", True), (2, "base.bias", True), (2, "forgotten.weight", True),
+        (3, "base.weight", True), (3, "base.bias", True), (3, "forgotten.weight", True),
+    ]  # fmt: skip
+    truth = told(recorded)[1]["parameters"]["forgotten.weight"]
+    assert found[3]["norm"] == pytest.approx(truth["norm"])
+    assert found[3]["grad_norm"] == pytest.approx(truth["grad_norm"])
+
+
+def test_a_skipped_step_names_the_gradients_that_are_not_finite(recorded: Recorded) -> None:
+    found = rows(recorded, skipped=True)
+    assert {r["parameter"] for r in found} == {"wide.weight", "wide.bias", "head.weight"}
+    assert {r["step"] for r in found} == {3}
+    assert not any(math.isfinite(r["grad_norm"]) for r in found)
+
+
+def test_clipping(recorded: Recorded) -> None:
+    values = [r for r in recorded.rows("value") if str(r["name"]).startswith("clip_")]
+    norms = [r["value"] for r in values if r["name"] == "clip_total_norm"]
+    truth = [one["total"] for one in json.loads(recorded.stdout)]
+    assert [n for n in norms if math.isfinite(n)] == [n for n in truth if math.isfinite(n)]
+    assert len(norms) == len(truth)
+    assert {r["value"] for r in values if r["name"] == "clip_max_norm"} == {0.5}
+
+
+def test_activations(recorded: Recorded) -> None:
+    found: list[Any] = recorded.rows("activation")
+    names = ["base", "wide", "head", "forgotten", "Model"]
+    assert [(r["step"], r["module"]) for r in found] == [(s, n) for s in (0, 2, 4) for n in names]
+    assert all(r["training"] and r["device"] == "cpu" for r in found)
+    assert found[4]["norm"] == pytest.approx(told(recorded)[0]["out"], rel=1e-6)
+    assert found[1]["numel"] == 600
+
+
+@pytest.mark.torchrun
+def test_shards_add_up_to_what_whole_replicas_have(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, RANKS, "--sample-every", "1", ranks=2)
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    both: list[list[dict[str, Any]]] = [
+        [r for r in recorded.rows("parameter", rank) if r["optimizer"] is not None]
+        for rank in (0, 1)
+    ]
+    whole = [[r for r in one if r["numel"] == r["whole_numel"]] for one in both]
+    parts = [[r for r in one if r["numel"] < r["whole_numel"]] for one in both]
+    names = ["0.weight", "0.bias", "2.weight"]
+    assert [r["parameter"] for r in whole[0]] == names * 4
+    # The second model of the process carries its class in front, which fully_shard changed.
+    assert [r["parameter"] for r in parts[0]] == [f"Sequential#2.{name}" for name in names] * 4
+    for one, other, *shards in zip(*whole, *parts, strict=True):
+        assert one["grad_norm"] == other["grad_norm"]
+        assert sum(s["numel"] for s in shards) == one["numel"] == shards[0]["whole_numel"]
+        for name in ("grad_norm", "norm"):
+            joined = math.hypot(*(s[name] for s in shards))
+            assert joined == pytest.approx(one[name], rel=1e-5), name
+        assert max(s["grad_max"] for s in shards) == pytest.approx(one["grad_max"], rel=1e-5)
