@@ -13,7 +13,7 @@ from ..arrays import dictionary, numbers
 from ..collective_names import PAIRED
 from ..columns import codes_of, to_table
 from ..kinds import OpScope, PhaseKind, SyncKind
-from ..schema import FLOAT64, INT32, INT64, TABLES
+from ..schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .calls import Call
 from .instants import I64
 from .kineto import STEP
@@ -88,15 +88,13 @@ def op_tables(
             "depth": depth[part],
             "step": steps.at(some["start"]),
             "phase": _texts(trace, phase[part]),
-            "module": _empty(len(some)),
             "sequence": numbers(some["sequence"], INT64, some["sequence"] == NONE),
             "shapes": dictionary(codes, [signatures[i][0] for i in present]),
             "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
             "device": _empty(len(some), device),
-            "stack": numbers(np.zeros(len(some), np.int32), INT32, np.ones(len(some), bool)),
             **launches.columns(np.where(on_device, some["correlation"], NONE)),
         }
-        yield to_table(TABLES["op"], columns)
+        yield _table("op", columns)
 
 
 def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
@@ -104,8 +102,8 @@ def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
     rows = rows[in_order(rows["start"], rows["duration"])]
     depth, _ = nested(rows["start"], rows["duration"])
     kinds = (rows["kind"] - PHASE).astype(np.int32)
-    return to_table(
-        TABLES["phase"],
+    return _table(
+        "phase",
         {
             "start_ns": rows["start"],
             "duration_ns": numbers(rows["duration"], INT64, rows["duration"] == UNFINISHED),
@@ -113,7 +111,6 @@ def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
             "kind": dictionary(kinds, [one.name for one in PhaseKind]),
             "depth": depth,
             "step": steps.at(rows["start"]),
-            "module": _empty(len(rows)),
         },
     )
 
@@ -121,8 +118,8 @@ def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
 def value_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
     """The counters of a lane."""
     rows = rows[np.argsort(rows["start"], kind="stable")]
-    return to_table(
-        TABLES["value"],
+    return _table(
+        "value",
         {
             "time_ns": rows["start"],
             "name": _texts(trace, rows["name"]),
@@ -136,16 +133,14 @@ def sync_table(rows: Rows, steps: Steps) -> pa.Table:
     """The arrows that begin or end on a lane: what is handed over is a value, as by a future."""
     rows = rows[np.argsort(rows["start"], kind="stable")]
     kinds = np.where(rows["begins"], SyncKind.future_set, SyncKind.future_get)
-    return to_table(
-        TABLES["sync"],
+    return _table(
+        "sync",
         {
             "start_ns": rows["start"],
             "duration_ns": np.zeros(len(rows), np.int64),
             "kind": dictionary(kinds.astype(np.int32), [one.name for one in SyncKind]),
-            "peer": [None] * len(rows),
             "object": rows["object"],
             "step": steps.at(rows["start"]),
-            "stack": numbers(np.zeros(len(rows), np.int32), INT32, np.ones(len(rows), bool)),
         },
     )
 
@@ -155,8 +150,8 @@ def collective_table(calls: Sequence[Call], steps: Steps, stacks: dict[str, int]
     start = np.array([call.start for call in calls], np.int64)
     ends = [None if c.returned is None else c.returned - c.start for c in calls]
     stack = [stacks.setdefault(c.frames, len(stacks)) if c.frames else None for c in calls]
-    return to_table(
-        TABLES["collective"],
+    return _table(
+        "collective",
         {
             "start_ns": start,
             "duration_ns": _optional(ends, INT64),
@@ -166,18 +161,27 @@ def collective_table(calls: Sequence[Call], steps: Steps, stacks: dict[str, int]
             "group_size": _optional([call.group_size for call in calls], INT32),
             "sequence": np.array([call.sequence for call in calls], np.int64),
             "peer": _optional([c.peer if c.name in PAIRED else None for c in calls], INT32),
-            "root": _optional([None] * len(calls), INT32),
             "reduce_op": _coded([call.reduce_op for call in calls]),
             "shapes": _coded([call.shapes for call in calls]),
             "dtypes": _coded([call.dtypes for call in calls]),
             "bytes": np.array([call.bytes for call in calls], np.int64),
             "asynchronous": np.ones(len(calls), bool),
             "step": steps.at(start),
-            "phase": _empty(len(calls)),
-            "module": _empty(len(calls)),
             "stack": _optional(stack, INT32),
         },
     )
+
+
+def _table(name: str, columns: dict[str, Any]) -> pa.Table:
+    """A table of the schema. What a trace does not tell is null, of texts the empty one."""
+    table = TABLES[name]
+    count = len(columns["step"])
+    unknown = {
+        column.name: _empty(count) if column.type == TEXT else pa.nulls(count, column.type)
+        for column in table.columns
+        if column.name not in columns
+    }
+    return to_table(table, {**unknown, **columns})
 
 
 def _phase_of(trace: Trace, starts: I64, phases: Rows) -> NDArray[np.uint32]:
