@@ -163,7 +163,9 @@ def _named(finding: Finding) -> dict[str, set[str]]:
         tensors.update([value] if isinstance(value, str) else value)
     sides = [evidence[side] for side in _SIDES if evidence.get(side)]
     places = {finding.where, *(side.get("where") for side in sides)}
-    ops = {evidence.get("op"), *(side.get("op") for side in sides)}
+    told = evidence.get("op")  # of a collective: what each rank called
+    ops = [*(told.values() if isinstance(told, Mapping) else [told])]
+    ops += [side.get("op") for side in sides]
     return {
         "tensor": tensors,
         "op": {op for op in ops if isinstance(op, str)},
