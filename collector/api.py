@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import manifest
 from .kinds import PhaseKind
+from .limits import resident_bytes
 from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, parse_size
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ def start(run: str | os.PathLike[str], **settings: Any) -> None:
     if keep_last is not None:
         settings["keep_last_bytes"] = parse_size(str(keep_last))
     options = Options(**settings)
-    from .session import Session  # loads torch
+    importlib.import_module("torch")  # or its memory would count as the recorder's
+    before = resident_bytes()
+    from .session import Session
 
     folder = Path(run).absolute()
-    session = Session(folder, options)
+    session = Session(folder, options, before)
     try:
         manifest.create(folder, options, sys.argv, world_size=1)
     except OSError as error:

@@ -34,6 +34,15 @@ def check_buffer(size: int, memory: int | None = None) -> None:
         )
 
 
+def resident_bytes() -> int:
+    """Resident set size of this process; 0 where the system does not tell it cheaply."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def memory_bytes(cgroup: Path = _CGROUP) -> int:
     """Physical memory, or what this process's control group may have of it where that is less."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]

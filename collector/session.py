@@ -52,8 +52,9 @@ from .watchdog import Watchdog
 class Session:
     """The recording of this process, from `start` to `stop`."""
 
-    def __init__(self, run: Path, options: Options) -> None:
-        self._memory = memory.Memory()
+    def __init__(self, run: Path, options: Options, resident: int) -> None:
+        """`resident`: bytes in memory before the recorder was loaded."""
+        self._memory = memory.Memory(resident)
         self._library = native.library_for(options)
         store = None
         if self._library is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.analysis.gradients import gradient_norms, gradients
     from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
     from lanescope.webapp.analysis.race_findings import races
+    from lanescope.webapp.analysis.turns import forward_to_backward
     from lanescope.webapp.errors import RunError
     from lanescope.webapp.run import Run, Steps, Thread, open_run
 
@@ -37,14 +38,16 @@ _HOMES = {
     "analysis.gradients": ("gradient_norms", "gradients"),
     "analysis.race_findings": ("races",),
     "analysis.overlap": ("overlap", "overlap_rate", "overlap_regions"),
+    "analysis.turns": ("forward_to_backward",),
     "errors": ("RunError",),
     "run": ("Run", "Steps", "Thread", "open_run"),
 }
 
 __all__ = [
     "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check",
-    "collectives", "communication", "compare", "diff", "findings", "gradient_norms", "gradients",
-    "open_run", "overlap", "overlap_rate", "overlap_regions", "races", "temporal_breakdown",
+    "collectives", "communication", "compare", "diff", "findings", "forward_to_backward",
+    "gradient_norms", "gradients", "open_run", "overlap", "overlap_rate", "overlap_regions",
+    "races", "temporal_breakdown",
 ]  # fmt: skip
 
 

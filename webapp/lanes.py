@@ -34,7 +34,7 @@ THREAD, COLLECTIVES, COUNTER = "thread", "collectives", "counter"
 
 GRADIENT_NORM = "gradient norm"
 
-_UNITS = {"lanescope/rss": "B"}
+_UNITS = {"lanescope/rss": "B", schema.RECORDER_MEMORY: "B"}
 """Units of the recorder's own series; those of the program have none that is known."""
 
 
@@ -153,6 +153,8 @@ def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
     for one in dict.fromkeys(pids):
         own = one == main
         for code, name in enumerate(names):
+            if name.startswith(schema.GRAPH_SERIES):  # told as a share of all nodes
+                continue
             chosen = np.flatnonzero((series == code) & (pid == one))
             if not len(chosen):
                 continue

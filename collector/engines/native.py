@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..filters import NOT_COMPUTING
 from ..journal import NO_SEQUENCE, RECORD
-from ..kinds import ThreadKind
+from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
 from ..recorder import Recorder
 from ..sources.stacks import Stacks

@@ -6,33 +6,33 @@ import os
 from pathlib import Path
 
 from ..kinds import RECORDER_MEMORY
+from ..limits import resident_bytes
 from ..recorder import Recorder
 
 SERIES = "lanescope/rss"
 """Resident set size in bytes."""
 
-_STATM, _SMAPS = Path("/proc/self/statm"), Path("/proc/self/smaps")
+_MAPS = Path("/proc/self/maps")
 
 
 class Memory:
-    """Samples the resident set size at each step, the recorder's part at steps 0, 1, 2, 4, 8, ...:
-    to find that, the system goes through all that the process has mapped (some milliseconds).
+    """Samples the resident set size at each step, and the recorder's part at steps 0, 1, 2, 4, ...
 
-    The recorder's part is what its start added, with its modules and the engine, and the pages of
-    its journals that are in memory now.
+    That part is what its start added, with its modules and the engine, and its journals that are
+    mapped now: at most, for not all pages of a new one have been touched.
     """
 
-    def __init__(self) -> None:
-        self._before = resident()
+    def __init__(self, before: int) -> None:
+        self._before = before
         self._added = 0
 
     def started(self) -> None:
-        """The recording has begun: what was added since this was made is the recorder's."""
-        self._added = max(0, resident() - self._before)
+        """The recording has begun: what is in memory beyond `before` is the recorder's."""
+        self._added = max(0, resident_bytes() - self._before)
 
     def sample(self, recorder: Recorder) -> None:
-        """Record both now; nothing where the system does not tell it cheaply."""
-        total = resident()
+        """Record both now."""
+        total = resident_bytes()
         if not total:
             return
         recorder.value(SERIES, float(total))
@@ -41,22 +41,12 @@ class Memory:
             recorder.value(RECORDER_MEMORY, float(self._added + _mapped(folder)))
 
 
-def resident() -> int:
-    """Resident set size in bytes; 0 where it is not known."""
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
 def _mapped(folder: Path) -> int:
-    """Bytes of files below `folder` that are mapped and in memory."""
-    inside, total = os.fsencode(f"{folder.resolve()}{os.sep}"), 0
-    mine = False
-    with _SMAPS.open("rb") as lines:
-        for line in lines:
-            if line.startswith(b"Rss:"):
-                total += int(line.split()[1]) * 1024 if mine else 0
-            elif b"-" in line.split(b" ", 1)[0]:
-                mine = inside in line
+    """Bytes of files below `folder` that are mapped."""
+    inside = os.fsencode(f"{folder.resolve()}{os.sep}")
+    total = 0
+    for line in _MAPS.read_bytes().splitlines():
+        if inside in line:
+            low, _, high = line.partition(b" ")[0].partition(b"-")
+            total += int(high, 16) - int(low, 16)
     return total

@@ -19,7 +19,9 @@ from lanescope.webapp.analysis.findings import (
     ranked,
 )
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.overhead import memory_overhead
 from lanescope.webapp.analysis.overlap import overlap_rate
+from lanescope.webapp.analysis.traceability import graph_traceability
 from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
@@ -104,8 +106,8 @@ def check(run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS) 
     metrics: dict[str, Any] = {
         "thread_overlap_rate": overlap_rate(run),
         "gradient_fluctuation": None,
-        "graph_traceability": None,
-        "memory_overhead": None,
+        "graph_traceability": graph_traceability(run),
+        "memory_overhead": memory_overhead(run),
         "comm_compute_overlap": {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks},
     }
     checks = tuple(

@@ -90,6 +90,7 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Do threads touch the same tensor in no fixed order?", "race_findings:race_findings"),
     Analysis("Do threads run backward into the same gradients?", "concurrent:concurrent_backwards"),
     Analysis("Was a tensor changed that backward needed?", "inplace:inplace_modifications"),
+    Analysis("Is each autograd node tied to its operator?", "traceability:untraceable_graphs"),
     Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks"),
     Analysis("Do the validators of the program agree?", "validators:validators"),
     Analysis("Was the run set up well?", "environment:environment"),

@@ -91,7 +91,7 @@ def show(report: Report, console: Console) -> None:
 def told(one: Check) -> str:
     """The value and its limit."""
     number = "{:.3g}".format if one.name == "gradient_fluctuation" else units.share
-    return f"{number(one.value)}, limit: {one.bound} {number(one.limit)}"
+    return f"{number(one.value)}, limit {number(one.limit)}"
 
 
 def _conclude(report: Report, console: Console) -> None:

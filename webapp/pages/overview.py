@@ -80,7 +80,7 @@ def _health(run: Run, report: Report) -> list[Component]:
             parts.note("The recording is complete: every rank is there and closed.", "good")
         )
     for one in report.checks:
-        limits = f"{units.share(one.value)}, limit {one.bound} {units.share(one.limit)}"
+        limits = f"{units.share(one.value)}, limit {units.share(one.limit)}"
         words = f"{METRICS.get(one.name, one.name)}: {limits}"
         tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
         notes.append(

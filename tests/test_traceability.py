@@ -1,0 +1,91 @@
+"""Autograd nodes are tied to operators, memory of the recorder is measured, in one real program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp import check, forward_to_backward, open_run
+from lanescope.webapp.analysis.traceability import untraceable_graphs, walks
+from lanescope.webapp.run import Run
+from tests.recording import record_program
+from tests.synthetic import START_NS, Builder
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten())
+recurrent, head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *recurrent.parameters(), *head.parameters()], 0.1)
+for step in range(3):
+    features = model(torch.randn(4, 2, 6)).view(4, 2, 8)
+    hidden, _ = recurrent(Double.apply(features))
+    hidden = hidden.clone()
+    hidden[:, 0].mul_(2)  # in place on a view
+    again = checkpoint(head, hidden.transpose(0, 1), use_reentrant=False)
+    once_more = checkpoint(torch.nn.functional.gelu, again, use_reentrant=True)
+    loss = once_more.permute(1, 0, 2).reshape(-1).expand(2, -1).softmax(-1).pow(2).mean()
+    if step == 1:
+        loss = loss.sinh()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recorded = record_program(tmp_path_factory.mktemp("traced"), PROGRAM, "--exclude", "aten::sinh")
+    assert recorded.status == 0, recorded.stderr
+    return open_run(recorded.run)
+
+
+def test_nodes_are_tied_but_those_whose_operator_was_left_out(run: Run) -> None:
+    clean, left_out, after = (walk for walk in walks(run) if walk.reached > 10)
+    assert (clean.step, left_out.step, after.step) == (0, 1, 2)
+    assert (clean.not_run, clean.no_operator, clean.tied) == ({}, {}, clean.reached)
+    assert (left_out.not_run, left_out.no_operator) == ({}, {"SinhBackward0": 1})
+    assert (after.not_run, after.no_operator) == ({}, {})
+    (finding,) = untraceable_graphs(run)
+    assert finding.step == 1
+    assert "1 SinhBackward0" in finding.title
+    metric = check(run).metrics["graph_traceability"]
+    total = sum(walk.reached for walk in walks(run))
+    assert metric == (total - 1) / total
+
+
+def test_the_recorders_memory_is_measured(run: Run) -> None:
+    metric = check(run).metrics["memory_overhead"]
+    assert 0 < metric < 0.15
+    (one,) = [one for one in check(run).checks if one.name == "memory_overhead"]
+    assert one.passed
+
+
+def test_windows_between_forward_and_backward(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    for start, duration, kind in (
+        (0, 10, "forward"), (20, 30, "forward"), (55, 45, "backward"), (60, 5, "forward"),
+        (66, 4, "backward"),  # within the other, of a checkpoint
+        (110, 10, "backward"),  # a second one of the same forward: no window of its own
+        (130, 10, "forward"), (140, None, "backward"),
+    ):  # fmt: skip
+        builder.phase(START_NS + start, duration, kind)
+    table = forward_to_backward(open_run(builder.write()))
+    assert table[["forward_end_ns", "backward_start_ns", "window_ns"]].values.tolist() == [
+        [50, 55, 5], [140, 140, 0],
+    ]  # fmt: skip

@@ -1,0 +1,184 @@
+"""Is every autograd node that a backward reached tied to what was recorded of it?
+
+    graph traceability = nodes tied / nodes reached
+
+over the backwards whose graph the recorder walked (steps 0, 1, 2, 4, 8, ...). A node is tied where
+the backward recorded it running, and where the operator that made it was recorded: by name and
+sequence number, or as part of one that bears its number (`nodes.maker`). Views are left out of
+recordings by default, so their nodes need no operator; neither do gradients' accumulators.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.nodes import BACKWARD, stem
+from lanescope.webapp.run import Run
+
+_IN_PLACE_ON_VIEW = "CopySlices"  # made by autograd beside the node of the operator
+_VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One backward whose graph was walked. Names are those of nodes."""
+
+    rank: int
+    thread: str
+    step: int
+    start_ns: int
+    end_ns: int
+    reached: int
+    not_run: Counter[str]  # reached, and no such node was recorded in it
+    no_operator: Counter[str]  # recorded, but not the operator that made it
+
+    @property
+    def tied(self) -> int:
+        """Nodes that are tied to both."""
+        return self.reached - self.not_run.total() - self.no_operator.total()
+
+
+def graph_traceability(run: Run) -> float | None:
+    """The metric, over all walks; None where no graph was walked (no backward, portable engine)."""
+    found = walks(run)
+    reached = sum(walk.reached for walk in found)
+    return max(0, sum(walk.tied for walk in found)) / reached if reached else None
+
+
+def untraceable_graphs(run: Run) -> list[Finding]:
+    """Findings of kind `untraceable_graph`, one per rank. Unanswered where none was walked."""
+    if not walks(run):
+        raise Unanswered("no graph was walked (no backward in a recorded step, or portable engine)")
+    by_rank: dict[int, list[Walk]] = {}
+    for walk in walks(run):
+        if walk.tied < walk.reached:
+            by_rank.setdefault(walk.rank, []).append(walk)
+    return [_finding(run, rank, found) for rank, found in by_rank.items()]
+
+
+@lru_cache(maxsize=4)
+def walks(run: Run) -> tuple[Walk, ...]:
+    """Every backward of which the graph was walked."""
+    return tuple(walk for rank in run.ranks for walk in _walks(run, rank))
+
+
+def _walks(run: Run, rank: int) -> Iterator[Walk]:
+    values = run.events("value", rank, columns=["time_ns", "name", "value", "step", "thread"])
+    names = values["name"].cast(pa.string())
+    values = values.filter(pc.starts_with(names, schema.GRAPH_SERIES))
+    if not len(values):
+        return
+    counts = _plain(values)
+    phases = _plain(
+        run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "depth", "thread"])
+    )
+    phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
+    length = phases["duration_ns"].fillna(run.duration_ns - phases["start_ns"])
+    phases = phases.assign(end_ns=phases["start_ns"] + length.astype("int64"))
+    ops = run.events("op", rank, columns=["start_ns", "name", "scope", "sequence", "thread"])
+    made = _makers(ops)
+    nodes = _plain(ops.filter(pc.equal(ops["scope"].cast(pa.string()), BACKWARD)))
+    engine = {t.thread for t in run.threads if t.rank == rank and t.kind == "native"}
+    for (thread, step), rows in counts.groupby(["thread", "step"]):
+        own = phases[phases["thread"] == thread]
+        at = int(rows["time_ns"].iloc[0])
+        around = own[(own["start_ns"] <= at) & (own["end_ns"] >= at)]
+        if around.empty:
+            continue
+        phase = around.sort_values("depth").iloc[-1]
+        ran = _ran(nodes, own, phase, engine | {thread})
+        reached = Counter(
+            {
+                name.removeprefix(schema.GRAPH_SERIES): int(value)
+                for name, value in zip(rows["name"], rows["value"], strict=True)
+            }
+        )
+        untied = Counter(
+            node.name
+            for node in ran.itertuples()
+            if not np.isnan(node.sequence) and not _is_tied(node, made)
+        )
+        yield Walk(
+            rank, str(thread), int(step), int(phase["start_ns"]), int(phase["end_ns"]),
+            reached.total(), reached - Counter(map(_bare, ran["name"])), untied,
+        )  # fmt: skip
+
+
+def _ran(nodes: pd.DataFrame, own: pd.DataFrame, phase: Any, threads: set[str]) -> pd.DataFrame:
+    """The nodes of a backward, without those of backwards within it (checkpointing)."""
+    inside = (nodes["start_ns"] >= phase["start_ns"]) & (nodes["start_ns"] < phase["end_ns"])
+    inside &= nodes["thread"].isin(threads)
+    nested = own[(own["start_ns"] > phase["start_ns"]) & (own["end_ns"] <= phase["end_ns"])]
+    for inner in nested.itertuples():
+        inside &= ~nodes["start_ns"].between(inner.start_ns, inner.end_ns, inclusive="left")
+    return nodes[inside]
+
+
+def _makers(ops: pa.Table) -> set[int]:
+    """Sequence numbers that recorded forward operators bear."""
+    forward = pc.not_equal(ops["scope"].cast(pa.string()), BACKWARD)
+    numbers = pc.unique(ops.filter(forward)["sequence"].drop_null())
+    return set(numbers.to_pylist())
+
+
+def _is_tied(node: Any, made: set[int]) -> bool:
+    return int(node.sequence) in made or node.name == _IN_PLACE_ON_VIEW or _is_view(node.name)
+
+
+@lru_cache(maxsize=4096)
+def _is_view(name: str) -> bool:
+    return any(fnmatchcase(f"aten::{stem(name)}", pattern) for pattern in _VIEWS)
+
+
+def _bare(name: str) -> str:
+    return name.rpartition("::")[2]
+
+
+def _plain(table: pa.Table) -> pd.DataFrame:
+    for position, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(position, field.name, table.column(position).cast(pa.string()))
+    return table.to_pandas()
+
+
+def _finding(run: Run, rank: int, found: list[Walk]) -> Finding:
+    worst = max(found, key=lambda walk: walk.reached - walk.tied)
+    missing = worst.not_run + worst.no_operator
+    named = ", ".join(f"{count} {name}" for name, count in missing.most_common(5))
+    more = f" and {len(missing) - 5} more kinds" if len(missing) > 5 else ""
+    at = (thread_lane(rank, worst.thread), worst.start_ns)
+    return Finding(
+        kind="untraceable_graph",
+        severity="warning",
+        title=f"{units.count(missing.total())} of {units.count(worst.reached)} autograd nodes that "
+        f"backward reached in step {worst.step} are not in the recording as they should be: "
+        f"{named}{more}",
+        rank=rank,
+        ranks=(rank,),
+        thread=worst.thread,
+        step=worst.step,
+        time_ns=worst.start_ns,
+        evidence={
+            "reached": worst.reached,
+            "tied": worst.tied,
+            "no_node": dict(worst.not_run.most_common()),
+            "no_operator": dict(worst.no_operator.most_common()),
+            "backwards": len(found),
+            "advice": "--include what is left out, and record without --min-duration",
+        },
+        link=timeline_address(worst.start_ns, worst.end_ns, run.duration_ns, at),
+    )
