@@ -53,7 +53,6 @@ class Call:
     sequence: int = 0
     reduce_op: str = ""
     frames: str = ""
-    explicit: bool = False  # the file itself numbers its calls
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def _join_works(made: list[_Parts], works: list[Talk]) -> None:
             waiting[_name(parts)].append(parts)
     heads: Counter[str] = Counter()
     for work in works:
-        name = _backend_name(work.name)
+        name = backend_name(work.name)
         queue, head = waiting[name], heads[name]
         if head < len(queue) and queue[head].first.start <= work.start:
             queue[head].work = work
@@ -187,7 +186,7 @@ def _call(trace: Trace, parts: _Parts, groups: dict[str, Group], rank: int) -> C
         group_size=size or None,
         shapes=shapes,
         dtypes=dtypes,
-        bytes=0 if name in UNMOVED else _bytes(shapes, dtypes),
+        bytes=0 if name in UNMOVED else bytes_of(shapes, dtypes),
         peer=_peer(told, parts) if paired else None,
     )
 
@@ -197,12 +196,13 @@ def _name(parts: _Parts) -> str:
         short = parts.operator.name.rpartition("::")[2]
         return NAMES.get(short, short.rstrip("_"))
     if parts.work is not None:
-        return _backend_name(parts.work.name)
+        return backend_name(parts.work.name)
     told = parts.described.name.lower() if parts.described else ""
     return _BACKEND_NAMES.get(told, told.rstrip("_"))
 
 
-def _backend_name(name: str) -> str:
+def backend_name(name: str) -> str:
+    """What torch.distributed calls a backend's work: all_reduce for `nccl:all_reduce`."""
     short = name.partition(":")[2].partition(" ")[0].lower()
     return _BACKEND_NAMES.get(short, short)
 
@@ -216,7 +216,8 @@ def _peer(told: CommunicationArgs, parts: _Parts) -> int | None:
     return int(text) if text.isdigit() and len(text) < 7 else None
 
 
-def _bytes(shapes: str, dtypes: str) -> int:
+def bytes_of(shapes: str, dtypes: str) -> int:
+    """Bytes of tensors by their shapes, `[4, 8] [8]`; 0 where that is not known."""
     item = ITEM_BYTES.get(dtypes.partition(" ")[0], 0)
     try:
         sizes = msgspec.json.decode(f"[{shapes.replace('] [', '], [')}]") if shapes else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from ..kinds import PhaseKind
 from .blocks import Blocks
 from .document import Document, Member
 from .events import Args, Event, decode_args, decode_events, decode_one
+from .flight import take_dump
 from .instants import I64, Flags, exact_ns, rounded_ns
 from .kineto import TALKS, WITH_ARGS, function_kind, kind_of, on_stream, phase_of, signature_of
 from .pairing import Pairing
+from .pickles import LONGEST, plain_pickle
 from .refused import Refused
 from .rows import (
     ARROW,
@@ -43,21 +46,34 @@ from .rows import (
 from .singles import Singles
 
 READ = "read_events"
+_PICKLE = b"\x80"
+"""First byte of a pickle of protocol 2 and later."""
+
 _MOST_TALKS = 500_000
 _MOST_SIGNATURES = 1 << 20
 _KEPT = frozenset(
     {
         "schemaVersion", "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
-        "hostname", "viztracer_metadata", "displayTimeUnit", "traceName", "otherData",
+        "hostname", "viztracer_metadata", "displayTimeUnit", "traceName", "otherData", "entries",
+        "pg_config", "pg_status",
     }
 )  # fmt: skip
 """Members of the document that are looked at."""
 
 
-def read_chrome(path: Path, blocks: Blocks, folder: Path) -> Trace:
-    """The trace at `path`; rows go to files in `folder`. Raises Refused and OSError."""
+def read_file(path: Path, folder: Path) -> Trace:
+    """What is in a file, trace or dump; rows go to files in `folder`. Raises Refused, OSError."""
+    blocks = Blocks(path)
+    chunks = iter(blocks)
+    first = next(chunks, b"")
     reader = _Reader(path, folder)
-    document = Document(path, blocks, decode_events)
+    if first.startswith(_PICKLE):
+        data = bytearray(first)
+        while len(data) <= LONGEST and (chunk := next(chunks, b"")):
+            data += chunk
+        take_dump(reader.trace, plain_pickle(path, bytes(data)))
+        return reader.trace
+    document = Document(path, chain([first] if first else [], chunks), decode_events)
     for part in document.parts():
         if isinstance(part, Member):
             reader.member(part)
@@ -65,6 +81,9 @@ def read_chrome(path: Path, blocks: Blocks, folder: Path) -> Trace:
             reader.take(part.decoded)
         else:
             reader.take_single(part.single)
+    if not document.found_events and "entries" in reader.trace.metadata:
+        take_dump(reader.trace, reader.trace.metadata)
+        return reader.trace
     if not document.found_events:
         raise Refused(
             f"{path}: holds no traceEvents and no entries, expected a trace of torch.profiler, "

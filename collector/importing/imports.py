@@ -16,9 +16,8 @@ from typing import Any
 
 from .. import manifest as manifests
 from ..kinds import FORMAT_VERSION
-from .blocks import Blocks
 from .calls import Call, calls_of, groups_of, numbered
-from .chrome import read_chrome
+from .chrome import read_file
 from .clocks import Offset, Source, comparable, offsets
 from .instants import MOST_NS
 from .places import places_of
@@ -65,7 +64,7 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
         for position, path in enumerate(files):
             own = Path(folder) / str(position)
             own.mkdir()
-            traces.append(read_chrome(path, Blocks(path), own))
+            traces.append(read_file(path, own))
         notes: list[str] = []
         numbers = _ranks(files, traces, given, notes)
         ranks = [_rank(number, trace) for number, trace in zip(numbers, traces, strict=True)]
@@ -87,9 +86,15 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": [],
         "level": "timing",
-        "options": {"imported": [_clean(path.name) for path in files], "window": True},
+        "options": {
+            "imported": [_clean(path.name) for path in files],
+            # What is missing in it may have been before it, or after.
+            "window": any(not _numbers_its_calls(t) or t.lost_calls for t in traces),
+            "dump": all(_numbers_its_calls(t) for t in traces),
+        },
         "world_size": world,
-        "complete": len(set(numbers)) == world and not any(t.truncated for t in traces),
+        "complete": len(set(numbers)) == world
+        and all(t.closed and not t.truncated for t in traces),
         "exit_status": None,
         "notes": notes,
         "axis": {
@@ -106,14 +111,18 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
 def _rank(number: int, trace: Trace) -> Rank:
     slices = trace.slices.rows()
     rank = Rank.of(number, trace, places_of(trace, slices), slices)
-    rank.calls = calls_of(trace, number, rank.communication_kernels())
+    rank.closed = trace.closed
+    if trace.calls is not None:
+        rank.calls = trace.calls
+    else:
+        rank.calls = calls_of(trace, number, rank.communication_kernels())
     return rank
 
 
 def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
     """Offsets of the ranks' clocks. Calls that cannot be told to be the same become one rank's."""
     calls = {rank.rank: rank.calls for rank in ranks}
-    if len(ranks) > 1:
+    if len(ranks) > 1 and not all(_numbers_its_calls(rank.trace) for rank in ranks):
         same = comparable(calls)
         loose = sorted({c.group for own in calls.values() for c in own} - same)
         for rank in ranks:
@@ -126,6 +135,10 @@ def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
                 "and not compared"
             )
     return offsets({rank.rank: Source(_base(rank.trace), rank.host) for rank in ranks}, calls)
+
+
+def _numbers_its_calls(trace: Trace) -> bool:
+    return trace.calls is not None
 
 
 def _own(call: Call, rank: int, same: set[str]) -> Call:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .events import Label
 from .refused import Refused
+
+if TYPE_CHECKING:
+    from .calls import Call
 
 Rows = NDArray[np.void]
 
@@ -148,7 +151,9 @@ class Trace:
     counts: Counter[str] = field(default_factory=Counter)
     platform: str = "cuda"
     truncated: bool = False
-    rank_labels: dict[Label, int] = field(default_factory=dict)
+    closed: bool = True  # False: it tells of a process at work
+    calls: list[Call] | None = None  # collectives that the file itself numbers
+    lost_calls: bool = False  # groups may have had calls of which nothing is left
 
     def text(self, number: int) -> str:
         """The text of a number."""

@@ -97,7 +97,9 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
             return _late(run, wait, waited)
         if not long and not stalled:
             # It may well be how an ordinary moment looks when the log ends in it.
-            severity = "info" if run.manifest["exit_status"] is None else "warning"
+            dumped = run.manifest["options"].get("dump")  # nobody asks for one when all is well
+            unknown = run.manifest["exit_status"] is None and not dumped
+            severity = "info" if unknown else "warning"
             if at_work and run.manifest["exit_status"] == 0:
                 return None
     who = _names(wait.missing)

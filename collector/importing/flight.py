@@ -1,0 +1,182 @@
+"""Flight-recorder dumps of torch.distributed: the last collectives of each rank, numbered.
+
+A dump is JSON or a pickle of the same dict. It numbers the calls of each process group, so the
+call that a rank did not make is known also where the recorder's buffer has lost earlier ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from ..collective_names import UNMOVED
+from .calls import Call, backend_name, bytes_of, groups_of
+from .instants import MOST_NS
+from .kineto import COMMUNICATION_DTYPES
+from .refused import Refused
+from .rows import Trace
+
+_PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
+_MOST_FRAMES = 100
+_MOST_SHAPES = 64
+
+
+def take_dump(trace: Trace, dump: Any) -> None:
+    """Take the calls of a dump into a trace that is empty so far. Raises Refused."""
+    entries = dump.get("entries") if isinstance(dump, dict) else None
+    if not isinstance(entries, list):
+        raise Refused(f"{trace.path}: holds no entries, expected a flight-recorder dump")
+    trace.format, trace.closed = "flight_recorder", False
+    groups = _groups(dump, entries)
+    listed = [
+        {"pg_name": name, "pg_desc": description, "ranks": ranks}
+        for name, (ranks, description) in groups.items()
+    ]
+    world = 1 + max((rank for ranks, _ in groups.values() for rank in ranks), default=0)
+    trace.metadata = {"distributedInfo": {"pg_config": listed, "world_size": world}}
+    sizes = {name: len(group.ranks) for name, group in groups_of(trace).items()}
+    counts = trace.counts
+    counts["read_events"] += len(entries)
+    first = min((_whole(e.get("record_id"), 0) for e in entries if isinstance(e, dict)), default=0)
+    paired: Counter[Any] = Counter()
+    calls: list[Call] = []
+    for entry in entries:
+        call = _call(trace, entry, sizes) if isinstance(entry, dict) else None
+        if call is None:
+            counts["dropped_malformed"] += 1
+            continue
+        if call.peer is not None:
+            key = call.group, call.name, call.peer
+            # Without the first ones, the k-th send is not known to be the partner's k-th receive.
+            peer = None if first else call.peer
+            call = replace(call, sequence=paired[key], peer=peer)
+            paired[key] += 1
+        calls.append(call)
+    counts["imported_calls"] += len(calls)
+    if _forgotten(dump, calls, first):
+        counts["unread_groups_whose_calls_were_overwritten"] += 1
+        trace.lost_calls = True
+    trace.calls = sorted(calls, key=lambda call: call.start)
+
+
+def _call(trace: Trace, entry: dict[str, Any], sizes: dict[str, int]) -> Call | None:
+    start = _whole(entry.get("time_created_ns"), 0)
+    label = _text(entry.get("profiling_name"))
+    if not 0 < start < MOST_NS or not label:
+        return None
+    pair = _PAIR.match(label)
+    name = pair[1] if pair else backend_name(label)
+    group = _group_name(entry)
+    shapes = entry.get("input_sizes")
+    lists = shapes if isinstance(shapes, list) else []
+    text = " ".join(_shape(one) for one in lists[:_MOST_SHAPES])
+    kinds = entry.get("input_dtypes")
+    kinds = kinds if isinstance(kinds, list) else []
+    dtypes = " ".join(
+        COMMUNICATION_DTYPES.get(_text(one), _text(one)) for one in kinds[:_MOST_SHAPES]
+    )
+    done = entry.get("state") == "completed" or entry.get("retired") is True
+    complete = _whole(entry.get("time_discovered_completed_ns"), 0)
+    complete = complete if done and start <= complete < MOST_NS else 0
+    thread = _text(entry.get("thread_id")) or "0"
+    lane = trace.lanes["flight recorder", thread, False]
+    trace.lanes.lanes[lane].name = _text(entry.get("thread_name")) or f"thread {thread}"
+    numbered = _whole(entry.get("collective_seq_id"), 0)
+    return Call(
+        name=name,
+        lane=lane,
+        start=start,
+        returned=start if done else None,
+        complete=complete or None,
+        group=group,
+        group_size=sizes.get(group) or None,
+        shapes=text,
+        dtypes=dtypes,
+        bytes=0 if name in UNMOVED else bytes_of(text, dtypes),
+        peer=int(pair[3]) if pair and pair[3] else None,
+        sequence=max(0, numbered - 1) if numbered < 1 << 62 else 0,
+        frames=_frames(entry.get("frames")),
+    )
+
+
+def _groups(dump: dict[str, Any], entries: list[Any]) -> dict[str, tuple[list[int], str]]:
+    """Process groups by name: their ranks and descriptions."""
+    found: dict[str, tuple[list[int], str]] = {}
+    config = dump.get("pg_config")
+    for key, one in config.items() if isinstance(config, dict) else ():
+        if isinstance(one, dict):
+            name = _text(one.get("name")) or _text(key)
+            found[name] = _ranks(one.get("ranks")), _text(one.get("desc"))
+    named = {_group_name(e): e for e in entries if isinstance(e, dict)}
+    if len(found) == 1 == len(named) and "" in found:  # Gloo does not name its group here
+        ((ranks, description),) = found.values()
+        ((name, entry),) = named.items()
+        pair = entry.get("process_group")
+        told = _text(pair[1]) if isinstance(pair, (list, tuple)) and len(pair) > 1 else ""
+        return {name: (ranks, description or told)}
+    return found
+
+
+def _group_name(entry: dict[str, Any]) -> str:
+    pair = entry.get("process_group")
+    if isinstance(pair, (list, tuple)) and pair and type(pair[0]) is str:
+        return _text(pair[0])
+    return str(_whole(entry.get("pg_id"), 0))
+
+
+def _ranks(value: Any) -> list[int]:
+    if type(value) is str and len(value) < 10 << 20:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return []
+    if not isinstance(value, (list, tuple)):
+        return []
+    return [one for one in value if type(one) is int and 0 <= one < 1_000_000]
+
+
+def _forgotten(dump: dict[str, Any], calls: list[Call], first: int) -> bool:
+    """Whether there are groups of which the buffer has no call left, though there were some."""
+    status = dump.get("pg_status")
+    if not first or not isinstance(status, dict):
+        return bool(first)
+    made = sum(
+        _whole(one.get("last_enqueued_collective"), -1) > 0
+        for one in status.values()
+        if isinstance(one, dict)
+    )
+    return made > len({call.group for call in calls})
+
+
+def _frames(value: Any) -> str:
+    lines = []
+    for one in value[:_MOST_FRAMES] if isinstance(value, list) else ():
+        if isinstance(one, dict):
+            file, function = _text(one.get("filename")), _text(one.get("name"))
+            line = _whole(one.get("line"), 0)
+            line = line if 0 <= line < 1 << 31 else 0
+            lines.append(f"{_flat(file)}\t{line}\t{_flat(function)}")
+    return "\n".join(lines)
+
+
+def _flat(text: str) -> str:
+    return text.replace("\t", " ").replace("\n", " ")
+
+
+def _shape(value: Any) -> str:
+    numbers = value if isinstance(value, (list, tuple)) else []
+    return f"[{', '.join(str(_whole(one, 0)) for one in numbers[:_MOST_SHAPES])}]"
+
+
+def _text(value: Any) -> str:
+    return value[:200].encode("utf-8", "replace").decode() if type(value) is str else ""
+
+
+def _whole(value: Any, default: int) -> int:
+    """A number, which JSON dumps may hold as a text."""
+    if type(value) is str and value.lstrip("-").isdigit() and len(value) < 20:
+        value = int(value)
+    return value if type(value) is int and abs(value) < 1 << 63 else default

@@ -1,0 +1,128 @@
+"""Reads a pickle of plain values, and nothing else.
+
+A pickle is a program, and one that names a class or a function runs it. This reader knows the
+instructions that build numbers, texts, lists, tuples and dicts; it refuses a pickle that has any
+other, before it does anything else with it. It runs none of pickle's own machinery, which lets a
+file take memory as it likes.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .refused import Refused
+
+LONGEST = 64 << 20
+"""Bytes of a pickle."""
+
+MOST_INSTRUCTIONS = 4_000_000
+
+_IGNORED = frozenset({"PROTO", "FRAME"})
+_VALUES = frozenset(
+    {
+        "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
+        "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINSTRING", "SHORT_BINSTRING",
+    }
+)  # fmt: skip
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
+}  # fmt: skip
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_MARK = object()
+
+
+def plain_pickle(path: Path, data: bytes) -> Any:
+    """The value of a pickle of plain values. Raises Refused for any other."""
+    if len(data) > LONGEST:
+        raise Refused(
+            f"{path}: is a pickle of more than {LONGEST >> 20} MB, expected a flight-recorder dump"
+        )
+    machine = _Machine()
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count == MOST_INSTRUCTIONS:
+                raise Refused(
+                    f"{path}: is a pickle of more than {MOST_INSTRUCTIONS} instructions, expected "
+                    "a flight-recorder dump"
+                )
+            if not machine.do(opcode.name, argument):
+                raise Refused(
+                    f"{path}: is a pickle that holds more than plain values ({opcode.name}), which "
+                    "could run code; expected a flight-recorder dump"
+                )
+        (value,) = machine.stack
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, AttributeError) as error:
+        if isinstance(error, Refused):
+            raise
+        raise Refused(
+            f"{path}: is no whole pickle, expected a flight-recorder dump; the file is damaged"
+        ) from None
+    return value
+
+
+class _Machine:
+    """The stack and the memo of a pickle."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def do(self, name: str, argument: Any) -> bool:
+        """Follow one instruction; False: it is none that builds plain values."""
+        stack = self.stack
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name]())
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            self._memo[argument] = stack[-1]
+        elif name == "MEMOIZE":
+            self._memo[len(self._memo)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(self._memo[argument])
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name in ("SETITEMS", "SETITEM"):
+            self._set(self._items() if name == "SETITEMS" else self._last(2))
+        elif name in ("APPENDS", "APPEND"):
+            items = self._items() if name == "APPENDS" else self._last(1)
+            _of(list, stack[-1]).extend(items)
+        elif name == "TUPLE":
+            stack.append(tuple(self._items()))
+        elif name in _TUPLES:
+            stack.append(tuple(self._last(_TUPLES[name])))
+        else:
+            return name in _IGNORED or name == "STOP"
+        return True
+
+    def _set(self, items: list[Any]) -> None:
+        target = _of(dict, self.stack[-1])
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            target[key] = value
+
+    def _items(self) -> list[Any]:
+        """What lies above the last mark."""
+        stack = self.stack
+        for place in range(len(stack) - 1, -1, -1):
+            if stack[place] is _MARK:
+                items = stack[place + 1 :]
+                del stack[place:]
+                return items
+        raise ValueError("no mark")
+
+    def _last(self, count: int) -> list[Any]:
+        items = self.stack[-count:]
+        if len(items) < count or _MARK in items:
+            raise ValueError("too few values")
+        del self.stack[-count:]
+        return items
+
+
+def _of(kind: type[Any], value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"expected a {kind.__name__}")
+    return value

@@ -1,0 +1,275 @@
+"""Traces and dumps of real ranks: the files of a job become one run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import pickletools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lanescope.collector.importing.calls import Call
+from lanescope.collector.importing.clocks import Source, comparable, offsets
+from lanescope.collector.importing.pickles import plain_pickle
+from lanescope.collector.importing.refused import Refused
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.analysis.collectives import collectives
+from lanescope.webapp.analysis.diff import compare
+from lanescope.webapp.analysis.findings import examine, findings
+from lanescope.webapp.cli import main
+from lanescope.webapp.run import Run, open_run
+from tests.profiled import PARAMETERS
+from tests.recording import BIN, run_program
+from tests.trace_files import DATA, accounted, imported, rows, slice_, write_trace
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the two ranks of `profiled.py` left."""
+    folder = tmp_path_factory.mktemp("job")
+    program = Path(__file__).with_name("profiled.py")
+    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
+    environment = {"TORCH_FR_BUFFER_SIZE": "1000", "PYTHONPATH": str(program.parent.parent)}
+    done = run_program([*launcher, str(program), str(folder)], environment=environment)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def traces(job: Path) -> Run:
+    """The run made of torch.profiler's files."""
+    return imported(job / "traces", *sorted(job.glob("rank-*.json")))
+
+
+@pytest.mark.torchrun
+def test_traces_of_a_job_become_one_run(traces: Run) -> None:
+    accounted(traces)
+    assert (traces.ranks, traces.world_size, traces.dropped) == ((0, 1), 2, 0)
+    assert traces.complete
+    assert traces.clock_calibrated
+    assert not traces.warnings
+    assert [traces.steps(rank).index.tolist() for rank in (0, 1)] == [[2, 3, 4]] * 2
+    assert {p["engine"] for p in traces.manifest["processes"]} == {"kineto"}
+
+
+@pytest.mark.torchrun
+def test_collectives_are_told_from_operators_and_works(traces: Run) -> None:
+    columns = ("name", "group", "group_size", "sequence", "peer", "shapes", "bytes", "step")
+    of_step = [
+        ("all_reduce", "0", 2, 0, None, f"[{PARAMETERS}]", 4 * PARAMETERS, 2),
+        ("all_reduce", "0", 2, 1, None, "[]", 4, 2),
+        ("barrier", "0", 2, 2, None, "[1]", 0, 2),
+    ]
+    for rank, pair in ((0, ("send", 1)), (1, ("recv", 0))):
+        found = rows(traces, "collective", *columns, rank=rank)
+        assert found[:4] == [*of_step, (pair[0], "0", 2, 0, pair[1], "[3]", 12, 2)]
+        assert len(found) == 12
+        ends = rows(traces, "collective", "start_ns", "duration_ns", "complete_ns", rank=rank)
+        assert all(end is not None and end >= start + length for start, length, end in ends)
+
+
+@pytest.mark.torchrun
+def test_nothing_is_found_where_nothing_is_wrong(traces: Run) -> None:
+    assert findings(traces) == []
+    answered = {one.question: one.unanswered for one in examine(traces)}
+    assert "not whole" in answered["Does a rank wait for one that does not come?"]
+    assert check(traces).failed("warning") is False
+    assert len(collectives(traces))
+
+
+@pytest.mark.torchrun
+def test_two_imported_traces_compare(traces: Run, job: Path, tmp_path: Path) -> None:
+    again = imported(tmp_path / "again", *sorted(job.glob("rank-*.json"), reverse=True))
+    assert compare(traces, again, "bitwise").verdict == "identical"
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("files", ["dump_rank*.json", "dump_rank[01]"])
+def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -> None:
+    run = imported(tmp_path / "run", *sorted(job.glob(files)))
+    accounted(run)
+    (finding,) = findings(run)
+    assert (finding.kind, finding.severity, finding.ranks) == ("hang", "warning", (1,))
+    assert finding.title.startswith("rank 1 never entered all_reduce #")
+    evidence = finding.evidence
+    assert (evidence["group"], evidence["waiting"], evidence["op"]) == (
+        "0", [0], {"0": "all_reduce"},
+    )  # fmt: skip
+    made = rows(run, "collective", "name", "sequence", rank=0)
+    assert ("all_reduce", evidence["sequence"]) == made[-1]
+    if not files.endswith("json"):  # those have no stacks
+        assert evidence["called_at"]["0"].startswith("profiled.py:")
+    result = CliRunner().invoke(main, ["check", "--fail-on", "warning", str(tmp_path / "run")])
+    assert result.exit_code == 1
+    assert "rank 1 never entered all_reduce" in result.output
+
+
+def dump(*sequences: int, **fields: Any) -> dict[str, Any]:
+    entries = [
+        {
+            "record_id": sequence - 1, "process_group": ("0", "default_pg"),
+            "collective_seq_id": sequence, "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 10**18 + sequence * 10**6, "input_sizes": [[4]],
+            "input_dtypes": ["Float"], "state": "completed", "retired": True,
+            "time_discovered_completed_ns": 10**18 + sequence * 10**6 + 500,
+        }
+        for sequence in sequences
+    ]  # fmt: skip
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return {"version": "2.4", "pg_config": groups, "entries": entries, **fields}
+
+
+def test_a_buffer_that_lost_early_calls_is_no_hang(tmp_path: Path) -> None:
+    for rank, sequences in ((0, range(3, 9)), (1, range(5, 9))):
+        (tmp_path / f"rank{rank}").write_bytes(pickle.dumps(dump(*sequences)))
+    run = imported(tmp_path / "run", tmp_path / "rank0", tmp_path / "rank1")
+    assert rows(run, "collective", "sequence", "complete_ns", rank=1)[0] == (4, 2_000_500)
+    assert findings(run) == []
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("this must not be printed",))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Evil()),
+        pickle.dumps({"entries": [Evil()]}),
+        pickle.dumps(print, protocol=2),
+        b"\x80\x02cos\nsystem\nq\x00X\x02\x00\x00\x00lsq\x01\x85q\x02Rq\x03.",
+        b"\x80\x04\x82\x01.",  # a number of copyreg's registry
+        b"\x80\x02Pid\n.",  # something persistent
+        b"\x80\x02}q\x00h\x05.",  # what was not put there
+        b"\x80\x02]q\x00(h\x00h\x00e",  # no end
+        b"\x80\x02]K\x01u.",
+        b"\x80\x02}](K\x01es.",  # a list as a key
+        b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
+        b"\x80\x02K\x01K\x02.",
+    ],
+)  # fmt: skip
+def test_pickles_of_more_than_plain_values_are_refused(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "dump_rank0"
+    path.write_bytes(data)
+    with pytest.raises(Refused, match="pickle"):
+        imported(tmp_path / "run", path)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_pickles_are_what_pickle_makes_of_them(protocol: int) -> None:
+    shared: list[Any] = ["ä" * 300]
+    if protocol > 2:  # for which bytes are no plain value
+        shared.append(b"\0\xff")
+    value = {
+        "a": shared,
+        "b": (shared, (), (1,), (1, 2, 3, 4)),
+        5: [None, True, False, -1.5, 1 << 90],
+    }
+    data = pickle.dumps(value, protocol)
+    assert plain_pickle(Path("dump"), data) == value
+    assert plain_pickle(Path("dump"), pickletools.optimize(data)) == value
+
+
+def test_a_value_that_holds_itself_is_no_trap(tmp_path: Path) -> None:
+    inner: list[Any] = []
+    inner.append(inner)
+    for _ in range(60):
+        inner = [inner, inner]
+    path = tmp_path / "dump_rank0"
+    path.write_bytes(pickle.dumps(dump(1, pg_status=inner, extra=inner, version=inner)))
+    assert imported(tmp_path / "run", path).counts["collective"] == 1
+
+
+def call(sequence: int, complete: int, group: str = "0", name: str = "all_reduce") -> Call:
+    start = complete - 10
+    return Call(name, 0, start, complete, complete, group, 2, "[1]", "float32", 4, None, sequence)
+
+
+def test_clocks_of_two_hosts_are_aligned_by_common_ends() -> None:
+    late = [0, 3, -2, 1, 0, 2, 900]  # one was noticed late
+    calls = {
+        0: [call(i, 1_000 * i) for i in range(7)],
+        1: [call(i, 1_000 * i + 70_000 + late[i]) for i in range(7)],
+    }
+    apart = offsets({0: Source(0, "a"), 1: Source(0, "b")}, calls)
+    assert (apart[1].offset_ns, apart[1].calibrated) == (-70_001, True)
+    assert 2 <= apart[1].uncertainty_ns <= 4
+    assert apart[0].clock != apart[1].clock
+    few = offsets({0: Source(5, ""), 1: Source(9, "")}, {0: calls[0][:2], 1: calls[1][:2]})
+    assert (few[1].offset_ns, few[1].calibrated, few[1].uncertainty_ns) == (4, False, 10**9)
+    # One name, and ends that agree with one clock: it is one.
+    same = offsets({0: Source(0, "a"), 1: Source(7, "a")}, {0: calls[0], 1: []})
+    assert (same[1].offset_ns, same[1].uncertainty_ns, same[1].clock) == (7, 0, same[0].clock)
+    # One name, and ends that do not: it is not.
+    assert offsets({0: Source(0, "a"), 1: Source(0, "a")}, calls)[1].offset_ns == -70_001
+
+
+def test_only_calls_that_are_the_same_on_all_ranks_are_compared() -> None:
+    calls = {
+        0: [call(0, 10), call(0, 10, "other"), call(1, 20, "other", "barrier")],
+        1: [call(0, 10), call(0, 10, "other")],
+    }
+    assert comparable(calls) == {"0"}
+
+
+def test_ranks_are_told_by_the_file_its_name_or_the_command(tmp_path: Path) -> None:
+    events = [slice_("a", 1, 2)]
+    of_three = {"rank": 2, "world_size": 3}
+    told = write_trace(tmp_path / "a.json", events, distributedInfo=of_three)
+    named = write_trace(tmp_path / "trace_rank1.json", events)
+    silent = write_trace(tmp_path / "b.json", events)
+    assert imported(tmp_path / "1", told, named).ranks == (1, 2)
+    assert imported(tmp_path / "2", told, named, silent, ranks=[0, 1, 7]).ranks == (0, 1, 7)
+    run = imported(tmp_path / "3", silent, silent)
+    assert run.ranks == (0, 1)
+    assert any("numbered in the order given" in warning for warning in run.warnings)
+    with pytest.raises(Refused, match="does not say of which rank"):
+        imported(tmp_path / "4", told, silent)
+    with pytest.raises(Refused, match="is of rank 2, and so is"):
+        imported(tmp_path / "4", told, told)
+    with pytest.raises(Refused, match="exists already"):
+        imported(tmp_path / "3", told)
+
+
+def test_command(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "trace.json", [slice_("a", 1, 2), {"ph": "N", "ts": 1}])
+    run = str(tmp_path / "run")
+    done = CliRunner().invoke(main, ["import", str(trace), "-o", run])
+    assert (done.exit_code, done.output) == (0, f"{run}\n")
+    told = CliRunner().invoke(main, ["info", run])
+    assert "2 read events, 1 imported slices, 1 dropped unsupported" in told.output
+    assert "1 (unsupported)" in told.output
+    as_json = json.loads(CliRunner().invoke(main, ["info", "--json", run]).output)
+    assert as_json["imported"] == {
+        "read_events": 2, "imported_slices": 1, "dropped_unsupported": 1,
+    }  # fmt: skip
+    for arguments, words in (
+        ([str(trace), "-o", run], "exists already"),
+        ([str(tmp_path / "none.json"), "-o", f"{run}2"], "No such file"),
+        ([str(trace), "-o", f"{run}2", "--ranks", "0,1"], "expected one for each"),
+        ([str(trace), "-o", f"{run}2", "--ranks", "x"], "expected numbers"),
+    ):
+        done = CliRunner().invoke(main, ["import", *arguments])
+        assert done.exit_code == 2
+        assert words in done.output
+        assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("pair", [sorted(DATA.glob("kineto_sampled_*"))] if DATA.exists() else [])
+def test_samples_of_two_ranks_are_not_taken_for_a_mismatch(
+    pair: list[Path], tmp_path: Path
+) -> None:
+    run = imported(tmp_path / "run", *pair)
+    assert run.world_size == 128
+    assert findings(run) == []
+    assert not run.clock_calibrated
+    groups = {group for (group,) in rows(run, "collective", "group")}
+    assert groups == {"unknown, of rank 0", "unknown, of rank 1"}
+    assert open_run(tmp_path / "run").etag == run.etag
