@@ -92,6 +92,11 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Was a tensor changed that backward needed?", "inplace:inplace_modifications"),
     Analysis("Is each autograd node tied to its operator?", "traceability:untraceable_graphs"),
     Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks"),
+    Analysis("Do gradients vanish on their way?", "gradient_health:vanishing"),
+    Analysis("Do gradients explode?", "gradient_health:exploding"),
+    Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),
+    Analysis("Do low-rank adapters learn?", "lora:lora"),
+    Analysis("Does the loss scale hold?", "scaling:scaler_skips"),
     Analysis("Do the validators of the program agree?", "validators:validators"),
     Analysis("Was the run set up well?", "environment:environment"),
 )

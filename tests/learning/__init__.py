@@ -1,0 +1,1 @@
+"""Programs whose parameters do or do not learn, and what is found in them."""

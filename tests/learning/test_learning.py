@@ -1,0 +1,98 @@
+"""What is found in each program of `programs` and `adapters`; and that twins are silent."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.webapp.analysis.findings import Finding, examine
+from lanescope.webapp.run import open_run
+from tests.recording import run_program
+
+KINDS = {
+    "vanishing_gradient", "exploding_gradient", "dead_parameter", "lora_inactive", "scaler_skips",
+}  # fmt: skip
+
+EXPECTED: dict[str, list[tuple[str, str, int]]] = {
+    "sigmoids": [("vanishing_gradient", "", 0)],
+    "residual_sigmoids": [],
+    "small_and_healthy": [],
+    "zero_initialised_branches": [],
+    "rate_too_high": [("exploding_gradient", "growth", 7)],
+    "not_a_number": [("exploding_gradient", "not_finite", 4)],
+    "clipped_and_healthy": [],
+    "unused_head": [("dead_parameter", "unused", 0)],
+    "heads_in_turn": [],
+    "frozen_body": [],
+    "dead_relu": [("dead_parameter", "zero", 0)],
+    "forgotten_body": [("dead_parameter", "not_in_optimizer", 0)],
+    "trained_by_hand": [],
+    "decayed": [("dead_parameter", "decay", 0)],
+    "unused_rows": [],
+    "scale_collapses": [("scaler_skips", "", 10)],
+    "scale_settles": [],
+    "lora_learns": [],
+    "lora_first_steps": [],
+    "lora_second_adapter": [],
+    "lora_not_trainable": [("lora_inactive", "not_trainable", 0)],
+    "lora_not_in_optimizer": [("lora_inactive", "not_in_optimizer", 0)],
+    "lora_disabled": [("lora_inactive", "no_gradient", 0)],
+    "lora_clipped": [("lora_inactive", "clipped", 0)],
+    "lora_stays_zero": [("lora_inactive", "zero", 0)],
+    "lora_decayed": [("lora_inactive", "decayed", 5)],
+    "lora_compiled_away": [("lora_inactive", "compiled_away", 0)],
+}
+"""Program -> (kind, cause, since which step)."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learning")
+    script = Path(__file__).with_name("programs.py")
+    # What was recorded is read from the journals: nobody need compact 27 runs for that.
+    environment = {"LANESCOPE_SUPERVISOR": str(os.getpid())}
+    done = run_program(
+        [sys.executable, str(script), str(folder), "adapters"], environment=environment
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "recorder error" not in done.stderr
+    return folder
+
+
+def learning(run: Path) -> list[Finding]:
+    return [f for one in examine(open_run(run)) for f in one.findings if f.kind in KINDS]
+
+
+def in_short(found: list[Finding]) -> list[Any]:
+    return [(f.kind, f.evidence.get("cause", ""), f.step) for f in found]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_found(recorded: Path, name: str) -> None:
+    found = learning(recorded / name)
+    assert in_short(found) == EXPECTED[name], [f.title for f in found]
+
+
+def test_what_is_said(recorded: Path) -> None:
+    (sigmoids,) = learning(recorded / "sigmoids")
+    named = [layer["layer"] for layer in sigmoids.evidence["layers"]]
+    assert "0" in named
+    assert "22" not in named
+    assert sigmoids.link.startswith("/timeline?t=")
+    (unused,) = learning(recorded / "unused_head")
+    assert unused.evidence["parameters"] == ["other.weight", "other.bias"]
+    (forgotten,) = learning(recorded / "forgotten_body")
+    assert forgotten.evidence["parameters"] == ["body.weight", "body.bias"]
+    assert forgotten.evidence["elements"] == 72
+    (dead,) = learning(recorded / "dead_relu")
+    assert dead.evidence["parameters"] == ["0.weight", "0.bias"]
+    (collapse,) = learning(recorded / "scale_collapses")
+    assert collapse.evidence["parameters"] == ["0.weight", "1.weight"]
+    (frozen,) = learning(recorded / "lora_not_trainable")
+    assert frozen.evidence["inactive"] == 4
+    assert "self_attn.q_proj" in frozen.title
+    assert "is_trainable=True" in frozen.title

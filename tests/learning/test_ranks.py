@@ -1,0 +1,72 @@
+"""Several ranks: shards are put together, and adapters that are not synchronised are told."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.lora import lora
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+NAMES = ("q_proj.lora_A.default.weight", "q_proj.lora_B.default.weight")
+
+
+def run_of(path: Path, norms: dict[int, float], *, calls: bool = True, whole: int = 4) -> Run:
+    """Eight steps of two ranks; `norms` are those of the gradients of each rank."""
+    builder = Builder(path, world_size=2)
+    for rank, norm in norms.items():
+        thread = f"{1000 + rank}-0"
+        for step in range(8):
+            time = START_NS + step * 1000 + rank
+            if calls:
+                builder.row("collective", rank, thread, start_ns=time - 10, duration_ns=1,
+                            name="all_reduce", group="0", group_size=2, sequence=step)  # fmt: skip
+            for name in NAMES:
+                common = {"time_ns": time, "step": step, "parameter": name, "numel": 4,
+                          "optimizer": 0, "dtype": "float32", "device": "cpu"}  # fmt: skip
+                builder.row("gradient", rank, thread, norm=norm, **common)
+                builder.row(
+                    "parameter", rank, thread, whole_numel=whole, trainable=True, grad_norm=norm,
+                    norm=float(step) if "lora_B" in name else 1.0, update_ratio=0.1, lr=0.1,
+                    rule="SGD", **common,
+                )  # fmt: skip
+    return open_run(builder.write())
+
+
+def test_an_adapter_that_is_not_synchronised(tmp_path: Path) -> None:
+    (found,) = lora(run_of(tmp_path, {0: 1.0, 1: 1.5}))
+    assert found.evidence["cause"] == "not_synchronised"
+    assert found.evidence["modules"] == ["q_proj"]
+    assert found.ranks == (0, 1)
+
+
+def test_replicas_programs_apart_and_shards_are_silent(tmp_path: Path) -> None:
+    assert lora(run_of(tmp_path / "replicas", {0: 1.5, 1: 1.5})) == []
+    assert lora(run_of(tmp_path / "apart", {0: 1.0, 1: 1.5}, calls=False)) == []
+    assert lora(run_of(tmp_path / "shards", {0: 1.0, 1: 1.5}, whole=8)) == []
+
+
+def test_shards_add_up(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "shards", {0: 3.0, 1: 4.0}, whole=8)
+    rows = gradient_rows(run)
+    assert rows["norm"].tolist() == [5.0] * 16
+    assert set(rows["numel"]) == {8}
+    assert set(rows["rank"]) == {0}
+    found = samples(run)
+    assert found["grad_norm"].tolist() == [5.0] * 16
+    b = found[found["parameter"] == NAMES[1]]
+    assert [round(v, 9) for v in b["norm"]] == [round(math.hypot(s, s), 9) for s in range(8)]
+    assert [round(v, 9) for v in b["update_ratio"].dropna()] == [0.1] * 7
+
+
+def test_a_replica_of_shards_counts_once(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {0: 3.0, 1: 3.0}, whole=5)  # 8 elements recorded of 5
+    assert [round(v, 9) for v in gradient_rows(run)["norm"]] == [
+        round(math.sqrt(18 * 5 / 8), 9)
+    ] * 16
+
+
+def test_shards_of_ranks_that_are_missing_are_left_out(tmp_path: Path) -> None:
+    assert gradient_rows(run_of(tmp_path, {0: 3.0}, whole=8)).empty

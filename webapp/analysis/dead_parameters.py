@@ -1,0 +1,175 @@
+"""Which parameters do not learn at all, and why?
+
+A layer is a module with parameters of its own. Causes:
+
+- unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
+- zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
+  FELL_SILENT steps after it had not been;
+- not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
+  its value does not change (something else may train it);
+- decay: at the last DECAY_SAMPLES samples weight decay was stronger than the gradient (`decay`),
+  and the parameter has shrunk to SHRUNK of what it was.
+
+Layers that have a gradient now and then (experts, heads that take turns) are not reported, nor are
+frozen ones. Adapters have an analysis of their own (`lora`).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.webapp.analysis.decay import decays
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.lora import is_lora
+from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.run import Run
+
+UNUSED_STEPS = 2  # optimizer steps
+ZERO_STEPS = 5  # optimizer steps
+FELL_SILENT = 10  # optimizer steps, the last of the run
+DECAY_SAMPLES = 3  # samples, the last of the run
+SHRUNK = 0.5  # of the first norm
+LISTED = 20  # parameters named in the evidence
+
+_UNREDUCED = "Expected to have finished reduction in the prior iteration"
+"""How DistributedDataParallel begins when a parameter got no gradient."""
+
+_WORDS = {
+    "unused": (
+        "never has a gradient: it takes no part in the loss, or its output is detached",
+        "never have a gradient: they take no part in the loss, or their output is detached",
+    ),
+    "zero": (
+        "has a gradient of exactly zero: dead activations, a mask, or a factor of 0",
+        "have a gradient of exactly zero: dead activations, a mask, or a factor of 0",
+    ),
+    "not_in_optimizer": (
+        "has gradients that no optimizer uses: add it to one, or freeze it",
+        "have gradients that no optimizer uses: add them to one, or freeze them",
+    ),
+    "decay": (
+        "shrinks: weight decay is stronger than its gradient",
+        "shrink: weight decay is stronger than their gradient",
+    ),
+}
+"""What to say of one parameter, and of several."""
+
+_SEVERE = ("zero",)
+
+
+def dead_parameters(run: Run) -> list[Finding]:
+    """Findings of kind `dead_parameter`, one per cause. Raises Unanswered."""
+    rows = gradient_rows(run)
+    if rows.empty:
+        raise Unanswered("no optimizer stepped while recording")
+    rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
+    sampled = samples(run)
+    sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]
+    held = set(zip(gradient_rows(run)["rank"], gradient_rows(run)["parameter"], strict=True))
+    found: dict[str, dict[str, tuple[int, int, list[int]]]] = {}
+
+    def add(cause: str, name: str, rank: int, step: int, numel: int) -> None:
+        entry = found.setdefault(cause, {}).setdefault(name, (step, numel, []))
+        entry[2].append(rank)
+
+    least = 1 if _broke(run) else UNUSED_STEPS
+    trained = _trained(sampled, least)
+    for (rank, _), group in rows.groupby(["rank", "layer"], sort=False):
+        since = _unused(group, trained.get(int(rank), set()), least)
+        cause = "unused"
+        if since is None:
+            since, cause = _zero(group), "zero"
+        if since is not None:
+            for name, numel in group.groupby("parameter", sort=False)["numel"].first().items():
+                add(cause, str(name), int(rank), since, int(numel))
+    for (rank, name), group in sampled.groupby(["rank", "parameter"], sort=False):
+        first = group.iloc[0]
+        if (rank, name) not in held and _forgotten(group):
+            add("not_in_optimizer", str(name), int(rank), int(first["step"]), int(first["numel"]))
+        since = _decaying(group)
+        if since is not None and str(name) not in found.get("zero", {}):
+            add("decay", str(name), int(rank), since, int(first["numel"]))
+    return [_finding(run, cause, names) for cause, names in found.items()]
+
+
+def _broke(run: Run) -> bool:
+    """Whether a parameter without gradient ended the run, after a single step."""
+    return any(_UNREDUCED in process["exception"] for process in run.manifest["processes"])
+
+
+def _trained(sampled: pd.DataFrame, least: int) -> dict[int, set[str]]:
+    """Per rank the parameters that were seen to be trainable at `least` steps."""
+    counts = sampled.groupby(["rank", "parameter"], sort=False).size()
+    found: dict[int, set[str]] = {}
+    for rank, name in counts.index[counts >= least]:
+        found.setdefault(int(rank), set()).add(str(name))
+    return found
+
+
+def _unused(layer: pd.DataFrame, trained: set[str], least: int) -> int | None:
+    """Since when a trainable layer has no gradient; None: it had one, or is frozen."""
+    if not set(layer["parameter"]) & trained or not layer["missing"].all():
+        return None
+    if layer["call"].nunique() < least:
+        return None
+    return int(layer["step"].iloc[0])
+
+
+def _zero(layer: pd.DataFrame) -> int | None:
+    """Since when a layer's gradient is zero; None: it is not."""
+    there = layer[~layer["missing"]]
+    largest = there.groupby("call")["norm"].max()
+    steps = there.groupby("call")["step"].first()
+    if len(largest) and not (largest != 0).any():
+        return int(steps.iloc[0]) if len(largest) >= ZERO_STEPS else None
+    tail = largest.iloc[-FELL_SILENT:]
+    if len(tail) < FELL_SILENT or (tail != 0).any():
+        return None
+    alive = largest.index[largest != 0]
+    return int(steps[largest.index[largest.index > alive[-1]][0]])
+
+
+def _forgotten(samples_: pd.DataFrame) -> bool:
+    if samples_["missing"].all() or len(samples_) < UNUSED_STEPS:
+        return False
+    moved = samples_["norm"].max() - samples_["norm"].min()
+    return bool(moved == 0) and bool((samples_["grad_norm"].fillna(0) != 0).any())
+
+
+def _decaying(samples_: pd.DataFrame) -> int | None:
+    tail = samples_.iloc[-DECAY_SAMPLES:]
+    if len(samples_) <= DECAY_SAMPLES or not decays(tail).all():
+        return None
+    if not tail["norm"].iloc[-1] < SHRUNK * samples_["norm"].iloc[0]:
+        return None
+    weak = samples_[~decays(samples_)]
+    after = samples_ if weak.empty else samples_[samples_["call"] > weak["call"].max()]
+    return int(after["step"].iloc[0])
+
+
+def _finding(run: Run, cause: str, names: dict[str, tuple[int, int, list[int]]]) -> Finding:
+    first = next(iter(names))
+    step, _, ranks = names[first]
+    more = and_more(len(names), "parameter")
+    words = _WORDS[cause][len(names) > 1]
+    advice = ""
+    if cause == "unused" and len(run.ranks) > 1:
+        advice = ". DistributedDataParallel needs find_unused_parameters=True for such parameters"
+        advice += ": that is what ended this run" if _broke(run) else ""
+    return Finding(
+        kind="dead_parameter",
+        severity="error" if cause in _SEVERE else "warning",
+        title=f"{first}{more} {words} (since step {step}){advice}",
+        rank=ranks[0],
+        ranks=tuple(ranks),
+        step=step,
+        evidence={
+            "cause": cause,
+            "parameters": list(names)[:LISTED],
+            "dead": len(names),
+            "elements": sum(numel for _, numel, _ in names.values()),
+        },
+        link=step_link(run, ranks[0], step),
+    )

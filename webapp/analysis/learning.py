@@ -1,0 +1,109 @@
+"""What optimizers did to parameters, as the analyses of gradients need it: shards put together.
+
+A sharded parameter has a part on each rank. Norms of the parts add up as squares:
+
+    norm = sqrt(sum over ranks of norm^2 * whole / sum over ranks of numel)
+
+where the last factor is 1 unless shards are replicated (hybrid sharding). Where the run does not
+hold all ranks' shards the parameter is left out: its norm is not known.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.run import Run
+
+_ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "optimizer"]
+
+
+@lru_cache(maxsize=4)
+def gradient_rows(run: Run) -> pd.DataFrame:
+    """One row per rank, optimizer step and parameter, in the order of recording.
+
+    rank (the lowest where shards were put together), thread, optimizer, call (number of the
+    optimizer's step in its process, from 0), step, time_ns, parameter, layer, numel, norm (NaN
+    where the gradient was None), missing.
+    """
+    events = run.events("gradient", columns=_ROWS)
+    frame = to_frame(events)
+    frame["missing"] = events["norm"].is_null().to_numpy()
+    frame["call"] = _calls(frame)
+    whole = _sharded(run)
+    frame["whole"] = [
+        whole.get(key, 0) for key in zip(frame["rank"], frame["parameter"], strict=True)
+    ]
+    sharded = frame["whole"] > frame["numel"]
+    parts = [frame[~sharded]]
+    if sharded.any():
+        joined = _joined(frame[sharded], ["norm"], ["missing"])
+        parts.append(joined.assign(numel=joined["whole"]))
+    frame = pd.concat(parts).sort_values(["rank", "time_ns"], kind="stable", ignore_index=True)
+    frame["layer"] = layers_of(frame["parameter"])
+    return frame.drop(columns="whole")
+
+
+@lru_cache(maxsize=4)
+def samples(run: Run) -> pd.DataFrame:
+    """The rows of the parameter table with `layer`, shards put together, skipped steps left out.
+
+    `optimizer` is -1 where no optimizer holds the parameter; `missing`: the gradient was None. A
+    joined `update_ratio` is sqrt(sum (ratio * norm)^2 / sum norm^2).
+    """
+    events = run.events("parameter")
+    frame = to_frame(events)
+    frame["optimizer"] = frame["optimizer"].fillna(-1).astype("int64")
+    frame["missing"] = events["grad_norm"].is_null().to_numpy()
+    frame = frame[~frame["skipped"].astype(bool)].drop(columns="skipped")
+    frame["call"] = _calls(frame)
+    frame = frame.rename(columns={"whole_numel": "whole"})
+    sharded = frame["whole"] > frame["numel"]
+    parts = [frame[~sharded]]
+    if sharded.any():
+        shards = frame[sharded].assign(change=frame["update_ratio"] * frame["norm"])
+        joined = _joined(shards, ["norm", "grad_norm", "change"], ["missing"])
+        joined["update_ratio"] = joined.pop("change") / joined["norm"]
+        parts.append(joined.assign(numel=joined["whole"]))
+    frame = pd.concat(parts).sort_values(["rank", "time_ns"], kind="stable", ignore_index=True)
+    frame["layer"] = layers_of(frame["parameter"])
+    return frame.drop(columns="whole")
+
+
+def layers_of(parameters: pd.Series) -> pd.Series:
+    """The module that a parameter is of: the name without its last part."""
+    layers = [str(name).rpartition(".")[0] for name in parameters]
+    return pd.Series(layers, index=parameters.index, dtype="str")
+
+
+def _calls(frame: pd.DataFrame) -> pd.Series:
+    groups = frame.groupby(["rank", "thread", "optimizer"], sort=False)["time_ns"]
+    return groups.rank(method="dense").astype("int64") - 1
+
+
+def _sharded(run: Run) -> dict[tuple[int, str], int]:
+    rows = to_frame(
+        run.events("parameter", columns=["rank", "parameter", "numel", "whole_numel"])
+    )  # fmt: skip
+    rows = rows[rows["whole_numel"] > rows["numel"]]
+    keys = zip(rows["rank"], rows["parameter"], strict=True)
+    return dict(zip(keys, rows["whole_numel"], strict=True))
+
+
+def _joined(frame: pd.DataFrame, squares: list[str], every: list[str]) -> pd.DataFrame:
+    """Shards of all ranks as one row; `squares` add up as squares, `every` holds if of all."""
+    keys = ["optimizer", "call", "parameter"]
+    groups = frame.groupby(keys, sort=False)
+    table = groups.first()
+    held = groups["numel"].sum()
+    table["rank"] = groups["rank"].min()
+    for name in squares:
+        total = (frame[name] ** 2).groupby([frame[key] for key in keys], sort=False).sum()
+        gone = groups[name].count() == 0
+        table[name] = np.where(gone, np.nan, np.sqrt(total * table["whole"] / held))
+    for name in every:
+        table[name] = groups[name].all()
+    return table[held >= table["whole"]].reset_index()

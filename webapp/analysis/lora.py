@@ -1,0 +1,262 @@
+"""Do low-rank adapters (LoRA) learn? If not, why?
+
+An adapter is a pair of matrices A and B whose product is added to a layer. B starts at zero, so A
+has no gradient in the first step: that is healthy, and so are frozen base weights and an adapter
+that is frozen while another is trained. An adapter is inactive where, in this order,
+
+- not_trainable: neither it nor another adapter of its model is trainable, or B is frozen;
+- not_in_optimizer: it is trainable, and no optimizer of the run ever held it;
+- compiled_away, no_gradient: its gradient was None at every step, of NO_GRADIENT_STEPS or more;
+- not_synchronised: ranks that began with the same B have gradients of B that differ;
+- clipped: its gradients are zero or nearly so after clipping, and were not before;
+- zero: B is still zero after ZERO_STEPS steps;
+- decayed: B has shrunk to DECAYED of what it was, and weight decay is stronger than the gradient.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.decay import decays
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.run import Run
+
+NO_GRADIENT_STEPS = 3  # optimizer steps
+ZERO_STEPS = 5  # steps after which B must have left zero
+DECAYED = 0.1  # of the largest norm that B had
+APART = 1e-3  # relative difference of gradient norms between ranks
+CLIPPED = 1e-7  # of the gradient is left
+LISTED = 20  # modules named in the evidence
+
+_NAME = re.compile(
+    r"(?P<module>.*?)\.?lora_(?:embedding_)?(?P<side>A|B|a|b|down|up)\.?(?P<adapter>[^.]*)(?:\.weight)?"
+)
+_SIDES = {"a": "A", "down": "A", "b": "B", "up": "B"}
+
+_ADVICE = {
+    "not_trainable": "it is frozen: load it with is_trainable=True, or set requires_grad",
+    "not_in_optimizer": "no optimizer holds it: make the optimizer after the adapter was added",
+    "compiled_away": "its gradient is always None while regions run compiled: compile after the "
+    "adapter was added, or again",
+    "no_gradient": "its gradient is always None: is it disabled, merged, or not called?",
+    "not_synchronised": "ranks have different gradients for it: add it before the model is wrapped "
+    "for data parallelism",
+    "clipped": "clipping leaves nothing of its gradient: check max_norm, and what makes the norm "
+    "so large",
+    "zero": "B is still zero: check its learning rate, and that A is not zero too",
+    "decayed": "weight decay is stronger than its gradient: exclude it from decay",
+}
+
+
+def is_lora(parameters: pd.Series) -> pd.Series:
+    """Which parameters are an adapter's A or B, by their names."""
+    return parameters.map(lambda name: _NAME.fullmatch(name) is not None).astype(bool)
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """What the run says of one adapter on one rank."""
+
+    run: Run
+    rank: int
+    samples: pd.DataFrame  # rows of the parameter table, with side and module
+    gradients: pd.DataFrame  # rows of the gradient table, the same
+    others: pd.DataFrame  # rows of the parameter table of the rank's other adapters
+
+
+Verdict = tuple[int, list[str]] | None
+"""Since which step, and the modules."""
+
+
+def lora(run: Run) -> list[Finding]:
+    """Findings of kind `lora_inactive`, one per adapter and cause. Raises Unanswered."""
+    sampled = _adapters(samples(run))
+    if sampled.empty:
+        raise Unanswered("no low-rank adapter (lora_A, lora_B) was seen")
+    taken = gradient_rows(run)
+    if taken.empty:
+        raise Unanswered("no optimizer stepped while recording")
+    gradients = _adapters(taken)
+    found: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
+    for (rank, adapter), rows in sampled.groupby(["rank", "adapter"], sort=True):
+        mine = gradients[(gradients["rank"] == rank) & (gradients["adapter"] == adapter)]
+        same = (sampled["rank"] == rank) & (sampled["adapter"] != adapter)
+        one = _Adapter(run, int(rank), rows, mine, sampled[same])
+        for cause, judge in _CAUSES:
+            verdict = judge(one)
+            if verdict is not None:
+                found.setdefault((adapter, cause), []).append((int(rank), *verdict))
+                break
+    return [_finding(run, *key, verdicts) for key, verdicts in found.items()]
+
+
+def _adapters(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows[is_lora(rows["parameter"])]
+    parts = [_NAME.fullmatch(name) for name in rows["parameter"]]
+    named = [part.groupdict() for part in parts if part is not None]
+    return rows.assign(
+        module=[one["module"] for one in named],
+        side=[_SIDES.get(one["side"], one["side"]) for one in named],
+        adapter=[one["adapter"] for one in named],
+    )
+
+
+def _last(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby("parameter", sort=False).last()
+
+
+def _not_trainable(one: _Adapter) -> Verdict:
+    last = _last(one.samples)
+    frozen = last[~last["trainable"].astype(bool)]
+    if len(frozen) == len(last):
+        elsewhere = not one.others.empty and bool(one.others["trainable"].any())
+        return None if elsewhere else _since(one.samples, frozen)
+    frozen_b = frozen[frozen["side"] == "B"]
+    trained_a = set(last.loc[last["trainable"].astype(bool) & (last["side"] == "A"), "module"])
+    stuck = frozen_b[frozen_b["module"].isin(trained_a)]
+    return _since(one.samples, stuck)
+
+
+def _not_in_optimizer(one: _Adapter) -> Verdict:
+    held = set(one.gradients["parameter"])
+    rows = one.samples[~one.samples["parameter"].isin(held) & one.samples["trainable"].astype(bool)]
+    values = rows.groupby("parameter")["norm"].nunique()  # of more than one something trains it
+    return _stuck(rows, values <= 1)
+
+
+def _compiled_away(one: _Adapter) -> Verdict:
+    scopes = one.run.events("op", one.rank, columns=["scope"])["scope"].cast(pa.string())
+    compiled = bool(pc.any(pc.equal(scopes, "compiled")).as_py())
+    return _no_gradient(one) if compiled else None
+
+
+def _no_gradient(one: _Adapter) -> Verdict:
+    groups = one.gradients.groupby("parameter", sort=False)
+    never = groups["missing"].all() & (groups["missing"].size() >= NO_GRADIENT_STEPS)
+    return _stuck(one.gradients, never)
+
+
+def _not_synchronised(one: _Adapter) -> Verdict:
+    run = one.run
+    if len(run.ranks) < 2 or not run.counts["collective"]:
+        return None
+    everywhere = _adapters(samples(run))
+    everywhere = everywhere[(everywhere["side"] == "B") & ~everywhere["missing"]]
+    first = everywhere.groupby(["parameter", "rank"], sort=False)["norm"].first().unstack()
+    start = first.dropna()
+    alike = start.index[(start.max(axis=1) - start.min(axis=1)) <= APART * start.max(axis=1)]
+    mine = everywhere[everywhere["parameter"].isin(set(alike))]
+    table = mine.groupby(["step", "parameter", "rank"], sort=False)["grad_norm"].last().unstack()
+    table = table.dropna()
+    if table.shape[1] < 2:
+        return None
+    apart = table[(table.max(axis=1) - table.min(axis=1)) > APART * table.max(axis=1)]
+    if len(apart) < len(table) / 2 or apart.empty:
+        return None
+    parameters = set(apart.reset_index()["parameter"])
+    rows = one.samples[one.samples["parameter"].isin(parameters)]
+    return _since(rows, _last(rows))
+
+
+def _clipped(one: _Adapter) -> Verdict:
+    values = to_frame(one.run.events("value", one.rank, columns=["name", "step", "value"]))
+    norms = values[values["name"] == CLIP_NORM].groupby("step")["value"].last()
+    limits = values[values["name"] == CLIP_LIMIT].groupby("step")["value"].last()
+    left = (limits / (norms + 1e-6)).reindex(norms.index)
+    nothing = set(left.index[(left < CLIPPED) & (norms > 0)])
+    steps = set(one.gradients["step"])
+    if not steps or len(nothing & steps) < max(NO_GRADIENT_STEPS, len(steps) / 2):
+        return None
+    rows = one.gradients[one.gradients["step"].isin(nothing)]
+    return _since(rows, _last(rows))
+
+
+def _trained_b(one: _Adapter) -> pd.DataFrame:
+    rows = one.samples[one.samples["side"] == "B"]
+    return rows[rows["trainable"].astype(bool) & rows["norm"].notna()]
+
+
+def _zero(one: _Adapter) -> Verdict:
+    b = _trained_b(one)
+    groups = b.groupby("parameter", sort=False)
+    stuck = (groups["norm"].max() == 0) & (groups["call"].max() >= ZERO_STEPS)
+    return _stuck(b, stuck)
+
+
+def _decayed(one: _Adapter) -> Verdict:
+    b = _trained_b(one)
+    if b.empty:
+        return None
+    largest = b.groupby("parameter")["norm"].max()
+    small = b[b["norm"] <= DECAYED * b["parameter"].map(largest)]
+    after = small["call"] > small["parameter"].map(
+        b.loc[b["norm"] == b["parameter"].map(largest)].groupby("parameter")["call"].first()
+    )
+    last = set(b.groupby("parameter")["call"].max().items())
+    rows = small[after & decays(small)]
+    ends = [key in last for key in zip(rows["parameter"], rows["call"], strict=True)]
+    names = set(rows.loc[np.array(ends, bool), "parameter"])
+    rows = rows[rows["parameter"].isin(names)]
+    return _since(rows, _last(rows))
+
+
+_CAUSES: tuple[tuple[str, Callable[[_Adapter], Verdict]], ...] = (
+    ("not_trainable", _not_trainable),
+    ("not_in_optimizer", _not_in_optimizer),
+    ("compiled_away", _compiled_away),
+    ("no_gradient", _no_gradient),
+    ("not_synchronised", _not_synchronised),
+    ("clipped", _clipped),
+    ("zero", _zero),
+    ("decayed", _decayed),
+)
+
+
+def _stuck(rows: pd.DataFrame, which: pd.Series) -> Verdict:
+    """The verdict on the parameters for which `which`, indexed by parameter, holds."""
+    rows = rows[rows["parameter"].isin(set(which.index[which.to_numpy(bool)]))]
+    return _since(rows, _last(rows))
+
+
+def _since(rows: pd.DataFrame, stuck: pd.DataFrame) -> Verdict:
+    """The first step of the parameters in `stuck` (indexed by parameter), and their modules."""
+    if stuck.empty:
+        return None
+    first = rows[rows["parameter"].isin(set(stuck.index))]["step"].min()
+    return int(first), list(dict.fromkeys(stuck["module"]))
+
+
+def _finding(
+    run: Run, adapter: str, cause: str, verdicts: list[tuple[int, int, list[str]]]
+) -> Finding:
+    rank, step, modules = verdicts[0]
+    name = f" {adapter}" if adapter else ""
+    more = and_more(len(modules), "module")
+    return Finding(
+        kind="lora_inactive",
+        severity="error",
+        title=f"the adapter{name} of {modules[0] or 'the model'}{more} does not learn since step "
+        f"{step}: {_ADVICE[cause]}",
+        rank=rank,
+        ranks=tuple(one[0] for one in verdicts),
+        step=step,
+        evidence={
+            "cause": cause,
+            "adapter": adapter,
+            "modules": modules[:LISTED],
+            "inactive": len(modules),
+        },
+        link=step_link(run, rank, step),
+    )

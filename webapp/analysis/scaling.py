@@ -1,0 +1,104 @@
+"""Does mixed precision get along? Steps that a gradient scaler skipped, and its scale.
+
+A scaler that begins too high skips a few steps, and later one now and then when it tries a higher
+scale. It has collapsed where
+
+- SKIPPED_IN_A_ROW steps in a row are skipped, or
+- the scale falls below LEAST_SCALE: then it magnifies nothing any more, and small gradients
+  underflow, or
+- after the first SETTLING updates more than SKIPPED_SHARE of the steps are skipped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.run import Run
+
+SKIPPED_IN_A_ROW = 15  # steps; 65536 halved so often is 2
+LEAST_SCALE = 1.0
+SETTLING = 20  # updates
+SKIPPED_SHARE = 0.2  # of the updates after these
+LEAST_UPDATES = 20  # to tell a share from
+LISTED = 20  # parameters named in the evidence
+
+
+def scaler_skips(run: Run) -> list[Finding]:
+    """Findings of kind `scaler_skips`, at most one. Raises Unanswered."""
+    values = to_frame(
+        run.events("value", columns=["rank", "thread", "time_ns", "step", "name", "value"])
+    )  # fmt: skip
+    scales = values[values["name"] == LOSS_SCALE]
+    if scales.empty:
+        raise Unanswered("no gradient scaler was in use")
+    skips = values[values["name"] == SKIPPED_STEPS]
+    found = []
+    for rank, updates in scales.groupby("rank", sort=True):
+        why = _collapsed(updates, skips[skips["rank"] == rank])
+        if why is not None:
+            found.append((int(rank), *why))
+    if not found:
+        return []
+    rank, words, at = found[0]
+    mine = skips[skips["rank"] == rank]
+    where = _where(run, rank)
+    place = f"; not finite were the gradients of {where[0]}" if where else ""
+    more = and_more(len(where), "parameter")
+    time = int(at["time_ns"])
+    return [
+        Finding(
+            kind="scaler_skips",
+            severity="error",
+            title=f"the loss scale collapses as of step {int(at['step'])}: {words}{place}{more}",
+            rank=rank,
+            ranks=tuple(one[0] for one in found),
+            thread=str(at["thread"]),
+            step=int(at["step"]),
+            time_ns=time,
+            evidence={
+                "skipped": len(mine),
+                "updates": int((scales["rank"] == rank).sum()),
+                "scale": float(scales.loc[scales["rank"] == rank, "value"].iloc[-1]),
+                "parameters": where[:LISTED],
+            },
+            link=timeline_address(time, time, run.duration_ns),
+        )
+    ]
+
+
+def _collapsed(updates: pd.DataFrame, skips: pd.DataFrame) -> tuple[str, pd.Series] | None:
+    """Why a rank's scaler has collapsed, and the row at which it showed."""
+    updates = updates.sort_values("time_ns")
+    # Each update belongs to the step, or to the skip, since the one before.
+    before = np.searchsorted(updates["time_ns"], np.sort(skips["time_ns"].to_numpy()))
+    skipped = np.zeros(len(updates) + 1, bool)
+    skipped[before] = True
+    skipped = skipped[: len(updates)]
+    row = 0
+    for position, one in enumerate(skipped):
+        row = row + 1 if one else 0
+        if row == SKIPPED_IN_A_ROW:
+            first = updates.iloc[position - row + 1]
+            return f"{SKIPPED_IN_A_ROW} steps in a row were skipped", first
+    low = updates[updates["value"] < LEAST_SCALE]
+    if not low.empty:
+        return f"it is below {LEAST_SCALE:g}, and magnifies nothing", low.iloc[0]
+    late = skipped[SETTLING:]
+    if len(late) >= LEAST_UPDATES and late.mean() > SKIPPED_SHARE:
+        share = float(late.mean())
+        words = f"{share:.0%} of the steps after the first {SETTLING} were skipped"
+        return words, updates.iloc[SETTLING + int(np.argmax(late))]
+    return None
+
+
+def _where(run: Run, rank: int) -> list[str]:
+    """Parameters whose gradients were not finite when steps were skipped, the most often first."""
+    rows = to_frame(run.events("parameter", rank, columns=["parameter", "skipped"]))
+    counts = rows.loc[rows["skipped"].astype(bool), "parameter"].value_counts()
+    return [str(name) for name in counts.index]
