@@ -122,7 +122,7 @@ def test_the_native_engine_runs_no_python_for_an_operator(tmp_path: Path) -> Non
         for _ in range(1000):
             torch.add(a, a)
         sys.setprofile(None)
-        print(len(calls), {event for event, _ in calls})
+        print(len(calls), *sorted({event for event, _ in calls}))
         results = [None] * 5
         for turn in range(5):
             before = sys.getallocatedblocks()
@@ -135,7 +135,7 @@ def test_the_native_engine_runs_no_python_for_an_operator(tmp_path: Path) -> Non
     assert done.status == 0, done.stderr
     calls, kept = done.stdout.splitlines()
     # A call and a return of torch.add itself each time, and the call that ends the profile.
-    assert calls.split(maxsplit=1) == ["2001", "{'c_call', 'c_return'}"]
+    assert calls.split() == ["2001", "c_call", "c_return"]
     assert abs(int(kept)) < 10
 
 
