@@ -91,7 +91,8 @@ PICTURES = (
         height=720,
     ),
     Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
-    Picture("overlap", "overlap"),
+    Picture("overlap", "overlap", height=1240),
+    Picture("checks", "checks"),
     Picture("gradients", "gradients"),
     Picture("collectives", "collectives", height=1240),
 )

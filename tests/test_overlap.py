@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lanescope.webapp.analysis.overlap import (
     Region,
     overlap,
+    overlap_over_time,
     overlap_rate,
     overlap_regions,
     phase_lanes,
@@ -123,6 +124,19 @@ def test_another_phase_may_be_asked_for(tmp_path: Path) -> None:
     assert set(phase_lanes(run, 0, "optimizer")) == {"1000-0", "1000-1"}
     with pytest.raises(RunError, match="no phase 'sleep', expected one of user, forward"):
         overlap(run, "sleep")
+
+
+def test_rates_over_time(tmp_path: Path) -> None:
+    # One thread: [0, 100). The other: [50, 150). Stretches of 50 up to the end at 200.
+    run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 50, 100), t0=200)
+    table = overlap_over_time(run, parts=4)
+    assert table[["start_ns", "end_ns"]].values.tolist() == [
+        [0, 50], [50, 100], [100, 150], [150, 200],
+    ]  # fmt: skip
+    assert table["rate"].tolist()[:3] == [0.0, 1.0, 0.0]
+    assert table["rate"].isna().tolist() == [False, False, False, True]
+    (half,) = overlap_over_time(run, parts=1)["rate"]
+    assert half == overlap_rate(run)
 
 
 SLICES = st.lists(

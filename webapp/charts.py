@@ -65,6 +65,37 @@ def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     return figure
 
 
+def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
+    """Overlap rate over the time of the run, a line per rank, and the limit.
+
+    `table` is that of `analysis.overlap.overlap_over_time`; `customdata` has the bounds of the
+    stretch, ns.
+    """
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = template(theme).layout.colorway
+    for position, (rank, rows) in enumerate(table.groupby("rank", sort=True)):
+        figure.add_scatter(
+            x=[float(t) / 1e9 for t in rows["start_ns"]],
+            y=[None if np.isnan(rate) else float(rate) * 100 for rate in rows["rate"]],
+            name=f"rank {rank}",
+            mode="lines",
+            line={
+                "width": 1.5, "shape": "hv", "color": colours[position % len(colours)],
+                "dash": DASHES[position % len(DASHES)],
+            },
+            customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
+            hovertemplate=f"<b>rank {rank}</b><br>from %{{x:.4g}} s: %{{y:.3g}} %<extra></extra>",
+        )  # fmt: skip
+    if limit is not None:
+        figure.add_hline(
+            y=limit * 100, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
+            annotation={"text": f"limit {limit * 100:.3g} %"},
+        )  # fmt: skip
+    figure.update_xaxes(title_text="time, s", rangemode="tozero")
+    figure.update_yaxes(title_text="overlap rate, %", rangemode="tozero")
+    return figure
+
+
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     """Arrival of each rank at each collective of a group, as `analysis.skew.late_map` has it.
 

@@ -25,6 +25,7 @@ from lanescope.webapp import note_routes, routes, searching
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import (
+    checks,
     collectives,
     diff,
     frame,
@@ -42,7 +43,8 @@ from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
 
 PAGES = (
-    overview.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE, diff.PAGE,
+    overview.PAGE, checks.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE,
+    diff.PAGE,
 )  # fmt: skip
 """What the rail lists beside the timeline."""
 

@@ -31,7 +31,9 @@ def follow(page: LanePage, title: str) -> None:
 def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> None:
     page = opened()
     links = page.page.locator(".rail a")
-    titles = ["Overview", "Timeline", "Collectives", "Hang", "Overlap", "Gradients", "Diff"]
+    titles = [
+        "Overview", "Timeline", "Checks", "Collectives", "Hang", "Overlap", "Gradients", "Diff",
+    ]  # fmt: skip
     assert links.all_inner_texts() == titles
     for title in titles:
         follow(page, title)
@@ -93,12 +95,27 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
     text = page.text(".page")
     assert "88.9 %" in text  # 4.0 of 4.5 ms, see write_run
     assert "Thread-1" in text
+    assert page.page.locator("#overlap-chart .scatterlayer .trace").count() == 2  # ranks
     page.page.locator("table.plain a").first.click()
     page.idle()
     assert page.page.locator(".tl-lanes").is_visible()
     t0, t1 = page.window
     assert t1 - t0 < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
+
+
+def test_checks_page_lists_limits_and_questions(opened: Opener) -> None:
+    page = opened("/checks")
+    rows = page.page.locator("table.plain tbody tr").all_inner_texts()
+    (overlap,) = [row for row in rows if "in backward at the same time" in row]
+    assert "below 5 %" in overlap
+    assert "failed" in overlap
+    (repeats,) = [row for row in rows if "over repeated runs" in row]
+    assert "not measured" in repeats
+    assert any("Do threads wait for each other for ever?\tnothing found" in row for row in rows)
+    page.page.locator("table.plain a").first.click()
+    page.idle()
+    assert "Pairs of threads" in page.text(".page")
 
 
 def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.communication import comm_compute_overlap
 from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.findings import (
@@ -90,6 +91,11 @@ class Report:
             "findings": [finding.to_json() for finding in self.findings],
             "examined": [one.to_json() for one in self.examined],
         }
+
+
+def number(metric: str, value: float) -> str:
+    """The value of a metric, for people: a share, but for the spread of norms."""
+    return f"{value:.3g}" if metric == "gradient_fluctuation" else units.share(value)
 
 
 def counts(finding: Finding, least: Severity) -> bool:

@@ -23,6 +23,8 @@ from lanescope.webapp.errors import RunError
 from lanescope.webapp.intervals import Intervals, at_least
 from lanescope.webapp.run import Run
 
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 COLUMNS: Mapping[str, str] = {
     "rank": "int64",
     "a": "str",
@@ -155,6 +157,38 @@ def overlap_rate(
         several += at_least(lanes, 2).total
         one += at_least(lanes, 1).total
     return several / one if one else None
+
+
+def overlap_over_time(run: Run, phase: str = "backward", parts: int = 200) -> pd.DataFrame:
+    """The overlap rate of each rank in `parts` equal stretches of the run.
+
+    rank, start_ns, end_ns, rate (as `overlap_rate` of that stretch and rank; NaN where no thread of
+    the rank is in the phase).
+    """
+    edges = np.linspace(0, max(run.duration_ns, parts), parts + 1).astype(np.int64)
+    rows = []
+    for rank in run.ranks:
+        lanes = list(phase_lanes(run, rank, phase).values())
+        one, several = (_covered(at_least(lanes, k), edges) for k in (1, 2))
+        rate = np.divide(several, one, out=np.full(parts, np.nan), where=one > 0)
+        rows.append(
+            pd.DataFrame({"rank": rank, "start_ns": edges[:-1], "end_ns": edges[1:], "rate": rate})
+        )
+    return pd.concat(rows, ignore_index=True)
+
+
+def _covered(times: Intervals, edges: Numbers) -> Numbers:
+    """How much of [edges[i], edges[i + 1]) the intervals cover, for each i."""
+    if not len(times):
+        return np.zeros(len(edges) - 1, np.int64)
+    before = np.concatenate([[0], np.cumsum(times.end - times.start)])
+    at = np.searchsorted(times.start, edges, side="right")
+    inside = (
+        np.minimum(edges, times.end[np.maximum(at - 1, 0)]) - times.start[np.maximum(at - 1, 0)]
+    )
+    until = np.where(at > 0, before[np.maximum(at - 1, 0)] + inside, 0)
+    covered: Numbers = np.diff(until)
+    return covered
 
 
 def overlap_regions(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Check, Report, counts
+from lanescope.webapp.analysis.checks import Check, Report, counts, number
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.run import open_run
@@ -90,8 +90,7 @@ def show(report: Report, console: Console) -> None:
 
 def told(one: Check) -> str:
     """The value and its limit."""
-    number = "{:.3g}".format if one.name == "gradient_fluctuation" else units.share
-    return f"{number(one.value)}, limit {number(one.limit)}"
+    return f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
 
 
 def _conclude(report: Report, console: Console) -> None:

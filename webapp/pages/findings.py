@@ -49,14 +49,15 @@ def asked(examined: Sequence[Examined]) -> Component:
     rows = [
         (
             one.question,
-            html.Span(_answer(one), className="muted" if one.unanswered else ""),
+            html.Span(answer(one), className="muted" if one.unanswered else ""),
         )
         for one in examined
     ]
     return parts.plain_table(("asked", "answer"), rows)
 
 
-def _answer(one: Examined) -> str:
+def answer(one: Examined) -> str:
+    """What came of a question, in words."""
     if one.unanswered:
         return f"not known: {one.unanswered}"
     number = len(one.findings) + one.omitted

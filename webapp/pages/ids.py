@@ -31,6 +31,7 @@ DOCK_OVERLAP = "dock-overlap"
 # overlap
 OVERLAP_PHASE = "overlap-phase"
 OVERLAP_BODY = "overlap-body"
+OVERLAP_CHART = "overlap-chart"
 
 # gradients
 GRADIENT_RANK = "gradient-rank"

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp import charts, units
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.overlap import (
+    overlap,
+    overlap_over_time,
+    overlap_rate,
+    overlap_regions,
+)
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
+from lanescope.webapp.theme import Theme
 
 PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
 REGIONS = 20
@@ -35,15 +43,39 @@ def layout(_: Context) -> Component:
             className="controls",
         ),
         html.Div(id=ids.OVERLAP_BODY),
+        html.H2("Over time"),
+        parts.graph(ids.OVERLAP_CHART, height=260),
+        html.P("A click on a stretch leads there on the timeline.", className="muted"),
     )  # fmt: skip
 
 
 def register(app: Dash, context: Context) -> None:
-    """The tables follow the phase."""
+    """Tables and chart follow the phase, a click in the chart leads to its place."""
 
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
         return body(context.run, phase, context.settings.limits.thread_overlap_rate)
+
+    @app.callback(
+        Output(ids.OVERLAP_CHART, "figure"),
+        Input(ids.OVERLAP_PHASE, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw(phase: str, theme: Theme | None) -> go.Figure:
+        limit = context.settings.limits.thread_overlap_rate if phase == "backward" else None
+        return charts.overlap_rates(overlap_over_time(context.run, phase), limit, theme or "light")
+
+    @app.callback(
+        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Input(ids.OVERLAP_CHART, "clickData"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None) -> Any:
+        stretch = (click or {}).get("points", [{}])[0].get("customdata")
+        if not isinstance(stretch, list):
+            return no_update
+        low, high = stretch
+        return f"{timeline_address(low, high, context.run.duration_ns)}&overlaps=1"
 
 
 def body(run: Run, phase: str, limit: float) -> list[Any]:

@@ -8,8 +8,8 @@ from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Report
-from lanescope.webapp.pages import findings, parts
+from lanescope.webapp.analysis.checks import Report, number
+from lanescope.webapp.pages import checks, findings, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -18,7 +18,6 @@ NAMES = {
     "op": "ops", "collective": "collectives", "phase": "phases", "gradient": "gradients",
     "sync": "thread events", "value": "logged values",
 }  # fmt: skip
-METRICS = {"thread_overlap_rate": "overlap rate of threads, backward phase"}
 
 
 def layout(context: Context) -> Component:
@@ -80,12 +79,12 @@ def _health(run: Run, report: Report) -> list[Component]:
             parts.note("The recording is complete: every rank is there and closed.", "good")
         )
     for one in report.checks:
-        limits = f"{units.share(one.value)}, limit {units.share(one.limit)}"
-        words = f"{METRICS.get(one.name, one.name)}: {limits}"
+        limits = f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
+        words = f"{checks.TITLES[one.name]}: {limits}"
         tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
         notes.append(
             parts.note(
-                [html.B(verdict), f" · {words} · ", dcc.Link("details", href="/overlap")], tone
+                [html.B(verdict), f" · {words} · ", dcc.Link("details", href="/checks")], tone
             )
         )
     # What an engine cannot see is among the warnings: nobody knows how many events that is.

@@ -1,0 +1,128 @@
+"""Every check of the run: its value, its limit, whether it passed, and what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.checks import BOUNDS, Report, number
+from lanescope.webapp.analysis.findings import Examined, ranked
+from lanescope.webapp.pages import findings, parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.settings import Limits
+
+TITLES = {
+    "thread_overlap_rate": "threads of a rank in backward at the same time",
+    "gradient_fluctuation": "spread of gradient norms over repeated runs",
+    "graph_traceability": "autograd nodes tied to their operators",
+    "memory_overhead": "memory that the recorder added",
+    "comm_compute_overlap": "communication behind computation",
+}
+LINKS = {
+    "thread_overlap_rate": "/overlap",
+    "gradient_fluctuation": "/diff",
+    "graph_traceability": "/timeline",
+    "memory_overhead": "/timeline",
+    "comm_compute_overlap": "/collectives",
+}
+UNMEASURED = {
+    "thread_overlap_rate": "no thread was in backward",
+    "gradient_fluctuation": "lanescope repeat -n 10 -- COMMAND measures it",
+    "graph_traceability": "no backward was recorded, or the portable engine",
+    "memory_overhead": "no training step was recorded",
+    "comm_compute_overlap": "no communication was recorded",
+}
+
+
+def layout(context: Context) -> Component:
+    """Metrics against their limits, then every question with its answer."""
+    report = context.report()
+    source = context.settings.source
+    limits = ["Limits are from ", html.Code(source)] if source else ["Limits are the defaults"]
+    return parts.page(
+        "Checks",
+        [*limits, "; ", html.Code("lanescope check"), " prints the same and sets an exit status."],
+        _verdict(report),
+        html.H2("Limits"),
+        _limits(report, context.settings.limits),
+        html.H2("Questions"),
+        parts.plain_table(
+            ("asked", "answer", "most severe", ""),
+            [_question(context, one) for one in report.examined],
+        ),
+    )
+
+
+def _verdict(report: Report) -> Component:
+    failed = sum(not one.passed for one in report.checks)
+    errors = sum(one.severity == "error" for one in report.findings)
+    words = f"{units.count(len(report.checks))} of {len(BOUNDS)} limits could be measured"
+    if not failed and not errors:
+        return parts.note([html.B("passed"), f" · {words}, and no finding is an error."], "good")
+    said = [f"{failed} over their limit"] if failed else []
+    said += [f"{units.count(errors)} errors found"] if errors else []
+    return parts.note([html.B("failed"), f" · {', '.join(said)} · {words}."], "bad")
+
+
+def _limits(report: Report, limits: Limits) -> Component:
+    held = {one.name: one for one in report.checks}
+    rows: list[list[Any]] = []
+    for name, value in report.metrics.items():
+        one = held.get(name)
+        if one is not None:
+            tone, word = ("good", "passed") if one.passed else ("bad", "failed")
+            verdict: Any = html.B(word, className=tone)
+        else:
+            verdict = html.Span("not measured", className="muted") if _absent(value) else "–"
+        limit = "–"
+        if name in BOUNDS:
+            limit = f"{BOUNDS[name][0]} {number(name, getattr(limits, name))}"
+        rows.append(
+            [
+                html.Span(TITLES.get(name, name), title=name),
+                _value(name, value),
+                limit,
+                verdict,
+                dcc.Link("show", href=LINKS.get(name, "/overview")),
+            ]
+        )
+    return parts.plain_table(("check", "value", "limit", "", ""), rows)
+
+
+def _absent(value: Any) -> bool:
+    values = value.values() if isinstance(value, dict) else [value]
+    return all(one is None for one in values)
+
+
+def _value(name: str, value: Any) -> Component | str:
+    if _absent(value):
+        return html.Span(UNMEASURED.get(name, ""), className="muted")
+    if not isinstance(value, dict):
+        return number(name, value)
+    known = [one for one in value.values() if one is not None]
+    low, high = number(name, min(known)), number(name, max(known))
+    return low if low == high else f"{low} to {high} over {units.count(len(known))} ranks"
+
+
+def _question(context: Context, one: Examined) -> list[Any]:
+    if not one.findings:
+        muted = "muted" if one.unanswered else ""
+        return [one.question, html.Span(findings.answer(one), className=muted), "", ""]
+    worst = ranked(list(one.findings))[0]
+    tone = findings.TONES[worst.severity]
+    return [
+        one.question,
+        findings.answer(one),
+        html.Span([html.B(worst.severity, className=tone), f" {worst.title}"]),
+        dcc.Link("show", href=context.address(worst.link)),
+    ]
+
+
+def register(app: Dash, context: Context) -> None:
+    """Nothing on this page changes."""
+
+
+PAGE = Page("checks", "Checks", layout, register)
