@@ -20,7 +20,7 @@ from ..activities import ON_DEVICE
 from ..kinds import PhaseKind
 from .blocks import Blocks
 from .document import Document, Member
-from .events import Args, Event, decode_args, decode_events, decode_one
+from .events import Args, Event, Label, decode_args, decode_events, decode_one
 from .flight import take_dump
 from .instants import I64, Flags, exact_ns, rounded_ns
 from .kineto import TALKS, WITH_ARGS, function_kind, kind_of, on_stream, phase_of, signature_of
@@ -43,11 +43,13 @@ from .rows import (
     Texts,
     Trace,
 )
-from .singles import Singles
+from .singles import TOLD_ELSEWHERE, Singles
 
 READ = "read_events"
 _PICKLE = b"\x80"
 """First byte of a pickle of protocol 2 and later."""
+
+_ARROWS = frozenset("stf")
 
 _MOST_TALKS = 500_000
 _MOST_SIGNATURES = 1 << 20
@@ -139,15 +141,21 @@ class _Reader:
         """Some events, in the order of the file."""
         counts = self.trace.counts
         counts[READ] += len(events)
-        complete: defaultdict[str, list[Event]] = defaultdict(list)
+        complete: defaultdict[Label, list[Event]] = defaultdict(list)
         others: defaultdict[Any, list[Event]] = defaultdict(list)
+        handlers = self._handlers
+        told_elsewhere = 0
         for event in events:
-            if event.ph == "X":
-                complete[event.cat if type(event.cat) is str else ""].append(event)
+            phase = event.ph
+            if phase == "X":
+                complete[event.cat].append(event)
+            elif phase in _ARROWS and event.cat in TOLD_ELSEWHERE:
+                told_elsewhere += 1
             else:
-                others[self._handlers.get(event.ph, event.ph)].append(event)
+                others[handlers.get(phase, phase)].append(event)
+        counts["imported_arrows"] += told_elsewhere
         for category, group in complete.items():
-            self._complete(category, group)
+            self._complete(category if isinstance(category, str) else "", group)
         for handler, group in others.items():
             if handler in ("M", "c"):
                 self._singles.metadata(group)
@@ -227,12 +235,10 @@ class _Reader:
             rows["correlation"] = _integers([one.correlation for one in args])
             return
         known = self._signatures
-        signatures = []
-        for one in args:
-            key = bytes(one.dims), bytes(one.types)
-            number = known.get(key)
-            signatures.append(self._signature(key) if number is None else number)
-        rows["signature"] = signatures
+        keys = [(bytes(one.dims), bytes(one.types)) for one in args]
+        rows["signature"] = [
+            self._signature(key) if (number := known.get(key)) is None else number for key in keys
+        ]
         if kind == FUNCTION:
             rows["sequence"] = _integers([one.sequence for one in args])
             texts = self.trace.texts.texts

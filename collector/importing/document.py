@@ -138,10 +138,11 @@ class Document(Generic[T]):
         tail = max(self._at, len(self._buffer) - _TAIL)
         found = list(_BETWEEN.finditer(self._buffer, tail))
         found = found or list(_BETWEEN.finditer(self._buffer, self._at))
+        whole = memoryview(self._buffer)
         for place in found[: -_GUESSES - 1 : -1]:
             end = place.start() + 1
             try:
-                decoded = self._decode(b"[%b]" % self._buffer[self._at : end])
+                decoded = self._decode(b"".join((b"[", whole[self._at : end], b"]")))
             except TypeError:
                 break
             except (ValueError, RecursionError):

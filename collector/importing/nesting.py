@@ -12,6 +12,7 @@ from .rows import UNFINISHED
 DEEPEST = 32_000
 """Levels told apart: the column that holds them has 16 bits."""
 
+_MANY_LEVELS = 200
 _CHUNK = 1 << 20
 _FOREVER = (1 << 63) - 1
 
@@ -32,35 +33,70 @@ def nested(start: I64, duration: I64) -> tuple[I64, I64]:
     `start` and `duration` as `in_order` puts them. A slice lies in another that holds all of it;
     one that overlaps another and is not within it has the same depth, and is drawn below it.
     """
+    until = np.where(duration == UNFINISHED, _FOREVER, start + duration)
+    depths = _open_before(start, until)
+    parents = _parents(depths, until)
+    if parents is None:
+        depths, parents = _one_by_one(start, until)
+    own = duration.copy()
+    inside = np.flatnonzero((parents >= 0) & (duration != UNFINISHED))
+    np.subtract.at(own, parents[inside], duration[inside])
+    own = np.where(duration == UNFINISHED, UNFINISHED, np.maximum(own, 0))
+    return np.minimum(depths, DEEPEST), own
+
+
+def _open_before(start: I64, until: I64) -> I64:
+    """How many slices began before each, or with it and are longer, and have not ended."""
+    lasting = until > start  # one without extent holds nothing
+    begun: I64 = np.cumsum(lasting) - lasting
+    ended: I64 = np.searchsorted(np.sort(until[lasting]), start, "right")
+    return begun - ended
+
+
+def _parents(depths: I64, until: I64) -> I64 | None:
+    """The slice around each, -1: none. None where slices overlap without nesting.
+
+    Where all nest, it is the last one before it that is one less deep.
+    """
+    deepest = int(depths.max(initial=0))
+    if deepest > _MANY_LEVELS:
+        return None
+    parents = np.full(len(depths), -1, np.int64)
+    above = np.flatnonzero(depths == 0)
+    for level in range(1, deepest + 1):
+        mine = np.flatnonzero(depths == level)
+        place = np.searchsorted(above, mine) - 1
+        if (place < 0).any():
+            return None
+        parents[mine] = above[place]
+        if (until[parents[mine]] < until[mine]).any():
+            return None
+        above = mine
+    return parents
+
+
+def _one_by_one(start: I64, until: I64) -> tuple[I64, I64]:
+    """Depths and parents of slices of which some overlap without nesting."""
     count = len(start)
-    depths, own = np.zeros(count, np.int64), duration.copy()
+    depths, parents = np.zeros(count, np.int64), np.zeros(count, np.int64)
     ends: list[int] = []  # negated, ascending: slices that are open, the outermost first
     open_rows: list[int] = []
+    row = 0
     for first in range(0, count, _CHUNK):
         part = slice(first, min(first + _CHUNK, count))
-        lengths = duration[part]
-        until = np.where(lengths == UNFINISHED, _FOREVER, start[part] + lengths)
         found: list[int] = []
-        parents: list[int] = []
-        row = first
-        for low, high in zip(start[part].tolist(), until.tolist(), strict=True):
+        around: list[int] = []
+        for low, high in zip(start[part].tolist(), until[part].tolist(), strict=True):
             while ends and -ends[-1] <= low:
                 ends.pop()
                 open_rows.pop()
             depth = len(ends)
             if ends and -ends[-1] < high:  # not within the innermost one
                 depth = bisect_left(ends, 1 - high)
-                ends.insert(depth, -high)
-                open_rows.insert(depth, row)
-            else:
-                ends.append(-high)
-                open_rows.append(row)
+            ends.insert(depth, -high)
+            open_rows.insert(depth, row)
             found.append(depth)
-            parents.append(open_rows[depth - 1] if depth else -1)
+            around.append(open_rows[depth - 1] if depth else -1)
             row += 1
-        depths[part] = found
-        parent = np.array(parents, np.int64)
-        inside = np.flatnonzero((parent >= 0) & (lengths != UNFINISHED))
-        np.subtract.at(own, parent[inside], lengths[inside])
-    own = np.where(duration == UNFINISHED, UNFINISHED, np.maximum(own, 0))
-    return np.minimum(depths, DEEPEST), own
+        depths[part], parents[part] = found, around
+    return depths, parents

@@ -19,7 +19,7 @@ GLOBAL = "all processes"
 
 _MEMORY = "[memory]"
 _TOTALS = {"Total Allocated": "allocated", "Total Reserved": "reserved"}
-_TOLD_ELSEWHERE = frozenset({"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"})
+TOLD_ELSEWHERE = frozenset({"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"})
 """Arrows of Kineto: sequence numbers and correlations say the same."""
 
 _DEVICES = {0: "cpu", 1: "cuda", 20: "privateuse1", 12: "xpu", 19: "mtia"}
@@ -78,7 +78,7 @@ class Singles:
         self._trace.counts["imported_arrows"] += int((~bad).sum())
         rows: list[tuple[int, int, bool, int]] = []
         for event, at, wrong in zip(group, start.tolist(), bad.tolist(), strict=True):
-            if wrong or event.cat in _TOLD_ELSEWHERE:
+            if wrong:
                 continue
             key = f"{event.cat}\t{event.id if event.id2 is None else event.id2}".encode()
             number = -1 - int.from_bytes(blake2b(key, digest_size=7).digest())
