@@ -21,6 +21,9 @@ from .refused import Refused
 LONGEST = 64 << 20
 """Bytes of one event, or one member that is kept: more is refused, or passed over."""
 
+DEEPEST = 10_000
+"""Brackets that may be open at once."""
+
 EVENTS = "traceEvents"
 
 _GUESSES = 4
@@ -197,6 +200,10 @@ class Document(Generic[T]):
                 kind = token[0]
                 if kind in (b"{", b"["):
                     depth += 1
+                    if depth > DEEPEST:
+                        raise Refused(
+                            f"{self._path}: nests deeper than {DEEPEST} brackets, expected a trace"
+                        )
                 elif kind in (b"}", b"]"):
                     depth -= 1
                     if not depth:

@@ -1,0 +1,198 @@
+"""Damaged and hostile files: refused in one sentence, or imported as far as they can be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lanescope.collector.importing import blocks, document
+from lanescope.collector.importing.imports import import_files
+from lanescope.collector.importing.refused import Refused
+from lanescope.webapp.run import open_run
+from tests.test_import_ranks import dump
+from tests.trace_files import accounted, imported, kernel, slice_, write_trace
+
+
+def seeds() -> list[bytes]:
+    """A small file of each kind."""
+    args = {"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"], "Sequence number": 3}
+    comm = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
+            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    memory = {"Total Allocated": 5, "Device Type": 1, "Device Id": 0}
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}},
+        slice_("ProfilerStep#3", 1, 90.5, cat="user_annotation"),
+        slice_("aten::mm", 5.125, 10, cat="cpu_op", args=args),
+        slice_("c10d::allreduce_", 20, 9, cat="cpu_op", args=args),
+        slice_("record_param_comms", 21, 7, cat="cpu_op", args=comm),
+        slice_("nccl:all_reduce", 22, 5, cat="user_annotation", args=args),
+        slice_("cudaLaunchKernel", 23, 1, cat="cuda_runtime", args={"correlation": 9}),
+        kernel("ncclDevKernel_AllReduce", 30, 5, 7, 9),
+        {"ph": "B", "name": "b", "ts": 40, "pid": 7, "tid": 8},
+        {"ph": "E", "ts": 45, "pid": 7, "tid": 8},
+        {"ph": "b", "name": "a", "cat": "net", "id": 1, "ts": 40, "pid": 7, "tid": 7},
+        {"ph": "e", "name": "a", "cat": "net", "id": 1, "ts": 49, "pid": 7, "tid": 7},
+        {"ph": "i", "name": "[memory]", "ts": 50, "pid": 7, "tid": 7, "args": memory},
+        {"ph": "C", "name": "c", "ts": 51, "pid": 7, "args": {"x": 1.5}},
+        {"ph": "s", "cat": "flow", "name": "f", "id": 4, "ts": 52, "pid": 7, "tid": 7},
+        {"ph": "f", "cat": "flow", "name": "f", "id": 4, "ts": 53, "pid": 7, "tid": 8},
+    ]
+    info = {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+    whole = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events,
+             "baseTimeNanoseconds": 10**18}  # fmt: skip
+    frames = [{"name": "main", "filename": "train.py", "line": 3}]
+    dumped = dump(1, 2, 3, pg_status={"0": {"last_enqueued_collective": 3}})
+    dumped["entries"][0]["frames"] = frames
+    return [
+        json.dumps(whole).encode(), json.dumps(events).encode(), json.dumps(dumped).encode(),
+        pickle.dumps(dumped, 2), pickle.dumps(dumped, 4), gzip.compress(json.dumps(whole).encode()),
+    ]  # fmt: skip
+
+
+PIECES = [
+    b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\\ud800", b"\xff", b"null", b"NaN", b"-1",
+    b"1e999", b"9" * 30, b"9223372036854775807", b"-9223372036854775808", b"true", b"{}", b"[]",
+    b'"X"', b'"\\u0000"', b"0.0000000001", b"\x00", b"\x1f\x8b", b"\x80\x04", b'{"a":' * 50,
+    b"[" * 2000, b"1152921504606846976", b'"E"', b'"ts"', b'"name"', b"R", b"b", b"c", b"\x95",
+]  # fmt: skip
+"""What mutations put in."""
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """A file with some bytes changed, moved, doubled, lost, or replaced by telling ones."""
+    result = bytearray(data)
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(result) + 1)
+        stop = min(len(result), at + chance.choice((1, 2, 8, 60)))
+        match chance.randrange(6):
+            case 0:
+                result[at:stop] = chance.choice(PIECES)
+            case 1:
+                result[at:at] = chance.choice(PIECES)
+            case 2:
+                del result[at:stop]
+            case 3:
+                other = chance.randrange(len(result) + 1)
+                result[other:other] = result[at:stop]
+            case 4:
+                result[at:stop] = bytes(chance.randrange(256) for _ in range(stop - at))
+            case _:
+                del result[at:]
+        if not result:
+            break
+    return bytes(result)
+
+
+def refusal(path: Path, run: Path) -> str:
+    """The sentence with which a file is refused; empty: it was imported."""
+    try:
+        import_files([path], run)
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+def attempt(data: bytes, folder: Path) -> bool:
+    """Import a file; whether it could be. Every other end than a sentence is a failure."""
+    path, run = folder / "trace_rank0.json", folder / f"run-{len(list(folder.iterdir()))}"
+    path.write_bytes(data)
+    sentence = refusal(path, run)
+    if sentence:
+        assert "\n" not in sentence
+        assert len(sentence) < 1000
+        assert not run.exists()
+        return False
+    opened = open_run(run)
+    accounted(opened)
+    for table in ("op", "phase", "value", "collective", "sync"):
+        opened.events(table)
+    opened.steps(0)
+    return True
+
+
+def fuzz(folder: Path, seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    samples = seeds()
+    done = sum(attempt(mutated(chance.choice(samples), chance), folder) for _ in range(count))
+    assert 0 < done < count  # else the mutations change nothing, or nothing is left of any file
+
+
+def test_mutations_are_refused_or_imported_in_part(tmp_path: Path) -> None:
+    assert all(attempt(data, tmp_path) for data in seeds())
+    fuzz(tmp_path, 1, 500)
+
+
+@pytest.mark.slow
+def test_many_mutations_are_refused_or_imported_in_part(tmp_path: Path) -> None:
+    fuzz(tmp_path, 2, 10_000)
+
+
+@pytest.mark.parametrize("depth", [900, 9_000, 11_000])
+def test_deep_nesting_is_no_recursion(depth: int, tmp_path: Path) -> None:
+    for opening, closing in ((b'{"a":', b"}"), (b"[", b"]")):
+        deep = opening * depth + b"1" + closing * depth
+        for text in (
+            b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a", "args": %b}]}' % deep,
+            b'{"x": %b, "traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a"}]}' % deep,
+            b'{"distributedInfo": %b, "traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}' % deep,
+            b"[%b]" % deep,
+            b'{"entries": %b}' % deep,
+            deep,
+        ):
+            attempt(text, tmp_path)
+
+
+def test_slices_without_end_and_many_levels_take_little_time(tmp_path: Path) -> None:
+    nested = [slice_("a", i, 100_000 - 2 * i) for i in range(40_000)]
+    crossing = [slice_("b", i, 50_000, tid=8) for i in range(20_000)]
+    begun = [{"ph": "B", "name": "c", "ts": i, "pid": 7, "tid": 9} for i in range(20_000)]
+    run = imported(tmp_path / "run", write_trace(tmp_path / "t.json", nested + crossing + begun))
+    assert accounted(run) == {"imported_slices": 80_000}
+    depth = run.events("op", 0, "7-0", ["depth"])["depth"].to_numpy()
+    assert depth.max() == 32_000
+    assert (np.diff(depth) >= 0).all()
+
+
+def test_expansion_is_limited_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "FREE", 1 << 20)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (24 << 20)))
+    reader = blocks.Blocks(path)
+    with pytest.raises(Refused, match="unpacks to more than 400 times its size"):
+        imported(tmp_path / "run", path)
+    with pytest.raises(Refused):
+        list(reader)
+    assert reader.given <= 2 * blocks.BLOCK
+
+
+def test_gigantic_events_and_texts_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "LONGEST", 1 << 20)
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 18)
+    path = tmp_path / "trace.json"
+    long = b"x" * (3 << 20)
+    for text, words in (
+        (b'{"traceEvents": [{"ph": "X", "name": "' + long + b'"}]}', "more than 1 MB"),
+        (b'{"traceEvents": [{"ph": "X", "args": [' + b"1," * (1 << 20) + b"1]}]}", "an event of"),
+        (b'{"traceEvents": [' + b"1" * (3 << 20) + b"]}", "not JSON"),
+        (b'{"' + long + b'": 1}', "a text of"),
+    ):
+        path.write_bytes(text)
+        with pytest.raises(Refused, match=words):
+            imported(tmp_path / "run", path)
+    # A member that nobody needs may be as long as it likes: it is passed over, and that is said.
+    path.write_bytes(
+        b'{"files": [' + b"1," * (1 << 20) + b'1], "traceEvents": [{"ph": "X", "ts": 1, "dur": 2}]}'
+    )
+    run = imported(tmp_path / "run", path)
+    assert any("1 members" in warning for warning in run.warnings)
