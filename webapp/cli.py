@@ -19,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("lanescope.webapp.commands.check:check", "Check a run against the limits."),
     "diff": ("lanescope.webapp.commands.diff:diff", "Compare two runs."),
     "pack": ("lanescope.webapp.commands.pack:pack", "Put a run into one file."),
+    "export": (
+        "lanescope.webapp.commands.export:export",
+        "Write a run as a trace, a page, a table or a report.",
+    ),
     "merge": ("lanescope.webapp.commands.merge:merge", "Gather the ranks of several runs."),
     "verify": ("lanescope.webapp.commands.pack:verify", "Check a file of a run for damage."),
     "import": (

@@ -24,6 +24,7 @@ from lanescope import assets
 from lanescope.webapp import note_routes, routes, searching
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.exporters.page import ENTRY
 from lanescope.webapp.pages import (
     checks,
     collectives,
@@ -131,7 +132,7 @@ def _register_modules(server: flask.Flask) -> str:
 def _index(app: Dash, url: str) -> str:
     """The HTML around everything. Modules are named at once, so that they load side by side."""
     modules = sorted(path.name for path in (assets.FOLDER / SCRIPTS).glob("*.js"))
-    modules.remove(HOOKS)
+    modules = [name for name in modules if name not in (HOOKS, ENTRY)]
     preloads = "\n".join(f'<link rel="modulepreload" href="{url}/{name}">' for name in modules)
     icon = app.get_asset_url("icon-app.svg")
     title = html.escape(app.title).replace("{%", "{&#37;")  # not one of Dash's placeholders

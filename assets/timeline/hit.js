@@ -16,6 +16,7 @@ const REACH = 3;
  * @property {number} name id
  * @property {number} ref -1: not known yet, see `Look`
  * @property {boolean} exact whether times, count and share are exact, not as drawn
+ * @property {boolean} [near] they are as drawn, and nothing more is to be known
  * @property {number} style
  * @property {boolean} unfinished
  * @property {number} start ns; of the bucket where dense

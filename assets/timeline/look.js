@@ -17,7 +17,7 @@ export class Look {
    * @param {string} etag of the run
    * @param {import("./idle.js").Idle} idle
    * @param {() => void} changed something is known that was not
-   * @param {(address: string) => Promise<any>} [get]
+   * @param {((address: string) => Promise<any>)|null} [get] null: there is nobody to ask
    */
   constructor(etag, idle, changed, get = getJson) {
     Object.assign(this, { etag, idle, changed, get });
@@ -29,6 +29,7 @@ export class Look {
   /** The hit with all that is known of it by now; the rest is asked for. @param {Hit|null} hit @returns {Hit|null} */
   of(hit) {
     if (!hit || hit.kind === "sample") return hit;
+    if (!this.get) return { ...hit, near: true };
     const address = this.address(hit);
     if (this.known.has(address)) return { ...hit, ...this.known.get(address) };
     if (this.asked !== address) {
@@ -40,7 +41,7 @@ export class Look {
 
   /** The hit with everything; rejects where the server does not answer. @param {Hit} hit @returns {Promise<Hit>} */
   async ask(hit) {
-    if (hit.kind === "sample") return hit;
+    if (hit.kind === "sample" || !this.get) return hit;
     const address = this.address(hit);
     if (!this.known.has(address)) {
       const found = await this.idle.track("look", this.get(address));

@@ -26,7 +26,8 @@ export function wordsFor(hit, names, where) {
     if (!hit.exact || hit.count === 1) return { title: name, lines: [`covers ${covered}`, `${style} · ${lane}`] };
     return { title: name, lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`] };
   }
-  const known = hit.exact ? duration(hit.end - hit.start) : "…";
+  const near = hit.near ? `about ${duration(hit.end - hit.start, 2)}` : "…";
+  const known = hit.exact ? duration(hit.end - hit.start) : near;
   const length = hit.unfinished ? "had not ended when the recording did" : known;
   return { title: name, lines: [style === "mark" ? "an instant" : length, `${style} · ${lane}`] };
 }

@@ -1,0 +1,257 @@
+"""What leaves a run says what the run says, and can hurt nobody who opens it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from playwright.sync_api import Browser
+
+from lanescope.collector.importing.imports import import_files
+from lanescope.webapp.cli import main
+from lanescope.webapp.exporters.page import MOST_PAGE, modules, page_of
+from lanescope.webapp.exporters.report import escaped, markdown
+from lanescope.webapp.exporters.tables import ANALYSES
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder, write_run
+
+EVIL = "</script><script>alert(1)</script>"
+FORMULAS = ("=cmd|' /C calc'!A0", "+1", "-2", "@x", "\t=1", "  =1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return open_run(write_run(tmp_path_factory.mktemp("export") / "run", ranks=2, steps=3, ops=20))
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Names of strangers, ops that overlap without nesting, that never ended, infinite values."""
+    builder = Builder(
+        tmp_path_factory.mktemp("odd") / "run", notes=[f"{EVIL} | [x](http://a.b) `c`"]
+    )
+    builder.thread(name=EVIL)
+    builder.op(START_NS, 100, EVIL)
+    builder.op(START_NS + 50, 100, "overlaps")
+    builder.op(START_NS + 60, 100, "overlaps both")
+    builder.op(START_NS + 155, None, "never ended")
+    builder.phase(START_NS + 1, 0, "mark", name="a mark")
+    for position, name in enumerate(FORMULAS):
+        builder.op(START_NS + 1000 + 10 * position, 5, name)
+    for value in (1.5, float("nan"), float("inf")):
+        builder.row("value", 0, "1000-0", time_ns=START_NS, name=EVIL, value=value)
+    return open_run(builder.write())
+
+
+def export(run: Run, kind: str, target: Path, *options: str) -> Result:
+    command = ["export", str(run.path), "--to", kind, "-o", str(target), *options]
+    return CliRunner().invoke(main, command)
+
+
+def trace(run: Run, target: Path) -> list[dict[str, Any]]:
+    result = export(run, "perfetto", target)
+    assert result.exit_code == 0, result.output
+    told = json.loads(target.read_text(), parse_float=Decimal)
+    assert told["displayTimeUnit"] == "ns"
+    events: list[dict[str, Any]] = told["traceEvents"]
+    return events
+
+
+def ns(microseconds: Any) -> int:
+    exact = Decimal(microseconds) * 1000
+    assert exact == int(exact)
+    return int(exact)
+
+
+def slices(run: Run) -> list[tuple[str, int, int]]:
+    """Name, start and length of all that had an end."""
+    rows = [row for table in ("op", "phase") for row in run.events(table).to_pylist()]
+    return sorted(
+        (row["name"], row["start_ns"], row["duration_ns"])
+        for row in rows
+        if row["duration_ns"] is not None and row.get("kind") != "mark"
+    )
+
+
+@pytest.mark.parametrize("which", ["run", "odd"])
+def test_a_trace_holds_every_slice_to_the_nanosecond(
+    which: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run: Run = request.getfixturevalue(which)
+    events = trace(run, tmp_path / "x.json")
+    whole = [e for e in events if e["ph"] == "X"]
+    assert sorted((e["name"], ns(e["ts"]), ns(e["dur"])) for e in whole) == slices(run)
+    asynchronous = [e for e in events if e["ph"] in "be"]
+    assert len(asynchronous) == 2 * run.counts["collective"]
+    # On one thread of a trace slices nest, or follow each other.
+    by_thread: dict[Any, list[tuple[int, int]]] = {}
+    for e in whole:
+        by_thread.setdefault((e["pid"], e["tid"]), []).append((ns(e["ts"]), ns(e["dur"])))
+    for found in by_thread.values():
+        ends: list[int] = []
+        for start, length in sorted(found, key=lambda one: (one[0], -one[1])):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            assert not ends or start + length <= ends[-1]
+            ends.append(start + length)
+
+
+def test_what_a_trace_has_no_number_for_is_told(odd: Run, tmp_path: Path) -> None:
+    events = trace(odd, tmp_path / "x.json")
+    assert [e["args"]["value"] for e in events if e["ph"] == "C"] == [Decimal("1.5")]
+    instants = {e["name"] for e in events if e["ph"] == "i"}
+    assert instants == {"a mark", f"{EVIL} is nan", f"{EVIL} is inf"}
+    assert [e["name"] for e in events if e["ph"] == "B"] == ["never ended"]
+    names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {EVIL, f"{EVIL} (2)", f"{EVIL} (3)"}
+
+
+def test_a_trace_imports_back(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=1, threads=2, steps=2, ops=12))
+    trace(run, tmp_path / "x.json")
+    import_files([tmp_path / "x.json"], tmp_path / "back", None)
+    back = open_run(tmp_path / "back")
+
+    mine = [
+        (row["name"], row["start_ns"], row["duration_ns"])
+        for table in ("op", "phase")
+        for row in run.events(table).to_pylist()
+    ]
+    mine += [
+        (row["name"], row["start_ns"], row["complete_ns"] - row["start_ns"])
+        for row in run.events("collective").to_pylist()
+    ]
+    theirs = back.events("op").to_pylist()
+    first = min(row["start_ns"] for row in theirs)
+    assert sorted(mine) == sorted(
+        (row["name"], row["start_ns"] - first, row["duration_ns"]) for row in theirs
+    )
+
+
+def test_tables_as_csv_and_parquet(run: Run, odd: Run, tmp_path: Path) -> None:
+    for table in ("op", "stack", "thread", *ANALYSES):
+        for kind in ("csv", "parquet"):
+            result = export(run, kind, tmp_path / f"{table}.{kind}", "--table", table)
+            assert result.exit_code == 0, (table, result.output)
+        with (tmp_path / f"{table}.csv").open(newline="") as file:
+            rows = list(csv.reader(file))
+        stored = pq.read_table(tmp_path / f"{table}.parquet")
+        assert rows[0] == stored.column_names
+        assert len(rows) == stored.num_rows + 1
+    ops = pq.read_table(tmp_path / "op.parquet")
+    assert ops.to_pylist() == run.events("op").to_pylist()
+
+    assert export(odd, "csv", tmp_path / "odd.csv").exit_code == 0
+    with (tmp_path / "odd.csv").open(newline="") as file:
+        names = [row["name"] for row in csv.DictReader(file)]
+    assert names[-len(FORMULAS) :] == [f"'{text}" for text in FORMULAS]
+    assert not any(name.lstrip(" ").startswith(("=", "+", "-", "@", "\t")) for name in names)
+    one = export(run, "csv", tmp_path / "one.csv", "--ranks", "1")
+    assert one.exit_code == 0
+    with (tmp_path / "one.csv").open(newline="") as file:
+        assert {row["rank"] for row in csv.DictReader(file)} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--to", "csv", "--table", "nothing"], "no table 'nothing', expected one of op,"),
+        (["--to", "html", "--table", "op"], "--table is for csv and parquet"),
+        (["--to", "csv", "--window", "1-2"], "--window is for html"),
+        (["--to", "html", "--window", "2-1"], "expected T0-T1 in ns"),
+        (["--to", "html", "--window", "1-999999999999"], "expected one within"),
+        (["--to", "csv", "--ranks", "9"], "rank 9: no such rank; this run has 0-1 of 2"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    run: Run, tmp_path: Path, options: list[str], said: str
+) -> None:
+    command = ["export", str(run.path), "-o", str(tmp_path / "x"), *options]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_in_words(run: Run, odd: Run, tmp_path: Path) -> None:
+    assert export(run, "markdown", tmp_path / "x.md").exit_code == 0
+    text = (tmp_path / "x.md").read_text()
+    for heading in ("## Findings", "## Measured", "## Ranks"):
+        assert heading in text
+    assert "| ranks | 2 of 2 |" in text
+    assert r"| thread\_overlap\_rate |" in text
+    hostile = markdown(odd)
+    assert "<script" not in hostile
+    assert re.search(r"(?<!\\)\[x", hostile) is None
+    assert escaped("a|b\n# `c` <i> _d_ @e") == ("a\\|b·\\# \\`c\\` &lt;i\\> \\_d\\_ \\@e")
+
+
+def test_the_page_holds_the_modules_it_imports() -> None:
+    found = modules()
+    assert {"still.js", "timeline.js", "viewport.js"} <= set(found)
+    assert "main.js" not in found  # nor what only a page with a server needs
+    assert "search.js" not in found
+
+
+@pytest.mark.browser
+def test_the_page_stands_alone(run: Run, tmp_path: Path, browser: Browser) -> None:
+    target = tmp_path / "x.html"
+    assert export(run, "html", target).exit_code == 0
+    assert target.stat().st_size < MOST_PAGE
+    problems: list[str] = []
+    requests: list[str] = []
+    page = browser.new_page(viewport={"width": 1000, "height": 700})
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(target.as_uri())
+    page.wait_for_function("globalThis.lanescope")
+
+    def state() -> dict[str, Any]:
+        page.evaluate("lanescope.idle()")
+        told: dict[str, Any] = page.evaluate("lanescope.debugState()")
+        return told
+
+    first = state()
+    assert first["viewport"]["t1"] == run.duration_ns
+    assert len(first["lanes"]) == len(page_lanes(run))
+    assert first["drawn"]["rectangles"] + first["drawn"]["cells"] > 20
+    box = first["canvas"]
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
+    for _ in range(3):
+        page.mouse.wheel(0, -400)
+        page.keyboard.press("w")
+    closer = state()
+    span = closer["viewport"]["t1"] - closer["viewport"]["t0"]
+    assert span < run.duration_ns / 4
+    assert closer["drawn"]["rectangles"] > 5
+    page.keyboard.press("d")
+    assert state()["viewport"]["t0"] > closer["viewport"]["t0"]
+    page.keyboard.press("Home")
+    assert state()["viewport"]["t0"] == 0
+    page.close()
+    assert problems == []
+    outside = [url for url in requests if not url.startswith(("data:", "blob:"))]
+    assert outside == [target.as_uri()]
+
+
+def page_lanes(run: Run) -> list[Any]:
+    from lanescope.webapp.timeline import Timeline
+
+    return list(Timeline.open(run).index.lanes)
+
+
+def test_a_page_of_strangers_names_runs_nothing_of_theirs(odd: Run) -> None:
+    text = page_of(odd)
+    assert EVIL not in text
+    assert text.count("</script>") == 4
+    window = page_of(odd, (100, 900))
+    assert '"view":{"t0":100,"t1":900}' in window

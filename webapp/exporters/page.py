@@ -1,0 +1,176 @@
+"""The timeline of a run, or a part of it, as one HTML file that needs no server.
+
+It holds the page's own modules and style, the description of the run, and tiles as the server
+would answer them: from the coarsest level down to the finest that fits. Panning and zooming work as
+in the page; past the finest level what is there is drawn larger. Nothing is fetched: the page's
+own policy forbids it.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lanescope import assets
+from lanescope.webapp import units
+from lanescope.webapp.details import run_facts
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.lod import TILE_BITS
+from lanescope.webapp.run import Run
+from lanescope.webapp.timeline import Timeline
+
+MOST_TILES = 3 << 20
+"""Bytes of deflated tiles; base64 makes four of three."""
+MOST_PAGE = 5_000_000
+MOST_PLACES = 1500
+"""Tiles: each level has twice as many as the one before it, however little is in them."""
+_RAW = 32 << 20
+"""Bytes of tiles before they are deflated: what the browser has to keep."""
+
+ENTRY = "still.js"
+_IMPORT = re.compile(r'(from|import) "\./([a-z_]+\.js)"')
+_PICTURE = re.compile(r"""url\(["']?([a-z-]+\.svg)["']?\)""")
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+_STYLE = """
+html, body { height: 100%; margin: 0 }
+body { display: flex; flex-direction: column }
+.still-head { display: flex; gap: 1rem; align-items: baseline; padding: .5rem .75rem }
+.still-head span { color: var(--muted) }
+#timeline-host { flex: 1; min-height: 0; position: relative }
+"""
+
+
+def page_of(
+    run: Run,
+    window: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
+    timeline: Timeline | None = None,
+) -> str:
+    """The page. `window` [t0, t1) in ns is what it opens with and holds in detail.
+
+    RunError where the window is not within the run, and where even the coarsest view is too large.
+    """
+    opened = Timeline.open(run) if timeline is None else timeline
+    end = max(run.duration_ns, 1)
+    t0, t1 = (0, end) if window is None else window
+    if t0 >= end or t1 > end:
+        raise RunError(f"the window is {t0}-{t1} ns, expected one within 0-{end}, the run")
+    lanes = [lane.id for lane in opened.index.lanes if ranks is None or lane.rank in ranks]
+    places, packed = _tiles(opened, t0, min(t1, end), lanes)
+    facts = run_facts(opened)
+    facts["lanes"] = [lane for lane in facts["lanes"] if lane["id"] in set(lanes)]
+    facts["title"] = run.title
+    data = {"run": facts, "view": {"t0": t0, "t1": t1}, "places": places}
+    made = _page(run, data, base64.b64encode(packed).decode())
+    if len(made.encode()) > MOST_PAGE:
+        raise RunError(
+            f"the page would have {units.size(len(made))}, expected less than "
+            f"{units.size(MOST_PAGE)}: take fewer ranks, with --ranks"
+        )
+    return made
+
+
+def _tiles(
+    timeline: Timeline, t0: int, t1: int, lanes: list[int]
+) -> tuple[list[tuple[int, int, int, int]], bytes]:
+    """(level, index, first byte, bytes) of each tile, and all of them deflated.
+
+    Levels are taken whole: a row in which only some parts are sharp would say something untrue.
+    """
+    top = max((max(timeline.run.duration_ns, 1) - 1).bit_length() - TILE_BITS, 0)
+    places: list[tuple[int, int, int, int]] = []
+    packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+    packed, size, raw = [b""], 0, 0
+    for level in range(top, -1, -1):
+        first, last = t0 >> (level + TILE_BITS), (t1 - 1) >> (level + TILE_BITS)
+        if len(places) + last - first >= MOST_PLACES:
+            break
+        probe = packer.copy()
+        found, data, at = [], [], raw
+        for index in range(first, last + 1):
+            tile = timeline.tile(level, index, lanes)
+            found.append((level, index, at, len(tile)))
+            data.append(probe.compress(tile))
+            at += len(tile)
+            grown = size + sum(map(len, data))
+            if level < top and (grown > MOST_TILES or at > _RAW):
+                packed.append(packer.flush())
+                return places, b"".join(packed)
+        packer, raw = probe, at
+        packed += data
+        size += sum(map(len, data))
+        places += found
+    packed.append(packer.flush())
+    return places, b"".join(packed)
+
+
+def modules() -> dict[str, str]:
+    """The modules that the page needs, by name, as text."""
+    folder = assets.FOLDER / "timeline"
+    found: dict[str, str] = {}
+    waiting = [ENTRY]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = (folder / name).read_text(encoding="utf-8")
+            waiting += [other for _, other in _IMPORT.findall(found[name])]
+    return found
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """Name and address of each module: its text as data, importing the others by name."""
+    for name, text in sorted(modules().items()):
+        plain = _IMPORT.sub(r'\1 "lanescope/\2"', text)
+        coded = base64.b64encode(plain.encode()).decode()
+        yield f"lanescope/{name}", f"data:text/javascript;base64,{coded}"
+
+
+def _page(run: Run, data: dict[str, Any], tiles: str) -> str:
+    folder = assets.FOLDER
+    style = "".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES)
+    style = _PICTURE.sub(lambda found: _picture(found[1]), style)
+    title = html.escape(units.printable(run.title))
+    ranks = sorted({lane["rank"] for lane in data["run"]["lanes"]})
+    span = data["view"]["t1"] - data["view"]["t0"]
+    about = f"{units.duration(span)} of {units.duration(run.duration_ns)}, {len(ranks)} ranks"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} · LaneScope</title>
+<style>{style}{_STYLE}</style>
+<script type="importmap">{_script({"imports": dict(_addresses())})}</script>
+<script type="application/json" id="run">{_script(data)}</script>
+<script type="text/plain" id="tiles">{tiles}</script>
+</head>
+<body data-page="timeline">
+<header class="still-head"><b>{title}</b><span>{about} · press ? for the keys</span></header>
+<main id="timeline-host"></main>
+<script type="module">import "lanescope/{ENTRY}";</script>
+</body>
+</html>
+"""
+
+
+_STYLES = ("style", "timeline")
+
+
+def _picture(name: str) -> str:
+    data = base64.b64encode((assets.FOLDER / name).read_bytes()).decode()
+    return f'url("data:image/svg+xml;base64,{data}")'
+
+
+def _script(value: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

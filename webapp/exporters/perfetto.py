@@ -1,0 +1,259 @@
+"""A run as a Chrome trace (JSON), which Perfetto, chrome://tracing and `lanescope import` open.
+
+The format: "Trace Event Format", Google 2016. Its times are microseconds; they are written as
+decimal numbers with three digits behind the point, so every nanosecond is there.
+
+- A rank's process is a process of the trace, a thread a thread. Slices that overlap without
+  nesting, which a thread of a trace cannot hold, go to a further lane of the thread, `name (2)`.
+- An operator has category cpu_op and Kineto's arguments (sequence number, input dims and types);
+  kernels are of category kernel, with an arrow from the call that launched them.
+- A collective is an asynchronous event from its call to its completion, as collectives overlap.
+- A counter for every series of values, and for the norm of the gradient.
+- What had not ended begins and does not end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TextIO
+
+from lanescope.collector import schema
+from lanescope.webapp.lanes import GRADIENT_NORM, gradient_norms
+from lanescope.webapp.run import Run, Thread
+
+_OP = ["start_ns", "duration_ns", "name", "scope", "depth", "step", "phase", "module", "sequence",
+       "shapes", "dtypes", "launch_ns", "launch_thread"]  # fmt: skip
+_CATEGORY = {
+    schema.OpScope.user.name: "user_annotation",
+    schema.OpScope.kernel.name: "kernel",
+}
+_LEFT_OUT = ("access", "tensor", "sync", "stall", "stack", "storage", "module")
+_FAR = 1 << 62
+_FIRST_LANE = 1_000_000_000
+"""Thread ids that no thread has: of lanes that are added."""
+
+
+def write_trace(run: Run, sink: TextIO, ranks: Sequence[int] | None = None) -> None:
+    """Writes the ops, phases, marks, collectives and values of a run. Raises OSError."""
+    counts = {name: run.counts[name] for name in _LEFT_OUT if run.counts[name]}
+    about = {
+        "recorded by": "LaneScope",
+        "run": run.manifest["id"],
+        "origin_ns": str(run.origin_ns),
+        "rows of tables that a trace has no place for": counts,
+    }
+    sink.write('{"displayTimeUnit":"ns","otherData":' + json.dumps(about) + ',"traceEvents":[\n')
+    sink.write(json.dumps({"ph": "M", "name": "trace_config", "pid": 0, "args": {}}))
+    for event in _events(run, run.ranks if ranks is None else ranks):
+        sink.write(",\n" + event)
+    sink.write("\n]}\n")
+
+
+def _events(run: Run, ranks: Sequence[int]) -> Iterator[str]:
+    places = _Places(run)
+    for rank in ranks:
+        threads = [thread for thread in run.threads if thread.rank == rank]
+        for pid in dict.fromkeys(thread.pid for thread in threads):
+            first = next(thread for thread in threads if thread.pid == pid)
+            name = f"rank {rank}" + ("" if first.role == "rank" else f" (child {pid})")
+            yield _named("process_name", places.pid(rank, pid), 0, {"name": name})
+            yield _named("process_sort_index", places.pid(rank, pid), 0, {"sort_index": rank})
+        for thread in threads:
+            yield from _thread(run, thread, places)
+        yield from _collectives(run, rank, places)
+        yield from _counters(run, rank, places)
+
+
+class _Places:
+    """Process and thread ids of the trace: the run's own, but where two ranks have the same."""
+
+    def __init__(self, run: Run) -> None:
+        pids = list(dict.fromkeys((t.rank, t.pid) for t in run.threads))
+        taken: dict[int, tuple[int, int]] = {}
+        self._pids: dict[tuple[int, int], int] = {}
+        for rank, pid in pids:
+            free = pid if pid not in taken and pid else (rank + 1) * 10_000_000 + pid
+            taken[free] = rank, pid
+            self._pids[rank, pid] = free
+        self._tids: dict[str, int] = {}
+        used: set[tuple[int, int]] = set()
+        for t in run.threads:
+            place = self._pids[t.rank, t.pid], t.native_id
+            own = bool(t.native_id) and place not in used
+            used.add(place)
+            self._tids[t.key] = t.native_id if own else _FIRST_LANE + 1000 * t.ordinal
+        self._main = {key: next(t for t in run.threads if (t.rank, t.pid) == key) for key in pids}
+
+    def pid(self, rank: int, pid: int) -> int:
+        return self._pids[rank, pid]
+
+    def tid(self, thread: Thread) -> int:
+        return self._tids[thread.key]
+
+    def of(self, run: Run, rank: int, thread: str) -> tuple[int, int] | None:
+        found = next((t for t in run.threads if (t.rank, t.thread) == (rank, thread)), None)
+        return None if found is None else (self.pid(rank, found.pid), self.tid(found))
+
+    def main(self, rank: int) -> int:
+        return next(pid for (other, _), pid in self._pids.items() if other == rank)
+
+
+def _thread(run: Run, thread: Thread, places: _Places) -> Iterator[str]:
+    pid, tid = places.pid(thread.rank, thread.pid), places.tid(thread)
+    yield _named("thread_name", pid, tid, {"name": thread.name})
+    yield _named("thread_sort_index", pid, tid, {"sort_index": thread.ordinal})
+    slices = [*_phases(run, thread), *_ops(run, thread)]
+    slices.sort(key=lambda one: (one[0], -one[1], one[2]))
+    open_until: list[list[int]] = []  # of each lane the ends of the slices it is within
+    for start, end, _, event in slices:
+        lane = 0
+        while lane < len(open_until) and not _fits(open_until[lane], start, end):
+            lane += 1
+        if lane == len(open_until):
+            open_until.append([])
+            if lane:
+                name = {"name": f"{thread.name} ({lane + 1})"}
+                yield _named("thread_name", pid, _FIRST_LANE + tid + lane, name)
+        open_until[lane].append(end)
+        at = tid if not lane else _FIRST_LANE + tid + lane
+        yield f'{event},"pid":{pid},"tid":{at},"ts":{_us(start)}' + (
+            f',"dur":{_us(end - start)}}}' if end < _FAR else "}"
+        )
+    yield from _launches(run, thread, places, pid, tid)
+
+
+def _fits(ends: list[int], start: int, end: int) -> bool:
+    """Whether a slice lies within the innermost one that is open, or after all of them."""
+    while ends and ends[-1] <= start:
+        ends.pop()
+    return not ends or end <= ends[-1]
+
+
+_Slice = tuple[int, int, int, str]  # start, end, order among equals, the event's beginning
+
+
+def _phases(run: Run, thread: Thread) -> Iterator[_Slice]:
+    columns = ["start_ns", "duration_ns", "name", "kind", "depth", "step"]
+    for row in _rows(run, "phase", thread, columns):
+        args = _args(step=row["step"], kind=row["kind"])
+        if row["kind"] == schema.PhaseKind.mark.name:
+            begin = f'{{"ph":"i","s":"t","cat":"mark","name":{_text(row["name"])},"args":{args}'
+            yield row["start_ns"], row["start_ns"], 2000, begin
+            continue
+        yield _slice(row, "phase", args, row["depth"])
+
+
+def _ops(run: Run, thread: Thread) -> Iterator[_Slice]:
+    for row in _rows(run, "op", thread, _OP):
+        shapes = row["shapes"]
+        args = _args(
+            **{
+                "step": row["step"],
+                "phase": row["phase"],
+                "module": row["module"],
+                "Sequence number": row["sequence"],
+                "Input Dims": _dims(shapes) if shapes else None,
+                "Input type": row["dtypes"].split() if row["dtypes"] else None,
+            }
+        )
+        category = _CATEGORY.get(row["scope"], "cpu_op")
+        yield _slice(row, category, args, 1000 + row["depth"])
+
+
+def _slice(row: dict[str, Any], category: str, args: str, order: int) -> _Slice:
+    start, length = row["start_ns"], row["duration_ns"]
+    kind = "X" if length is not None else "B"
+    begin = f'{{"ph":"{kind}","cat":"{category}","name":{_text(row["name"])},"args":{args}'
+    return start, start + length if length is not None else _FAR, order, begin
+
+
+def _launches(run: Run, thread: Thread, places: _Places, pid: int, tid: int) -> Iterator[str]:
+    if thread.kind != schema.ThreadKind.stream.name:
+        return
+    for number, row in enumerate(_rows(run, "op", thread, _OP)):
+        source = places.of(run, thread.rank, row["launch_thread"] or "")
+        if row["launch_ns"] is None or source is None:
+            continue
+        common = f'"cat":"launch","name":"launch","id":"{thread.key}/{number}"'
+        yield (
+            f'{{"ph":"s",{common},"pid":{source[0]},"tid":{source[1]},'
+            f'"ts":{_us(row["launch_ns"])}}}'
+        )
+        yield (
+            f'{{"ph":"f","bp":"e",{common},"pid":{pid},"tid":{tid},"ts":{_us(row["start_ns"])}}}'
+        )
+
+
+def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
+    pid = places.main(rank)
+    rows = run.events("collective", rank).to_pylist()
+    for number, row in enumerate(rows):
+        end = row["complete_ns"]
+        if end is None and row["duration_ns"] is not None:
+            end = row["start_ns"] + row["duration_ns"]
+        args = _args(
+            **{
+                "group": row["group"], "group size": row["group_size"],
+                "sequence": row["sequence"], "bytes": row["bytes"], "step": row["step"],
+            }
+        )  # fmt: skip
+        common = (
+            f'"cat":"collective","name":{_text(row["name"])},"id":"{rank}/{number}","pid":{pid}'
+        )
+        yield f'{{"ph":"b",{common},"tid":{pid},"ts":{_us(row["start_ns"])},"args":{args}}}'
+        if end is not None:
+            yield f'{{"ph":"e",{common},"tid":{pid},"ts":{_us(max(end, row["start_ns"]))}}}'
+
+
+def _counters(run: Run, rank: int, places: _Places) -> Iterator[str]:
+    columns = ["time_ns", "name", "value", "thread"]
+    rows = run.events("value", rank, columns=columns).to_pylist()
+    pids = {t.thread: t.pid for t in run.threads if t.rank == rank}
+    found = [(r["time_ns"], r["name"], r["value"], pids.get(r["thread"])) for r in rows]
+    norms = gradient_norms(run, rank)
+    main = places.main(rank)
+    named = ((t, GRADIENT_NORM, v, None) for t, v in zip(norms.time, norms.value, strict=True))
+    for time, name, value, own in [*found, *((int(t), n, float(v), o) for t, n, v, o in named)]:
+        pid = main if own is None else places.pid(rank, own)
+        where = f'"pid":{pid},"tid":{pid},"ts":{_us(time)}'
+        if value is not None and math.isfinite(value):
+            yield f'{{"ph":"C","name":{_text(name)},{where},"args":{{"value":{value!r}}}}}'
+        else:  # JSON has no such number
+            yield f'{{"ph":"i","s":"p","cat":"value","name":{_text(f"{name} is {value}")},{where}}}'
+
+
+def _rows(run: Run, table: str, thread: Thread, columns: list[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = run.events(table, thread.rank, thread.thread, columns).to_pylist()
+    return rows
+
+
+def _named(what: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+def _args(**values: Any) -> str:
+    return json.dumps({key: value for key, value in values.items() if value not in (None, "")})
+
+
+@lru_cache(maxsize=65536)
+def _text(text: str) -> str:
+    return json.dumps(text)
+
+
+@lru_cache(maxsize=65536)
+def _dims(shapes: str) -> list[list[int]] | str:
+    """`[4, 8] [8]` as Kineto has it: [[4, 8], [8]]."""
+    try:
+        dims: list[list[int]] = json.loads(f"[{shapes.replace('] [', '], [')}]")
+    except ValueError:
+        return shapes
+    return dims
+
+
+def _us(ns: int) -> str:
+    """Nanoseconds as a decimal number of microseconds."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
