@@ -93,7 +93,7 @@ PICTURES = (
     Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
     Picture("overlap", "overlap", height=1240),
     Picture("checks", "checks"),
-    Picture("gradients", "gradients"),
+    Picture("gradients", "gradients", height=1480),
     Picture("collectives", "collectives", height=1240),
 )
 OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))

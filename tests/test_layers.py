@@ -33,6 +33,7 @@ SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "click", "rich"
 TOP: list[tuple[str, set[str]]] = [
     ("theme", {"plotly"}),
     ("charts", {"plotly"}),
+    ("gradient_charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
     ("searching", {"flask"}),
     ("note_routes", {"flask"}),

@@ -124,6 +124,19 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
     chart.wait_for()
     assert page.page.locator("#gradient-chart .scatterlayer .trace").count() == 2
     assert "gradient norm" in page.text("#gradient-chart")
+    # A click into the heat map chooses a layer; its backward is a link away.
+    heat = page.page.locator("#layer-heat .nsewdrag").first
+    heat.wait_for()
+    heat.scroll_into_view_if_needed()
+    box = heat.bounding_box()
+    assert box is not None
+    assert page.text("#layer-note").startswith("Click a cell")
+    page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.9)
+    page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.9)
+    page.page.locator("#layer-note", has_text="head at step").wait_for()
+    page.idle()
+    assert page.page.locator("#layer-curves .scatterlayer .trace").count() == 2
+    assert page.page.locator("#layer-profile .scatterlayer .trace").count() == 3
     page.page.locator("#gradient-of").click()
     page.page.get_by_role("option", name="per parameter").click()
     page.idle()

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
-from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages import ids, layers, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 from lanescope.webapp.theme import Theme
@@ -68,8 +68,9 @@ def layout(context: Context) -> Component:
             ],
             className="controls",
         ),
-        parts.graph(ids.GRADIENT_CHART, height=440),
+        parts.graph(ids.GRADIENT_CHART, height=320),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
+        *layers.section(context),
         html.H2("Parameters"),
         _table(run),
     )
@@ -77,6 +78,7 @@ def layout(context: Context) -> Component:
 
 def register(app: Dash, context: Context) -> None:
     """The chart follows its controls and the theme; a click leads to the step."""
+    layers.register(app, context)
 
     @app.callback(
         Output(ids.GRADIENT_CHART, "figure"),

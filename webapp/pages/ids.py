@@ -39,6 +39,13 @@ GRADIENT_OF = "gradient-of"
 GRADIENT_SCALE = "gradient-scale"
 GRADIENT_CHART = "gradient-chart"
 GRADIENT_NOTE = "gradient-note"
+LAYER_MEASURE = "layer-measure"
+LAYER_DEPTH = "layer-depth"
+LAYER_RANK = "layer-rank"
+LAYER_HEAT = "layer-heat"
+LAYER_NOTE = "layer-note"
+LAYER_CURVES = "layer-curves"
+LAYER_PROFILE = "layer-profile"
 
 # diff
 DIFF_MODE = "diff-mode"

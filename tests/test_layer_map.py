@@ -1,0 +1,103 @@
+"""The heat map's table, the way to a layer's backward, and what the page makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+
+from lanescope.webapp.analysis.layer_map import backward_link, depths, layer_map
+from lanescope.webapp.gradient_charts import layer_heat
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.pages.layers import chosen
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+LAYERS = ("net.0.attention", "net.0.mlp", "net.1.attention", "head")
+THREAD = "1000-0"
+
+
+def run_of(path: Path, scale: float = 1.0) -> Run:
+    """Three steps; layer i has a weight of norm 3 and a bias of norm 4, both times 10^i."""
+    builder = Builder(path)
+    for step in range(3):
+        at = START_NS + step * 10_000
+        builder.phase(at, 8_000, "optimizer", step=step)
+        for place, layer in enumerate(LAYERS):
+            builder.op(at + 100 * place, 50, step=step, module=layer, sequence=place)
+            builder.op(at + 4_000 + 100 * place, 60, "MmBackward0", scope="backward", step=step,
+                       sequence=place)  # fmt: skip
+            for name, norm in (("weight", 3.0), ("bias", 4.0)):
+                dead = step == 2 and layer == "head"
+                common = {"time_ns": at + 7_000, "step": step, "parameter": f"{layer}.{name}",
+                          "numel": 8, "optimizer": 0, "dtype": "float32"}  # fmt: skip
+                builder.row("gradient", 0, THREAD, norm=0.0 if dead else norm * scale * 10**place,
+                            **common)  # fmt: skip
+                if step != 1:
+                    builder.row("parameter", 0, THREAD, whole_numel=8, trainable=True, norm=norm,
+                                update_ratio=0.5, grad_norm=norm, **common)  # fmt: skip
+    return open_run(builder.write())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of(tmp_path_factory.mktemp("layers") / "run")
+
+
+def test_layers_in_the_order_of_the_model(run: Run) -> None:
+    table = layer_map(run, 0, "gradient")
+    assert list(table.index) == list(LAYERS)
+    assert table[0].tolist() == [5.0, 50.0, 500.0, 5000.0]
+    assert table[2].tolist() == [5.0, 50.0, 500.0, 0.0]
+
+
+def test_a_collapsed_tree_adds_up_as_squares(run: Run) -> None:
+    assert depths(run) == 3
+    table = layer_map(run, 0, "gradient", depth=1)
+    assert list(table.index) == ["net", "head"]
+    assert table.at["net", 1] == pytest.approx(np.sqrt(25 + 2500 + 250000))
+
+
+def test_other_measures(run: Run, tmp_path: Path) -> None:
+    relative = layer_map(run, 0, "relative")
+    assert (relative[0] ** 2).mean() == pytest.approx(1.0)
+    update = layer_map(run, 0, "update")
+    assert list(update.columns) == [0, 2]
+    assert update[2].tolist() == pytest.approx([0.5] * 4)
+    assert layer_map(run, 0, "parameters")[0].tolist() == [5.0] * 4
+    base = run_of(tmp_path, scale=0.5)
+    ratio = layer_map(run, 0, "baseline", baseline=base)
+    assert ratio[1].tolist() == pytest.approx([2.0] * 4)
+    assert layer_map(run, 0, "baseline").empty
+
+
+def test_the_way_to_a_layers_backward(run: Run) -> None:
+    link = unquote(backward_link(run, 0, "net.0", 1))
+    low = run.origin_ns - START_NS + 10_000 + 4_000
+    assert f"at=0/{THREAD}@{low}" in link
+    assert "@" not in backward_link(run, 0, "nothing", 1)
+    assert backward_link(run, 0, "nothing", 7) == "/timeline"
+
+
+def test_zeros_are_drawn_apart(run: Run) -> None:
+    figure = layer_heat(layer_map(run, 0, "gradient"), "gradient norm", "light")
+    norms, zeros = figure.data
+    assert norms.z[0][0] == pytest.approx(np.log10(5))
+    assert norms.z[3][2] is None
+    assert zeros.z[3][2] == 1
+    assert zeros.text[3][2] == "zero"
+
+
+def test_what_is_said_of_a_cell(run: Run) -> None:
+    click = {"points": [{"y": "head", "customdata": 1}]}
+    curves, depth, note = chosen(Context(run), click, "update", None, 0, "light")
+    assert [trace.name for trace in curves.data] == ["rank 0"]
+    assert list(depth.data[0].x) == list(LAYERS)
+    assert note[0].children == "head"
+    assert note[1] == " at step 0, rank 0: 0.5. "  # the last sampled one before step 1
+    assert note[2].href.startswith("/timeline?t=")
+    _, depth, note = chosen(Context(run), None, "gradient", None, 0, "dark")
+    assert note[0].startswith("Click a cell")
+    assert depth.data[-1].name == "\N{MULTIPLICATION SIGN} 0.7 a layer"

@@ -1,0 +1,132 @@
+"""Gradients by layer and step: the table behind the heat map, its curves and its depth profile.
+
+A layer is a module with parameters of its own, or, at a given depth of the module tree, all that is
+below one module. Norms of its parameters add up as squares.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.step_links import step_bounds, step_link
+from lanescope.webapp.run import Run
+
+HEALTHY = (1e-3, 1e1)
+"""Norms of a layer's gradient that are usual, as the heat map and the depth profile mark them."""
+DECAY = 0.7
+"""From one layer to the one before it; where norms fall faster, the first layers learn nothing."""
+
+MEASURES = {
+    "gradient": "norm of the gradient",
+    "relative": "gradient per element, in parts of the model's",
+    "update": "norm of the update, in parts of the parameters'",
+    "parameters": "norm of the parameters",
+    "baseline": "norm of the gradient, in parts of the baseline's",
+}
+"""What can be shown of a layer at a step, and what to call it."""
+
+AXES = {
+    "gradient": "gradient norm",
+    "relative": "relative gradient",
+    "update": "update ratio",
+    "parameters": "parameter norm",
+    "baseline": "ratio to the baseline",
+}
+"""The same beside an axis."""
+
+_OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
+
+
+def layer_map(
+    run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
+) -> pd.DataFrame:
+    """A measure per layer (rows, in the order of the model) and step (columns). NaN: none.
+
+    Several steps of an optimizer within one training step count by the last. Update and parameters
+    are known at sampled steps only. `depth` cuts paths of modules after so many names.
+    """
+    if measure in ("update", "parameters"):
+        rows = samples(run)
+        rows = rows[(rows["rank"] == rank) & (rows["optimizer"] >= 0)]
+        rows = rows.assign(missing=rows["norm"].isna())
+    else:
+        rows = gradient_rows(run)
+        rows = rows[rows["rank"] == rank]
+    return _measured(rows, measure, depth, baseline, rank)
+
+
+def depths(run: Run) -> int:
+    """How many names the longest path of a layer has."""
+    layers = gradient_rows(run)["layer"].unique()
+    return max((str(layer).count(".") + 1 for layer in layers), default=1)
+
+
+def cut(layer: str, depth: int | None) -> str:
+    """The path of a layer's module, or of the one above it at that depth."""
+    return layer if depth is None else ".".join(layer.split(".")[:depth])
+
+
+def profile(table: pd.DataFrame, step: int) -> pd.Series:
+    """Layer -> value at a step of `layer_map`, from the first layer to the last."""
+    return table[step] if step in table.columns else pd.Series(dtype="float64")
+
+
+def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
+    """Address of a layer's backward at a step: of the nodes that its forward operators made.
+
+    Of the whole step, where the run does not tell which they are.
+    """
+    bounds = step_bounds(run, rank, step)
+    if bounds is None:
+        return step_link(run, rank, step)
+    ops = run.events("op", rank, columns=_OPS, window=bounds)
+    modules = ops["module"].cast(pa.string())
+    inside = pc.or_(pc.equal(modules, layer), pc.starts_with(modules, f"{layer}."))
+    made = pc.drop_null(ops.filter(inside)["sequence"])
+    nodes = ops.filter(
+        pc.and_(
+            pc.equal(ops["scope"].cast(pa.string()), "backward"),
+            pc.and_(pc.equal(ops["step"], step), pc.is_in(ops["sequence"], made.combine_chunks())),
+        )
+    )
+    if not nodes.num_rows:
+        return step_link(run, rank, step)
+    rows = nodes.to_pandas()
+    longest = rows.loc[rows["duration_ns"].fillna(0).idxmax()]
+    start = int(rows["start_ns"].min())
+    end = int((rows["start_ns"] + rows["duration_ns"].fillna(0)).max())
+    place = (thread_lane(rank, str(longest["thread"])), int(longest["start_ns"]))
+    return timeline_address(start, end, run.duration_ns, place)
+
+
+def _measured(
+    rows: pd.DataFrame, measure: str, depth: int | None, baseline: Run | None, rank: int
+) -> pd.DataFrame:
+    there = rows[~rows["missing"] & (rows["numel"] > 0)]
+    there = there.drop_duplicates(["step", "parameter"], keep="last")
+    there = there.assign(group=[cut(str(layer), depth) for layer in there["layer"]])
+    columns = {"square": there["norm"] ** 2, "numel": there["numel"]}
+    if measure == "update":
+        columns["change"] = (there["norm"] * there["update_ratio"]) ** 2
+    sums = there.assign(**columns).groupby(["group", "step"], sort=False)[list(columns)].sum()
+    if measure == "relative":
+        whole = sums.groupby(level="step").sum()
+        mean = np.sqrt(sums["square"] / sums["numel"])
+        values = mean / np.sqrt(whole["square"] / whole["numel"]).replace(0, np.nan)
+    elif measure == "update":
+        values = np.sqrt(sums["change"] / sums["square"].replace(0, np.nan))
+    else:
+        values = np.sqrt(sums["square"])
+    order = list(dict.fromkeys(there["group"]))
+    table = values.unstack("step").reindex(order).sort_index(axis=1)
+    if measure == "baseline":
+        if baseline is None:
+            return table.iloc[:0]
+        base = layer_map(baseline, rank, "gradient", depth)
+        return table / base.reindex(index=table.index, columns=table.columns).replace(0, np.nan)
+    return table

@@ -1,0 +1,176 @@
+"""Figures of gradients by layer: heat map, curves, depth profile. No Dash, no analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.theme import Theme, template, tokens
+
+MOST_COLUMNS = 400
+"""Steps drawn of the heat map; of more, the greatest of each bin."""
+LEAST_DECADES = 2.0
+"""That the colours span, so that equal norms look equal."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
+    """A measure by layer and step, as `analysis.layer_map.layer_map` has it, in logarithms.
+
+    Zeros have no logarithm: they have a colour of their own. `customdata` is the step.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    table = _binned(table)
+    values = table.to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(values)
+    finite = logs[np.isfinite(logs)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
+    if high - low < LEAST_DECADES:
+        low, high = (low + high - LEAST_DECADES) / 2, (low + high + LEAST_DECADES) / 2
+    steps = [int(step) for step in table.columns]
+    common: dict[str, Any] = {
+        "x": [str(step) for step in steps],
+        "y": [str(layer) or "(model)" for layer in table.index],
+        "customdata": [steps for _ in table.index],
+        "xgap": 1 if len(steps) <= 120 else 0,
+        "ygap": 1,
+        "hoverongaps": False,
+    }
+    ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
+    ticks = ticks[:: max(1, len(ticks) // 8)]
+    figure.add_heatmap(
+        z=_plain(np.where(np.isfinite(logs), logs, np.nan)),
+        text=[[f"{value:.3g}" for value in row] for row in values],
+        colorscale=[
+            [0, colour["panel"]], [0.35, colour["data"]], [0.7, colour["forward"]],
+            [1, colour["collective"]],
+        ],
+        zmin=low,
+        zmax=high,
+        colorbar={
+            "title": {"text": title, "side": "right", "font": {"size": 12}},
+            "thickness": 10, "outlinewidth": 0,
+            "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
+        },
+        hovertemplate="<b>%{y}</b><br>step %{customdata}<br>%{text}<extra></extra>",
+        **common,
+    )  # fmt: skip
+    wrong = (values == 0) | np.isinf(values)
+    if wrong.any():
+        figure.add_heatmap(
+            z=_plain(np.where(wrong, 1.0, np.nan)),
+            text=[["zero" if value == 0 else "infinite" for value in row] for row in values],
+            colorscale=[[0, colour["bad"]], [1, colour["bad"]]],
+            showscale=False,
+            hovertemplate="<b>%{y}</b><br>step %{customdata}<br>%{text}<extra></extra>",
+            **common,
+        )
+    figure.update_xaxes(title_text="step", type="category", nticks=20, showgrid=False)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
+def layer_curves(
+    curves: Mapping[str, pd.Series], title: str, chosen: int | None, theme: Theme,
+    band: tuple[float, float] | None = None,
+) -> go.Figure:  # fmt: skip
+    """Step -> value of one layer, a line per key; zeros have no place on the axis and are gaps."""
+    figure = _logarithmic(curves, title, theme, band)
+    colour, palette = tokens()[theme], template(theme).layout.colorway
+    for position, (name, series) in enumerate(curves.items()):
+        base = name == "baseline"
+        figure.add_scatter(
+            x=[int(step) for step in series.index],
+            y=_positive(series),
+            name=name,
+            mode="lines+markers" if len(series) <= 100 else "lines",
+            line={
+                "width": 1.5, "dash": "dot" if base else DASHES[position % len(DASHES)],
+                "color": colour["muted"] if base else palette[position % len(palette)],
+            },
+            marker={"size": 5},
+            hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
+        )  # fmt: skip
+    if chosen is not None:
+        figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
+    figure.update_xaxes(title_text="step", tickformat="d")
+    return figure
+
+
+def depth_profile(
+    profiles: Mapping[str, pd.Series], title: str, theme: Theme,
+    band: tuple[float, float] | None = None, decay: float | None = None,
+) -> go.Figure:  # fmt: skip
+    """Layer -> value, from the first layer to the last, a line per key.
+
+    `decay` draws what is left of the first profile's last value, layer by layer towards the input.
+    """
+    figure = _logarithmic(profiles, title, theme, band)
+    colour, palette = tokens()[theme], template(theme).layout.colorway
+    for position, (name, series) in enumerate(profiles.items()):
+        base = name == "baseline"
+        figure.add_scatter(
+            x=[str(layer) or "(model)" for layer in series.index],
+            y=_positive(series),
+            name=name,
+            mode="lines+markers",
+            line={
+                "width": 1.5, "dash": "dot" if base else DASHES[position % len(DASHES)],
+                "color": colour["muted"] if base else palette[position % len(palette)],
+            },
+            marker={"size": 6},
+            hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
+        )  # fmt: skip
+    first = next(iter(profiles.values()), pd.Series(dtype="float64"))
+    known = first[first > 0]
+    if decay is not None and len(known) > 1:
+        count = len(first)
+        figure.add_scatter(
+            x=[str(layer) or "(model)" for layer in first.index],
+            y=[float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)],
+            name=f"\N{MULTIPLICATION SIGN} {decay:g} a layer",
+            mode="lines",
+            line={"width": 1, "dash": "dash", "color": colour["warn"]},
+            hoverinfo="skip",
+        )
+    figure.update_xaxes(type="category", nticks=24, tickangle=-35)
+    return figure
+
+
+def _logarithmic(
+    lines: Mapping[str, pd.Series], title: str, theme: Theme, band: tuple[float, float] | None
+) -> go.Figure:
+    values = [v for series in lines.values() for v in series if np.isfinite(v) and v > 0]
+    if band is not None:
+        values += band
+    decades = float(np.log10(max(values) / min(values))) if values else 0.0
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    figure.update_yaxes(title_text=title, type="log", dtick=1 if decades > 1.5 else "D2")
+    if band is not None:
+        figure.add_hrect(
+            y0=band[0], y1=band[1], line_width=0, fillcolor=tokens()[theme]["good"], opacity=0.08,
+        )  # fmt: skip
+    return figure
+
+
+def _binned(table: pd.DataFrame) -> pd.DataFrame:
+    count = table.shape[1]
+    if count <= MOST_COLUMNS:
+        return table
+    size = -(-count // MOST_COLUMNS)
+    bins = [table.iloc[:, low : low + size].max(axis=1) for low in range(0, count, size)]
+    return pd.concat(bins, axis=1, keys=list(table.columns[::size]))
+
+
+def _positive(series: pd.Series) -> list[float | None]:
+    return [float(v) if np.isfinite(v) and v > 0 else None for v in series]
+
+
+def _plain(values: Any) -> Sequence[Sequence[float | None]]:
+    return [[None if np.isnan(v) else float(v) for v in row] for row in values]

@@ -1,0 +1,192 @@
+"""The part of the Gradients page that tells layers apart: heat map, curves, depth profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import gradient_charts
+from lanescope.webapp.analysis.layer_map import (
+    AXES,
+    DECAY,
+    HEALTHY,
+    MEASURES,
+    backward_link,
+    cut,
+    depths,
+    layer_map,
+    profile,
+)
+from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.theme import Theme
+
+EVERY = "all"
+READABLE = 60
+"""Rows of the heat map; of more, the module tree is collapsed at first."""
+MOST_RANKS = 8
+"""Lines of ranks that can be told apart."""
+
+
+def section(context: Context) -> list[Component]:
+    """Controls, heat map, and two charts about what is chosen in it."""
+    run = context.run
+    deepest = depths(run)
+    levels = [{"label": "every layer", "value": EVERY}]
+    levels += [{"label": f"{n} of {deepest} levels", "value": str(n)} for n in range(1, deepest)]
+    measures = [
+        {"label": words, "value": name}
+        for name, words in MEASURES.items()
+        if (name != "baseline" or context.baseline is not None)
+        and (name not in ("update", "parameters") or run.counts["parameter"])
+    ]
+    ranks = [{"label": f"rank {rank}", "value": str(rank)} for rank in _ranks(context)]
+    return [
+        html.H2("Layers"),
+        html.Div(
+            [
+                html.Label("show the", htmlFor=ids.LAYER_MEASURE),
+                dcc.Dropdown(
+                    measures, "gradient", id=ids.LAYER_MEASURE, clearable=False, searchable=False,
+                    className="wide",
+                ),
+                html.Label("modules", htmlFor=ids.LAYER_DEPTH),
+                dcc.Dropdown(
+                    levels, _depth(context), id=ids.LAYER_DEPTH, clearable=False, searchable=False
+                ),
+                html.Label("rank", htmlFor=ids.LAYER_RANK),
+                dcc.Dropdown(
+                    ranks, ranks[0]["value"], id=ids.LAYER_RANK, clearable=False, searchable=False
+                ),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.LAYER_HEAT, height=460),
+        html.P(id=ids.LAYER_NOTE, className="muted"),
+        html.Div(
+            [
+                html.Div([html.H2(title), parts.graph(id, height=340)])
+                for title, id in (
+                    ("The layer over time", ids.LAYER_CURVES),
+                    ("The step by depth", ids.LAYER_PROFILE),
+                )
+            ],
+            className="split even",
+        ),
+    ]  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """The charts follow their controls, what is clicked in the heat map, and the theme."""
+
+    @app.callback(
+        Output(ids.LAYER_HEAT, "figure"),
+        Output(ids.LAYER_HEAT, "style"),
+        Input(ids.LAYER_MEASURE, "value"),
+        Input(ids.LAYER_DEPTH, "value"),
+        Input(ids.LAYER_RANK, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def heat(
+        measure: str, depth: str, rank: str, theme: Theme | None
+    ) -> tuple[go.Figure, dict[str, str]]:
+        table = _table(context, int(rank), measure, _number(depth))
+        figure = gradient_charts.layer_heat(table, AXES[measure], theme or "light")
+        return figure, {"height": f"{min(1100, 140 + 15 * len(table))}px"}
+
+    @app.callback(
+        Output(ids.LAYER_CURVES, "figure"),
+        Output(ids.LAYER_PROFILE, "figure"),
+        Output(ids.LAYER_NOTE, "children"),
+        Input(ids.LAYER_HEAT, "clickData"),
+        Input(ids.LAYER_MEASURE, "value"),
+        Input(ids.LAYER_DEPTH, "value"),
+        Input(ids.LAYER_RANK, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def choose(
+        click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None
+    ) -> tuple[go.Figure, go.Figure, list[Any]]:
+        return chosen(context, click, measure, _number(depth), int(rank), theme or "light")
+
+
+def chosen(
+    context: Context, click: dict[str, Any] | None, measure: str, depth: int | None, rank: int,
+    theme: Theme,
+) -> tuple[go.Figure, go.Figure, list[Any]]:  # fmt: skip
+    """Curves and depth profile of the cell that was clicked, and what there is to say of it."""
+    table = _table(context, rank, measure, depth)
+    title = AXES[measure]
+    if table.empty:
+        empty = gradient_charts.layer_curves({}, title, None, theme)
+        return empty, empty, ["Nothing of that was recorded on this rank."]
+    point = (click or {}).get("points", [{}])[0]
+    layer = str(point.get("y", ""))
+    layer = cut("" if layer == "(model)" else layer, depth)
+    step = point.get("customdata")
+    picked = bool(point) and layer in table.index
+    if not picked:
+        layer, step = str(table.index[0]), int(table.columns[-1])
+    if step not in table.columns:  # chosen of another measure; of this one the last before it
+        earlier = [int(one) for one in table.columns if step is not None and one <= step]
+        step = earlier[-1] if earlier else int(table.columns[0])
+    band = HEALTHY if measure == "gradient" else None
+    curves, profiles = {}, {}
+    for other in [rank, *[one for one in _ranks(context) if one != rank]][:MOST_RANKS]:
+        mine = _table(context, other, measure, depth)
+        if layer in mine.index:
+            curves[f"rank {other}"] = mine.loc[layer].dropna()
+        profiles[f"rank {other}"] = profile(mine, int(step))
+    if context.baseline is not None and measure != "baseline":
+        base = layer_map(context.baseline, rank, measure, depth)
+        if layer in base.index:
+            curves["baseline"] = base.loc[layer].dropna()
+        profiles["baseline"] = profile(base, int(step))
+    decay = DECAY if measure == "gradient" else None
+    return (
+        gradient_charts.layer_curves(curves, title, int(step), theme, band),
+        gradient_charts.depth_profile(profiles, title, theme, band, decay),
+        _note(context, rank, layer, int(step), table, picked),
+    )
+
+
+def _note(
+    context: Context, rank: int, layer: str, step: int, table: pd.DataFrame, picked: bool
+) -> list[Any]:
+    value = table.at[layer, step]
+    words = "none" if pd.isna(value) else f"{value:.3g}"
+    link = context.address(backward_link(context.run, rank, layer, step))
+    hint = [] if picked else ["Click a cell to choose a layer and a step. "]
+    return [
+        *hint,
+        html.B(layer or "the model itself"), f" at step {step}, rank {rank}: {words}. ",
+        dcc.Link("Its backward on the timeline", href=link),
+    ]  # fmt: skip
+
+
+def _table(context: Context, rank: int, measure: str, depth: int | None) -> pd.DataFrame:
+    return layer_map(context.run, rank, measure, depth, context.baseline)
+
+
+def _ranks(context: Context) -> list[int]:
+    """Ranks with gradients of their own; shards stand with the lowest rank that holds some."""
+    return sorted({int(rank) for rank in gradient_rows(context.run)["rank"]})
+
+
+def _depth(context: Context) -> str:
+    """The deepest cut that leaves a readable number of layers."""
+    layers = {str(layer) for layer in gradient_rows(context.run)["layer"]}
+    if len(layers) <= READABLE:
+        return EVERY
+    fits = [n for n in range(1, depths(context.run))
+            if len({cut(layer, n) for layer in layers}) <= READABLE]  # fmt: skip
+    return str(max(fits, default=1))
+
+
+def _number(depth: str) -> int | None:
+    return None if depth == EVERY else int(depth)
