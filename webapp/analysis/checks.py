@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.findings import (
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.overhead import memory_overhead
 from lanescope.webapp.analysis.overlap import overlap_rate
+from lanescope.webapp.analysis.repeats import gradient_fluctuation
 from lanescope.webapp.analysis.traceability import graph_traceability
 from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.run import Run
@@ -111,7 +112,7 @@ def check(run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS) 
     """
     metrics: dict[str, Any] = {
         "thread_overlap_rate": overlap_rate(run),
-        "gradient_fluctuation": None,
+        "gradient_fluctuation": gradient_fluctuation(run),
         "graph_traceability": graph_traceability(run),
         "memory_overhead": memory_overhead(run),
         "comm_compute_overlap": {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks},

@@ -97,6 +97,7 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),
     Analysis("Do low-rank adapters learn?", "lora:lora"),
     Analysis("Does the loss scale hold?", "scaling:scaler_skips"),
+    Analysis("Does the command compute the same each time?", "repeats:nondeterminism"),
     Analysis("Do the validators of the program agree?", "validators:validators"),
     Analysis("Was the run set up well?", "environment:environment"),
 )

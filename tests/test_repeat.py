@@ -1,0 +1,114 @@
+"""Repetitions: spread on paper, a real command whose values differ, bad input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lanescope.webapp import RunError, check, open_run
+from lanescope.webapp.analysis.repeats import FILE, fluctuation, nondeterminism, repeats
+from lanescope.webapp.cli import main
+from tests.recording import BIN, run_program, write_program
+from tests.synthetic import START_NS, Builder, write_run
+
+PROGRAM = """
+import os, sys, time, torch
+assert os.environ["OMP_NUM_THREADS"] == sys.argv[1] == "2"
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.randn(8, 4)
+    if step == 1:
+        x.add_(time.time_ns() % 1_000_003 * 1e-6)  # another number each time
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("not part of the answer")
+"""
+
+
+def test_a_command_that_differs_each_time(tmp_path: Path) -> None:
+    program, folder = write_program(tmp_path, PROGRAM), tmp_path / "twice"
+    done = run_program(
+        [str(BIN / "lanescope"), "repeat", "-n", "2", "--threads", "2", "--json",
+         "-o", str(folder), "--", sys.executable, str(program), "{threads}"]
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["runs"] == 2
+    (one,) = answer["by_threads"]
+    assert (one["threads"], one["bitwise_identical"]) == (2, False)
+    assert one["gradient_fluctuation"] > 1e-5
+    assert (one["first"]["step"], one["first"]["op"]) == (1, "aten::add_")
+    assert one["first"]["where"] == "program.py:10"
+    assert json.loads((folder / FILE).read_text()) == answer
+
+    run = open_run(folder / "threads-2" / "run-01")
+    report = check(run)
+    assert report.metrics["gradient_fluctuation"] == one["gradient_fluctuation"]
+    (finding,) = nondeterminism(run)
+    assert finding.severity == "error"
+    assert "aten::add_ at program.py:10" in finding.title
+    again = CliRunner().invoke(main, ["repeat", "-o", str(folder), "--", "true"])
+    assert again.exit_code == 2
+    assert "is not empty" in again.output
+
+
+def test_runs_that_are_the_same(tmp_path: Path) -> None:
+    runs = [open_run(write_run(tmp_path / name)) for name in ("a", "b", "c")]
+    found = repeats(runs, 1)
+    assert (found.fluctuation, found.identical, found.first) == (0.0, True, None)
+    other = open_run(write_run(tmp_path / "d", gradient_scale=2.0))
+    found = repeats([*runs, other], 1)
+    assert not found.identical
+    assert found.first is not None
+    assert found.first["run_number"] == 3
+
+
+def test_spread_is_that_of_the_definition(tmp_path: Path) -> None:
+    norms = {"w": (1.0, 2.0, 6.0), "nan": (np.nan,) * 3, "odd": (1.0, np.inf, 1.0)}
+    runs = []
+    for k in range(3):
+        builder = Builder(tmp_path / str(k))
+        for name, values in norms.items():
+            builder.row("gradient", 0, "1000-0", time_ns=START_NS, parameter=name, norm=values[k])
+        if k == 1:  # has a gradient in one run only
+            builder.row("gradient", 0, "1000-0", time_ns=START_NS, parameter="late", norm=1.0)
+        runs.append(open_run(builder.write()))
+    table = fluctuation(runs).set_index("parameter")["std"]
+    assert table.to_dict() == {"w": np.std([1, 2, 6]), "nan": 0.0, "odd": np.inf}
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "threads-1" / "run-00"))
+    (tmp_path / FILE).write_text('{"by_threads": [{"threads": 1}]}')
+    with pytest.raises(RunError, match="is no repetition's file"):
+        check(run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--threads", "1,x", "--", "true"], 2, "expected numbers such as 1,2,4"),
+        (["-n", "1", "--", "true"], 2, "1 is not in the range"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_bad_input(tmp_path: Path, arguments: list[str], status: int, words: str) -> None:
+    done = CliRunner().invoke(main, ["repeat", "-o", str(tmp_path / "x"), *arguments])
+    assert done.exit_code == status
+    assert words in done.output
+
+
+def test_a_failing_command_ends_it_with_its_status(tmp_path: Path) -> None:
+    command = [str(BIN / "lanescope"), "repeat", "-o", str(tmp_path / "x"), "-n", "3"]
+    done = run_program([*command, "--", sys.executable, "-c", "raise SystemExit(7)"])
+    assert done.returncode == 7
+    assert not (tmp_path / "x" / FILE).exists()
+    assert "run 2 of 3" not in done.stderr

@@ -1,0 +1,150 @@
+"""Does the same command compute the same every time? What `lanescope repeat` recorded.
+
+    gradient fluctuation = max over ranks, steps and parameters of
+                           the standard deviation, over the runs, of the gradient's norm
+
+A repetition is a folder with `repeat.json` and the runs in `threads-<n>/run-<k>/`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.diff import compare
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.frames import json_number
+from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.verdict_words import difference_address
+from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.run import Run
+
+FILE = "repeat.json"
+LIMIT = 1e-5
+"""Norms of float32 gradients may fluctuate by this much."""
+
+_KEYS = ["rank", "step", "parameter", "optimizer"]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Runs of one command with one number of threads."""
+
+    threads: int
+    fluctuation: float | None  # None: no gradient was recorded
+    identical: bool  # all runs did the same, bit for bit
+    first: dict[str, Any] | None  # the earliest difference from run 0, as `diff --json` tells it
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `by_threads` of `repeat --json`."""
+        return {
+            "threads": self.threads,
+            "gradient_fluctuation": json_number(self.fluctuation),
+            "bitwise_identical": self.identical,
+            "first": self.first,
+        }
+
+
+def repeats(runs: Sequence[Run], threads: int) -> Repeats:
+    """Compares runs of one command with each other."""
+    table = fluctuation(runs)
+    differences = []
+    identical = True
+    for number, run in enumerate(runs[1:], 1):
+        result = compare(runs[0], run)
+        alone = result.only_in_base + result.only_in_run
+        identical &= result.verdict == "identical" and not alone
+        if result.first is not None:
+            differences.append({**result.first, "run_number": number})
+    first = min(differences, key=lambda one: (one["step"], one["run_number"]), default=None)
+    spread = float(table["std"].max()) if len(table) else None
+    return Repeats(threads, spread, identical, first)
+
+
+def fluctuation(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per rank, step, parameter and optimizer that has a gradient in every run.
+
+    mean and std (of the population) of the gradient's norm over the runs, which are equally many;
+    std is infinite where a norm is NaN or infinite in some runs and not the same in all.
+    """
+    frames = []
+    for number, run in enumerate(runs):
+        frame = gradients(run)[[*_KEYS, "norm", "missing"]]
+        frame = frame[~frame["missing"]].drop(columns="missing")
+        frames.append(frame.assign(run=number).drop_duplicates(_KEYS))
+    if not frames:
+        return pd.DataFrame(columns=[*_KEYS, "mean", "std"])
+    norms = pd.concat(frames).pivot_table(index=_KEYS, columns="run", values="norm", dropna=False)
+    seen = pd.concat(frames).groupby(_KEYS).size()
+    norms = norms.loc[seen.index[seen == len(runs)]]
+    values = norms.to_numpy(np.float64)
+    with np.errstate(invalid="ignore"):
+        std = values.std(axis=1)
+    odd = ~np.isfinite(values)
+    same = (values == values[:, :1]) | (np.isnan(values) & np.isnan(values[:, :1]))
+    # Of equal numbers the mean may be rounded, and the spread not be 0.
+    std = np.where(same.all(axis=1), 0.0, np.where(odd.any(axis=1), np.inf, std))
+    return norms.index.to_frame(index=False).assign(mean=values.mean(axis=1), std=std)
+
+
+def gradient_fluctuation(run: Run) -> float | None:
+    """The metric, of the repetition that the run is part of; None where it is part of none."""
+    entry = _entry(run)
+    value = entry["gradient_fluctuation"] if entry else None
+    return math.inf if isinstance(value, str) else value
+
+
+def nondeterminism(run: Run) -> list[Finding]:
+    """Findings of kind `nondeterminism`. Unanswered for a run that was not repeated."""
+    entry = _entry(run)
+    if entry is None:
+        raise Unanswered("the run is not part of a repetition (lanescope repeat)")
+    if entry["bitwise_identical"]:
+        return []
+    spread, first = gradient_fluctuation(run), entry["first"] or {}
+    what = first.get("parameter") or first.get("op") or "the number of operators"
+    where = f" at {first['where']}" if first.get("where") else ""
+    at = f" first in step {first['step']}, {what}{where}" if first else f" in {what}"
+    size = "" if spread is None else f"; norms of gradients fluctuate by {spread:.3g}"
+    rank = first.get("rank")
+    # The difference is told of one of the runs: threads and instants are that one's.
+    told = any(t.thread == first.get("thread") for t in run.threads)
+    known = told and "parameter" not in first
+    return [
+        Finding(
+            kind="nondeterminism",
+            severity="error" if spread is not None and spread > LIMIT else "warning",
+            title=f"repeated runs with {entry['threads']} threads differ,{at}{size}",
+            rank=rank,
+            ranks=() if rank is None else (rank,),
+            step=first.get("step"),
+            where=first.get("where"),
+            evidence=dict(entry),
+            link=difference_address(run, first) if known else "/diff",
+        )
+    ]
+
+
+def _entry(run: Run) -> dict[str, Any] | None:
+    """The entry of the repetition's file that is about the run."""
+    folder = run.path.parent
+    number = folder.name.removeprefix("threads-")
+    file = folder.parent / FILE
+    if number == folder.name or not number.isdigit() or not file.is_file():
+        return None
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))["by_threads"]
+        found = [
+            {name: one[name] for name in Repeats(0, None, True, None).to_json()}
+            for one in entries
+            if one["threads"] == int(number)
+        ]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise RunError(f"{file}: is no repetition's file: {shown(str(error))}") from None
+    return found[0] if found else None

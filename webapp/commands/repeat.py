@@ -1,0 +1,150 @@
+"""`lanescope repeat`: the same command several times. Does it compute the same, with how many
+threads does it cease to, and where?
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lanescope.webapp.analysis.repeats import FILE, Repeats, repeats
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.run import open_run
+from lanescope.webapp.settings import load_settings
+
+PLACEHOLDER = "{threads}"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "-n", "count", type=click.IntRange(min=2), default=10, show_default=True, help="How often."
+)
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the runs.  [default: runs/repeat-<date>-<time>]",
+)
+@click.option(
+    "--threads",
+    metavar="1,2,4",
+    help="Repeat with each number of threads: OMP_NUM_THREADS, and {threads} in COMMAND.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["timing", "access", "numerics"]),
+    default="numerics",
+    show_default=True,
+    help="What is recorded; numerics finds the operator that differs first.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.pass_context
+def repeat(
+    ctx: click.Context, count: int, output: Path | None, threads: str | None, level: str,
+    as_json: bool, command: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Record COMMAND several times and compare the runs. Seeds are left as they are.
+
+    \b
+    lanescope repeat -n 10 --threads 1,2,4 -- python train.py
+
+    Exit status: that of COMMAND where it fails; 1 where gradients fluctuate beyond the limit.
+    """  # fmt: skip
+    folder = output or Path("runs") / f"repeat-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is there already and is not empty; choose another with -o")
+    limit = load_settings(folder).limits.gradient_fluctuation
+    found: list[Repeats] = []
+    for number in _numbers(threads):
+        places = [folder / f"threads-{number}" / f"run-{k:02d}" for k in range(count)]
+        for k, place in enumerate(places, 1):
+            click.echo(f"lanescope: {number} threads, run {k} of {count}", err=True)
+            status = _record(place, command, number, level, told=threads is not None)
+            if status:
+                click.echo(f"lanescope: the command ended with {status} in {place}", err=True)
+                ctx.exit(status)
+        found.append(repeats([open_run(place) for place in places], number))
+        _write(folder / FILE, count, found)
+        if not as_json:
+            click.echo(words(found[-1], limit))
+    if as_json:
+        click.echo(json.dumps(_told(count, found)))
+    else:
+        click.echo(verdict(found, limit))
+    ctx.exit(0 if all(_within(one, limit) for one in found) else 1)
+
+
+def words(one: Repeats, limit: float) -> str:
+    """One line about one number of threads."""
+    size = "no gradients" if one.fluctuation is None else f"{one.fluctuation:.3g}"
+    same = "the same bits" if one.identical else "not the same bits"
+    text = f"{one.threads} threads: {same}, gradient fluctuation {size} (limit {limit:.3g})"
+    return text if one.first is None else f"{text}; first difference: {_place(one.first)}"
+
+
+def verdict(found: list[Repeats], limit: float) -> str:
+    """How far the command can be trusted to repeat itself."""
+    beyond = next((one for one in found if not _within(one, limit)), None)
+    if beyond is not None:
+        place = f", first at {_place(beyond.first)}" if beyond.first else ""
+        return f"gradients fluctuate beyond the limit from {beyond.threads} threads on{place}"
+    differs = next((one for one in found if not one.identical), None)
+    if differs is not None:
+        return f"within the limit; bits differ from {differs.threads} threads on"
+    return "the same bits every time"
+
+
+def _place(first: dict[str, Any]) -> str:
+    name = first.get("parameter") or first["op"]
+    where = f" at {first['where']}" if first.get("where") else ""
+    return f"step {first['step']}, rank {first['rank']}, {name}{where}"
+
+
+def _within(one: Repeats, limit: float) -> bool:
+    return one.identical or (one.fluctuation is not None and one.fluctuation <= limit)
+
+
+def _numbers(threads: str | None) -> list[int]:
+    if threads is None:
+        own = os.environ.get("OMP_NUM_THREADS", "")
+        return [int(own) if own.isdigit() and int(own) else len(os.sched_getaffinity(0))]
+    texts = threads.split(",")
+    if not all(text.strip().isdigit() and int(text) for text in texts):
+        raise click.UsageError(f"--threads is {threads!r}, expected numbers such as 1,2,4")
+    return sorted({int(text) for text in texts})
+
+
+def _record(place: Path, command: tuple[str, ...], number: int, level: str, *, told: bool) -> int:
+    """Records the command once; returns its exit status."""
+    environment = dict(os.environ)
+    if told:
+        environment["OMP_NUM_THREADS"] = str(number)
+    own = [word.replace(PLACEHOLDER, str(number)) for word in command] if told else list(command)
+    recorder = [sys.executable, "-m", "lanescope.webapp.cli", "record"]
+    # The output of the command is not ours to mix with the answer.
+    return subprocess.run(
+        [*recorder, "-o", str(place), "--level", level, "--", *own],
+        env=environment, stdout=sys.stderr, check=False,
+    ).returncode  # fmt: skip
+
+
+def _told(count: int, found: list[Repeats]) -> dict[str, Any]:
+    return {"runs": count, "by_threads": [one.to_json() for one in found]}
+
+
+def _write(path: Path, count: int, found: list[Repeats]) -> None:
+    try:
+        draft = path.with_suffix(".tmp")
+        draft.write_text(json.dumps(_told(count, found), indent=1), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror})") from None
