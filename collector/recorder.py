@@ -223,6 +223,8 @@ class Recorder:
         """The current training step ends here."""
         if self.on_step is not None and self.active:
             self.on_step(self)
+        if not self.active:
+            self.coverage["steps_left_out"] += 1
         self.step += 1
         window = self.options.steps
         if window is not None:

@@ -586,7 +586,7 @@ class Manifest(TypedDict):
     created: str  # ISO 8601, UTC
     command: list[str]
     level: str
-    options: dict[str, str | int | float | bool | list[str] | None]
+    options: dict[str, str | int | float | bool | list[str | int] | None]
     world_size: int
     complete: bool  # every expected rank is there and its processes were closed
     exit_status: int | None  # of the recorded command, where one process knew it

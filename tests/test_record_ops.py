@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lanescope.webapp import open_run
 from tests.recording import Recorded, record_program
 
 TWO_LAYERS = """
@@ -110,21 +111,34 @@ def test_what_computes_nothing_is_left_out_and_counted(two_layers: Recorded) -> 
     }
 
 
-def test_patterns_bring_ops_back_and_take_ops_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["portable", "auto"])
+def test_patterns_bring_ops_back_and_take_ops_out(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
-        tmp_path, TWO_LAYERS, "--engine", "portable",
+        tmp_path, TWO_LAYERS, "--engine", engine,
         "--include", "aten::t", "--exclude", "aten::*mm",
     )  # fmt: skip
-    assert names(ops(recorded, 0, "forward")) == ["t", "relu", "t"]
+    forward = [r["name"] for r in ops(recorded, 0, "forward") if r["depth"] == 0]
+    assert forward.count("aten::t") + forward.count("aten::linear") == 2
+    seen = {r["name"] for r in recorded.rows("op")}
+    assert "aten::t" in seen
+    assert not {"aten::addmm", "aten::mm"} & seen
+    # Two layers in two steps; backward multiplies once for the first, twice for the second.
+    assert open_run(recorded.run).coverage["filtered"] >= 2 * (2 + 3)
 
 
 def test_a_step_window_records_only_its_steps(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, TWO_LAYERS, "--steps", "1:2")
     for table in ("op", "phase", "gradient"):
         assert {r["step"] for r in recorded.rows(table)} == {1}, table
+    assert open_run(recorded.run).coverage["steps_left_out"] == 1
 
 
-def test_a_minimum_duration_leaves_out_short_ops(tmp_path: Path) -> None:
-    recorded = record_program(tmp_path, TWO_LAYERS, "--min-duration", "10s")
+@pytest.mark.parametrize("engine", ["portable", "auto"])
+def test_a_minimum_duration_leaves_out_short_ops(tmp_path: Path, engine: str) -> None:
+    recorded = record_program(
+        tmp_path, TWO_LAYERS, "--engine", engine, "--min-duration", "10s"
+    )  # fmt: skip
     assert [r for r in recorded.rows("op") if r["scope"] == "function"] == []
     assert len(recorded.rows("phase")) == 6
+    # Multiplications, additions and relu of two layers in two steps, forward and backward.
+    assert open_run(recorded.run).coverage["shorter_than_minimum"] >= 2 * 8
