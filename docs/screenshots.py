@@ -3,7 +3,8 @@
     PYTHONPATH=. python docs/screenshots.py [RUN]
 
 RUN is a path below the repository; without it runs/demo, recorded first where it is missing. The
-pictures of a hang are of runs/stuck, recorded in the same way.
+pictures of a hang are of runs/stuck, recorded in the same way, and that of an import is of
+runs/profiled, made of what torch.profiler recorded of two ranks.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ IMAGES = HERE / "images"
 ROOT = HERE.parent
 DEMO = "runs/demo"
 STUCK = "runs/stuck"
+PROFILED = "runs/profiled"
 WIDTH = 1440
 
 
@@ -97,6 +100,7 @@ PICTURES = (
     Picture("collectives", "collectives", height=1240),
 )
 OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))
+OF_AN_IMPORT = (Picture("imported", "timeline"),)
 
 
 @contextmanager
@@ -142,6 +146,15 @@ def record_stuck() -> None:
     subprocess.run(["lanescope", "record", "-o", STUCK, "--hang-timeout", "1", "--", *launcher])
 
 
+def import_profiled() -> None:
+    """Two ranks under torch.profiler, imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = ["tests/profiled.py", folder]
+        subprocess.run(["torchrun", "--standalone", "--nproc-per-node", "2", *program], check=True)
+        files = sorted(map(str, Path(folder).glob("rank-*.json")))
+        subprocess.run(["lanescope", "import", *files, "-o", PROFILED], check=True)
+
+
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
     run = sys.argv[1] if len(sys.argv) > 1 else DEMO
@@ -150,9 +163,12 @@ def main() -> int:
         subprocess.run(["make", "demo", "HEADLESS=1"], check=True)
     if not Path(STUCK).exists():
         record_stuck()
+    if not Path(PROFILED).exists():
+        import_profiled()
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
-    for path, pictures in ((run, PICTURES), (STUCK, OF_A_HANG)):
+    taken = ((run, PICTURES), (STUCK, OF_A_HANG), (PROFILED, OF_AN_IMPORT))
+    for path, pictures in taken:
         with served(path) as address, launched() as browser:
             description = described(browser.new_page(), address)
             for theme in ("light", "dark"):
