@@ -249,24 +249,26 @@ def test_settings_that_make_no_sense(tmp_path: Path, options: str, sentence: str
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_thousands_of_short_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_many_short_threads(tmp_path: Path, rounds: int) -> None:
     recorded = record_program(
         tmp_path,
         """
-        import threading, torch
+        import sys, threading, torch
         x = torch.ones(2)
-        for _ in range(100):
+        for _ in range(int(sys.argv[1])):
             threads = [threading.Thread(target=x.tan) for _ in range(20)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
         """,
+        arguments=(str(rounds),),
     )
     assert recorded.status == 0, recorded.stderr
     run = open_run(recorded.run)
-    assert len(run.threads) == 2_001
-    assert run.events("op", columns=["name"])["name"].to_pylist().count("aten::tan") == 2_000
+    assert len(run.threads) == 1 + 20 * rounds
+    assert run.events("op", columns=["name"])["name"].to_pylist().count("aten::tan") == 20 * rounds
     assert run.dropped == 0
 
 
