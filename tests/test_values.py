@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from lanescope.collector.fingerprint import hash_of
+from lanescope.webapp import open_run
+from lanescope.webapp.analysis.values import not_finite, unrecorded_writes
 from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program
+from tests.synthetic import START_NS, Builder
 
 Rows = list[dict[str, Any]]
 
@@ -92,6 +95,9 @@ def test_both_engines_see_the_same(tmp_path: Path, native: Path) -> None:
         assert one["mean"] == pytest.approx(other["mean"], rel=1e-9, abs=1e-9)
         assert one["l2"] == pytest.approx(other["l2"], rel=1e-9)
     assert not any(row["expected"] is not None for row in found[0])
+    for engine in ENGINES:
+        run = open_run(tmp_path / engine / "run")
+        assert [f.title for f in (*not_finite(run), *unrecorded_writes(run))] == []
     # Each once: neither what operators are made of nor what they call is read again.
     assert "aten::linear" not in {row["name"] for row in found[0]}
     assert sum(row["name"] == "aten::addmm" for row in found[0]) == 4
@@ -113,6 +119,12 @@ def test_values_of_the_program(
         assert row["expected"] == int(hash_of(torch.ones(length)))
         assert row["hash"] == int(hash_of(torch.full((length,), 3.0)))
         assert row["mean"] == 3.0
+    (write,) = unrecorded_writes(open_run(tmp_path / "run"))
+    assert (write.evidence["op"], write.evidence["times"]) == ("aten::sin", 2)
+    assert write.evidence["found"] != write.evidence["expected"]
+    (made_nan,) = not_finite(open_run(tmp_path / "run"))
+    assert made_nan.severity == "error"
+    assert "aten::mul made the first NaN values out of some that were not finite" in made_nan.title
     # The first that made NaN or Inf of what was neither.
     made = [(r["name"], r["nan"], r["inf"]) for r in rows
             if r["finite_inputs"] and r["nan"] + r["inf"]]  # fmt: skip
@@ -167,3 +179,23 @@ def test_left_out_operators_are_not_read(
     assert "aten::add_" not in {r["name"] for r in rows}
     # What the operator that was left out wrote is not known, so nothing is expected.
     assert all(r["expected"] is None for r in rows if r["name"] == "aten::cos")
+
+
+def test_where_nan_comes_from(tmp_path: Path) -> None:
+    """Masks are made of infinities on purpose; the NaN of finite numbers is the one that counts."""
+    builder = Builder(tmp_path)
+    rows = [
+        ("aten::masked_fill", "out0", 0, 3, True),  # a mask
+        ("aten::full", "out0", 3, 0, True),  # told to
+        ("aten::mul", "out0", 3, 0, False),  # inherited from that
+        ("aten::sqrt", "out0", 2, 0, True),
+        ("aten::add", "out0", 2, 0, False),
+    ]
+    for k, (name, position, nan, inf, finite) in enumerate(rows):
+        start = START_NS + 100 * k
+        builder.op(start, 10, name)
+        builder.row("tensor", 0, "1000-0", start_ns=start, position=position, shape="[3]",
+                    dtype="float32", nan=nan, inf=inf, finite_inputs=finite)  # fmt: skip
+    (finding,) = not_finite(open_run(builder.write()))
+    assert (finding.evidence["op"], finding.severity) == ("aten::sqrt", "error")
+    assert "out of finite ones: 2 in [3] float32" in finding.title

@@ -97,6 +97,8 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),
     Analysis("Do low-rank adapters learn?", "lora:lora"),
     Analysis("Does the loss scale hold?", "scaling:scaler_skips"),
+    Analysis("Did an operator make NaN out of finite numbers?", "values:not_finite"),
+    Analysis("Did all that was read come from recorded operators?", "values:unrecorded_writes"),
     Analysis("Does the command compute the same each time?", "repeats:nondeterminism"),
     Analysis("Do the validators of the program agree?", "validators:validators"),
     Analysis("Was the run set up well?", "environment:environment"),

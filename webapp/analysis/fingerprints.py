@@ -15,7 +15,7 @@ from lanescope.webapp.run import Run
 
 _DEPTHS = 256  # start and depth together name an operator
 _TEXTS = ("name", "phase", "module", "shapes", "dtypes")
-_NOT_LOOKED_AT = ("aten::set_", "aten::resize_")
+NOT_LOOKED_AT = ("aten::set_", "aten::resize_")
 """Operators that give a tensor other memory: what lies there may never have been written."""
 _LOOSE = ("name", "phase", "module", "shapes")
 
@@ -70,7 +70,7 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     signature = _mixed_all([texts[name] for name in _TEXTS], len(start))
     loose = _mixed_all([texts[name] for name in _LOOSE], len(start))
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
-    blind = [k for k, name in enumerate(words.known["name"]) if name in _NOT_LOOKED_AT]
+    blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
     told = ~np.isin(texts["name"][owner], blind)
     tensors, owner = {name: column[told] for name, column in tensors.items()}, owner[told]
     bits = mixed(tensors["hash"].view(np.uint64), tensors["position"])

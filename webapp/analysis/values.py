@@ -1,0 +1,239 @@
+"""Which operator made the first NaN, and whose tensors did somebody else write?
+
+Both are in the tensor table (level numerics). A number that is not finite is made by the operator
+that found none among its inputs and left one; all that follows has inherited it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.fingerprints import NOT_LOOKED_AT
+from lanescope.webapp.analysis.frames import json_number
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.standing import where_of
+from lanescope.webapp.run import Run
+
+_OP = ["start_ns", "duration_ns", "depth", "name", "module", "phase", "step", "stack"]
+_TENSOR = ["start_ns", "depth", "position", "shape", "dtype", "mean", "l2", "min", "max", "nan",
+           "inf"]  # fmt: skip
+_FILLING = ("copy", "fill", "full", "full_like", "masked_fill", "new_full", "tensor", "where")
+_WORD = 2**64 - 1
+
+
+def not_finite(run: Run) -> list[Finding]:
+    """Findings of kind `nan`: of each rank the operator that made a NaN first, from finite inputs
+    if there is one. Where there is no NaN, as information the first that made an infinity of finite
+    inputs, which may be meant.
+
+    Raises Unanswered where values were not recorded.
+    """
+    _recorded(run)
+    found = []
+    for rank in run.ranks:
+        made = _first_made(run, rank)
+        if made is not None:
+            found.append(_nan_finding(run, rank, *made))
+    return found
+
+
+def unrecorded_writes(run: Run) -> list[Finding]:
+    """Findings of kind `unrecorded_write`, one per line that read what no recorded operator wrote.
+
+    Raises Unanswered where values were not recorded.
+    """
+    _recorded(run)
+    groups: dict[tuple[int, str | None, str, str], list[tuple[str, Any, Any]]] = {}
+    for rank, thread in _threads(run):
+        rows = run.events("tensor", rank, thread, [*_TENSOR, "hash", "expected"])
+        rows = rows.filter(pc.is_valid(rows["expected"]))
+        for tensor, op in _with_ops(run, rank, thread, rows):
+            key = (rank, where_of(run, rank, op["stack"]), op["name"], tensor["position"])
+            groups.setdefault(key, []).append((thread, tensor, op))
+    return [_write_finding(run, *key, group) for key, group in groups.items()]
+
+
+def _recorded(run: Run) -> None:
+    if not run.counts["tensor"]:
+        raise Unanswered("values were not recorded (lanescope record --level numerics)")
+
+
+def _threads(run: Run) -> Iterator[tuple[int, str]]:
+    for thread in run.threads:
+        yield thread.rank, thread.thread
+
+
+def _first_made(run: Run, rank: int) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+    """Thread, tensor and operator of the row of a rank that tells best where it comes from.
+
+    A NaN made of finite numbers, else the first NaN, else an infinity made of finite numbers.
+    """
+    best: tuple[int, int, str, dict[str, Any], dict[str, Any]] | None = None
+    for where, thread in _threads(run):
+        if where != rank:
+            continue
+        rows = run.events("tensor", rank, thread, [*_TENSOR, "finite_inputs"])
+        made, nan = rows["finite_inputs"].fill_null(False), pc.greater(rows["nan"], 0)
+        choices = (pc.and_(nan, made), nan, pc.and_(pc.greater(rows["inf"], 0), made))
+        for weight, chosen in enumerate(choices):
+            for tensor, op in _with_ops(run, rank, thread, rows.filter(chosen)):
+                if _on_purpose(tensor, op) and weight != 1:
+                    continue
+                mine = (weight, tensor["start_ns"], thread, tensor, op)
+                if best is None or mine[:2] < best[:2]:
+                    best = mine
+                break
+    return None if best is None else best[2:]
+
+
+def _on_purpose(tensor: dict[str, Any], op: dict[str, Any]) -> bool:
+    """Whether the operator did not compute it: it was told to, or found it so."""
+    return _told_to(op) or tensor["position"].startswith("read")
+
+
+def _told_to(op: dict[str, Any]) -> bool:
+    """An operator that only puts in what it is told, as a mask's infinities."""
+    return op["name"].rpartition("::")[2].rstrip("_") in _FILLING
+
+
+def _deed(tensor: dict[str, Any], op: dict[str, Any], kind: str) -> str:
+    if _told_to(op):
+        return f"was told to put in {kind}"
+    if tensor["position"].startswith("read"):
+        return f"found {kind} values that no recorded operator made"
+    source = "finite ones" if tensor["finite_inputs"] else "some that were not finite"
+    return f"made the first {kind} values out of {source}"
+
+
+def _with_ops(
+    run: Run, rank: int, thread: str, tensors: pa.Table
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Rows of the tensor table with their operators, in time; not those whose memory is foreign."""
+    if not len(tensors):
+        return
+    starts = pc.unique(tensors["start_ns"])
+    ops = run.events("op", rank, thread, columns=_OP)
+    ops = ops.filter(pc.is_in(ops["start_ns"], starts)).to_pylist()
+    by_place = {(op["start_ns"], op["depth"]): op for op in ops}
+    for tensor in tensors.to_pylist():
+        op = by_place.get((tensor["start_ns"], tensor["depth"]))
+        if op is not None and op["name"] not in NOT_LOOKED_AT:
+            yield tensor, op
+
+
+def _nan_finding(
+    run: Run, rank: int, thread: str, tensor: dict[str, Any], op: dict[str, Any]
+) -> Finding:
+    kind, count = ("NaN", tensor["nan"]) if tensor["nan"] else ("infinite", tensor["inf"])
+    where = where_of(run, rank, op["stack"])
+    place = f" at {where}" if where else ""
+    module = f" in {op['module']}" if op["module"] else ""
+    inputs = _inputs(run, rank, thread, op)
+    values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
+    return Finding(
+        kind="nan",
+        severity="error" if tensor["nan"] and not _told_to(op) else "info",
+        title=f"{op['name']}{module}{place} {_deed(tensor, op, kind)}: {units.count(count)} in "
+        f"{tensor['shape']} {tensor['dtype']}{values}",
+        evidence={
+            "op": op["name"],
+            "module": op["module"],
+            "phase": op["phase"],
+            "output": _told(tensor),
+            "inputs": inputs,
+        },
+        **_place(run, rank, thread, op),
+    )
+
+
+def _inputs(run: Run, rank: int, thread: str, op: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tensors that an operator read, as their last recorded writers left them."""
+    start = op["start_ns"]
+    own = run.events("access", rank, thread, ["start_ns", "depth", "storage", "write"],
+                     window=(start, start + 1))  # fmt: skip
+    storages = [
+        row["storage"]
+        for row in own.to_pylist()
+        if row["start_ns"] == start and row["depth"] == op["depth"] and not row["write"]
+    ]
+    if not storages:
+        return []
+    columns = ["start_ns", "depth", "storage", "write", "thread"]
+    rows = run.events("access", rank, columns=columns, window=(0, start))
+    rows = rows.filter(pc.and_(pc.is_in(rows["storage"], pa.array(storages)), rows["write"]))
+    rows = rows.filter(pc.less(rows["start_ns"], start))
+    writers: dict[tuple[str, int, int], int] = {
+        (row["thread"], row["start_ns"], row["depth"]): row["storage"] for row in rows.to_pylist()
+    }
+    found: dict[int, dict[str, Any]] = {}
+    for writer in {place[0] for place in writers}:
+        tensors = run.events("tensor", rank, writer, _TENSOR)
+        tensors = tensors.filter(pc.less(tensors["start_ns"], start))
+        places = pc.is_in(tensors["start_ns"], pa.array([at for _, at, _ in writers], pa.int64()))
+        for tensor in tensors.filter(places).to_pylist():
+            storage = writers.get((writer, tensor["start_ns"], tensor["depth"]))
+            if storage is None or tensor["position"].startswith("read"):
+                continue
+            if tensor["start_ns"] >= found.get(storage, tensor)["start_ns"]:
+                found[storage] = tensor
+    return [_told(found[storage]) for storage in dict.fromkeys(storages) if storage in found]
+
+
+def _range(told: dict[str, Any]) -> str:
+    if told["min"] is None:
+        return str(told["shape"])
+    return f"{told['shape']} of {told['min']:.3g} to {told['max']:.3g}"
+
+
+def _write_finding(
+    run: Run, rank: int, where: str | None, name: str, position: str,
+    group: list[tuple[str, dict[str, Any], dict[str, Any]]],
+) -> Finding:  # fmt: skip
+    thread, tensor, op = group[0]
+    place = f" at {where}" if where else ""
+    times = f", {units.count(len(group))} times" if len(group) > 1 else ""
+    return Finding(
+        kind="unrecorded_write",
+        severity="warning",
+        title=f"{name}{place} read a tensor {tensor['shape']} {tensor['dtype']} that is no longer "
+        f"what its last recorded writer left{times}: something else wrote to it",
+        evidence={
+            "op": name,
+            "position": position,
+            "found": f"{tensor['hash'] & _WORD:016x}",
+            "expected": f"{tensor['expected'] & _WORD:016x}",
+            "tensor_values": _told(tensor),
+            "times": len(group),
+            "advice": "numpy or C code through a pointer, a compiled kernel or another process "
+            "writes to its memory: let it be done before, or copy",
+        },
+        **_place(run, rank, thread, op),
+    )
+
+
+def _place(run: Run, rank: int, thread: str, op: dict[str, Any]) -> dict[str, Any]:
+    start = op["start_ns"]
+    end = start + (op["duration_ns"] or 0)
+    return {
+        "rank": rank,
+        "ranks": (rank,),
+        "thread": thread,
+        "step": op["step"],
+        "time_ns": start,
+        "where": where_of(run, rank, op["stack"]),
+        "link": timeline_address(start, end, run.duration_ns, (thread_lane(rank, thread), start)),
+    }
+
+
+def _told(tensor: dict[str, Any]) -> dict[str, Any]:
+    names = ("position", "shape", "dtype", "mean", "l2", "min", "max", "nan", "inf")
+    return {
+        name: json_number(tensor[name]) if isinstance(tensor[name], float) else tensor[name]
+        for name in names
+    }
