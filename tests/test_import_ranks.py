@@ -60,12 +60,12 @@ def test_collectives_are_told_from_operators_and_works(traces: Run) -> None:
     columns = ("name", "group", "group_size", "sequence", "peer", "shapes", "bytes", "step")
     of_step = [
         ("all_reduce", "0", 2, 0, None, f"[{PARAMETERS}]", 4 * PARAMETERS, 2),
-        ("all_reduce", "0", 2, 1, None, "[]", 4, 2),
-        ("barrier", "0", 2, 2, None, "[1]", 0, 2),
+        ("all_reduce", "0", 2, 1, None, "[]", 4, 3),  # after the optimizer
+        ("barrier", "0", 2, 2, None, "[1]", 0, 3),
     ]
     for rank, pair in ((0, ("send", 1)), (1, ("recv", 0))):
         found = rows(traces, "collective", *columns, rank=rank)
-        assert found[:4] == [*of_step, (pair[0], "0", 2, 0, pair[1], "[3]", 12, 2)]
+        assert found[:4] == [*of_step, (pair[0], "0", 2, 0, pair[1], "[3]", 12, 3)]
         assert len(found) == 12
         ends = rows(traces, "collective", "start_ns", "duration_ns", "complete_ns", rank=rank)
         assert all(end is not None and end >= start + length for start, length, end in ends)

@@ -11,8 +11,6 @@ from .instants import I64
 from .kineto import STEP
 from .rows import PHASE, Rows, Trace
 
-_MOST_STEP = 2**31 - 2
-
 
 @dataclass(frozen=True)
 class Steps:
@@ -29,27 +27,38 @@ class Steps:
 
 
 def steps_of(trace: Trace, slices: Rows) -> Steps:
-    """Steps as torch's profiler marks them (ProfilerStep#N); else ends of the first optimizer.
+    """Steps as torch's profiler numbers them (ProfilerStep#N), else by the first optimizer's ends.
 
-    What lies before the first mark belongs to the step before it, what lies after the last one to
-    the step after it. Without either, all is step 0.
+    A step ends with its optimizer, as in every run: what a program does after that, in the same
+    pass of its loop, belongs to the next one. Where a marked step has no optimizer, steps are what
+    was marked; what lies before the first belongs to the step before it, and after the last to the
+    step after it. Without either, all is step 0.
     """
-    phases = slices[slices["kind"] == PHASE + PhaseKind.user]
-    marks = []
-    for row in phases:
-        found = STEP.fullmatch(trace.text(int(row["name"])))
-        if found:
-            begin = int(row["start"])
-            marks.append((begin, begin + max(0, int(row["duration"])), int(found[1])))
-    if marks:
-        marks.sort()
-        bounds = [one[0] for one in marks] + [marks[-1][1]]
-        numbers = [one[2] for one in marks] + [marks[-1][2] + 1]
-        return Steps(np.array(bounds), np.array(numbers), max(0, marks[0][2] - 1))
+    marks = _marks(trace, slices)
     ends = slices[(slices["kind"] == PHASE + PhaseKind.optimizer) & (slices["duration"] >= 0)]
+    until = np.sort(ends["start"] + ends["duration"])
+    if marks:
+        places = [int(np.searchsorted(until, end, "right")) - 1 for _, end, _ in marks]
+        pairs = zip(marks, places, strict=True)
+        if all(place >= 0 and until[place] >= begin for (begin, _, _), place in pairs):
+            return Steps(until[places], np.array([n + 1 for _, _, n in marks]), marks[0][2])
+        bounds = [begin for begin, _, _ in marks] + [marks[-1][1]]
+        numbers = [number for _, _, number in marks] + [marks[-1][2] + 1]
+        return Steps(np.array(bounds), np.array(numbers), max(0, marks[0][2] - 1))
     if not len(ends):
         return Steps(np.empty(0, np.int64), np.empty(0, np.int64), 0)
     first = ends[np.argmin(ends["start"])]
     same = ends[(ends["name"] == first["name"]) & (ends["lane"] == first["lane"])]
-    bounds_ = np.unique(same["start"] + same["duration"])
-    return Steps(bounds_, np.arange(1, len(bounds_) + 1), 0)
+    of_first = np.unique(same["start"] + same["duration"])
+    return Steps(of_first, np.arange(1, len(of_first) + 1), 0)
+
+
+def _marks(trace: Trace, slices: Rows) -> list[tuple[int, int, int]]:
+    """(begin, end, number) of the steps that the profiler marked, in order."""
+    marks = []
+    for row in slices[slices["kind"] == PHASE + PhaseKind.user]:
+        found = STEP.fullmatch(trace.text(int(row["name"])))
+        if found:
+            begin = int(row["start"])
+            marks.append((begin, begin + max(0, int(row["duration"])), int(found[1])))
+    return sorted(marks)

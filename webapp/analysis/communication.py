@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp.analysis.calls import calls
-from lanescope.webapp.analysis.devices import device_time
+from lanescope.webapp.analysis.devices import device_time, talks_on_device
 from lanescope.webapp.intervals import Intervals, at_least
 from lanescope.webapp.run import Run
 
@@ -39,7 +39,7 @@ _NO_WORK = (schema.OpScope.user.name,)
 def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     """(computation, communication) of a rank, ns from the start of the run."""
     on_device = device_time(run, rank)
-    if on_device is not None and len(on_device.communication):
+    if on_device is not None and talks_on_device(run, rank):
         return on_device.compute, on_device.communication
     frame = calls(run)
     frame = frame[frame["rank"] == rank]

@@ -27,6 +27,7 @@ from lanescope.webapp.intervals import Intervals
 from lanescope.webapp.run import Run
 
 _TALK = r"^(nccl.*Kernel|ncclDevKernel|ncclKernel)"
+_ON_HOST = ("gloo:", "mpi:")
 _NO_WORK = r"^(Memcpy|Memset|dma)|Memcpy|Sync"
 """Names of activities that compute nothing, besides communication."""
 
@@ -38,6 +39,17 @@ class DeviceTime:
     compute: Intervals
     communication: Intervals
     every: Intervals
+
+
+def talks_on_device(run: Run, rank: int) -> bool:
+    """Whether a rank with a device communicates by kernels: it does unless a host's backend works.
+
+    Then its communication may be none at all, as in a job of a single rank.
+    """
+    if device_time(run, rank) is None:
+        return False
+    names = pc.unique(run.events("op", rank, columns=["name"])["name"].cast(pa.string()))
+    return not any(str(name).startswith(_ON_HOST) for name in names.to_pylist())
 
 
 @lru_cache(maxsize=256)
