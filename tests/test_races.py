@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -15,6 +16,10 @@ from lanescope.webapp.analysis.deadlocks import deadlocks
 from lanescope.webapp.analysis.inplace import inplace_modifications
 from lanescope.webapp.analysis.race_findings import race_findings
 from lanescope.webapp.analysis.spans import Span, share
+from lanescope.webapp.details import slice_facts
+from lanescope.webapp.places import selecting
+from lanescope.webapp.run import Run
+from lanescope.webapp.timeline import Timeline
 from tests.recording import BIN, run_program
 
 PROGRAMS = Path(__file__).parent / "races"
@@ -67,6 +72,24 @@ def test_planted_races_are_found_once_at_their_lines(tmp_path: Path) -> None:
     assert len(places) == len(expected), [p for p in places if p not in expected.values()]
     assert len(races(run)) == len(found)
     assert all(f.evidence["first"]["thread"] != f.evidence["second"]["thread"] for f in found)
+    shown_on_the_timeline(run)
+
+
+def shown_on_the_timeline(run: Run) -> None:
+    """A finding's link selects one side of the race; what is told of it leads to the other."""
+    timeline = Timeline.open(run)
+    for finding in race_findings(run):
+        (selected,) = parse_qs(urlsplit(selecting(timeline, finding.link)).query)["sel"]
+        lane, _, ref = map(int, selected.split("."))
+        facts = slice_facts(timeline, lane, ref)
+        others = [
+            one for one in facts["races"] if one["where"] == finding.evidence["second"]["where"]
+        ]
+        (other,) = {(one["lane"], one["ref"], one["outgoing"]) for one in others}
+        assert other[2]
+        back = slice_facts(timeline, *other[:2])["races"]
+        assert (lane, ref, False) in {(one["lane"], one["ref"], one["outgoing"]) for one in back}
+        assert all(one["stack"] for one in back)
 
 
 def test_programs_whose_threads_are_ordered_are_silent(tmp_path: Path) -> None:

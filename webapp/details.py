@@ -20,6 +20,7 @@ from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.lanes import THREAD, Lane
 from lanescope.webapp.launches import launches
 from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
+from lanescope.webapp.racing import races_of
 from lanescope.webapp.slices import SOURCES, STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import NoSuch, Timeline
@@ -98,6 +99,7 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
             }
             for one in launches(timeline, lane, event)
         ]
+        facts["races"] = races_of(timeline, lane, event)
     if table == "collective":
         facts["peers"] = [
             {**_place(timeline, place), "name": name, "rank": rank}

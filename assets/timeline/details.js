@@ -10,7 +10,7 @@ const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", 
 /** Told elsewhere in the panel, or meaningless to people. */
 const HIDDEN = new Set([
   "name", "rank", "lane", "row", "ref", "style", "stack", "partner", "peers", "phase", "self_ns", "unfinished",
-  "drawn", "depth", "table", "threads", "sequence", "thread", "launches", "launch_ns", "launch_thread",
+  "drawn", "depth", "table", "threads", "sequence", "thread", "launches", "launch_ns", "launch_thread", "races",
 ]);
 const LABELS = {
   start_ns: "start", duration_ns: "duration", group_size: "group size", complete_ns: "complete", time_ns: "time",
@@ -78,6 +78,14 @@ function peerText(slice, peer) {
   return `rank ${peer.rank}, ${when} ↗`;
 }
 
+/** A stack, innermost frame first, below a line that says whose. */
+function framesOf(title, frames, tag = "div") {
+  const host = element(tag, "", "frames");
+  if (title) host.append(element("b", title));
+  for (const frame of frames) host.append(element("div", frame));
+  return host;
+}
+
 export class Details {
   /** @param {HTMLElement} host @param {(place: {lane: number, row: number, ref: number}) => void} jump */
   constructor(host, jump) {
@@ -105,7 +113,7 @@ export class Details {
     title.append(element("i", "", `swatch ${style}`), element("span", slice.name));
     const list = element("dl", "", "facts");
     for (const [label, text] of factsOf(slice)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, threads, launches, stack } = slice;
+    const { partner, peers, threads, launches, races, stack } = slice;
     if (partner) {
       const later = partner.start_ns > Number(slice.start_ns);
       const gap = `${duration(Math.abs(partner.start_ns - Number(slice.start_ns)))} ${later ? "later" : "earlier"}`;
@@ -119,11 +127,15 @@ export class Details {
       const label = launches[0].outgoing ? "launches" : "launched by";
       list.append(element("dt", label), this.jumps(launches.map((one) => [one, launchText(slice, one)])));
     }
-    if (stack?.length) {
-      const dd = element("dd", "", "frames");
-      for (const frame of stack) dd.append(element("div", `${frame.file}:${frame.line} ${frame.function}`));
-      list.append(element("dt", "stack"), dd);
+    const own = (stack ?? []).map((frame) => `${frame.file}:${frame.line} ${frame.function}`);
+    for (const one of races ?? []) {
+      list.append(element("dt", "races with"), this.jumps([[one, `${one.name} of ${one.label} ↗`]]));
+      list.append(element("dt", "over"), element("dd", one.tensor));
+      const sides = element("dd", "", "sides");
+      sides.append(framesOf(`this ${one.access}`, own), framesOf(`${one.label} ${one.other}`, one.stack));
+      list.append(element("dt", "stacks"), sides);
     }
+    if (own.length && !races?.length) list.append(element("dt", "stack"), framesOf("", own, "dd"));
     this.host.replaceChildren(title, element("p", where, "where muted"), list);
     this.host.scrollTop = 0;
   }

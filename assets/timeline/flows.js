@@ -1,6 +1,7 @@
 /**
  * Arrows from the selected slice to what it belongs to: its forward or backward partner, the same
- * collective on the other ranks, threads that it starts or waits for, kernels that it launches. Pure, but for the drawing.
+ * collective on the other ranks, threads that it starts or waits for, kernels that it launches,
+ * what it races with. Pure, but for the drawing.
  * @module
  */
 
@@ -13,7 +14,7 @@ const TIES = new Set(["autograd", "collective", "launch"]);
 
 /**
  * @typedef {{lane: number, row: number, t: number}} End
- * @typedef {{kind: string, from: End, to: End}} Flow autograd, collective, launch, or how threads meet: start, join, lock, queue ...
+ * @typedef {{kind: string, from: End, to: End}} Flow autograd, collective, launch, race, or how threads meet: start, join, lock, queue ...
  */
 
 /**
@@ -25,7 +26,7 @@ export function flowsOf(slice) {
   if (start === undefined) return [];
   const here = (t) => ({ lane: slice.lane, row: slice.row, t });
   const flows = [];
-  const { partner, peers = [], threads = [], launches = [] } = slice;
+  const { partner, peers = [], threads = [], launches = [], races = [] } = slice;
   if (partner) {
     const there = { lane: partner.lane, row: partner.row };
     if (partner.start_ns >= start) flows.push({ kind: "autograd", from: here(end), to: { ...there, t: partner.start_ns } });
@@ -48,6 +49,11 @@ export function flowsOf(slice) {
     const [from, to] = one.outgoing ? [here(one.launch_ns), { ...there, t: one.start_ns }] : [{ ...there, t: one.launch_ns }, here(start)];
     flows.push({ kind: "launch", from, to });
   }
+  for (const one of races) {
+    const there = { lane: one.lane, row: one.row, t: one.start_ns };
+    const [from, to] = one.outgoing ? [here(start), there] : [there, here(start)];
+    flows.push({ kind: "race", from, to });
+  }
   return flows;
 }
 
@@ -55,7 +61,7 @@ export function flowsOf(slice) {
  * @param {CanvasRenderingContext2D} c
  * @param {Flow[]} flows
  * @param {(end: End) => {x: number, y: number}|null} place where an end is on the canvas
- * @param {{width: number, height: number, colours: {ties: string, threads: string}, ground: string}} look
+ * @param {{width: number, height: number, colours: {ties: string, threads: string, races: string}, ground: string}} look
  * @returns {number} how many were drawn
  */
 export function drawFlows(c, flows, place, { width, height, colours, ground }) {
@@ -66,7 +72,8 @@ export function drawFlows(c, flows, place, { width, height, colours, ground }) {
     if (Math.max(a.x, b.x) < -BEND[1] || Math.min(a.x, b.x) > width + BEND[1]) continue;
     if (Math.max(a.y, b.y) < 0 || Math.min(a.y, b.y) > height) continue;
     drawn += 1;
-    for (const [colour, weight] of [[ground, 4], [TIES.has(kind) ? colours.ties : colours.threads, 1.5]]) {
+    const ink = kind === "race" ? colours.races : TIES.has(kind) ? colours.ties : colours.threads;
+    for (const [colour, weight] of [[ground, 4], [ink, 1.5]]) {
       c.strokeStyle = colour;
       c.fillStyle = colour;
       c.lineWidth = weight;

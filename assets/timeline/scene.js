@@ -79,7 +79,7 @@ export function drawOverlay(timeline) {
     return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
   }, {
     width, height, ground: palette.token("ground", 0.8),
-    colours: { ties: palette.token("ink"), threads: palette.token("accent") },
+    colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
   });
   timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), x, y);
   timeline.header.draw(headFrame(timeline));

@@ -87,6 +87,8 @@ test("arrows lead forward in time", () => {
   equal(flowsOf({ ...slice, partner: null, launches: [kernel] }), [{ kind: "launch", from: { lane: 0, row: 1, t: 140 }, to: { lane: 4, row: 0, t: 170 } }]);
   const operator = { outgoing: false, lane: 5, row: 2, start_ns: 40, launch_ns: 60 };
   equal(flowsOf({ ...slice, partner: null, launches: [operator] }), [{ kind: "launch", from: { lane: 5, row: 2, t: 60 }, to: { lane: 0, row: 1, t: 100 } }]);
+  const race = { outgoing: false, lane: 6, row: 0, start_ns: 95 };
+  equal(flowsOf({ ...slice, partner: null, races: [race] }), [{ kind: "race", from: { lane: 6, row: 0, t: 95 }, to: { lane: 0, row: 1, t: 100 } }]);
 });
 
 test("search: part of a name in any case, or a regular expression", () => {

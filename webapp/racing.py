@@ -1,0 +1,53 @@
+"""The races that an operator's slice is one side of, with the other side's place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanescope.webapp.analysis.links import thread_lane
+from lanescope.webapp.analysis.races import find_races
+from lanescope.webapp.analysis.touches import Touch
+from lanescope.webapp.lanes import Lane
+from lanescope.webapp.places import slice_at
+from lanescope.webapp.timeline import Timeline
+
+MOST_ACCESSES = 20_000_000
+"""Of runs with more, races are not looked for because somebody selects a slice."""
+
+
+def races_of(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[dict[str, Any]]:
+    """Races one side of which is an operator (a row of the op table) of a thread's lane.
+
+    A race is told once per pair of places, so only the pair that it names has it.
+    """
+    if not 0 < timeline.run.counts["access"] <= MOST_ACCESSES:
+        return []
+    told = []
+    for race in find_races(timeline.run):
+        for own, other in ((race.first, race.second), (race.second, race.first)):
+            if race.rank == lane.rank and _is(own, lane, op):
+                at = slice_at(timeline, thread_lane(race.rank, other.thread), other.start_ns)
+                if at is None:
+                    continue
+                told.append(
+                    {
+                        "lane": at[0],
+                        "row": at[1],
+                        "ref": at[2],
+                        "name": other.op,
+                        "label": timeline.lane(at[0]).label,
+                        "start_ns": other.start_ns,
+                        "outgoing": own is race.first,
+                        "tensor": race.tensors[0],
+                        "access": "writes" if own.write else "reads",
+                        "other": "writes" if other.write else "reads",
+                        "where": other.where,
+                        "stack": list(other.stack),
+                    }
+                )
+    return told
+
+
+def _is(touch: Touch, lane: Lane, op: dict[str, Any]) -> bool:
+    place = (touch.thread, touch.start_ns, touch.op)
+    return place == (lane.thread, op["start_ns"], op["name"])
