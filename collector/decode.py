@@ -30,7 +30,7 @@ from .columns import (
 from .journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
 from .journal_reader import ProcessLog, Records, ThreadLog, take
 from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
-from .parameters import activation_columns, parameter_columns
+from .parameters import activation_columns, node_columns, parameter_columns
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .stalls import rows_of
@@ -38,7 +38,7 @@ from .tensors import tensor_columns
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
 _TIMED = (*_EVENTS, Kind.SYNC)
-_SAMPLED = GradientScope.SAMPLE | GradientScope.ACTIVATION
+_SAMPLED = GradientScope.SAMPLE | GradientScope.ACTIVATION | GradientScope.NODE
 _NULL_TEXT = 0
 _UNKNOWN = -1
 
@@ -293,10 +293,11 @@ class Decoder:
         }
 
     def _sampled(self, rows: Records) -> Iterator[tuple[str, pa.Table]]:
-        """Parameters and activations, from the gradient records that are about these."""
+        """Tables that are made of gradient records of a scope of their own."""
         for scope, table, columns in (
             (GradientScope.SAMPLE, "parameter", parameter_columns),
             (GradientScope.ACTIVATION, "activation", activation_columns),
+            (GradientScope.NODE, "node", node_columns),
         ):
             mine = take(rows, (rows["scope"] & scope) != 0)
             if len(mine):

@@ -152,7 +152,9 @@ class Kind(enum.IntEnum):
     # HASHES follows that of the same name, start and optimizer; sequence: hash of the gradient,
     # extra: of the parameter. Those of scope SAMPLE with the same name, start and aux (optimizer
     # + 1, 0 none) are one row of the parameter table, see SampleRecord; sequence, extra: its two
-    # numbers. One of scope ACTIVATION: sequence: norm, extra: elements, aux: 1 while training
+    # numbers. One of scope ACTIVATION: sequence: norm, extra: elements, aux: 1 while training. One
+    # of scope NODE: aux: its number; sequence: as in OP; extra: text, the parameter; signature:
+    # text, numbers of the nodes that it hands gradients to
     GRADIENT = 5
     # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none; extra: number of the object
     SYNC = 6

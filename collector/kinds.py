@@ -184,6 +184,7 @@ class GradientScope(enum.IntFlag):
     FROZEN = 8  # with SAMPLE: requires_grad is false
     SKIPPED = 16  # with SAMPLE: the step was left out, because a gradient was NaN or infinite
     ACTIVATION = 32  # a row of the activation table; name: path of the module
+    NODE = 64  # a row of the node table; name: of the autograd node
 
 
 class SampleRecord(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""Columns of the parameter and the activation table, from gradient records (`GradientScope`)."""
+"""Columns of the parameter, activation and node tables, from gradient records (`GradientScope`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import numbers
+from .journal import NO_SEQUENCE
 from .journal_reader import Records, take
 from .kinds import GradientScope, SampleRecord
 from .schema import FLOAT64, INT32, INT64
@@ -71,6 +72,21 @@ def activation_columns(records: Records, texts: Texts, signatures: Signatures) -
         "dtype": dtypes,
         "device": devices,
         "training": rows["aux"] == 1,
+    }
+
+
+def node_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:
+    """One row per record, sorted by time; nodes of a graph share theirs."""
+    rows = records[np.argsort(records["start"], kind="stable")]
+    following, _, _ = signatures(rows["signature"])
+    return {
+        "time_ns": rows["start"],
+        "step": rows["step"],
+        "node": rows["aux"],
+        "name": texts(rows["name"]),
+        "sequence": numbers(rows["sequence"], INT64, rows["sequence"] == NO_SEQUENCE),
+        "parameter": texts(rows["extra"].astype(np.uint32)),
+        "next": following,
     }
 
 

@@ -390,6 +390,27 @@ ACTIVATION = Table(
     ),
 )
 
+NODE = Table(
+    "node",
+    True,
+    "A node of the autograd graph, as the first backward of step 0 found it.",
+    (
+        _TIME,
+        _STEP,
+        Column("node", INT32, "1", "number within the graph, from 0, the loss first"),
+        Column("name", TEXT, "", "AddmmBackward0"),
+        Column(
+            "sequence",
+            INT64,
+            "1",
+            "autograd sequence number, as in the op table: of the forward op that made the node; "
+            "null: none did",
+        ),
+        Column("parameter", TEXT, "", "that the node adds a gradient to; empty: none"),
+        Column("next", TEXT, "", "numbers of the nodes that it hands gradients to: 3 7"),
+    ),
+)
+
 SYNC = Table(
     "sync",
     True,
@@ -509,6 +530,7 @@ TABLES: dict[str, Table] = {
         GRADIENT,
         PARAMETER,
         ACTIVATION,
+        NODE,
         SYNC,
         VALUE,
         ACCESS,

@@ -98,7 +98,7 @@ class Session:
         self._undo.append(clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
-        sample = graphs.Graphs(recorder).sample if self._library else _nothing
+        sample = graphs.Graphs(recorder, names.parameter_name).sample if self._library else _nothing
         self._undo.append(autograd.install(recorder, sample, engine.flush_node))
         self._undo.append(data.install(recorder))
         measured = clocks.Clocks(recorder)

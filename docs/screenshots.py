@@ -97,6 +97,7 @@ PICTURES = (
     Picture("overlap", "overlap", height=1240),
     Picture("checks", "checks"),
     Picture("gradients", "gradients", height=1480),
+    Picture("graph", "graph", height=1100),
     Picture("collectives", "collectives", height=1240),
 )
 OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))

@@ -154,6 +154,16 @@ def write_activation(r: Recorder) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def write_node(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.GRADIENT, scope=GradientScope.NODE, name=r.intern("MmBackward0"),
+          start=100, aux=3, sequence=NO_SEQUENCE, signature=r.intern("4 5"),
+          extra=r.intern("fc.weight"))  # fmt: skip
+    return {
+        "time_ns": 100, "step": 4, "node": 3, "name": "MmBackward0", "sequence": None,
+        "parameter": "fc.weight", "next": "4 5",
+    }  # fmt: skip
+
+
 def write_sync(r: Recorder) -> dict[str, Any]:
     r.sync(SyncKind.thread_join, 100, 150, peer=2, stack=r.intern("a.py\t1\tf"))
     return {
@@ -199,6 +209,7 @@ WRITERS = {
     "gradient": write_gradient,
     "parameter": write_parameter,
     "activation": write_activation,
+    "node": write_node,
     "sync": write_sync,
     "value": write_value,
     "phase": write_phase,

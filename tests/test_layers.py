@@ -34,6 +34,7 @@ TOP: list[tuple[str, set[str]]] = [
     ("theme", {"plotly"}),
     ("charts", {"plotly"}),
     ("gradient_charts", {"plotly"}),
+    ("graph_charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
     ("searching", {"flask"}),
     ("note_routes", {"flask"}),

@@ -31,6 +31,7 @@ from lanescope.webapp.pages import (
     diff,
     frame,
     gradients,
+    graph,
     hang,
     ids,
     overlap,
@@ -45,7 +46,7 @@ from lanescope.webapp.timeline import Timeline
 
 PAGES = (
     overview.PAGE, checks.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE,
-    diff.PAGE,
+    graph.PAGE, diff.PAGE,
 )  # fmt: skip
 """What the rail lists beside the timeline."""
 

@@ -1,4 +1,5 @@
-"""The autograd graph as a backward finds it: how many nodes of each name it will reach.
+"""The autograd graph as a backward finds it: how many nodes of each name it will reach; and, of the
+first backward of all, which nodes, and which hand gradients to which.
 
 What is recorded of the backward can be held against that. Walking costs about 1 us a node, so it is
 done once in the steps 0, 1, 2, 4, 8, ...
@@ -7,23 +8,36 @@ done once in the steps 0, 1, 2, 4, 8, ...
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-from ..kinds import GRAPH_SERIES
+import torch
+
+from .. import clock
+from ..journal import NO_SEQUENCE, Kind
+from ..kinds import GRAPH_SERIES, GradientScope
 from ..recorder import Recorder
 
 MOST_NODES = 50_000
 """Of larger graphs nothing is said: a walk must not be felt."""
+
+MOST_DRAWN = 20_000
+"""Nodes of the largest graph that is recorded node by node."""
+
+_ACCUMULATES = "AccumulateGrad"
+_NO_SEQUENCE = 2**62
+"""Nodes that no operator made have a number that no operator reaches."""
 
 _INPUTS = 4
 """Position of `inputs` among the arguments of the engine: given, only part of the graph runs."""
 
 
 class Graphs:
-    """Counts the nodes below what a backward starts from."""
+    """Counts the nodes below what a backward starts from. `name_of` names a parameter."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, name_of: Callable[[torch.Tensor], str | None]) -> None:
         self._recorder = recorder
+        self._name_of = name_of
         self._sampled = -1  # step
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
@@ -34,20 +48,45 @@ class Graphs:
         if len(arguments) > _INPUTS and arguments[_INPUTS]:
             return
         self._sampled = step
-        for name, count in reached(arguments[0]).items():
+        nodes = reached(arguments[0])
+        for name, count in Counter(short_name(node) for node in nodes).items():
             recorder.value(GRAPH_SERIES + name, count)
+        if step == 0 and len(nodes) <= MOST_DRAWN:
+            self._write(nodes)
+
+    def _write(self, nodes: list[Any]) -> None:
+        recorder, state, instant = self._recorder, self._recorder.thread(), clock.now()
+        numbers = {node: number for number, node in enumerate(nodes)}
+        for node, number in numbers.items():
+            following = [numbers[one] for one, _ in node.next_functions if one is not None]
+            # A function of the program's own may well keep something of that name.
+            variable = node.variable if short_name(node) == _ACCUMULATES else None
+            parameter = None if variable is None else self._name_of(variable)
+            sequence = NO_SEQUENCE if variable is not None else node._sequence_nr()
+            recorder.put(
+                state, Kind.GRADIENT, scope=GradientScope.NODE, start=instant, aux=number,
+                name=recorder.intern(short_name(node)),
+                sequence=sequence if sequence < _NO_SEQUENCE else NO_SEQUENCE,
+                signature=recorder.intern(" ".join(map(str, following))),
+                extra=recorder.intern(parameter or ""),
+            )  # fmt: skip
 
 
-def reached(roots: Any) -> Counter[str]:
-    """Name -> number of the nodes that can be reached from tensors; empty: there are too many."""
+def reached(roots: Any) -> list[Any]:
+    """The nodes that can be reached from tensors, these first; empty: there are too many."""
     tensors = roots if isinstance(roots, (tuple, list)) else (roots,)
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    seen = set(waiting)
+    seen = dict.fromkeys(waiting)
     while waiting:
         for node, _ in waiting.pop().next_functions:
             if node is not None and node not in seen:
                 if len(seen) >= MOST_NODES:
-                    return Counter()
-                seen.add(node)
+                    return []
+                seen[node] = None
                 waiting.append(node)
-    return Counter(node.name().rpartition("::")[2] for node in seen)
+    return list(seen)
+
+
+def short_name(node: Any) -> str:
+    """The node's name without its namespace."""
+    return str(node.name().rpartition("::")[2])

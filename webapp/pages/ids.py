@@ -47,6 +47,15 @@ LAYER_NOTE = "layer-note"
 LAYER_CURVES = "layer-curves"
 LAYER_PROFILE = "layer-profile"
 
+# graph
+GRAPH_DEPTH = "graph-depth"
+GRAPH_RANK = "graph-rank"
+GRAPH_OPENED = "graph-opened"
+"""Store: modules that were clicked open."""
+GRAPH_NOTE = "graph-note"
+GRAPH_CUT = "graph-cut"
+GRAPH_CHART = "graph-chart"
+
 # diff
 DIFF_MODE = "diff-mode"
 DIFF_RANK = "diff-rank"

@@ -1,0 +1,217 @@
+"""The autograd graph of a step, by module: what hands gradients to what, and what it leaves out.
+
+Nodes belong to the module whose forward operator made them (the same autograd sequence number on
+the thread of the forward), those that add up a parameter's gradient to the parameter's module.
+Edges point the way gradients flow, from the loss to the parameters.
+
+A module is cut off where it has trainable parameters of its own and none of them is in the graph:
+
+- not_called: no operator ran in it before the backward;
+- no_grad: none of its operators made a node: it ran under no_grad, or with its parameters detached;
+- not_reached: its operators made nodes, and the loss does not lead to them: the result was
+  detached, cast to integers, or not used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.learning import layers_of, samples
+from lanescope.webapp.run import Run
+
+OUTSIDE = "(outside)"
+"""What runs in no module: the loss, and what the program computes itself."""
+
+CAUSES = {
+    "not_called": "was not called",
+    "no_grad": "ran without recording gradients (no_grad, or nothing that needs one)",
+    "not_reached": "is not reached from the loss (detached, cast to integers, or not used)",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes of one module, as one box of the drawing."""
+
+    name: str
+    nodes: int
+    kinds: tuple[tuple[str, int], ...]  # names of nodes and how many, the most frequent first
+    parameters: tuple[str, ...]  # whose gradients are added up in it
+    level: int  # longest way from the loss; an edge leads to a higher level, or back
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph at some depth of the module tree."""
+
+    step: int
+    groups: tuple[Group, ...]
+    edges: dict[tuple[str, str], int]  # (from, to) -> how many edges of nodes
+    cut_off: dict[str, str]  # module -> cause
+
+    @property
+    def nodes(self) -> int:
+        """Autograd nodes in it."""
+        return sum(group.nodes for group in self.groups)
+
+
+def graph_of(
+    run: Run, rank: int, depth: int | None = None, opened: Collection[str] = ()
+) -> Graph | None:
+    """The graph of a rank; None: it was not recorded.
+
+    Paths of modules are cut after `depth` names, those below a module in `opened` a name later.
+    """
+    nodes = _nodes(run, rank)
+    if nodes.empty:
+        return None
+    names = {
+        int(n): _cut(str(m), depth, opened) for n, m in zip(nodes.node, nodes.module, strict=True)
+    }
+    edges: Counter[tuple[str, str]] = Counter()
+    for node, following in zip(nodes["node"], nodes["next"], strict=True):
+        for other in str(following).split():
+            pair = (names[int(node)], names.get(int(other), OUTSIDE))
+            edges[pair] += pair[0] != pair[1]
+    between = {pair: count for pair, count in edges.items() if count}
+    order = list(dict.fromkeys(names.values()))
+    levels = _levels(order, between)
+    groups = []
+    grouped = nodes.assign(group=[names[int(n)] for n in nodes["node"]]).groupby(
+        "group", sort=False
+    )
+    for name, rows in grouped:
+        kinds = tuple(Counter(rows["name"]).most_common())
+        parameters = tuple(rows.loc[rows["parameter"] != "", "parameter"])
+        groups.append(Group(str(name), len(rows), kinds, parameters, levels[str(name)]))
+    return Graph(int(nodes["step"].iloc[0]), tuple(groups), between, _cut_off(run, rank))
+
+
+@lru_cache(maxsize=8)
+def _nodes(run: Run, rank: int) -> pd.DataFrame:
+    """The rows of the node table with the module that each is of."""
+    rows = to_frame(run.events("node", rank))
+    if rows.empty:
+        return rows.assign(module="")
+    rows = rows[rows["time_ns"] == rows["time_ns"].min()]
+    forward = _forward(run, rank, int(rows["time_ns"].iloc[0]), str(rows["thread"].iloc[0]))
+    made = forward.dropna(subset="sequence").drop_duplicates("sequence", keep="last")
+    adds = rows["parameter"] != ""
+    layers = dict(zip(rows["node"], layers_of(rows["parameter"]), strict=True))
+    known = made.sort_values("sequence")
+    numbers, modules = known["sequence"].to_numpy("int64"), list(known["module"])
+    found = []
+    for row, own in zip(rows.itertuples(), adds, strict=True):
+        targets = {layers[int(one)] for one in str(row.next).split() if int(one) in layers}
+        if own:
+            found.append(layers[row.node])
+        elif len(targets) == 1 and "" not in targets:
+            found.append(targets.pop())  # a view of a parameter
+        else:
+            found.append(_between(row.sequence, numbers, modules))
+    return rows.assign(module=found)
+
+
+def _between(sequence: float, numbers: NDArray[np.int64], modules: list[str]) -> str:
+    """The module of the operator with that number; of a view, which is not recorded, what the
+    operators before and after it have in common.
+    """
+    if sequence != sequence or not len(numbers):  # none made the node
+        return ""
+    after = int(np.searchsorted(numbers, sequence))
+    if after < len(numbers) and numbers[after] == sequence:
+        return modules[after]
+    if after in (0, len(numbers)):
+        return ""
+    around = zip(modules[after - 1].split("."), modules[after].split("."), strict=False)
+    return ".".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], around))
+
+
+def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
+    """Operators that ran on a thread before its first backward began."""
+    columns = ["start_ns", "scope", "module", "sequence", "name"]
+    ops = run.events("op", rank, thread, columns=columns, window=(0, before + 1))
+    ops = ops.filter(
+        pc.and_(
+            pc.equal(ops["scope"].cast(pa.string()), "function"), pc.less(ops["start_ns"], before)
+        )
+    )
+    return to_frame(ops)
+
+
+def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
+    if not module:
+        return OUTSIDE
+    parts = module.split(".")
+    if depth is None:
+        return module
+    end = depth
+    while end < len(parts) and ".".join(parts[:end]) in opened:
+        end += 1
+    return ".".join(parts[:end])
+
+
+def _levels(order: list[str], edges: dict[tuple[str, str], int]) -> dict[str, int]:
+    """Longest way from the loss, along edges that lead onward in the order of discovery by depth.
+
+    Modules may hand gradients to each other both ways (a residual path around a child); the edge
+    that closes such a circle does not count.
+    """
+    following: dict[str, list[str]] = {name: [] for name in order}
+    for one, other in edges:
+        following[one].append(other)
+    seen: set[str] = set()
+    finished: list[str] = []
+    for root in order:
+        stack = [] if root in seen else [(root, iter(following[root]))]
+        seen.add(root)
+        while stack:
+            name, rest = stack[-1]
+            deeper = next((one for one in rest if one not in seen), None)
+            if deeper is None:
+                finished.append(name)
+                stack.pop()
+            else:
+                seen.add(deeper)
+                stack.append((deeper, iter(following[deeper])))
+    place = {name: position for position, name in enumerate(reversed(finished))}
+    levels = dict.fromkeys(order, 0)
+    for name in sorted(order, key=place.__getitem__):
+        for other in following[name]:
+            if place[other] > place[name]:
+                levels[other] = max(levels[other], levels[name] + 1)
+    return levels
+
+
+def _cut_off(run: Run, rank: int) -> dict[str, str]:
+    nodes = _nodes(run, rank)
+    known = samples(run)
+    step = int(nodes["step"].iloc[0])
+    mine = known[(known["rank"] == rank) & (known["step"] == step)]
+    mine = mine[mine["trainable"].astype(bool) & (mine["numel"] > 0)]
+    reached = set(nodes["parameter"])
+    missing = mine[~mine["parameter"].isin(reached)]
+    layers = set(missing["layer"]) - set(mine.loc[mine["parameter"].isin(reached), "layer"])
+    first = nodes.iloc[0]
+    forward = _forward(run, rank, int(first["time_ns"]), str(first["thread"]))
+    ran = forward.groupby("module")["sequence"].count()
+    causes = {}
+    for layer in dict.fromkeys(missing["layer"]):
+        if layer in layers:
+            called = str(layer) in ran.index
+            recorded = called and int(ran[str(layer)]) > 0
+            causes[str(layer)] = (
+                "not_reached" if recorded else "no_grad" if called else "not_called"
+            )
+    return causes
