@@ -20,7 +20,8 @@ from ..activities import ON_DEVICE
 from ..kinds import PhaseKind
 from .blocks import Blocks
 from .document import Document, Member
-from .events import Args, Event, Label, decode_args, decode_events, decode_one
+from .events import Args, Event, Label, decode_args, decode_events, decode_one, decode_plain
+from .exported import Exported, is_export, phase_kind
 from .flight import take_dump
 from .instants import I64, Flags, exact_ns, rounded_ns
 from .kineto import TALKS, WITH_ARGS, function_kind, kind_of, on_stream, phase_of, signature_of
@@ -42,6 +43,7 @@ from .rows import (
     Talk,
     Texts,
     Trace,
+    new_slices,
 )
 from .singles import TOLD_ELSEWHERE, Singles
 
@@ -103,16 +105,18 @@ class _Reader:
         self.trace = Trace(
             path, "chrome", Texts(path), Lanes(path), Spill(folder / "slices", SLICE),
             Spill(folder / "values", VALUE), Spill(folder / "arrows", ARROW),
+            Spill(folder / "launches", ARROW),
         )  # fmt: skip
         self._signatures: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
         self._known_signatures = {("", ""): 0}
         self._names: dict[int, tuple[bool, tuple[PhaseKind, str] | None]] = {}
         self._pairing = Pairing(self.trace)
         self._singles = Singles(self.trace)
+        self._exported = Exported(self.trace, self._pairing)
         pairs, singles = self._pairing, self._singles
         self._handlers: dict[str, Callable[[list[Event], I64, Flags], None]] = {
             **dict.fromkeys("BE", pairs.threads),
-            **dict.fromkeys("beSF", pairs.asynchronous),
+            **dict.fromkeys("beSF", self._asynchronous),
             **dict.fromkeys("iIRPnT", singles.marks),
             **dict.fromkeys("stf", singles.arrows),
             "C": singles.counters,
@@ -170,14 +174,27 @@ class _Reader:
     def finished(self) -> Trace:
         """The trace, once all events were taken."""
         self._pairing.finish()
+        self._exported.finish()
         trace = self.trace
-        if "viztracer_metadata" in trace.metadata:
+        if is_export(trace.metadata.get("otherData")):
+            trace.format = "lanescope"
+        elif "viztracer_metadata" in trace.metadata:
             trace.format = "viztracer"
         elif "schemaVersion" in trace.metadata or "distributedInfo" in trace.metadata:
             trace.format = "kineto"
         self._singles.name_lanes()
         trace.counts = type(trace.counts)({k: v for k, v in trace.counts.items() if v})
         return trace
+
+    def _asynchronous(self, group: list[Event], start: I64, bad: Flags) -> None:
+        """Slices by id, of which those of category collective may be what `export` wrote."""
+        mine = np.array([event.cat == "collective" for event in group])
+        if mine.any():
+            chosen = np.flatnonzero(mine)
+            self._exported.collectives([group[i] for i in chosen], start[chosen], bad[chosen])
+            others = np.flatnonzero(~mine)
+            group, start, bad = [group[i] for i in others], start[others], bad[others]
+        self._pairing.asynchronous(group, start, bad)
 
     def _complete(self, category: str, group: list[Event]) -> None:
         """Slices of one category that stand in one event each."""
@@ -192,14 +209,13 @@ class _Reader:
             if not group:
                 return
         trace.counts["imported_slices"] += len(group)
-        rows = np.zeros(len(group), SLICE)
+        rows = new_slices(len(group))
         rows["start"] = start
         rows["duration"] = np.where(missing, UNFINISHED, duration)
         names = trace.texts
         rows["name"] = [names[event.name] for event in group]
         kind = kind_of(category)
         rows["kind"] = kind
-        rows["sequence"] = rows["correlation"] = NONE
         args = None
         if category in WITH_ARGS or kind == LAUNCHING:
             args = decode_args([bytes(event.args) or b"{}" for event in group])
@@ -214,6 +230,10 @@ class _Reader:
             trace.platform = prefix if prefix.isalpha() else trace.platform
         if category in ("cpu_op", "user_annotation"):
             self._by_name(rows, group, category)
+        elif category == "phase":
+            told = [decode_plain(bytes(event.args)) for event in group]
+            rows["kind"] = [phase_kind(one) for one in told]
+            rows["step"] = _steps([one.get("step") for one in told])
         trace.slices.add(rows)
 
     def _streams(self, category: str, group: list[Event], args: list[Args] | None) -> list[int]:
@@ -231,6 +251,7 @@ class _Reader:
 
     def _describe(self, rows: NDArray[np.void], args: list[Args], kind: int) -> None:
         """Fill in what the arguments tell."""
+        rows["step"] = _steps([one.step for one in args])
         if kind not in (FUNCTION, USER):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
@@ -299,3 +320,9 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array([one if abs(one) < 1 << 63 else NONE for one in values], np.int64)
+
+
+def _steps(values: list[Any]) -> NDArray[np.int64]:
+    """Numbers of steps; those that cannot be are none."""
+    known = _integers([one if type(one) is int else NONE for one in values])
+    return np.where((known >= 0) & (known < 1 << 31), known, NONE)

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import manifest as manifests
 from ..kinds import FORMAT_VERSION
 from .calls import Call, calls_of, groups_of, numbered
@@ -66,8 +68,12 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
             own.mkdir()
             traces.append(read_file(path, own))
         notes: list[str] = []
-        numbers = _ranks(files, traces, given, notes)
-        ranks = [_rank(number, trace) for number, trace in zip(numbers, traces, strict=True)]
+        ranks = _split(traces[0]) if len(traces) == 1 and given is None else []
+        if not ranks:
+            numbers = _ranks(files, traces, given, notes)
+            pairs = zip(numbers, traces, strict=True)
+            ranks = [_rank(n, trace, range(len(trace.lanes.lanes))) for n, trace in pairs]
+        numbers = [rank.rank for rank in ranks]
         placed = _aligned(ranks, notes)
         writer = Writer(making)
         processes = []
@@ -90,7 +96,7 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
             "imported": [_clean(path.name) for path in files],
             # What is missing in it may have been before it, or after.
             "window": any(not _numbers_its_calls(t) or t.lost_calls for t in traces),
-            "dump": all(_numbers_its_calls(t) for t in traces),
+            "dump": all(trace.format == "flight_recorder" for trace in traces),
         },
         "world_size": world,
         "complete": len(set(numbers)) == world
@@ -99,7 +105,7 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
         "notes": notes,
         "axis": {
             "clock_identity": placed[min(numbers)].clock,
-            "wall_minus_monotonic_ns": _base(ranks[numbers.index(min(numbers))].trace),
+            "wall_minus_monotonic_ns": _base(min(ranks, key=lambda one: one.rank).trace),
         },
         "processes": sorted(processes, key=lambda p: (p["rank"], p["start_ns"])),
         "groups": _groups(traces),
@@ -108,12 +114,23 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
     manifests.write(making, manifest)
 
 
-def _rank(number: int, trace: Trace) -> Rank:
+def _split(trace: Trace) -> list[Rank]:
+    """The ranks of a trace that holds several."""
+    found = [_rank(n, trace, lanes) for n, lanes in sorted(trace.lanes_by_rank().items())]
+    for rank in found[1:]:
+        rank.counted = False
+    return found
+
+
+def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
     slices = trace.slices.rows()
-    rank = Rank.of(number, trace, places_of(trace, slices), slices)
+    if len(lanes) < len(trace.lanes.lanes):
+        slices = slices[np.isin(slices["lane"], lanes)]
+    rank = Rank.of(number, trace, places_of(trace, slices, lanes), slices)
     rank.closed = trace.closed
     if trace.calls is not None:
-        rank.calls = trace.calls
+        mine = set(lanes)
+        rank.calls = [call for call in trace.calls if call.lane in mine]
     else:
         rank.calls = calls_of(trace, number, rank.communication_kernels())
     return rank
@@ -134,6 +151,8 @@ def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
                 "these files (of other steps, or only some of them): they are shown rank by rank "
                 "and not compared"
             )
+    if len({id(rank.trace) for rank in ranks}) == 1:  # one file has one clock
+        return dict.fromkeys(calls, Offset(0, 0, True, "file"))
     return offsets({rank.rank: Source(_base(rank.trace), rank.host) for rank in ranks}, calls)
 
 

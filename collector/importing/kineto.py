@@ -43,6 +43,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 _NODE = "autograd::engine::evaluate_function"
+_GRADIENT = re.compile(r"[A-Z]\w*Backward\d*|torch::autograd::AccumulateGrad")
 _LONGEST_SIGNATURE = 500
 
 
@@ -62,7 +63,8 @@ def on_stream(category: str) -> bool:
 
 def function_kind(name: str, forward_thread: int) -> int:
     """An autograd node, or another operator."""
-    node = name.startswith(_NODE) or (forward_thread > 0 and "::" not in name)
+    node = name.startswith(_NODE) or _GRADIENT.fullmatch(name) is not None
+    node = node or (forward_thread > 0 and "::" not in name)
     return BACKWARD if node else FUNCTION
 
 
@@ -102,9 +104,9 @@ def signature_of(dims: bytes, types: bytes) -> tuple[str, str]:
     for one, kind in zip(found, kinds, strict=False):
         if kind == "TensorList" and isinstance(one, list):
             shapes += [_shape(each) for each in one if isinstance(each, list)]
-        elif isinstance(kind, str) and kind in _DTYPES:
+        elif isinstance(kind, str) and (kind in _DTYPES or kind in ITEM_BYTES):
             shapes.append(_shape(one))
-            dtypes.append(_DTYPES[kind])
+            dtypes.append(_DTYPES.get(kind, kind))
     return " ".join(shapes)[:_LONGEST_SIGNATURE], " ".join(dtypes)[:_LONGEST_SIGNATURE]
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-import numpy as np
-
 from .events import Event
 from .instants import I64, Flags
 from .refused import Refused
-from .rows import NONE, SLICE, UNFINISHED, USER, Trace
+from .rows import UNFINISHED, USER, Trace, new_slices
 
 _MOST_OPEN = 1 << 20
 
@@ -75,10 +73,9 @@ class Pairing:
         self._add(done)
 
     def _add(self, slices: list[tuple[int, int, int, int]]) -> None:
-        rows = np.zeros(len(slices), SLICE)
+        rows = new_slices(len(slices))
         for position, name in enumerate(("start", "duration", "name", "lane")):
             rows[name] = [one[position] for one in slices]
         rows["kind"] = USER
-        rows["sequence"] = rows["correlation"] = NONE
         self._trace.slices.add(rows)
         self._trace.counts["imported_slices"] += len(slices)

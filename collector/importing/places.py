@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,48 +40,49 @@ class Place:
 class Places:
     """`of[lane]` is where a lane's events go; several lanes may share a place."""
 
-    of: list[Place]
+    of: dict[int, Place]
     main_pid: int
     labels: dict[int, Label]  # process -> what the trace calls it
 
 
-def places_of(trace: Trace, slices: Rows) -> Places:
-    """Places for all lanes of a trace.
+def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
+    """Places for lanes of a trace; `slices` are theirs.
 
     The rank's own process is the one with most operators, or else most slices. Streams, and marks
     about everything, are its.
     """
-    lanes = trace.lanes.lanes
-    main = _main_process(lanes, slices)
+    lanes, chosen = trace.lanes.lanes, list(numbers)
+    main = _main_process(lanes, chosen, slices)
     pids: dict[Any, int] = {}
-    for lane in lanes:
+    for lane in (lanes[number] for number in chosen):
         if not lane.stream and lane.pid != GLOBAL:
             pids.setdefault(_key(lane.pid), _pid(lane.pid, len(pids)))
     main_pid = pids.get(_key(main), 0)
     by_process: defaultdict[int, list[int]] = defaultdict(list)
-    for number, lane in enumerate(lanes):
+    for number in chosen:
+        lane = lanes[number]
         own = lane.stream or lane.pid == GLOBAL
         by_process[main_pid if own else pids[_key(lane.pid)]].append(number)
     found: dict[int, Place] = {}
-    for pid, numbers in by_process.items():
-        numbers.sort(key=lambda n: (not _is_main(lanes[n]), lanes[n].pid == GLOBAL))
+    for pid, mine in by_process.items():
+        mine.sort(key=lambda n: (not _is_main(lanes[n]), lanes[n].pid == GLOBAL))
         ordinal = 0
-        for number in numbers:
+        for number in mine:
             lane = lanes[number]
             if lane.pid == GLOBAL and ordinal:
-                found[number] = found[numbers[0]]
+                found[number] = found[mine[0]]
                 continue
             found[number] = Place(pid, ordinal, _native_id(lane), lane.name, _kind(trace, lane))
             ordinal += 1
     labels = {pid: label[1] for label, pid in pids.items()}
-    return Places([found[number] for number in range(len(lanes))], main_pid, labels)
+    return Places(found, main_pid, labels)
 
 
-def _main_process(lanes: list[Lane], slices: Rows) -> Label:
+def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
     score: Counter[Any] = Counter()
     labels: dict[Any, Label] = {}
-    for weight, chosen in ((1, slices), (1 << 32, slices[_operators(slices)])):
-        numbers, counts = np.unique(chosen["lane"], return_counts=True)
+    for weight, some in ((1, slices), (1 << 32, slices[_operators(slices)])):
+        numbers, counts = np.unique(some["lane"], return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             lane = lanes[number]
             if not lane.stream and lane.pid != GLOBAL:
@@ -90,7 +92,8 @@ def _main_process(lanes: list[Lane], slices: Rows) -> Label:
     best = max(score, key=lambda key: score[key], default=None)
     if best is not None:
         return labels[best]
-    return next((lane.pid for lane in lanes if not lane.stream and lane.pid != GLOBAL), None)
+    mine = [lanes[number] for number in chosen]
+    return next((lane.pid for lane in mine if not lane.stream and lane.pid != GLOBAL), None)
 
 
 def _operators(slices: Rows) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,15 +31,27 @@ PHASE = 16
 SLICE = np.dtype(
     [
         ("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("kind", "u1"),
-        ("sequence", "<i8"), ("signature", "<u4"), ("correlation", "<i8"),
+        ("sequence", "<i8"), ("signature", "<u4"), ("correlation", "<i8"), ("step", "<i4"),
     ]
 )  # fmt: skip
+"""`sequence`, `correlation` and `step` are NONE where the trace does not tell them."""
+
 VALUE = np.dtype([("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8")])
 ARROW = np.dtype([("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8")])
+
+_RANK = re.compile(r"rank (\d{1,6})( \(child \d+\))?")
 
 _MOST_TEXT = 256 << 20
 _LONGEST_TEXT = 2000
 _MOST_LANES = 20_000
+
+
+def new_slices(count: int) -> Rows:
+    """Rows of slices of which nothing is known yet."""
+    rows = np.zeros(count, SLICE)
+    for name in ("sequence", "correlation", "step"):
+        rows[name] = NONE
+    return rows
 
 
 class Spill:
@@ -101,6 +114,7 @@ class Lane:
     tid: Label
     stream: bool = False
     name: str = ""  # as the trace names it
+    device: str = "cpu"
 
 
 class Lanes(dict[tuple[Any, Any, bool], int]):
@@ -144,6 +158,7 @@ class Trace:
     slices: Spill
     values: Spill
     arrows: Spill
+    launches: Spill  # arrows from the call that launched an activity to the activity
     signatures: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
     talks: list[Talk] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -154,6 +169,16 @@ class Trace:
     closed: bool = True  # False: it tells of a process at work
     calls: list[Call] | None = None  # collectives that the file itself numbers
     lost_calls: bool = False  # groups may have had calls of which nothing is left
+
+    def lanes_by_rank(self) -> dict[int, list[int]]:
+        """Lanes of each rank, where a trace of several ranks names its processes after them."""
+        found: dict[int, list[int]] = {}
+        for number, lane in enumerate(self.lanes.lanes):
+            named = _RANK.fullmatch(self.process_names.get(lane.pid, ""))
+            if named is None:
+                return {}
+            found.setdefault(int(named[1]), []).append(number)
+        return found
 
     def text(self, number: int) -> str:
         """The text of a number."""

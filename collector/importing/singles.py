@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from hashlib import blake2b
 from typing import Any
 
@@ -11,11 +12,15 @@ import numpy as np
 from ..activities import stream_name
 from ..kinds import PhaseKind
 from .events import Event, Label, decode_plain
+from .exported import LAUNCH
 from .instants import I64, Flags
-from .rows import ARROW, NONE, PHASE, SLICE, VALUE, Trace
+from .rows import ARROW, PHASE, VALUE, Trace, new_slices
 
 GLOBAL = "all processes"
 """Process of marks that are about everything: they stand on the rank's main thread."""
+
+_STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
+"""What the recorder itself calls a stream."""
 
 _MEMORY = "[memory]"
 _TOTALS = {"Total Allocated": "allocated", "Total Reserved": "reserved"}
@@ -43,7 +48,7 @@ class Singles:
             group = [e for e, m in zip(group, memory, strict=True) if not m]
             start, bad = start[~chosen], bad[~chosen]
         trace = self._trace
-        rows = np.zeros(len(group), SLICE)
+        rows = new_slices(len(group))
         rows["start"] = start
         rows["name"] = [trace.texts[event.name] for event in group]
         rows["lane"] = [
@@ -51,7 +56,6 @@ class Singles:
             for event in group
         ]
         rows["kind"] = PHASE + PhaseKind.mark
-        rows["sequence"] = rows["correlation"] = NONE
         trace.slices.add(rows[~bad])
         trace.counts["imported_marks"] += int((~bad).sum())
 
@@ -77,17 +81,24 @@ class Singles:
         """Flow events: what hands on to what."""
         self._trace.counts["imported_arrows"] += int((~bad).sum())
         rows: list[tuple[int, int, bool, int]] = []
+        launches: list[tuple[int, int, bool, int]] = []
         for event, at, wrong in zip(group, start.tolist(), bad.tolist(), strict=True):
             if wrong:
                 continue
             key = f"{event.cat}\t{event.id if event.id2 is None else event.id2}".encode()
             number = -1 - int.from_bytes(blake2b(key, digest_size=7).digest())
+            if event.cat == LAUNCH and event.ph in "sf":
+                begins = event.ph == "s"
+                lane = self._trace.lanes[event.pid, event.tid, not begins]
+                launches.append((at, lane, begins, number))
+                continue
             lane = self._trace.lanes[event.pid, event.tid, False]
             if event.ph != "s":
                 rows.append((at, lane, False, number))
             if event.ph != "f":
                 rows.append((at, lane, True, number))
         self._trace.arrows.add(np.array(rows, ARROW))
+        self._trace.launches.add(np.array(launches, ARROW))
 
     def metadata(self, group: list[Event]) -> None:
         """Names of processes and threads."""
@@ -105,11 +116,14 @@ class Singles:
         """Gives the lanes their names, now that all are known."""
         trace = self._trace
         for lane in trace.lanes.lanes:
-            if lane.stream:
-                device = f"{trace.platform}:{lane.pid}"
-                lane.name = stream_name(device, "?" if lane.tid is None else _label(lane.tid))
+            name = self._threads.get((lane.pid, lane.tid), "")
+            own = _STREAM.fullmatch(name)
+            if lane.stream and own:
+                lane.name, lane.device = name, own[1]
+            elif lane.stream:
+                lane.device = f"{trace.platform}:{lane.pid}"[:40]
+                lane.name = stream_name(lane.device, "?" if lane.tid is None else str(lane.tid))
             else:
-                name = self._threads.get((lane.pid, lane.tid), "")
                 lane.name = name or (
                     lane.tid if isinstance(lane.tid, str) and lane.tid else f"thread {lane.tid}"
                 )
@@ -147,7 +161,3 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
 
 def _integer(value: Any) -> int:
     return value if isinstance(value, int) and abs(value) < 1 << 31 else -1
-
-
-def _label(label: Label) -> str:
-    return str(label)

@@ -20,6 +20,11 @@ class Steps:
     numbers: I64
     first: int
 
+    def of(self, rows: Rows) -> I64:
+        """The step of each slice: as the trace tells it, or else by its start."""
+        found = self.at(rows["start"])
+        return np.where(rows["step"] >= 0, rows["step"], found)
+
     def at(self, instants: I64) -> I64:
         """The step of each instant."""
         place = np.searchsorted(self.bounds, instants, "right")

@@ -29,15 +29,36 @@ _CROWDED = 64
 
 
 class Launches:
-    """Which call launched an activity: both have the same correlation number."""
+    """Which call launched an activity: both have the same correlation number, or an arrow leads
+    from one to the other.
+    """
 
-    def __init__(self, slices: Rows, thread_of: Callable[[int], str]) -> None:
+    def __init__(self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str]) -> None:
         mine = slices[slices["kind"] == LAUNCHING]
         mine = mine[mine["correlation"] != NONE]
         order = np.argsort(mine["correlation"], kind="stable")
         self._correlation = mine["correlation"][order]
         self._start, self._lane = mine["start"][order], mine["lane"][order]
         self._thread_of = thread_of
+        begins = arrows[arrows["begins"]]
+        begins = begins[np.argsort(begins["object"], kind="stable")]
+        ends = arrows[~arrows["begins"]]
+        place = np.searchsorted(begins["object"], ends["object"])
+        place = np.minimum(place, max(0, len(begins) - 1))
+        known = begins["object"][place] == ends["object"] if len(begins) else np.zeros(0, bool)
+        ends, place = ends[: len(known)][known], place[: len(known)][known]
+        order = np.argsort(ends["start"], kind="stable")
+        self._ends, self._begins = ends[order], begins[place[order]]
+
+    def by_arrow(self, lane: int, start: I64) -> tuple[I64, NDArray[np.bool_], I64]:
+        """The same as `of`, of activities of a lane, by the arrows that end where they start."""
+        mine = np.flatnonzero(self._ends["lane"] == lane)
+        if not len(mine):
+            return np.zeros(len(start), np.int64), np.zeros(len(start), bool), start
+        ends = self._ends["start"][mine]
+        place = np.minimum(np.searchsorted(ends, start), len(mine) - 1)
+        begins = self._begins[mine[place]]
+        return begins["start"], ends[place] == start, begins["lane"].astype(np.int64)
 
     def of(self, correlation: I64) -> tuple[I64, NDArray[np.bool_], I64]:
         """Start of the call, whether it is known, and its lane."""
@@ -49,9 +70,13 @@ class Launches:
         known = (self._correlation[place] == correlation) & (correlation != NONE)
         return self._start[place], known, self._lane[place].astype(np.int64)
 
-    def columns(self, correlation: I64) -> dict[str, Any]:
-        """The columns launch_ns and launch_thread."""
-        start, known, lane = self.of(correlation)
+    def columns(self, rows: Rows) -> dict[str, Any]:
+        """The columns launch_ns and launch_thread of the operators of one lane."""
+        on_device = rows["kind"] == KERNEL
+        start, known, lane = self.of(np.where(on_device, rows["correlation"], NONE))
+        if not known.any() and len(rows):
+            start, known, lane = self.by_arrow(int(rows["lane"][0]), rows["start"])
+            known &= on_device
         lanes, codes = np.unique(np.where(known, lane, -1), return_inverse=True)
         names = ["" if one < 0 else self._thread_of(one) for one in lanes.tolist()]
         return {
@@ -77,7 +102,6 @@ def op_tables(
         unfinished = some["duration"] == UNFINISHED
         kind = some["kind"].astype(np.int64)
         scope = np.where(kind == LAUNCHING, _SCOPE[LAUNCHING], kind)
-        on_device = kind == KERNEL
         codes, present = codes_of(some["signature"], len(signatures))
         columns: dict[str, Any] = {
             "start_ns": some["start"],
@@ -86,13 +110,13 @@ def op_tables(
             "name": _texts(trace, some["name"]),
             "scope": dictionary(scope.astype(np.int32), [one.name for one in OpScope]),
             "depth": depth[part],
-            "step": steps.at(some["start"]),
+            "step": steps.of(some),
             "phase": _texts(trace, phase[part]),
             "sequence": numbers(some["sequence"], INT64, some["sequence"] == NONE),
             "shapes": dictionary(codes, [signatures[i][0] for i in present]),
             "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
             "device": _empty(len(some), device),
-            **launches.columns(np.where(on_device, some["correlation"], NONE)),
+            **launches.columns(some),
         }
         yield _table("op", columns)
 
@@ -110,7 +134,7 @@ def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
             "name": _texts(trace, rows["name"]),
             "kind": dictionary(kinds, [one.name for one in PhaseKind]),
             "depth": depth,
-            "step": steps.at(rows["start"]),
+            "step": steps.of(rows),
         },
     )
 

@@ -36,13 +36,20 @@ class Rank:
     steps: Steps
     launches: Launches
     closed: bool = True
+    counted: bool = True  # what became of the file's events stands with this rank
     host: str = ""
     calls: list[Call] = field(default_factory=list)
 
     @classmethod
     def of(cls, rank: int, trace: Trace, places: Places, slices: Rows) -> Rank:
         """A rank from what was read of its file."""
-        launches = Launches(slices, lambda lane: places.of[lane].thread)
+        arrows = trace.launches.rows()
+
+        def thread_of(lane: int) -> str:
+            place = places.of.get(lane)
+            return place.thread if place else ""
+
+        launches = Launches(slices, arrows, thread_of)
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
         found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
@@ -101,7 +108,7 @@ class Writer:
         arrows = arrows[np.isin(arrows["lane"], lanes)]
         calls = [call for call in rank.calls if call.lane in lanes]
         lane = trace.lanes.lanes[lanes[0]]
-        device = f"{trace.platform}:{lane.pid}" if lane.stream else "cpu"
+        device = lane.device
         tables: list[tuple[str, pa.Table]] = []
         for part, rows in enumerate(
             op_tables(trace, rank.slices, ops, phases, steps, rank.launches, device)
@@ -135,7 +142,7 @@ class Writer:
 
 def _by_place(places: Places) -> dict[Place, list[int]]:
     found: defaultdict[Place, list[int]] = defaultdict(list)
-    for lane, place in enumerate(places.of):
+    for lane, place in places.of.items():
         found[place].append(lane)
     return found
 
@@ -197,7 +204,7 @@ def _processes(rank: Rank, spans: dict[str, tuple[Place, int, int]]) -> list[Pro
             "torch": "",
             "modules_root": "",
             "clock": _clock(),
-            "coverage": {key: int(n) for key, n in trace.counts.items()} if own else {},
+            "coverage": dict(trace.counts) if own and rank.counted else {},
         }
     return list(found.values())
 
