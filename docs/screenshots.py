@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from playwright.sync_api import Page, ViewportSize
+from playwright.sync_api import Browser, Page, ViewportSize
 
 from tests.chromium import launched
 
@@ -140,6 +140,25 @@ def described(page: Page, address: str) -> dict[str, Any]:
     return found
 
 
+def take_export(browser: Browser, run: str, description: dict[str, Any]) -> None:
+    """The exported page of two steps, in both themes."""
+    window = step_window(description, middle(description), middle(description) + 1)
+    with tempfile.TemporaryDirectory() as folder:
+        page_file = Path(folder) / "demo.html"
+        command = ["lanescope", "export", run, "--to", "html", "-o", str(page_file)]
+        subprocess.run([*command, "--window", window.removeprefix("t=")], check=True)
+        for theme in ("light", "dark"):
+            context = browser.new_context(color_scheme=theme)
+            page = context.new_page()
+            page.set_viewport_size(ViewportSize(width=WIDTH, height=620))
+            page.goto(page_file.as_uri())
+            page.wait_for_function("globalThis.lanescope")
+            page.evaluate("lanescope.idle()")
+            page.screenshot(path=IMAGES / f"export-{theme}.png")
+            print(f"export-{theme}.png")
+            context.close()
+
+
 def record_stuck() -> None:
     """A job of two ranks one of which never comes; it ends in the error that is looked at."""
     program = ["tests/faults/programs.py", "missing_rank"]
@@ -180,6 +199,8 @@ def main() -> int:
                     take(page, address, description, picture, theme)
                     print(f"{picture.name}-{theme}.png")
                 context.close()
+            if path == run:
+                take_export(browser, run, description)
     for problem in problems:
         print(f"error in the page: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -23,7 +23,7 @@ from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.webapp import bundle as bundles
 from lanescope.webapp import index as indexes
-from lanescope.webapp import parts
+from lanescope.webapp import parts, storage
 from lanescope.webapp.bundle import BUNDLE, Bundle
 from lanescope.webapp.cli import main
 from lanescope.webapp.errors import RunError
@@ -220,6 +220,29 @@ def schema_kind(name: str) -> Any:
     from lanescope.collector.journal import Kind
 
     return Kind[name]
+
+
+def test_a_bundle_is_read_through_a_file_system_of_any_kind(
+    whole: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As from an object store: by requests for parts, here of files of this machine.
+    monkeypatch.setattr(storage, "BLOCK", 5000)
+    address = bundle.as_uri()
+    run = open_run(address)
+    assert run.files.place == run.title == address
+    same_rows(open_run(whole), run)
+    assert Timeline.open(run).index.lanes == Timeline.open(open_run(bundle)).index.lanes
+    assert lanescope("verify", address).exit_code == 0
+    copy = f"{address}.copy"
+    assert lanescope("pack", address, "-o", copy).exit_code == 0
+    assert Path(f"{bundle}.copy").read_bytes() == bundle.read_bytes()
+    for wrong, said in (
+        (f"{address}.no", "no such object; expected a bundle"),
+        ("nosuch://bucket/x.lanes", "expected a path, or the address of an object"),
+    ):
+        result = lanescope("info", wrong)
+        assert result.exit_code == 2
+        assert said in result.stderr
 
 
 # ---- damage ----

@@ -37,6 +37,7 @@ TOP: list[tuple[str, set[str]]] = [
     ("graph_charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
     ("searching", {"flask"}),
+    ("table_routes", {"flask"}),
     ("note_routes", {"flask"}),
     ("pages", {"dash", "dash_ag_grid", "plotly", "flask"}),
     ("server", {"dash", "dash_ag_grid", "plotly", "flask", "werkzeug"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import flask
+import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
 
@@ -155,3 +157,16 @@ def test_find_answers_with_a_place_or_says_what_is_wrong(run: Run) -> None:
     assert client.post(address, headers=HOST, json={"names": "x"}).status_code == 400
     assert client.post(address, headers=HOST, data="no json").status_code == 400
     assert client.post("/api/find/old", headers=HOST, json=asked).status_code == 409
+
+
+def test_tables_can_be_taken_away(client: FlaskClient) -> None:
+    page = client.get("/table/overlap.csv", headers=HOST)
+    assert page.mimetype == "text/csv"
+    assert page.headers["Content-Disposition"] == 'attachment; filename="overlap.csv"'
+    assert page.get_data(as_text=True).startswith('"rank",')
+    stored = client.get("/table/op.parquet", headers=HOST)
+    assert pq.read_table(io.BytesIO(stored.get_data())).num_rows > 0
+    for wrong in ("nothing.csv", "op.exe"):
+        assert client.get(f"/table/{wrong}", headers=HOST).status_code == 404
+    inside = client.get("/table/..%2fmanifest.json", headers=HOST)
+    assert b"sha256" not in inside.get_data()

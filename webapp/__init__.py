@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lanescope.webapp.analysis.race_findings import races
     from lanescope.webapp.analysis.turns import forward_to_backward
     from lanescope.webapp.errors import RunError
+    from lanescope.webapp.merging import merge
+    from lanescope.webapp.packer import pack
     from lanescope.webapp.run import Run, Steps, Thread, open_run
 
 _HOMES = {
@@ -40,14 +42,16 @@ _HOMES = {
     "analysis.overlap": ("overlap", "overlap_rate", "overlap_regions"),
     "analysis.turns": ("forward_to_backward",),
     "errors": ("RunError",),
+    "merging": ("merge",),
+    "packer": ("pack",),
     "run": ("Run", "Steps", "Thread", "open_run"),
 }
 
 __all__ = [
-    "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check",
-    "collectives", "communication", "compare", "diff", "findings", "forward_to_backward",
-    "gradient_norms", "gradients", "open_run", "overlap", "overlap_rate", "overlap_regions",
-    "races", "temporal_breakdown",
+    "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check", "collectives",
+    "communication", "compare", "diff", "findings", "forward_to_backward", "gradient_norms",
+    "gradients", "merge", "open_run", "overlap", "overlap_rate", "overlap_regions", "pack", "races",
+    "temporal_breakdown",
 ]  # fmt: skip
 
 

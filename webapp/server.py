@@ -21,7 +21,7 @@ from dash import Dash, set_props
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
-from lanescope.webapp import note_routes, routes, searching
+from lanescope.webapp import note_routes, routes, searching, table_routes
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.exporters.page import ENTRY
@@ -93,6 +93,7 @@ def make_app(
     routes.register(app.server, opened)
     searching.register(app.server, opened)
     note_routes.register(app.server, opened)
+    table_routes.register(app.server, run)
     app.layout = frame.layout(context, PAGES)
     frame.register(app, context, PAGES)
     timeline.register(app, context)

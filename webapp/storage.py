@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -48,16 +49,35 @@ class LocalBytes:
         return pa.BufferReader(self.at(offset, count))
 
 
+BLOCK, BLOCKS = 1 << 20, 64
+"""What is fetched at a time, and how many of them are kept: a Parquet file is read in many small
+pieces, and each request takes as long as fetching a megabyte."""
+
+
 class RemoteBytes:
-    """An object of a store: each look is a request for the bytes that are looked at."""
+    """An object of a store, fetched by blocks as it is looked at; what is large, by itself."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
         self.size = int(file.size())
+        self._block = lru_cache(maxsize=BLOCKS)(self._fetch)
 
     def at(self, offset: int, count: int) -> pa.Buffer:
-        """The bytes, fetched."""
-        return pa.py_buffer(self._file.read_at(max(min(count, self.size - offset), 0), offset))
+        """The bytes, fetched or still here."""
+        end = min(offset + count, self.size)
+        if end - offset > 4 * BLOCK:
+            return pa.py_buffer(self._file.read_at(end - offset, offset))
+        pieces = []
+        for number in range(offset // BLOCK, -(-end // BLOCK)):
+            begins = number * BLOCK
+            low, high = max(offset, begins), min(end, begins + BLOCK)
+            pieces.append(self._block(number)[low - begins : high - begins])
+        return pa.py_buffer(b"".join(pieces))
+
+    def _fetch(self, number: int) -> bytes:
+        begins = number * BLOCK
+        found: bytes = self._file.read_at(min(BLOCK, self.size - begins), begins)
+        return found
 
     def file(self, offset: int, count: int) -> pa.NativeFile:
         """A window of the object."""
@@ -117,6 +137,8 @@ def opened_remotely(address: str) -> Bytes:
     store, path = store_of(address)
     try:
         return RemoteBytes(store.open_input_file(path))
+    except FileNotFoundError:
+        raise RunError(f"{address}: no such object; expected a bundle there") from None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise RunError(
             f"{address}: cannot be read ({_reason(error)}); expected a bundle, as written by "

@@ -72,6 +72,7 @@ def layout(context: Context) -> Component:
         html.P(id=ids.COLLECTIVE_NOTE, className="muted"),
         html.H2("Ranks"),
         _ranks(run),
+        parts.downloads("communication", "collectives"),
         html.Div(
             [
                 html.Div([html.H2(title), parts.graph(id, height=340)])

@@ -73,6 +73,7 @@ def layout(context: Context) -> Component:
         *layers.section(context),
         html.H2("Parameters"),
         _table(run),
+        parts.downloads("gradients", "gradient_norms"),
     )
 
 

@@ -46,6 +46,7 @@ def layout(_: Context) -> Component:
         html.H2("Over time"),
         parts.graph(ids.OVERLAP_CHART, height=260),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
+        parts.downloads("overlap"),
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def layout(context: Context) -> Component:
         _threads(run),
         html.H2("Recording"),
         _recording(run),
+        parts.downloads(*(name for name, rows in run.counts.items() if rows)),
     )
 
 

@@ -91,6 +91,17 @@ def grid(
     return html.Div(table, role="region", style={"height": height}, **attributes(aria_label=label))
 
 
+def downloads(*names: str) -> Component:
+    """Links to tables of the run (of `exporters.tables`) as files."""
+    words: list[Child] = []
+    for name in names:
+        words.append(f"{' · ' if words else ''}{name.replace('_', ' ')} as ")
+        for kind, title in (("csv", "CSV"), ("parquet", "Parquet")):
+            words += [", "] if kind == "parquet" else []
+            words.append(html.A(title, href=f"/table/{name}.{kind}", download=f"{name}.{kind}"))
+    return html.P(["Download ", *words], className="muted")
+
+
 def plain_table(
     heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: Sequence[int] = ()
 ) -> Component:
