@@ -173,6 +173,7 @@ def test_activations(recorded: Recorded) -> None:
     assert found[1]["numel"] == 600
 
 
+@pytest.mark.slow
 @pytest.mark.torchrun
 def test_shards_add_up_to_what_whole_replicas_have(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, RANKS, "--sample-every", "1", ranks=2)

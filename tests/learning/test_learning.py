@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.findings import Finding, examine
+from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
 from lanescope.webapp.run import open_run
 from tests.recording import run_program
 
-KINDS = {
-    "vanishing_gradient", "exploding_gradient", "dead_parameter", "lora_inactive", "scaler_skips",
+ENTRIES = {
+    "gradient_health:vanishing", "gradient_health:exploding", "dead_parameters:dead_parameters",
+    "lora:lora", "scaling:scaler_skips",
 }  # fmt: skip
 
 EXPECTED: dict[str, list[tuple[str, str, int]]] = {
@@ -64,7 +66,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def learning(run: Path) -> list[Finding]:
-    return [f for one in examine(open_run(run)) for f in one.findings if f.kind in KINDS]
+    opened, found = open_run(run), []
+    for analysis in ANALYSES:
+        if analysis.entry in ENTRIES:
+            with contextlib.suppress(Unanswered):
+                found += analysis.ask(opened)
+    return found
 
 
 def in_short(found: list[Finding]) -> list[Any]:
