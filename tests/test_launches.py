@@ -93,5 +93,6 @@ def test_a_kernel_tells_the_innermost_operator_that_launched_it(timeline: Timeli
 
 def test_kernels_compute_and_those_of_nccl_do_not(timeline: Timeline) -> None:
     (row,) = communication(timeline.run).to_dict("records")
-    # ops [0, 100) and [200, 300); kernels [30, 160), [220, 310), [360, 365)
-    assert row["computation_ns"] == 160 + 110 + 5
+    # Kernels [40, 160), [220, 310), [360, 365); of NCCL [310, 350). Copies and the host count not.
+    assert row["computation_ns"] == 120 + 90 + 5
+    assert row["communication_ns"] == 40
