@@ -76,7 +76,7 @@ def dead_parameters(run: Run) -> list[Finding]:
 
     least = 1 if _broke(run) else UNUSED_STEPS
     trained = _trained(sampled, least)
-    for (rank, _), group in rows.groupby(["rank", "layer"], sort=False):
+    for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
         if since is None:
@@ -92,6 +92,14 @@ def dead_parameters(run: Run) -> list[Finding]:
         if since is not None and str(name) not in found.get("zero", {}):
             add("decay", str(name), int(rank), since, int(first["numel"]))
     return [_finding(run, cause, names) for cause, names in found.items()]
+
+
+def _suspects(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of layers without a gradient other than zero at the last step: no other is dead."""
+    last = rows.drop_duplicates(["rank", "parameter"], keep="last")
+    alive = last[~last["missing"] & (last["norm"] != 0)]
+    living = pd.MultiIndex.from_frame(alive[["rank", "layer"]])
+    return rows[~pd.MultiIndex.from_frame(rows[["rank", "layer"]]).isin(living)]
 
 
 def _broke(run: Run) -> bool:

@@ -34,9 +34,10 @@ def gradient_rows(run: Run) -> pd.DataFrame:
     frame["missing"] = events["norm"].is_null().to_numpy()
     frame["call"] = _calls(frame)
     whole = _sharded(run)
-    frame["whole"] = [
-        whole.get(key, 0) for key in zip(frame["rank"], frame["parameter"], strict=True)
-    ]
+    frame["whole"] = 0
+    if whole:
+        keys = zip(frame["rank"], frame["parameter"], strict=True)
+        frame["whole"] = [whole.get(key, 0) for key in keys]
     sharded = frame["whole"] > frame["numel"]
     parts = [frame[~sharded]]
     if sharded.any():
@@ -75,8 +76,8 @@ def samples(run: Run) -> pd.DataFrame:
 
 def layers_of(parameters: pd.Series) -> pd.Series:
     """The module that a parameter is of: the name without its last part."""
-    layers = [str(name).rpartition(".")[0] for name in parameters]
-    return pd.Series(layers, index=parameters.index, dtype="str")
+    layers = {name: str(name).rpartition(".")[0] for name in parameters.unique()}
+    return parameters.map(layers).astype("str")
 
 
 def _calls(frame: pd.DataFrame) -> pd.Series:

@@ -62,7 +62,7 @@ _ADVICE = {
 
 def is_lora(parameters: pd.Series) -> pd.Series:
     """Which parameters are an adapter's A or B, by their names."""
-    return parameters.map(lambda name: _NAME.fullmatch(name) is not None).astype(bool)
+    return parameters.isin([one for one in parameters.unique() if _NAME.fullmatch(one)])
 
 
 @dataclass(frozen=True)
