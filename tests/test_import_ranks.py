@@ -53,6 +53,10 @@ def test_traces_of_a_job_become_one_run(traces: Run) -> None:
     assert not traces.warnings
     assert [traces.steps(rank).index.tolist() for rank in (0, 1)] == [[2, 3, 4]] * 2
     assert {p["engine"] for p in traces.manifest["processes"]} == {"kineto"}
+    # Names that are the same in another run of the program: no ids of threads.
+    names = [thread.name for thread in traces.threads if thread.rank == 0]
+    assert names[0] == "MainThread"
+    assert not any(str(t.native_id) in t.name for t in traces.threads if t.native_id)
 
 
 @pytest.mark.torchrun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from hashlib import blake2b
 from typing import Any
 
@@ -21,6 +22,8 @@ GLOBAL = "all processes"
 
 _STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
 """What the recorder itself calls a stream."""
+
+_KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
 _MEMORY = "[memory]"
 _TOTALS = {"Total Allocated": "allocated", "Total Reserved": "reserved"}
@@ -113,8 +116,13 @@ class Singles:
                 self._threads[event.pid, event.tid] = text.strip()
 
     def name_lanes(self) -> None:
-        """Gives the lanes their names, now that all are known."""
+        """Gives the lanes their names, now that all are known.
+
+        The same thread of another run should have the same name: Kineto's `thread 3448 (python3)`
+        is told by what is in parentheses, the first of a process by what Python calls it.
+        """
         trace = self._trace
+        seen: Counter[tuple[Label, str]] = Counter()
         for lane in trace.lanes.lanes:
             name = self._threads.get((lane.pid, lane.tid), "")
             own = _STREAM.fullmatch(name)
@@ -123,10 +131,15 @@ class Singles:
             elif lane.stream:
                 lane.device = f"{trace.platform}:{lane.pid}"[:40]
                 lane.name = stream_name(lane.device, "?" if lane.tid is None else str(lane.tid))
+            elif (kernel_name := _KINETO_THREAD.fullmatch(name)) is not None:
+                is_main = type(lane.tid) is int and lane.tid == lane.pid
+                lane.name = "MainThread" if is_main else kernel_name[1]
+                seen[lane.pid, lane.name] += 1
+                if seen[lane.pid, lane.name] > 1:
+                    lane.name += f" {seen[lane.pid, lane.name]}"
             else:
-                lane.name = name or (
-                    lane.tid if isinstance(lane.tid, str) and lane.tid else f"thread {lane.tid}"
-                )
+                tid = lane.tid if isinstance(lane.tid, str) and lane.tid else f"thread {lane.tid}"
+                lane.name = name or tid
             lane.name = lane.name[:200].encode("utf-8", "replace").decode()
 
     def _memory(self, group: list[Event], start: I64, bad: Flags) -> None:
