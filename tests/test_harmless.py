@@ -30,6 +30,7 @@ TRAINING = """
             for (x,) in loader:
                 loss = model(x).square().mean()
                 loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()
                 optimizer.zero_grad()
                 losses.append(loss.item())
@@ -54,7 +55,9 @@ def test_an_exception_at_any_hook_changes_nothing(
     import lanescope.collector as ls
     from lanescope.collector.api import active
     from lanescope.collector.recorder import Recorder
-    from lanescope.collector.sources import gradients, memory, modules, stacks, threads
+    from lanescope.collector.sources import (
+        deliveries, gradients, graphs, held, memory, modules, parameters, stacks, threads
+    )
 
     expected = train()
     hooks = [
@@ -63,9 +66,12 @@ def test_an_exception_at_any_hook_changes_nothing(
             "next_step", "enter_thread", "leave_thread", "reserve_thread", "describe",
         )
     ] + [
-        (gradients.Gradients, "record"), (modules.Modules, "_name"),
+        (gradients.Gradients, "record"), (gradients.Gradients, "after"),
+        (parameters.Parameters, "before"), (held.Held, "of"),
+        (deliveries.Deliveries, "hand_on"), (deliveries.Deliveries, "drain"),
+        (graphs.Graphs, "sample"), (memory.Memory, "sample"), (modules.Modules, "_name"),
         (threads.Threads, "started"), (threads.Threads, "joined"),
-        (stacks.Stacks, "capture"), (memory, "sample"),
+        (stacks.Stacks, "capture"),
     ]
     ls.start(sys.argv[1], engine=sys.argv[2], stacks="all")
     assert active().recorder.engine == sys.argv[2]

@@ -152,7 +152,7 @@ def straggler() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(10):
         if RANK == 1:
-            time.sleep(0.1)
+            time.sleep(0.4)
         model(torch.randn(4, 8)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
