@@ -241,7 +241,7 @@ def test_nodes_and_scopes(both: dict[str, Recorded]) -> None:
     "table", ["phase", "gradient", "parameter", "activation", "collective", "sync", "module"]
 )
 def test_other_tables(both: dict[str, Recorded], table: str) -> None:
-    times = {"start_ns", "duration_ns", "complete_ns", "time_ns", "peer", "stack"}
+    times = {"start_ns", "duration_ns", "complete_ns", "time_ns", "runnable_ns", "peer", "stack"}
     for rank in range(2 if (both["native"].run / "rank=00001").exists() else 1):
         portable, native = (both[e].table(table, rank) for e in ENGINES)
         columns = [c for c in portable.column_names if c not in times]

@@ -97,8 +97,8 @@ def write_collective(r: Recorder) -> dict[str, Any]:
         "start_ns": 100, "duration_ns": 50, "complete_ns": 190, "name": "send", "group": "dp",
         "group_size": 4, "sequence": 2, "peer": 3, "root": None, "reduce_op": "",
         "shapes": "[2, 3] [3]",
-        "dtypes": "float32 bfloat16", "bytes": 2**40, "asynchronous": True, "step": 4,
-        "phase": "warm-up", "module": "blocks.0", "stack": None,
+        "dtypes": "float32 bfloat16", "bytes": 2**40, "asynchronous": True,
+        "runnable_ns": None, "step": 4, "phase": "warm-up", "module": "blocks.0", "stack": None,
     }  # fmt: skip
 
 
