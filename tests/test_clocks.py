@@ -21,7 +21,7 @@ from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.collector.sources import clocks
 from lanescope.webapp import open_run
-from tests.recording import BIN, run_program, write_program
+from tests.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
 
 LOOPBACK_NS = 50_000
 HOUR_NS = 3_600_000_000_000
@@ -213,7 +213,7 @@ def free_port() -> int:
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("writer", ["native", "portable"])
+@pytest.mark.parametrize("writer", SLOW_ON_PORTABLE)
 def test_ranks_in_time_namespaces(tmp_path: Path, writer: str) -> None:
     """Three ranks, two of them in a time namespace whose clock is 70,000 seconds ahead."""
     if without_time_namespaces():

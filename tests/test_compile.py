@@ -45,7 +45,10 @@ BACKENDS = (
     "aot_eager",
     pytest.param(
         "inductor",
-        marks=pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++"),
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++"),
+        ],
     ),
 )
 

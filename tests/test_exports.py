@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner, Result
 from playwright.sync_api import Browser
 
-from lanescope.collector.importing.imports import import_files
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.page import MOST_PAGE, modules, page_of
 from lanescope.webapp.exporters.report import escaped, markdown
@@ -111,28 +110,6 @@ def test_what_a_trace_has_no_number_for_is_told(odd: Run, tmp_path: Path) -> Non
     assert [e["name"] for e in events if e["ph"] == "B"] == ["never ended"]
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert names == {EVIL, f"{EVIL} (2)", f"{EVIL} (3)"}
-
-
-def test_a_trace_imports_back(tmp_path: Path) -> None:
-    run = open_run(write_run(tmp_path / "run", ranks=1, threads=2, steps=2, ops=12))
-    trace(run, tmp_path / "x.json")
-    import_files([tmp_path / "x.json"], tmp_path / "back", None)
-    back = open_run(tmp_path / "back")
-
-    mine = [
-        (row["name"], row["start_ns"], row["duration_ns"])
-        for table in ("op", "phase")
-        for row in run.events(table).to_pylist()
-    ]
-    mine += [
-        (row["name"], row["start_ns"], row["complete_ns"] - row["start_ns"])
-        for row in run.events("collective").to_pylist()
-    ]
-    theirs = back.events("op").to_pylist()
-    first = min(row["start_ns"] for row in theirs)
-    assert sorted(mine) == sorted(
-        (row["name"], row["start_ns"] - first, row["duration_ns"]) for row in theirs
-    )
 
 
 def test_tables_as_csv_and_parquet(run: Run, odd: Run, tmp_path: Path) -> None:
