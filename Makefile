@@ -2,7 +2,7 @@
 
 PYTHON   ?= python3
 VENV     ?= .venv
-JOBS     ?= 3
+JOBS     ?= 2
 HEADLESS ?=
 # Sizes that let four ranks finish in well under a minute on two cores.
 DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 120
