@@ -26,8 +26,7 @@ def parameter_columns(records: Records, texts: Texts, signatures: Signatures) ->
 
     The record `gradient` makes the row; of the others any may be missing.
     """
-    first = records[records["depth"] == SampleRecord.gradient]
-    first = first[np.argsort(first["start"], kind="stable")]
+    first = _by_time(take(records, records["depth"] == SampleRecord.gradient))
     found = {part: _Part(records, part, first) for part in SampleRecord}
     spread, parameter = found[SampleRecord.spread], found[SampleRecord.parameter]
     rule, change = found[SampleRecord.rule], found[SampleRecord.change]
@@ -61,7 +60,7 @@ def parameter_columns(records: Records, texts: Texts, signatures: Signatures) ->
 
 def activation_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:
     """One row per record, sorted by time."""
-    rows = records[np.argsort(records["start"], kind="stable")]
+    rows = _by_time(records)
     _, dtypes, devices = signatures(rows["signature"])
     return {
         "time_ns": rows["start"],
@@ -77,7 +76,7 @@ def activation_columns(records: Records, texts: Texts, signatures: Signatures) -
 
 def node_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:
     """One row per record, sorted by time; nodes of a graph share theirs."""
-    rows = records[np.argsort(records["start"], kind="stable")]
+    rows = _by_time(records)
     following, _, _ = signatures(rows["signature"])
     return {
         "time_ns": rows["start"],
@@ -126,3 +125,7 @@ def _floats(bits: NDArray[np.int64]) -> NDArray[np.float64]:
 def _or_null(bits: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
     values = _floats(bits)
     return numbers(values, FLOAT64, ~known | np.isnan(values))
+
+
+def _by_time(records: Records) -> Records:
+    return take(records, np.argsort(records["start"], kind="stable"))

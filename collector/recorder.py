@@ -267,6 +267,16 @@ class Recorder:
         self.coverage = Counter()
         self._start()
 
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Around the recorder's own use of torch: what the calling thread runs is not recorded."""
+        state = self.thread()
+        before, state.busy = state.busy, True
+        try:
+            yield
+        finally:
+            state.busy = before
+
     # failures ------------------------------------------------------------------------------
 
     @contextlib.contextmanager

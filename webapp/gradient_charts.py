@@ -82,18 +82,14 @@ def layer_curves(
 ) -> go.Figure:  # fmt: skip
     """Step -> value of one layer, a line per key; zeros have no place on the axis and are gaps."""
     figure = _logarithmic(curves, title, theme, band)
-    colour, palette = tokens()[theme], template(theme).layout.colorway
+    colour = tokens()[theme]
     for position, (name, series) in enumerate(curves.items()):
-        base = name == "baseline"
         figure.add_scatter(
             x=[int(step) for step in series.index],
             y=_positive(series),
             name=name,
             mode="lines+markers" if len(series) <= 100 else "lines",
-            line={
-                "width": 1.5, "dash": "dot" if base else DASHES[position % len(DASHES)],
-                "color": colour["muted"] if base else palette[position % len(palette)],
-            },
+            line=_line(name, position, theme),
             marker={"size": 5},
             hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
@@ -112,18 +108,14 @@ def depth_profile(
     `decay` draws what is left of the first profile's last value, layer by layer towards the input.
     """
     figure = _logarithmic(profiles, title, theme, band)
-    colour, palette = tokens()[theme], template(theme).layout.colorway
+    colour = tokens()[theme]
     for position, (name, series) in enumerate(profiles.items()):
-        base = name == "baseline"
         figure.add_scatter(
             x=[str(layer) or "(model)" for layer in series.index],
             y=_positive(series),
             name=name,
             mode="lines+markers",
-            line={
-                "width": 1.5, "dash": "dot" if base else DASHES[position % len(DASHES)],
-                "color": colour["muted"] if base else palette[position % len(palette)],
-            },
+            line=_line(name, position, theme),
             marker={"size": 6},
             hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
@@ -174,3 +166,12 @@ def _positive(series: pd.Series) -> list[float | None]:
 
 def _plain(values: Any) -> Sequence[Sequence[float | None]]:
     return [[None if np.isnan(v) else float(v) for v in row] for row in values]
+
+
+def _line(name: str, position: int, theme: Theme) -> dict[str, Any]:
+    """Of the curve at a position among several; a baseline's stands back."""
+    if name == "baseline":
+        return {"width": 1.5, "dash": "dot", "color": tokens()[theme]["muted"]}
+    palette = template(theme).layout.colorway
+    dash = DASHES[position % len(DASHES)]
+    return {"width": 1.5, "dash": dash, "color": palette[position % len(palette)]}

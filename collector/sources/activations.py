@@ -28,11 +28,9 @@ def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
         tensor = local_part(next(_tensors(output), None))
         if tensor is None or not tensor.is_floating_point() or not tensor.numel():
             return
-        state = recorder.thread()
-        if state.busy or tensor.is_sparse or tensor.device.type == "meta":
+        if recorder.thread().busy or tensor.is_sparse or tensor.device.type == "meta":
             return
-        state.busy = True
-        try:
+        with recorder.unseen(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
             fields: dict[str, Any] = {
                 "scope": GradientScope.ACTIVATION, "name": path, "start": clock.now(),
@@ -44,11 +42,8 @@ def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
                 number = float_bits(norms.tolist()[0])
                 recorder.put(recorder.thread(), Kind.GRADIENT, sequence=number, **fields)
 
-            with torch.no_grad():
-                deliveries.hand_on(norms_of([tensor.detach()]), write)
-                deliveries.drain(wait=False)
-        finally:
-            state.busy = False
+            deliveries.hand_on(norms_of([tensor.detach()]), write)
+            deliveries.drain(wait=False)
 
     if every:
         modules.returned = returned

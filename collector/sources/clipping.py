@@ -47,13 +47,8 @@ def install(recorder: Recorder) -> Callable[[], None]:
     @wraps(original)
     def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
         if recorder.active and not torch.compiler.is_compiling():
-            with recorder.guarded():
-                state = recorder.thread()
-                state.busy = True
-                try:
-                    note(max_norm, total_norm)
-                finally:
-                    state.busy = False
+            with recorder.guarded(), recorder.unseen():
+                note(max_norm, total_norm)
         return original(parameters, max_norm, total_norm, *args, **kwargs)
 
     setattr(clip_grad, _NAME, clip)

@@ -161,9 +161,7 @@ class Device:
     def _store(self, *, wait: bool) -> None:
         """End the collection and write what it found, each stream into its journal."""
         recorder = self._recorder
-        state = recorder.thread()
-        before, state.busy = state.busy, True
-        try:
+        with recorder.unseen():
             if wait and self._in_use is not None:
                 self._in_use.module.synchronize()
             collecting, self._collecting = self._collecting, None
@@ -176,8 +174,6 @@ class Device:
                 self._write(activity)
             if found:
                 recorder.value(CLOCK_ERROR, float(to_local.error_ns))
-        finally:
-            state.busy = before
 
     def _write(self, activity: Activity) -> None:
         recorder = self._recorder

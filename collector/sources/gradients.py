@@ -71,40 +71,24 @@ class Gradients:
             alike = groups[gradient.device, gradient.dtype]
             alike.positions.append(position)
             alike.tensors.append(gradient)
-        state.busy = True
-        try:
-            with torch.no_grad():
-                for alike in groups.values():
-                    alike.norms = _unscaled(norms_of(alike.tensors), optimizer)
-                    self._deliver(alike, held, instant, ordinal)
-                for entries in hashed.values():
-                    self._hashes(entries, instant, ordinal)
-                self._parameters.before(
-                    optimizer, ordinal, instant, held, list(groups.values())
-                )  # fmt: skip
-        finally:
-            state.busy = False
+        with recorder.unseen(), torch.no_grad():
+            for alike in groups.values():
+                alike.norms = _unscaled(norms_of(alike.tensors), optimizer)
+                self._deliver(alike, held, instant, ordinal)
+            for entries in hashed.values():
+                self._hashes(entries, instant, ordinal)
+            self._parameters.before(optimizer, ordinal, instant, held, list(groups.values()))
         self.drain(wait=False)
 
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped."""
-        state = self._recorder.thread()
-        state.busy = True
-        try:
-            with torch.no_grad():
-                self._parameters.after(optimizer)
-        finally:
-            state.busy = False
+        with self._recorder.unseen(), torch.no_grad():
+            self._parameters.after(optimizer)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
         """A scaler left the optimizer's step out, and has waited for the device to know."""
-        state = self._recorder.thread()
-        state.busy = True
-        try:
-            with torch.no_grad():
-                self._parameters.skipped(optimizer, ordinal)
-        finally:
-            state.busy = False
+        with self._recorder.unseen(), torch.no_grad():
+            self._parameters.skipped(optimizer, ordinal)
 
     def drain(self, *, wait: bool) -> None:
         """Write what devices have delivered by now; with `wait`, all of it."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -35,7 +34,7 @@ class Scalers:
         # A fused optimizer is told whether a gradient is NaN or Inf, and skips the step itself.
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor) and self._recorder.active:
-            with self._recorder.guarded(), self._quiet():
+            with self._recorder.guarded(), self._recorder.unseen():
                 self.deliveries.hand_on(found, lambda sum_: self._skip() if sum_.item() else None)
 
     def around_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +61,7 @@ class Scalers:
             with self._recorder.guarded():
                 scale = vars(scaler).get("_scale")  # None: the scaler is not in use
                 if self._recorder.active and scale is not None:
-                    with self._quiet():
+                    with self._recorder.unseen():
                         self.deliveries.hand_on(scale, self._note)
                         self.deliveries.drain(wait=False)
             return result
@@ -76,15 +75,6 @@ class Scalers:
 
     def _note(self, scale: torch.Tensor) -> None:
         self._recorder.value(LOSS_SCALE, float(scale))
-
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        state = self._recorder.thread()
-        state.busy = True
-        try:
-            yield
-        finally:
-            state.busy = False
 
 
 _STEP, _UPDATE = "_maybe_opt_step", "update"

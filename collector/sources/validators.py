@@ -153,15 +153,10 @@ class Validators:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """What is inside is not recorded, and leaves gradients and random generators alone."""
-        state = self._recorder.thread()
         cuda: Any = torch.cuda
         devices = [cuda.current_device()] if cuda.is_initialized() else []
-        state.busy = True
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices):
-                yield
-        finally:
-            state.busy = False
+        with self._recorder.unseen(), torch.no_grad(), torch.random.fork_rng(devices):
+            yield
 
     def _copied(self, values: Any) -> Any:
         try:

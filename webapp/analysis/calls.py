@@ -49,11 +49,9 @@ def calls(run: Run) -> pd.DataFrame:
     returned = pc.add(events["start_ns"], events["duration_ns"]).fill_null(-1)
     done = events["complete_ns"].fill_null(-1)
     events = events.drop_columns(["duration_ns", "complete_ns"])
-    for name in ("peer", "root", "stack"):
+    for name, unknown in (("peer", -1), ("root", -1), ("stack", -1), ("runnable_ns", 0)):
         place = events.column_names.index(name)
-        events = events.set_column(place, name, events[name].fill_null(-1))
-    place = events.column_names.index("runnable_ns")
-    events = events.set_column(place, "runnable_ns", events["runnable_ns"].fill_null(0))
+        events = events.set_column(place, name, events[name].fill_null(unknown))
     for name, column in (("returned_ns", returned), ("done_ns", done)):
         events = events.append_column(name, column)
     frame = to_frame(events)
