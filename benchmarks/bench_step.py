@@ -1,0 +1,116 @@
+"""What a recorder adds to a training step of the example's GPT: median of interleaved pairs.
+
+Each recorder has a process of its own, and so has the step without one, twice. They take turns step
+by step, so that a machine that slows down for a while slows all of them; a recorder's step is
+compared with the bare step of the same turn. Where memory came to lie makes processes differ too:
+several sets of them are started, and every set's median is printed beside that of all.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "examples")]
+
+import torch
+from torch.nn import functional as F
+
+from benchmarks.recorders import BARE, methods
+
+SETS = 5
+STEPS = 30  # of each process that count
+FIRST = 4  # steps before: what is done once, and norms at doubling steps
+AGAIN = "bare again"  # what differs between the two bare ones is chance
+NAMES = (
+    *(BARE, AGAIN, "native, timing", "native, access", "portable, access"),
+    *("torch.profiler", "torch DebugMode"),
+)
+
+
+def stepper() -> None:
+    """Child: takes a step of the GPT for each line on stdin, prints its processor seconds."""
+    import train_gpt
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = train_gpt.GPT(layers=4, dim=256, heads=4, seq=128, dropout=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(0, 256, (4, 129))
+
+    def step() -> None:
+        logits = model(tokens[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    name, folder = sys.argv[2:]
+    warnings.simplefilter("ignore")  # DebugMode says things of no use here
+    with methods(Path(folder))[BARE if name == AGAIN else name]():
+        for _ in sys.stdin:
+            began = time.process_time()
+            step()
+            print(time.process_time() - began, flush=True)
+
+
+def taken(process: subprocess.Popen[str]) -> float:
+    """Processor seconds of one more step of a child."""
+    assert process.stdin and process.stdout
+    process.stdin.write("step\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def one_set(folder: Path) -> dict[str, list[float]]:
+    """Processor seconds of each method's steps; those of the same index were taken in one turn."""
+    command = [sys.executable, __file__, "child"]
+    processes = {
+        name: subprocess.Popen(
+            [*command, name, str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for name in NAMES
+    }  # fmt: skip
+    found: dict[str, list[float]] = {name: [] for name in NAMES}
+    for turn in range(FIRST + STEPS):
+        for name in random.sample(NAMES, len(NAMES)):
+            seconds = taken(processes[name])
+            if turn >= FIRST:
+                found[name].append(seconds)
+    for process in processes.values():
+        process.communicate()
+    return found
+
+
+def main() -> None:
+    """Prints the ratios."""
+    sets = []
+    for _ in range(SETS):
+        with tempfile.TemporaryDirectory() as folder:
+            sets.append(one_set(Path(folder)))
+    bare = statistics.median(second for found in sets for second in found[BARE])
+    print(f"step of the 4-layer GPT, {bare * 1e3:.0f} ms bare; {SETS} sets of {STEPS} steps:")
+    for name in NAMES[1:]:
+        ratios = [
+            [one / other for one, other in zip(found[name], found[BARE], strict=True)]
+            for found in sets
+        ]
+        median = statistics.median(ratio for one in ratios for ratio in one)
+        each = "  ".join(f"{statistics.median(one):.3f}" for one in ratios)
+        print(f"  {name:20} x {median:.3f}   sets: {each}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        stepper()
+    else:
+        main()
