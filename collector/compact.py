@@ -22,6 +22,7 @@ from .journal_reader import JournalError, read_process, read_process_file
 from .kinds import JOURNAL_FOLDER
 from .merge import Pending
 from .placement import first_ordinal
+from .refinement import narrow
 from .seal import seal_threads
 
 _UNREADABLE = "unreadable-"
@@ -41,6 +42,7 @@ def compact(run: Path, *, wait_s: float = 0.0, exit_status: int | None = None) -
         if exit_status is not None:
             manifest["exit_status"] = exit_status
         manifest["complete"] = manifests.is_complete(manifest)
+        narrow(run, manifest)
         manifests.write(run, manifest)
         journal = run / JOURNAL_FOLDER
         if journal.is_dir() and not any(journal.iterdir()):

@@ -23,7 +23,7 @@ DEBT: set[tuple[str, str]] = set()
 
 # What of the recorder the reader may import: the schema, and what reads journals of the dead.
 # What writes tables serves what makes runs of runs: bundles, merging, importing.
-SHARED = {"schema", "kinds", "decode", "journal_reader", "placement", "parquet"}
+SHARED = {"schema", "kinds", "decode", "journal_reader", "placement", "parquet", "refinement"}
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "click", "rich"}
 """Libraries that draw, serve or print."""

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from lanescope.collector import schema
 from lanescope.collector.placement import gathered
+from lanescope.collector.refinement import narrow
 from lanescope.webapp import notes
 from lanescope.webapp.contents import Contents
 from lanescope.webapp.errors import RunError
@@ -24,8 +25,9 @@ def merge(runs: Sequence[Run], target: Path) -> None:
     """Writes a run directory that holds the ranks of all runs.
 
     Clocks: where the runs have the same axis (their ranks measured themselves against rank 0's
-    clock) all stay where they are; else the axis is that of the run with the lowest rank, and the
-    others are placed by wall clock, which the run then says.
+    clock) all stay where they are, but for what their collectives tell together; else the axis is
+    that of the run with the lowest rank, and the others are placed by wall clock, which the run
+    then says.
 
     Raises RunError where the runs are not parts of one job, where a rank is in two of them with
     different events, and where the target is there or cannot be written.
@@ -99,7 +101,8 @@ def _write(runs: Sequence[Run], chosen: list[list[int]], folder: Path) -> None:
     files: dict[str, schema.File] = {}
     for run, ranks in zip(runs, chosen, strict=True):
         files |= Contents(run, ranks).write(put)
-    manifest = _manifest(runs, chosen, files)
+    manifest: Any = _manifest(runs, chosen, files)
+    narrow(folder, manifest)
     (folder / schema.MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     made = open_run(folder)
     kept: Any = {"format": notes.FORMAT, "notes": [], "views": []}

@@ -14,17 +14,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector.refinement import LEFT_TOGETHER
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
 
 POINT_TO_POINT = ("send", "recv")
 
-SYNCHRONISING = (
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
-    "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter",
-    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single",
-    "barrier", "monitored_barrier",
-)  # fmt: skip
+SYNCHRONISING = (*LEFT_TOGETHER, "all_to_all", "all_to_all_single", "monitored_barrier")
 """Operations that no rank can leave before all have entered; a root or a sender can be done with
 the others (broadcast, reduce, scatter, gather, send) long before its partners begin."""
 
