@@ -17,14 +17,15 @@ import time
 import warnings
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "examples")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from torch.nn import functional as F
 
 from benchmarks.recorders import BARE, methods
 
+HERE = Path(__file__).resolve().parent
 SETS = 5
 STEPS = 30  # of each process that count
 FIRST = 4  # steps before: what is done once, and norms at doubling steps
@@ -64,7 +65,8 @@ def stepper() -> None:
 
 def taken(process: subprocess.Popen[str]) -> float:
     """Processor seconds of one more step of a child."""
-    assert process.stdin and process.stdout
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write("step\n")
     process.stdin.flush()
     return float(process.stdout.readline())
