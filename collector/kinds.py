@@ -40,6 +40,11 @@ RAISED_IN_BACKWARD = "backward raised "
 """A mark of what a backward raised begins so; "<type>: <message> (<file>:<line>)" follows."""
 
 
+LOST_CONTEXT = "lost context: "
+"""A mark of a context variable that a thread did not inherit begins so; "<variable> at
+<file>:<line> was <what>, set where the <thread or task> was started at <file>:<line>" follows."""
+
+
 GRAPH_SERIES = "lanescope/graph/"
 """Values that count the nodes of a name (which follows) that a backward will reach."""
 

@@ -170,7 +170,7 @@ class Recorder:
         while len(phases) > depth:
             name, kind, start, step, module = phases.pop()
             outer = phases[-1] if phases else None
-            state.phase = outer[0] if outer else 0
+            state.phase = outer[0] if outer else state.carried
             state.phase_kind = outer[1] if outer else int(PhaseKind.user)
             state.open -= 1
             state.journal.pop_open(state.open)

@@ -23,6 +23,7 @@ from .kinds import (
     GRAPH_SERIES,
     JOURNAL_FOLDER,
     LOCK_FILE,
+    LOST_CONTEXT,
     MANIFEST,
     NOT_COMPUTING,
     PUBLISHING,
@@ -45,6 +46,7 @@ __all__ = [
     "GRAPH_SERIES",
     "JOURNAL_FOLDER",
     "LOCK_FILE",
+    "LOST_CONTEXT",
     "MANIFEST",
     "NOT_COMPUTING",
     "PUBLISHING",
@@ -113,7 +115,15 @@ _START = Column("start_ns", INT64, "ns", "start, monotonic clock of the recordin
 _DURATION = Column("duration_ns", INT64, "ns", "duration; null: had not ended when the log ends")
 _TIME = Column("time_ns", INT64, "ns", "instant, monotonic clock of the recording process")
 _STEP = Column("step", INT32, "1", "training step, from 0; ends with the optimizer's step")
-_PHASE = Column("phase", TEXT, "", "innermost phase of the thread at the start, empty outside")
+_PHASE = Column(
+    "phase",
+    TEXT,
+    "",
+    (
+        "innermost phase of the thread at the start; outside, that in which the thread was started "
+        "or the executor's task submitted, empty without"
+    ),
+)
 _MODULE = Column("module", TEXT, "", "path of the innermost torch.nn.Module, empty outside")
 _STACK = Column("stack", INT32, "", "id in the rank's stack table; null: not captured")
 

@@ -43,6 +43,7 @@ from .sources import (
     waits,
 )
 from .sources.collectives import Collectives
+from .sources.contexts import Contexts
 from .sources.gradients import Gradients
 from .sources.handovers import Handovers
 from .sources.stacks import Stacks
@@ -119,7 +120,9 @@ class Session:
             with engine.enter(), checks.enter():
                 yield
 
-        self._undo.append(threads.install(recorder, for_collectives, handovers, inside))
+        contexts = Contexts(recorder)
+        self._undo.append(contexts.install())
+        self._undo.append(threads.install(recorder, for_collectives, handovers, contexts, inside))
         engine.start()
         self._undo.append(engine.stop)
         self._undo.append(checks.install())

@@ -29,8 +29,8 @@ class ThreadState:
     """What the recorder keeps per thread. Only its own thread touches it."""
 
     __slots__ = (
-        "busy", "depth", "forward", "journal", "module", "modules", "name", "node", "open",
-        "ordinal", "phase", "phase_kind", "phases", "scopes",
+        "busy", "carried", "depth", "forward", "journal", "module", "modules", "name", "node",
+        "open", "ordinal", "phase", "phase_kind", "phases", "scopes",
     )  # fmt: skip
 
     def __init__(self, journal: ThreadJournal) -> None:
@@ -42,6 +42,7 @@ class ThreadState:
         self.depth = 0  # nesting of ops
         self.phases: list[tuple[int, int, int, int, int]] = []  # name, kind, start, step, module
         self.phase = 0  # text of the innermost phase
+        self.carried = 0  # text of the phase that the thread, or the task on it, was started in
         self.phase_kind = int(PhaseKind.user)
         self.modules: list[int] = []  # texts of the paths of modules being called
         self.module = 0

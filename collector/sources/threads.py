@@ -13,6 +13,7 @@ from typing import Any
 from .. import clock
 from ..kinds import SyncKind
 from ..recorder import Recorder
+from .contexts import Contexts, Inherited
 from .handovers import Handovers
 from .stacks import Stacks
 
@@ -25,15 +26,20 @@ class Threads:
         recorder: Recorder,
         stacks: Stacks | None,
         handovers: Handovers,
+        contexts: Contexts,
         inside: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self._recorder = recorder
         self._stacks = stacks
         self._handovers = handovers
+        self._contexts = contexts
         self._inside = inside
         self._ordinals: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )  # thread -> its ordinal, its parent's
+        self._left: weakref.WeakKeyDictionary[threading.Thread, Inherited | None] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def started(self, thread: threading.Thread) -> None:
         """The calling thread is about to start `thread`."""
@@ -43,6 +49,7 @@ class Threads:
         self._ordinals[thread] = (ordinal, recorder.thread().ordinal)
         instant = clock.now()
         recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
+        self._left[thread] = self._contexts.left("thread")
 
     def joining(self, thread: threading.Thread, start: int) -> bool:
         """The calling thread waits for `thread` from now on. Whether that was noted."""
@@ -60,8 +67,10 @@ class Threads:
             self._recorder.sync(SyncKind.thread_join, start, clock.now(), known[0], self._stack())
 
     @contextlib.contextmanager
-    def running(self, thread: threading.Thread | None) -> Iterator[None]:
-        """Around everything a started thread does."""
+    def running(
+        self, thread: threading.Thread | None, left: Inherited | None = None
+    ) -> Iterator[None]:
+        """Around everything a started thread does; `left`: by who started it, if no `thread`."""
         recorder = self._recorder
         inside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         try:
@@ -69,6 +78,7 @@ class Threads:
             recorder.enter_thread(ordinal, thread)
             instant = clock.now()
             recorder.sync(SyncKind.thread_begin, instant, instant, parent)
+            self._contexts.enter(self._left.pop(thread, None) if thread else left)
             inside = self._inside()
         except Exception as error:
             recorder.failed(error)
@@ -77,6 +87,7 @@ class Threads:
                 yield
         finally:
             try:
+                self._contexts.leave((None, 0))
                 instant = clock.now()
                 recorder.sync(SyncKind.thread_end, instant, instant)
                 recorder.leave_thread()
@@ -91,10 +102,11 @@ def install(
     recorder: Recorder,
     stacks: Stacks | None,
     handovers: Handovers,
+    contexts: Contexts,
     inside: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Callable[[], None]:
     """Record thread events; `inside` is entered in every thread that starts from now on."""
-    threads = Threads(recorder, stacks, handovers, inside)
+    threads = Threads(recorder, stacks, handovers, contexts, inside)
     thread_class: Any = threading.Thread
     start, join, is_alive = thread_class.start, thread_class.join, thread_class.is_alive
     bootstrap, start_raw = thread_class._bootstrap_inner, _thread.start_new_thread
@@ -141,9 +153,10 @@ def install(
     @wraps(start_raw)
     def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
         handovers.concurrent = True
+        left = contexts.left("thread")
 
         def run(*arguments: Any, **keywords: Any) -> Any:
-            with threads.running(None):
+            with threads.running(None, left):
                 return function(*arguments, **keywords)
 
         return start_raw(run, *args)

@@ -1,0 +1,227 @@
+"""What a thread has of the one that started it: the phase, and values of context variables.
+
+Python gives a new thread an empty context, and a task of an executor that of the thread it runs on
+(PEP 567): `ContextVar.get` then finds the default, where whoever started it had set a value. What
+is told is a read by the program's own code that came out otherwise than for the starter, unless the
+thread sets the variable afterwards, having one of its own. Reads are looked at only from when a
+thread starts, or a task is submitted, where a variable is set.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import wraps
+from threading import get_ident
+from typing import Any
+
+from .. import clock
+from ..journal import Kind
+from ..kinds import LOST_CONTEXT, PhaseKind
+from ..recorder import Recorder
+from .patches import Patches
+from .stacks import Stacks
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+"""Kept to be compared with; of any other value only which object it was: it may be large."""
+
+_MOST = 1000
+"""Distinct sentences told: their number must not grow with a program that makes variables."""
+
+Variable = ContextVar[Any]
+
+
+@dataclass(slots=True)
+class Inherited:
+    """What a thread or a task would have of its starter, and what it missed of that so far."""
+
+    what: str  # thread or task
+    where: str  # it was started
+    phase: int
+    values: dict[Variable, tuple[type, Any]]
+    missed: dict[Variable, tuple[str, int]] = field(default_factory=dict)  # sentence, instant
+
+
+class Contexts:
+    """Notes what starters leave, and what is missing where it is read."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_library = Stacks(recorder.intern, 1).is_library
+        self._packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+        self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
+        self._told: set[str] = set()
+        self._patches = Patches()
+        self._lock = threading.Lock()
+        self._watching = False
+
+    def left(self, what: str) -> Inherited | None:
+        """What the calling thread would hand on to a `what` that it starts now; None: nothing."""
+        recorder = self._recorder
+        try:
+            context = copy_context()
+            state = getattr(recorder.local, "state", None)
+            phase = 0 if state is None else state.phase
+            if not len(context):
+                return Inherited(what, "", phase, {}) if phase else None
+            self._watch()
+            values = {variable: _trace(value) for variable, value in context.items()}
+            return Inherited(what, self._place(), phase, values)
+        except Exception as error:
+            recorder.failed(error)
+            return None
+
+    def enter(self, inherited: Inherited | None) -> tuple[Inherited | None, int]:
+        """The calling thread begins what was left so; returns what `leave` shall go back to."""
+        own = get_ident()
+        state = getattr(self._recorder.local, "state", None)
+        before = self._inherited.pop(own, None), 0 if state is None else state.carried
+        if inherited is not None and inherited.values:
+            self._inherited[own] = inherited
+        self._carry(0 if inherited is None else inherited.phase)
+        return before
+
+    def leave(self, before: tuple[Inherited | None, int]) -> None:
+        """It has ended."""
+        inherited = self._inherited.pop(get_ident(), None)
+        if inherited is not None:
+            for sentence, instant in inherited.missed.values():
+                self._tell(sentence, instant)
+        outer, phase = before
+        if outer is not None:
+            self._inherited[get_ident()] = outer
+        self._carry(phase)
+
+    def _carry(self, phase: int) -> None:
+        state = getattr(self._recorder.local, "state", None)
+        if state is not None and state.carried != phase:
+            state.carried = phase
+            if not state.phases:
+                state.phase = phase
+
+    # reads ---------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if self._watching:
+            return
+        with self._lock:
+            if not self._watching:
+                self._patches.replace(ContextVar, "get", self._reading)
+                self._patches.replace(ContextVar, "set", self._setting)
+                self._watching = True
+
+    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        inherited_by = self._inherited
+
+        def get(self_: Variable, *default: Any) -> Any:
+            inherited = inherited_by.get(get_ident())
+            if inherited is None or self_ not in inherited.values or self_ in copy_context():
+                return original(self_, *default)
+            try:
+                found = original(self_, *default)
+            except LookupError:
+                self._missing(inherited, self_, "nothing")
+                raise
+            if _trace(found) != inherited.values.get(self_):
+                self._missing(inherited, self_, "a fallback" if default else "its default")
+            return found
+
+        return _not_compiled(get)
+
+    def _setting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        inherited_by = self._inherited
+
+        def put(self_: Variable, *value: Any) -> Any:
+            inherited = inherited_by.get(get_ident())
+            if inherited is not None:
+                inherited.values.pop(self_, None)
+                inherited.missed.pop(self_, None)
+            return original(self_, *value)
+
+        return _not_compiled(put)
+
+    def _missing(self, inherited: Inherited, variable: Variable, found: str) -> None:
+        with self._recorder.guarded():
+            frame = sys._getframe(2)
+            file = frame.f_code.co_filename
+            # What a library makes of a thread without a context is its own affair.
+            if self._is_library(file) or file.startswith(self._packages):
+                return
+            known = inherited.missed.pop(variable, None)
+            if known is None:
+                inherited.missed[variable] = (
+                    f"{LOST_CONTEXT}{variable.name} at {file}:{frame.f_lineno} was {found}, set "
+                    f"where the {inherited.what} was started at {inherited.where}",
+                    clock.now(),
+                )
+            else:  # read again, and not set between
+                inherited.values.pop(variable, None)
+                self._tell(*known)
+
+    def _tell(self, sentence: str, instant: int) -> None:
+        recorder = self._recorder
+        with recorder.guarded():
+            if recorder.closed or not recorder.active:
+                return
+            if len(self._told) >= _MOST and sentence not in self._told:
+                return
+            self._told.add(sentence)
+            state = recorder.thread()
+            recorder.put(
+                state, Kind.PHASE, scope=PhaseKind.mark, depth=len(state.phases),
+                name=recorder.intern(sentence), start=instant, end=instant,
+            )  # fmt: skip
+
+    def _place(self) -> str:
+        frame = sys._getframe(2)
+        while frame.f_back is not None and self._is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    # tasks ---------------------------------------------------------------------------------
+
+    def install(self) -> Callable[[], None]:
+        """Hand on to the tasks of executors; threads are told of by `threads`."""
+        self._patches.replace(ThreadPoolExecutor, "submit", self._submitting)
+
+        def uninstall() -> None:
+            self._watching = True  # not again, by a thread that is just being started
+            self._patches.undo()
+
+        return uninstall
+
+    def _submitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def submit(executor: Any, /, *args: Any, **keywords: Any) -> Any:
+            left = self.left("task")
+            if not args:
+                return original(executor, *args, **keywords)
+            function, *rest = args
+
+            def run(*arguments: Any, **named: Any) -> Any:
+                before = self.enter(left)
+                try:
+                    return function(*arguments, **named)
+                finally:
+                    self.leave(before)
+
+            return original(executor, run, *rest, **keywords)
+
+        return submit
+
+
+def _trace(value: Any) -> tuple[type, Any]:
+    """What tells a value from others without keeping it alive, or asking it."""
+    kind = type(value)
+    return kind, value if kind in _PLAIN else id(value)
+
+
+def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile runs it as it is, as it does the method that it replaces."""
+    vars(function)["_torchdynamo_disable"] = True
+    return function

@@ -1,0 +1,82 @@
+"""Did a thread miss a context variable that was set where it was started?
+
+The recorder saw the read: by the program's own code, in a thread or a task that did not set the
+variable itself, with another outcome than it would have had for the starter. Whether that matters
+nobody can know of a thread that never runs an operator, so nothing is told of those.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.run import Run
+
+_MARK = re.compile(
+    re.escape(schema.LOST_CONTEXT)
+    + r"(.+) at (.+:\d+) was (.+), set where the (thread|task) was started at (.+:\d+)"
+)
+_COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
+
+
+def lost_contexts(run: Run) -> list[Finding]:
+    """Findings of kind `lost_context`: one per rank, variable and line that read it."""
+    rows = run.events("phase", columns=_COLUMNS)
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), schema.LOST_CONTEXT))
+    found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    computes: dict[tuple[int, str], bool] = {}
+    for row in rows.sort_by("start_ns").to_pylist():
+        match = _MARK.fullmatch(row["name"])
+        if match is None or row["kind"] != schema.PhaseKind.mark.name:
+            continue
+        thread = row["rank"], row["thread"]
+        if thread not in computes:
+            computes[thread] = bool(run.events("op", *thread, ["start_ns"]).num_rows)
+        if computes[thread]:
+            variable, where, saw, what, started = match.groups()
+            read = {**row, "saw": saw, "what": what, "started": started}
+            found.setdefault((row["rank"], variable, where), []).append(read)
+    return [_finding(run, *key, reads) for key, reads in found.items()]
+
+
+def _finding(run: Run, rank: int, variable: str, path: str, reads: list[dict[str, Any]]) -> Finding:
+    first = reads[0]
+    where, started = (place.rpartition("/")[2] for place in (path, first["started"]))
+    threads = list(dict.fromkeys(read["thread"] for read in reads))
+    name = next(t.name for t in run.threads if (t.rank, t.thread) == (rank, first["thread"]))
+    times = f", {units.count(len(reads))} times" if len(reads) > 1 else ""
+    start = int(first["start_ns"])
+    return Finding(
+        kind="lost_context",
+        severity="warning",
+        title=f"context variable {variable} is set where the {first['what']} is started "
+        f"({started}), but {name}{and_more(len(threads), 'thread')} found {first['saw']} at "
+        f"{where}{times}",
+        rank=rank,
+        ranks=(rank,),
+        thread=first["thread"],
+        step=first["step"],
+        time_ns=start,
+        where=where,
+        evidence={
+            "variable": variable,
+            "found": first["saw"],
+            "started_as": first["what"],
+            "started_at": started,
+            "threads": threads,
+            "times": len(reads),
+            "advice": "hand the context on: target=contextvars.copy_context().run, "
+            "executor.submit(contextvars.copy_context().run, ...), asyncio.to_thread",
+        },
+        link=timeline_address(
+            start, start, run.duration_ns, (thread_lane(rank, first["thread"]), start)
+        ),
+    )
