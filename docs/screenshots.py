@@ -73,6 +73,12 @@ def select_collective(page: Page) -> None:
     page.mouse.move(0, 0)
 
 
+def ask(page: Page) -> None:
+    """Answer the first example of the SQL page."""
+    page.locator("#sql-run").click()
+    page.wait_for_selector("#sql-table .ag-row")
+
+
 PICTURES = (
     Picture(
         "timeline",
@@ -99,6 +105,7 @@ PICTURES = (
     Picture("gradients", "gradients", height=1480),
     Picture("graph", "graph", height=1100),
     Picture("collectives", "collectives", height=1240),
+    Picture("sql", "sql", prepare=ask, height=820),
 )
 OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))
 OF_AN_IMPORT = (Picture("imported", "timeline"),)

@@ -36,17 +36,19 @@ from lanescope.webapp.pages import (
     ids,
     overlap,
     overview,
+    sql,
     timeline,
 )
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.places import selecting
+from lanescope.webapp.queries import Queries
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
 
 PAGES = (
     overview.PAGE, checks.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE,
-    graph.PAGE, diff.PAGE,
+    graph.PAGE, diff.PAGE, sql.PAGE,
 )  # fmt: skip
 """What the rail lists beside the timeline."""
 
@@ -77,7 +79,8 @@ def make_app(
     where the run cannot be read.
     """
     opened = Timeline.open(run) if index is None else index
-    context = Context(run, baseline, opened, settings)
+    queries = Queries(run)
+    context = Context(run, baseline, opened, settings, queries)
     app = Dash(
         __name__,
         title=f"{run.title} · LaneScope",
@@ -93,7 +96,7 @@ def make_app(
     routes.register(app.server, opened)
     searching.register(app.server, opened)
     note_routes.register(app.server, opened)
-    table_routes.register(app.server, run)
+    table_routes.register(app.server, run, queries)
     app.layout = frame.layout(context, PAGES)
     frame.register(app, context, PAGES)
     timeline.register(app, context)

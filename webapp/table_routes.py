@@ -1,20 +1,20 @@
-"""Tables of the run to take away: GET /table/<name>.csv and /table/<name>.parquet."""
+"""Tables to take away: GET /table/<name>.csv and /table/<name>.parquet; /query.csv?sql=... too."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import flask
+import pyarrow as pa
 
 from lanescope.collector import schema
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.exporters.tables import NAMES, pieces_of, write_csv, write_parquet
+from lanescope.webapp.queries import MOST_ROWS, Queries
 from lanescope.webapp.run import Run
 from lanescope.webapp.units import count
-
-MOST_ROWS = 2_000_000
-"""Of a table of events: it is put together in memory."""
 
 _KINDS: dict[str, tuple[Any, str]] = {
     "csv": (write_csv, "text/csv; charset=utf-8"),
@@ -22,8 +22,8 @@ _KINDS: dict[str, tuple[Any, str]] = {
 }
 
 
-def register(server: flask.Flask, run: Run) -> None:
-    """Adds the route."""
+def register(server: flask.Flask, run: Run, queries: Queries) -> None:
+    """Adds the routes."""
 
     @server.get("/table/<name>.<kind>")
     def table(name: str, kind: str) -> Any:
@@ -35,13 +35,27 @@ def register(server: flask.Flask, run: Run) -> None:
                 f"lanescope export RUN --to {kind} --table {name} -o FILE"
             )
             return {"error": words}, 413
-        write, mimetype = _KINDS[kind]
-        sink = io.BytesIO()
         try:
-            write(pieces_of(run, name), sink)
+            return _file(name, kind, pieces_of(run, name))
         except RunError as error:
             return {"error": str(error)}, 500
-        response = flask.Response(sink.getvalue(), mimetype=mimetype)
-        response.headers["Content-Disposition"] = f'attachment; filename="{name}.{kind}"'
-        response.headers["Cache-Control"] = "no-store"
-        return response
+
+    @server.get("/query.<kind>")
+    def query(kind: str) -> Any:
+        if kind not in _KINDS:
+            flask.abort(404)
+        try:
+            answer = queries.answer(flask.request.args.get("sql", ""), MOST_ROWS)
+        except RunError as error:
+            return {"error": str(error)}, 400
+        return _file("query", kind, iter([answer]))
+
+
+def _file(name: str, kind: str, pieces: Iterator[pa.Table]) -> flask.Response:
+    write, mimetype = _KINDS[kind]
+    sink = io.BytesIO()
+    write(pieces, sink)
+    response = flask.Response(sink.getvalue(), mimetype=mimetype)
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}.{kind}"'
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -33,7 +33,7 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
     links = page.page.locator(".rail a")
     titles = [
         "Overview", "Timeline", "Checks", "Collectives", "Hang", "Overlap", "Gradients", "Graph",
-        "Diff",
+        "Diff", "SQL",
     ]  # fmt: skip
     assert links.all_inner_texts() == titles
     for title in titles:
@@ -201,3 +201,22 @@ def test_nothing_sticks_out_of_the_window(opened: Opener, width: int) -> None:
         .filter(e => e.scrollWidth > e.clientWidth + 1 && !e.classList.contains('run'))
         .map(e => e.textContent)"""
     assert page.page.evaluate(cut) == []
+
+
+def test_sql_page_asks_and_says_what_is_wrong(opened: Opener, run: Run) -> None:
+    page = opened("/sql")
+    field = page.page.locator("#sql-query")
+    field.fill("SELECT rank, count(*) AS ops FROM op GROUP BY rank ORDER BY rank -- WASD?")
+    page.page.locator("#sql-run").click()
+    page.page.wait_for_selector("#sql-table .ag-row")
+    page.idle()
+    cells = page.page.locator("#sql-table .ag-cell").all_inner_texts()
+    assert cells == ["0", str(run.counts["op"] // 2), "1", str(run.counts["op"] // 2)]
+    assert "2 rows" in page.text("#sql-answer")
+    with page.page.expect_download() as download:
+        page.page.locator("#sql-answer a", has_text="CSV").click()
+    assert download.value.path().read_text().splitlines()[0] == '"rank","ops"'
+    field.fill("SELECT * FROM read_csv('/etc/passwd')")
+    page.page.locator("#sql-run").click()
+    page.page.wait_for_selector("#sql-answer .note.bad")
+    assert "file system operations are disabled" in page.text("#sql-answer")

@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
 from lanescope.webapp.places import selecting
+from lanescope.webapp.queries import Queries
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
@@ -23,6 +24,7 @@ class Context:
     baseline: Run | None = None
     timeline: Timeline | None = None
     settings: Settings = DEFAULTS
+    queries: Queries | None = None
 
     def report(self) -> Report:
         """The run against the limits, with all findings."""

@@ -63,6 +63,13 @@ DIFF_BODY = "diff-body"
 DIFF_TABLES = "diff-tables"
 DIFF_CHART = "diff-chart"
 
+# sql
+SQL_EXAMPLE = "sql-example"
+SQL_QUERY = "sql-query"
+SQL_RUN = "sql-run"
+SQL_ANSWER = "sql-answer"
+SQL_TABLE = "sql-table"
+
 # collectives
 COLLECTIVE_GROUP = "collective-group"
 COLLECTIVE_HEAT = "collective-heat"

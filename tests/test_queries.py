@@ -1,0 +1,133 @@
+"""SQL over a run: what it answers, and that a query reaches nothing but the run's tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from flask.testing import FlaskClient
+
+from lanescope.webapp import units
+from lanescope.webapp.pages.sql import EXACT, EXAMPLES, SHOWN, answered, rows_of
+from lanescope.webapp.queries import MOST_CHARACTERS, Limits, Queries, QueryError
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.server import make_app
+from tests.synthetic import write_run
+
+HOST = {"Host": "127.0.0.1:8050"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("runs") / "one"
+    return open_run(write_run(path, ranks=2, threads=2, steps=3, ops=20))
+
+
+@pytest.fixture(scope="module")
+def queries(run: Run) -> Queries:
+    return Queries(run, Limits(seconds=20, memory_mb=1024))
+
+
+@pytest.fixture(scope="module")
+def client(run: Run) -> Iterator[FlaskClient]:
+    with make_app(run).server.test_client() as client:
+        yield client
+
+
+def test_answers_of_events_and_of_analyses(run: Run, queries: Queries) -> None:
+    answer = queries.answer(
+        """SELECT (SELECT count(*) FROM op) AS ops, (SELECT sum(duration_ns) FROM op) AS ns,
+                  (SELECT max(rate) FROM overlap) AS rate,
+                  (SELECT frames[1].line FROM stack LIMIT 1) AS line,
+                  (SELECT count(*) FROM tensor) AS none""",
+        10,
+    )
+    ops = run.events("op", columns=["duration_ns"])
+    (row,) = rows_of(answer)
+    total = sum(ops["duration_ns"].to_pylist())
+    assert list(row.values()) == [ops.num_rows, total, pytest.approx(4 / 4.5), 12, 0]
+
+
+def test_every_example_has_an_answer(queries: Queries) -> None:
+    for query in EXAMPLES.values():
+        assert queries.answer(query, 10).num_rows > 0, query
+
+
+FORBIDDEN = {
+    "SELECT * FROM read_csv('/etc/passwd')": "file system operations are disabled",
+    "SELECT * FROM glob('/*')": "file system operations are disabled",
+    "COPY op TO 'stolen.csv'": "only SELECT is answered here, this is COPY",
+    "ATTACH '/tmp/other.db'": "only SELECT is answered here, this is ATTACH",
+    "INSTALL httpfs": "only SELECT is answered here, this is LOAD",
+    "PRAGMA enable_external_access=true": "only SELECT is answered here",
+    "SELECT 1; COPY op TO 'stolen.csv'": "expected one statement, found 2",
+    "SELECT * FROM queries": "queries does not exist",  # not a variable of Python's either
+    "SELECT repeat('x', 3000000000)": "more memory than a query may have",
+    "SELECT nothing FROM op": 'column "nothing" not found',
+    "SELECT repeat('x', 3500000 + range) FROM range(20)": "more than 64 MB",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", FORBIDDEN)
+def test_what_is_refused_and_with_which_words(queries: Queries, query: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        queries.answer(query, 1000)
+    assert FORBIDDEN[query] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_query_without_end_is_stopped(run: Run) -> None:
+    endless = "WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t) SELECT sum(i) FROM t"
+    with pytest.raises(QueryError, match="stopped after 1 s"):
+        Queries(run, Limits(seconds=1)).answer(endless, 10)
+
+
+def test_refused_before_anything_is_started(run: Run, queries: Queries) -> None:
+    with pytest.raises(QueryError, match="there is no query"):
+        queries.answer("  ", 10)
+    with pytest.raises(QueryError, match="the query has more than 20.000 characters"):
+        queries.answer("x" * (MOST_CHARACTERS + 1), 10)
+
+
+def test_the_files_go_with_the_queries(run: Run) -> None:
+    queries = Queries(run)
+    queries.answer("SELECT 1", 1)
+    folder = Path(queries._folder)
+    assert list(folder.glob("*.arrow"))
+    del queries
+    assert not folder.exists()
+
+
+def test_values_come_to_the_page_unchanged_or_as_text() -> None:
+    answer = pa.table(
+        {"n": [EXACT, EXACT + 1, None], "x": [0.5, float("nan"), float("inf")],
+         "list": [[1], [], None]}
+    )  # fmt: skip
+    assert rows_of(answer) == [
+        {"c0": EXACT, "c1": 0.5, "c2": "[1]"},
+        {"c0": str(EXACT + 1), "c1": "nan", "c2": "[]"},
+        {"c0": None, "c1": "inf", "c2": None},
+    ]
+    many = pa.table({"n": range(SHOWN + 1)})
+    assert len(rows_of(many)) == SHOWN
+    assert f"the first {units.count(SHOWN)} rows" in answered(many, "SELECT 1")[0].children[0]
+
+
+def test_downloads(client: FlaskClient) -> None:
+    query = {"sql": "SELECT '=1+1' AS formula, 7 AS n"}
+    csv = client.get("/query.csv", query_string=query, headers=HOST)
+    assert "attachment" in csv.headers["Content-Disposition"]
+    found = pyarrow.csv.read_csv(io.BytesIO(csv.data)).to_pylist()
+    assert found == [{"formula": "'=1+1", "n": 7}]
+    parquet = client.get("/query.parquet", query_string=query, headers=HOST)
+    assert pq.read_table(io.BytesIO(parquet.data)).to_pylist() == [{"formula": "=1+1", "n": 7}]
+    wrong = client.get("/query.csv", query_string={"sql": "SELEC"}, headers=HOST)
+    assert wrong.status_code == 400
+    assert "syntax error" in wrong.get_json()["error"]
+    assert client.get("/query.exe", query_string=query, headers=HOST).status_code == 404

@@ -1,0 +1,196 @@
+"""Any question that the other pages do not ask, in SQL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.exporters.tables import ANALYSES
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context, Page
+
+SHOWN = 2_000
+"""Rows that the page shows; the files have all."""
+
+LONGEST = 500
+"""Characters of a cell that the page shows."""
+
+EXACT = 1 << 53
+"""The browser has no larger whole numbers."""
+
+EXAMPLES = {
+    "Operators by total time": """\
+SELECT name, count(*) AS calls, sum(self_ns) / 1e6 AS self_ms, max(duration_ns) / 1e6 AS longest_ms
+FROM op
+GROUP BY name
+ORDER BY self_ms DESC""",
+    "Time of each phase, by step": """\
+SELECT rank, step, kind, sum(duration_ns) / 1e6 AS ms
+FROM phase
+WHERE kind != 'mark'
+GROUP BY rank, step, kind
+ORDER BY rank, step, ms DESC""",
+    "Modules by time in backward": """\
+SELECT module, count(*) AS ops, sum(self_ns) / 1e6 AS self_ms
+FROM op
+WHERE phase = 'backward'
+GROUP BY module
+ORDER BY self_ms DESC""",
+    "Which rank comes last to its collectives": """\
+WITH late AS (
+  SELECT rank, "group", sequence,
+         start_ns - min(start_ns) OVER (PARTITION BY "group", sequence) AS behind_ns
+  FROM collective)
+SELECT rank, count(*) AS calls, avg(behind_ns) / 1e6 AS mean_ms, max(behind_ns) / 1e6 AS worst_ms
+FROM late
+GROUP BY rank
+ORDER BY mean_ms DESC""",
+    "Smallest gradients of the last step": """\
+SELECT parameter, norm, numel
+FROM gradient
+WHERE step = (SELECT max(step) FROM gradient)
+ORDER BY norm
+LIMIT 50""",
+}
+
+LEAD = (
+    "A question in DuckDB's SQL over the run's tables. Times are whole nanoseconds from the run's "
+    "start, the same on all ranks. A query can read these tables and nothing else: no file, no "
+    "network, no extension; it ends after some seconds."
+)
+
+
+def layout(_: Context) -> Component:
+    """The query above, its answer below."""
+    first = next(iter(EXAMPLES.values()))
+    return parts.page(
+        "SQL",
+        LEAD,
+        html.Div(
+            [
+                html.Label("example", htmlFor=ids.SQL_EXAMPLE),
+                dcc.Dropdown(
+                    list(EXAMPLES), next(iter(EXAMPLES)), id=ids.SQL_EXAMPLE, clearable=False,
+                    searchable=False, className="wide",
+                ),
+            ],
+            className="controls",
+        ),
+        html.Label("query", htmlFor=ids.SQL_QUERY),
+        dcc.Textarea(
+            id=ids.SQL_QUERY, value=first, rows=9, spellCheck=False, className="sql",
+            persistence=True, persistence_type="session",
+        ),
+        html.Div(html.Button("Run the query", id=ids.SQL_RUN, className="run"), className="controls"),
+        html.Div(id=ids.SQL_ANSWER, **parts.attributes(aria_live="polite")),
+        html.H2("Tables"),
+        _tables(),
+    )  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """The button asks; an example fills the field."""
+
+    @app.callback(
+        Output(ids.SQL_QUERY, "value"), Input(ids.SQL_EXAMPLE, "value"), prevent_initial_call=True
+    )
+    def example(name: str) -> Any:
+        return EXAMPLES.get(name, no_update)
+
+    @app.callback(
+        Output(ids.SQL_ANSWER, "children"),
+        Input(ids.SQL_RUN, "n_clicks"),
+        State(ids.SQL_QUERY, "value"),
+        running=[(Output(ids.SQL_RUN, "disabled"), True, False)],
+        prevent_initial_call=True,
+    )
+    def ask(_: int, query: str | None) -> Any:
+        assert context.queries is not None
+        try:
+            answer = context.queries.answer(query or "", SHOWN + 1)
+        except RunError as error:
+            return parts.note(str(error), "bad")
+        return answered(answer, query or "")
+
+
+def answered(answer: pa.Table, query: str) -> list[Component]:
+    """A table of the rows, how many there are, and where to have all of them."""
+    rows = rows_of(answer)
+    numeric = [_numeric(field.type) for field in answer.schema]
+    columns = [
+        parts.column(f"c{i}", name, number=number, minWidth=90)
+        for i, (name, number) in enumerate(zip(answer.column_names, numeric, strict=True))
+    ]
+    words = f"{units.count(len(rows))} row" + ("" if len(rows) == 1 else "s")
+    if answer.num_rows > SHOWN:
+        words = f"the first {units.count(SHOWN)} rows"
+    links: list[Any] = [f"{words}. Download all as "]
+    for kind, title in (("csv", "CSV"), ("parquet", "Parquet")):
+        links += [", "] if kind == "parquet" else []
+        address = f"/query.{kind}?sql={quote(query)}"
+        links.append(html.A(title, href=address, download=f"query.{kind}"))
+    height = None if len(rows) <= 16 else "440px"
+    grid = parts.grid(
+        ids.SQL_TABLE, columns, rows, label="Answer", height=height, empty="No row answers it."
+    )
+    return [html.P(links, className="muted"), grid]
+
+
+def rows_of(answer: pa.Table) -> list[dict[str, Any]]:
+    """Rows as the page's table takes them, fields c0, c1, ...: a query may name columns alike."""
+    columns = [
+        [shown(value) for value in column.slice(0, SHOWN).to_pylist()] for column in answer.columns
+    ]
+    names = [f"c{i}" for i in range(len(columns))]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def shown(value: Any) -> Any:
+    """A value as JSON can say it without changing it; what it cannot is text."""
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) <= EXACT:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, timedelta):
+        value = f"{value.total_seconds()} s"
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+
+def _numeric(kind: pa.DataType) -> bool:
+    tests: Sequence[Any] = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def _tables() -> Component:
+    rows = []
+    for name, table in schema.TABLES.items():
+        own = [column.name for column in table.columns]
+        columns = [*own, "rank", *(["thread"] if table.per_thread else [])]
+        rows.append((html.Code(name), ", ".join(columns)))
+    analyses = ", ".join(ANALYSES)
+    return html.Details(
+        [
+            html.Summary("Names of tables and columns"),
+            parts.plain_table(("table", "columns"), rows),
+            html.P(["What analyses say, as tables: ", html.Code(analyses)], className="muted"),
+        ]
+    )
+
+
+PAGE = Page("sql", "SQL", layout, register)

@@ -1,0 +1,102 @@
+"""Answers one SQL question in a process of its own, which can reach nothing but the tables given.
+
+    python -m lanescope.webapp.query_process < QUESTION > ANSWER
+
+The question is JSON: `{"query": str, "tables": {name: path of an Arrow file}, "rows": int,
+"memory_mb": int, "seconds": int}`. The answer is an Arrow stream of at most `rows` rows (exit 0),
+or one sentence of what is wrong with the question (exit 3). DuckDB is locked before it sees the
+query; what it might still miss, the limits of the process catch: it can write no file, and neither
+its memory nor its time grows past the question's.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+REFUSED = 3
+"""Exit status where the question has no answer."""
+
+BEYOND_POOL = 2
+"""DuckDB counts the pages it pools; texts under way, threads and Python come on top."""
+
+MOST_BYTES = 64 << 20
+"""Of an answer: the server takes it into its memory."""
+
+LOCKS = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "threads": "2",
+    "max_temp_directory_size": "'0KB'",
+}
+"""Set before the query; `lock_configuration` then keeps them."""
+
+
+def main() -> int:
+    """Reads the question, writes the answer."""
+    asked = json.load(sys.stdin)
+    memory = asked["memory_mb"] << 20
+    resource.setrlimit(resource.RLIMIT_DATA, (BEYOND_POOL * memory, BEYOND_POOL * memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (4 * asked["seconds"], 4 * asked["seconds"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        table = _answered(asked)
+    except (duckdb.Error, Refused, pa.ArrowException, MemoryError) as error:
+        print(_sentence(error))
+        return REFUSED
+    with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
+        stream.write_table(table)
+    return 0
+
+
+class Refused(Exception):
+    """The question is none that is answered here."""
+
+
+def _answered(asked: dict[str, Any]) -> pa.Table:
+    connection = duckdb.connect(":memory:")
+    for name, path in asked["tables"].items():
+        connection.register(name, pa.ipc.open_file(pa.memory_map(path)).read_all())
+    connection.execute(f"SET memory_limit = '{int(asked['memory_mb'])}MB'")
+    for name, value in LOCKS.items():
+        connection.execute(f"SET {name} = {value}")
+    connection.execute("SET lock_configuration = true")
+    statements = connection.extract_statements(asked["query"])
+    if len(statements) != 1:
+        raise Refused(f"expected one statement, found {len(statements)}")
+    kind = statements[0].type
+    if kind != duckdb.StatementType.SELECT:
+        raise Refused(f"only SELECT is answered here, this is {kind.name}")
+    batches = []
+    size = 0
+    left = int(asked["rows"])
+    reader = connection.sql(statements[0]).to_arrow_reader(min(left, 100_000))
+    for batch in reader:
+        batches.append(batch.slice(0, left))
+        left -= len(batches[-1])
+        size += batch.nbytes
+        if size > MOST_BYTES:
+            raise Refused(f"the answer has more than {MOST_BYTES >> 20} MB; choose fewer columns")
+        if left <= 0:
+            break
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _sentence(error: BaseException) -> str:
+    """What DuckDB says, without the picture of the query that follows."""
+    if isinstance(error, (MemoryError, duckdb.OutOfMemoryException)):
+        return "the query needs more memory than a query may have"
+    return " ".join(str(error).split("\n\nLINE ")[0].split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
