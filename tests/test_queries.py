@@ -91,7 +91,7 @@ def test_a_query_without_end_is_stopped(run: Run) -> None:
 def test_refused_before_anything_is_started(run: Run, queries: Queries) -> None:
     with pytest.raises(QueryError, match="there is no query"):
         queries.answer("  ", 10)
-    with pytest.raises(QueryError, match="the query has more than 20.000 characters"):
+    with pytest.raises(QueryError, match=r"more than 20.000 characters"):
         queries.answer("x" * (MOST_CHARACTERS + 1), 10)
 
 

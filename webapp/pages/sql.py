@@ -92,7 +92,9 @@ def layout(_: Context) -> Component:
             id=ids.SQL_QUERY, value=first, rows=9, spellCheck=False, className="sql",
             persistence=True, persistence_type="session",
         ),
-        html.Div(html.Button("Run the query", id=ids.SQL_RUN, className="run"), className="controls"),
+        html.Div(
+            html.Button("Run the query", id=ids.SQL_RUN, className="run"), className="controls"
+        ),
         html.Div(id=ids.SQL_ANSWER, **parts.attributes(aria_live="polite")),
         html.H2("Tables"),
         _tables(),
