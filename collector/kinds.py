@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version written by this code. A reader accepts 1..FORMAT_VERSION and refuses what is newer."""
 
 MANIFEST = "manifest.json"

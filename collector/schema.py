@@ -286,6 +286,7 @@ COLLECTIVE = Table(
             "ns",
             "time for which the thread was ready to run and had no processor, since an earlier "
             "call of its own said so; null: not read (it is at most once in 5 ms, on Linux)",
+            since=2,
         ),
         _STEP,
         _PHASE,

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
+from lanescope.collector import schema
 from lanescope.webapp import cli, units
 from lanescope.webapp.run import RunError
 from tests.synthetic import START_NS, Builder, write_run
@@ -35,8 +36,8 @@ def test_info_as_json(run: Path) -> None:
     found: dict[str, Any] = json.loads(called("info", run, "--json"))
     size = sum(f.stat().st_size for f in run.rglob("*.parquet"))
     assert found == {
-        "format": 1, "run": str(run), "world_size": 2, "ranks": [0, 1], "threads": 4, "steps": 3,
-        "duration_ns": 3_351_020,
+        "format": schema.FORMAT_VERSION, "run": str(run), "world_size": 2, "ranks": [0, 1],
+        "threads": 4, "steps": 3, "duration_ns": 3_351_020,
         "events": {
             "op": 96, "collective": 6, "phase": 48, "gradient": 24, "sync": 8, "value": 6,
         },

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lanescope.collector import schema
+from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.axis import Axis
+from lanescope.webapp.packer import pack
 from lanescope.webapp.run import Run, RunError, open_run
 from tests.synthetic import START_NS, Builder, write_run
 
@@ -367,3 +370,32 @@ def test_a_table_replaced_while_recording_stands_for_itself(tmp_path: Path) -> N
 def test_equal_arguments_write_equal_runs(tmp_path: Path) -> None:
     one, two = (json.loads((write_run(tmp_path / n) / "manifest.json").read_text()) for n in "ab")
     assert one == two
+
+
+def test_a_run_of_an_older_format_lacks_its_newer_columns(tmp_path: Path) -> None:
+    newer = {
+        name: [column.name for column in table.columns if column.since > 1]
+        for name, table in schema.TABLES.items()
+    }
+    assert "runnable_ns" in newer["collective"]
+    full = open_run(write_run(tmp_path / "new", ranks=2, threads=2, steps=3, ops=20))
+    path = write_run(tmp_path / "old", ranks=2, threads=2, steps=3, ops=20)
+    manifest = json.loads((path / schema.MANIFEST).read_text())
+    manifest["format"] = 1
+    for name, told in manifest["files"].items():
+        table = pq.read_table(path / name, partitioning=None)
+        known = newer[Path(name).name.split("-")[0].removesuffix(".parquet")]
+        pq.write_table(table.drop_columns(known), path / name)
+        data = (path / name).read_bytes()
+        told |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / schema.MANIFEST).write_text(json.dumps(manifest))
+    run = open_run(path)
+    assert run.warnings == ()
+    assert run.counts == full.counts
+    assert column(run, "collective", "runnable_ns") == [None] * run.counts["collective"]
+    assert column(run, "collective", "name") == column(full, "collective", "name")
+    assert [one.title for one in findings(run)] == [one.title for one in findings(full)]
+    pack(run, tmp_path / "old.lanes")
+    packed = open_run(tmp_path / "old.lanes")
+    assert packed.manifest["format"] == 1
+    assert packed.counts == full.counts
