@@ -3,8 +3,9 @@
     PYTHONPATH=. python docs/screenshots.py [RUN]
 
 RUN is a path below the repository; without it runs/demo, recorded first where it is missing. The
-pictures of a hang are of runs/stuck, recorded in the same way, and that of an import is of
-runs/profiled, made of what torch.profiler recorded of two ranks.
+pictures of a hang are of runs/stuck, recorded in the same way, that of an import is of
+runs/profiled, made of what torch.profiler recorded of two ranks, and those of a comparison are of
+two runs that differ in the learning rate.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
 """
 
@@ -31,6 +32,7 @@ ROOT = HERE.parent
 DEMO = "runs/demo"
 STUCK = "runs/stuck"
 PROFILED = "runs/profiled"
+COMPARED = ("runs/lr-1e-3", "runs/lr-2e-3")
 WIDTH = 1440
 
 
@@ -109,12 +111,13 @@ PICTURES = (
 )
 OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))
 OF_AN_IMPORT = (Picture("imported", "timeline"),)
+OF_A_PAIR = (Picture("baseline", "timeline", lambda run: step_window(run, 1, 1), height=720),)
 
 
 @contextmanager
-def served(run: str) -> Iterator[str]:
+def served(run: str, *options: str) -> Iterator[str]:
     """The address of the run's page, for as long as it is needed."""
-    command = ["lanescope", "view", run, "--no-browser", "--port", "0"]
+    command = ["lanescope", "view", run, *options, "--no-browser", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -182,6 +185,21 @@ def import_profiled() -> None:
         subprocess.run(["lanescope", "import", *files, "-o", PROFILED], check=True)
 
 
+def record_pair() -> None:
+    """The same training twice, with two learning rates."""
+    for path in COMPARED:
+        program = [
+            "python",
+            "examples/train_gpt.py",
+            "--steps",
+            "5",
+            "--lr",
+            path[len("runs/lr-") :],
+        ]
+        recorder = ["lanescope", "record", "-o", path, "--level", "numerics"]
+        subprocess.run([*recorder, "--", *program], check=True)
+
+
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
     run = sys.argv[1] if len(sys.argv) > 1 else DEMO
@@ -192,11 +210,16 @@ def main() -> int:
         record_stuck()
     if not Path(PROFILED).exists():
         import_profiled()
+    if not Path(COMPARED[1]).exists():
+        record_pair()
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
-    taken = ((run, PICTURES), (STUCK, OF_A_HANG), (PROFILED, OF_AN_IMPORT))
-    for path, pictures in taken:
-        with served(path) as address, launched() as browser:
+    taken = (
+        ((run,), PICTURES), ((STUCK,), OF_A_HANG), ((PROFILED,), OF_AN_IMPORT),
+        ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR),
+    )  # fmt: skip
+    for (path, *options), pictures in taken:
+        with served(path, *options) as address, launched() as browser:
             description = described(browser.new_page(), address)
             for theme in ("light", "dark"):
                 context = browser.new_context(color_scheme=theme)

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
 from lanescope.webapp.handovers import handovers
 from lanescope.webapp.index import SAMPLES
-from lanescope.webapp.lanes import THREAD, Lane
+from lanescope.webapp.lanes import BASELINE, THREAD, Lane
 from lanescope.webapp.launches import launches
 from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
 from lanescope.webapp.racing import races_of
-from lanescope.webapp.slices import SOURCES, STYLES
+from lanescope.webapp.run import Run
+from lanescope.webapp.slices import BESIDE, SOURCES, STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import NoSuch, Timeline
 
@@ -57,6 +58,8 @@ def run_facts(timeline: Timeline) -> Json:
         "clock": {"calibrated": run.clock_calibrated, "uncertainty_ns": run.clock_uncertainty_ns},
         "warnings": list(run.warnings),
         "names": list(timeline.index.names),
+        "baseline": None if timeline.baseline is None else timeline.baseline.title,
+        "differences": len(timeline.differences or ()),
         "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
         "lanes": [{**asdict(lane), "group": f"rank {lane.rank}"} for lane in timeline.index.lanes],
     }
@@ -85,8 +88,12 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
         "style": STYLES[style & ~STYLE_UNFINISHED],
         "unfinished": bool(style & STYLE_UNFINISHED),
         "drawn": [int(index.slices.start[flat]), int(index.slices.end[flat])],
-        "stack": _frames(timeline, lane.rank, event.get("stack")),
+        "stack": _frames(timeline.run_of(lane), lane.rank, event.get("stack")),
     }
+    if timeline.baseline is not None and facts["style"] in BESIDE:
+        facts["difference"] = facts["style"]
+    if lane.kind == BASELINE:
+        return facts
     if table == "op":
         partner = autograd_partner(timeline, lane.rank, event)
         facts["partner"] = None if partner is None else _place(timeline, partner)
@@ -118,10 +125,11 @@ def _event(timeline: Timeline, lane: Lane, table: str, flat: int) -> Json:
     read; what was moved to the edge of the axis is found by its position instead.
     """
     index = timeline.index
-    thread = lane.thread if lane.kind == THREAD else None
-    if table == "op":
+    run = timeline.run_of(lane)
+    thread = lane.baseline if lane.kind == BASELINE else lane.thread
+    if table == "op" and lane.kind == THREAD:
         start, end = int(index.slices.start[flat]), int(index.slices.end[flat])
-        rows = timeline.run.events(table, lane.rank, thread, window=(start, start + 1))
+        rows = run.events(table, lane.rank, thread, window=(start, start + 1))
         rows = rows.filter(pc.equal(rows["start_ns"], pa.scalar(start, pa.int64())))
         name = index.names[int(index.slices.name[flat])]
         length = None if index.slices.style[flat] & STYLE_UNFINISHED else end - start
@@ -131,7 +139,7 @@ def _event(timeline: Timeline, lane: Lane, table: str, flat: int) -> Json:
         if twins < len(same):
             return same[twins]
     source = int(index.arrays["source"][flat])
-    event: Json = timeline.run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
+    event: Json = run.events(table, lane.rank, thread).slice(source, 1).to_pylist()[0]
     return event
 
 
@@ -267,10 +275,10 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _frames(timeline: Timeline, rank: int, stack: int | None) -> list[Json]:
+def _frames(run: Run, rank: int, stack: int | None) -> list[Json]:
     if stack is None:
         return []
-    stacks = timeline.run.events("stack", rank, columns=["stack", "frames"])
+    stacks = run.events("stack", rank, columns=["stack", "frames"])
     found = stacks.filter(pc.equal(stacks["stack"], pa.scalar(stack, pa.int32())))
     return list(found["frames"][0].as_py() or []) if found.num_rows else []
 

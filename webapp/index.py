@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanescope.webapp.baseline_lanes import Beside
 from lanescope.webapp.bundle import MAX_JSON, Bundle
 from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.lod import TILE_BITS, offsets, pyramid
@@ -124,7 +125,7 @@ def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -
     packed = _packed(run)
     if packed is not None:
         return packed
-    events = sum(run.counts[table] for table in ("op", "phase", "collective", "value"))
+    events = _events(run)
     if cache is not None and events >= SMALL and re.fullmatch(r"[0-9A-Za-z._-]+", run.etag):
         folder = cache / f"{run.etag}-{VERSION}"
         stored = load(folder, DTYPES)
@@ -244,11 +245,24 @@ def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) ->
     return {"lanes": listed, "names": list(names), "paints": paints.codes}
 
 
-def _built(run: Run, store: Store, events: int, progress: Progress | None) -> Index:
+def index_beside(beside: Beside, run: Run, progress: Progress | None = None) -> Index:
+    """The index of a run with its baseline's lanes. Never stored: it is about two runs."""
+    store = MemoryStore(DTYPES)
+    return _built(run, store, _events(run), progress, beside.lanes)
+
+
+def _events(run: Run) -> int:
+    return sum(run.counts[table] for table in ("op", "phase", "collective", "value"))
+
+
+def _built(
+    run: Run, store: Store, events: int, progress: Progress | None,
+    laid_out: Callable[[Names], Iterable[tuple[Lane, LaneSlices | LaneSamples]]] | None = None,
+) -> Index:  # fmt: skip
     names = Names()
     lanes: list[Lane] = []
     builder = _Builder(store)
-    for lane, content in lanes_of(run, names):
+    for lane, content in lanes_of(run, names) if laid_out is None else laid_out(names):
         lanes.append(lane)
         if isinstance(content, LaneSlices):
             builder.add_slices(content)

@@ -30,7 +30,7 @@ from lanescope.webapp.slices import (
     thread_slices,
 )
 
-THREAD, COLLECTIVES, COUNTER = "thread", "collectives", "counter"
+THREAD, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "baseline"
 
 GRADIENT_NORM = "gradient norm"
 
@@ -44,7 +44,7 @@ class Lane:
 
     key: str  # the same for the same lane each time the run is opened
     rank: int
-    kind: str  # THREAD, COLLECTIVES or COUNTER
+    kind: str  # THREAD, COLLECTIVES, COUNTER or BASELINE
     label: str
     title: str  # what the label is short for
     rows: int
@@ -59,6 +59,7 @@ class Lane:
     unit: str = ""
     min: float | None = None  # least and greatest finite value of a counter
     max: float | None = None
+    baseline: str | None = None  # of a lane of kind BASELINE: the thread there
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,7 @@ def register(server: flask.Flask, timeline: Timeline, prefix: str = "") -> None:
         "/api/nearest/<etag>/<lane>": routes.nearest,
         "/api/look/<etag>/<lane>": routes.look,
         "/api/overlap/<etag>": routes.overlap,
+        "/api/difference/<etag>": routes.difference,
     }
     for rule, view in rules.items():
         name = f"lanescope{prefix}{rule}".replace("/", "_").replace(".", "_")
@@ -112,11 +113,9 @@ class _Routes:
     def nearest(self, etag: str, lane: str) -> flask.Response:
         self._check(etag)
         args = flask.request.args
-        direction = args.get("dir", "next")
-        if direction not in ("next", "prev"):
-            raise BadRequest(f"dir is {shown(direction)}, expected next or prev")
+        forward = _forward(args.get("dir", "next"))
         row, t = _integer("row", args.get("row", "0")), _integer("t", args.get("t", ""))
-        found = nearest(self._timeline, _integer("lane", lane), row, t, direction == "next")
+        found = nearest(self._timeline, _integer("lane", lane), row, t, forward)
         return _kept(_json(found))
 
     def look(self, etag: str, lane: str) -> flask.Response:
@@ -128,6 +127,18 @@ class _Routes:
         shorter = _integer("shorter", args["shorter"]) if "shorter" in args else None
         row = _integer("row", args.get("row", "0"))
         return _kept(_json(look(self._timeline, _integer("lane", lane), row, window, shorter)))
+
+    def difference(self, etag: str) -> flask.Response:
+        """The next or previous place where the run differs from its baseline, from a place on."""
+        self._check(etag)
+        args = flask.request.args
+        place = _integer("t", args.get("t", "")), _integer("lane", args.get("lane", "-1"))
+        key = *place, _integer("row", args.get("row", "-1"))
+        known = self._timeline.differences
+        if known is None:
+            raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
+        found = known.next(key, forward=_forward(args.get("dir", "next")))
+        return _kept(_json(found or {"ref": None, "total": len(known)}))
 
     def overlap(self, etag: str) -> flask.Response:
         self._check(etag)
@@ -152,6 +163,12 @@ class _Routes:
                 f"this page shows {shown(etag)}, but {shown(self._timeline.etag)} is what is "
                 "served now; reload the page"
             )
+
+
+def _forward(direction: str) -> bool:
+    if direction not in ("next", "prev"):
+        raise BadRequest(f"dir is {shown(direction)}, expected next or prev")
+    return direction == "next"
 
 
 def _integer(name: str, text: str) -> int:

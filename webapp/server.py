@@ -78,7 +78,7 @@ def make_app(
     The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
     where the run cannot be read.
     """
-    opened = Timeline.open(run) if index is None else index
+    opened = Timeline.open(run, baseline) if index is None else index
     queries = Queries(run)
     context = Context(run, baseline, opened, settings, queries)
     app = Dash(

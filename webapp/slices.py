@@ -27,8 +27,14 @@ U8 = npt.NDArray[np.uint8]
 SOURCES = ("phase", "op", "collective")
 """Tables that slices come from; a row of a lane holds slices of one of them."""
 
+BESIDE = (
+    "identical", "within tolerance", "different", "added", "removed", "slower", "faster",
+)  # fmt: skip
+"""Styles of ops that are shown beside a baseline."""
+
 STYLES = (
     "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
+    *BESIDE,
 )  # fmt: skip
 """What a slice is coloured by; its style is the position here."""
 

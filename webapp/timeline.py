@@ -9,8 +9,9 @@ import numpy as np
 
 from lanescope.webapp import index as indexes
 from lanescope.webapp import tiles
-from lanescope.webapp.index import Index, Progress, open_index
-from lanescope.webapp.lanes import COUNTER, Lane
+from lanescope.webapp.baseline_lanes import Beside, Differences
+from lanescope.webapp.index import Index, Progress, index_beside, open_index
+from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
 from lanescope.webapp.lod import EARLY_BITS, MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_window
@@ -35,26 +36,41 @@ class NoSuch(LookupError):
 class Timeline:
     """A run and its index. Made once and passed around; safe to use from several threads."""
 
-    def __init__(self, run: Run, index: Index) -> None:
+    def __init__(
+        self, run: Run, index: Index, baseline: Run | None = None,
+        differences: Differences | None = None,
+    ) -> None:  # fmt: skip
         self.run = run
         self.index = index
+        self.baseline = baseline
+        self.differences = differences
 
     @classmethod
     def open(
-        cls, run: Run, *, cache: Path | None = None, progress: Progress | None = None
-    ) -> Timeline:
-        """Takes the run's index from the cache, or builds it.
+        cls, run: Run, baseline: Run | None = None, *, cache: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Timeline:  # fmt: skip
+        """Takes the run's index from the cache, or builds it; with a baseline always builds it.
 
         `cache` is the folder for indexes, by default one within the user's cache. The run itself
         is never written to.
         """
+        if baseline is not None:
+            beside = Beside(baseline, run)
+            index = index_beside(beside, run, progress)
+            return cls(run, index, baseline, beside.differences())
         folder = cache_folder() / "index" if cache is None else cache
         return cls(run, open_index(run, folder, progress))
 
     @property
     def etag(self) -> str:
         """Changes with the run and with the version of what is served of it."""
-        return f"{self.run.etag}-{indexes.VERSION}.{tiles.VERSION}"
+        other = "" if self.baseline is None else f"-{self.baseline.etag}"
+        return f"{self.run.etag}{other}-{indexes.VERSION}.{tiles.VERSION}"
+
+    def run_of(self, lane: Lane) -> Run:
+        """Whose events the lane shows: the run's, or the baseline's."""
+        return self.run if lane.kind != BASELINE or self.baseline is None else self.baseline
 
     def tile(self, level: int, index: int, lanes: Sequence[int], most: int | None = None) -> bytes:
         """The payload (see `tiles`) of some lanes within one tile; of each the first `most` rows.

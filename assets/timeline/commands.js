@@ -20,7 +20,9 @@
  * @returns {Command[]}
  */
 export function commandsOf(timeline, page) {
-  const { arranger, overlaps, selection } = timeline;
+  const { arranger, differences, overlaps, selection } = timeline;
+  // One key for "the next one": of what is searched for, else of what differs from the baseline.
+  const another = (direction) => (differences.on && !timeline.query ? differences.step(direction) : selection.match(direction));
   const table = [
     ["Move", [
       ["zoom-in", "Zoom in at the pointer", ["w"], () => timeline.glide("zoom", 0.6)],
@@ -49,8 +51,8 @@ export function commandsOf(timeline, page) {
     ]],
     ["Find", [
       ["search", "Search names and modules; /a regular expression/", ["/"], page.search],
-      ["next-match", "Next match", ["n"], () => selection.match("next")],
-      ["previous-match", "Previous match", ["Shift+n"], () => selection.match("prev")],
+      ["next-match", "Next match; without a search the next difference from the baseline", ["n"], () => another("next")],
+      ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
       ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
       ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
       ["overlap-of", "Choose whose overlap is looked for: a phase or a name", ["Shift+l"], page.overlapOf],

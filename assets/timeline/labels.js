@@ -61,9 +61,10 @@ export class Labels {
     node.style.minHeight = `${GROUP}px`;
     const aside = document.createElement("span");
     aside.className = "muted";
-    aside.textContent = processOf(group.lanes[0]?.title ?? "");
+    const title = (group.lanes.find((lane) => lane.kind !== "baseline") ?? group.lanes[0])?.title ?? "";
+    aside.textContent = processOf(title);
     node.append(group.name, aside);
-    node.title = `${group.name} · ${(group.lanes[0]?.title ?? "").split(",")[0]}`;
+    node.title = `${group.name} · ${title.split(",")[0]}`;
     node.addEventListener("click", () => this.toggle.group(group.index));
     return node;
   }

@@ -1,20 +1,23 @@
 /**
  * Colours: the style sheet's tokens turned into fills, pixels and readable text colours.
- * Colour means phase; depth makes it softer, the op's name shifts its shade a little.
+ * Colour means phase, or what an op is beside a baseline; depth makes it softer, the op's name shifts its shade a little.
  * @module
  */
 
 export const TOKENS = [
   "ground", "panel", "ink", "muted", "line", "accent", "good", "warn", "bad",
   "forward", "backward", "optimizer", "collective", "data", "other",
+  "identical", "within", "different", "added", "removed", "slower", "faster",
 ];
 /** Token of each style class of the payload. */
 export const STYLE_TOKENS = [
   "other", "forward", "backward", "optimizer", "collective", "data", "other", "other", "ink",
+  "identical", "within", "different", "added", "removed", "slower", "faster",
 ];
 /** Words for the style classes, for tooltips and screen readers. */
 export const STYLE_NAMES = [
   "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
+  "identical", "within tolerance", "different", "added", "removed", "slower", "faster",
 ];
 export const MARK = 8;
 const SOFT = [0, 0.1, 0.24, 0.34];
@@ -93,7 +96,7 @@ export function shadeOf(name) {
  * @param {number} row
  */
 export function levelOf(lane, row) {
-  if (lane.kind !== "thread") return 0;
+  if (lane.kind !== "thread" && lane.kind !== "baseline") return 0;
   const phases = lane.phase_rows ?? 0;
   return row < phases || !phases ? row : row - phases + 1;
 }

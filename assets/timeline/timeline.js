@@ -5,6 +5,7 @@
  */
 import { arrange, asListed } from "./arrange.js";
 import { Arranger } from "./arranger.js";
+import { Differences } from "./differences.js";
 import { Feed } from "./feed.js";
 import { duration as formatDuration } from "./format.js";
 import { Header } from "./header.js";
@@ -76,6 +77,7 @@ export class Timeline {
     this.selection = new Selection(this, details, run.etag);
     this.hits = new Hits(this, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
+    this.differences = new Differences(this, run);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
     this.settled = debounced(idle, "settling", 160, () => {
       page.settled();

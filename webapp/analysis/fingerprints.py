@@ -49,6 +49,7 @@ class Ops:
     """The operators of a thread by start, and their tensors."""
 
     start: Ints
+    duration: Ints  # ns; -1: had not ended
     depth: Ints
     step: Ints
     texts: dict[str, Ints]  # by column of the op table: numbers in `Words`
@@ -64,7 +65,9 @@ class Ops:
 
 def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     """What `run` holds of one thread."""
-    ops = run.events("op", rank, thread, columns=["start_ns", "depth", "step", *_TEXTS])
+    columns = ["start_ns", "duration_ns", "depth", "step", *_TEXTS]
+    ops = run.events("op", rank, thread, columns=columns)
+    duration = ops["duration_ns"].fill_null(-1).to_numpy()
     start, depth = ops["start_ns"].to_numpy(), ops["depth"].to_numpy().astype(np.int64)
     texts = {name: words.codes(name, ops[name]) for name in _TEXTS}
     signature = _mixed_all([texts[name] for name in _TEXTS], len(start))
@@ -78,8 +81,8 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     telling = tensors["hash"] != 0
     np.add.at(content, owner[telling], bits[telling])
     content = np.where(content != 0, mixed(signature, content.view(np.int64)), content)
-    return Ops(start, depth, ops["step"].to_numpy().astype(np.int64), texts, signature, loose,
-               content, owner, tensors)  # fmt: skip
+    return Ops(start, duration, depth, ops["step"].to_numpy().astype(np.int64), texts, signature,
+               loose, content, owner, tensors)  # fmt: skip
 
 
 def _mixed_all(columns: list[Ints], count: int) -> Codes:

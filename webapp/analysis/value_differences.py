@@ -10,8 +10,9 @@ import pandas as pd
 
 from lanescope.webapp.analysis.alignment import Ints, thread_pairs
 from lanescope.webapp.analysis.calls import collective_calls, members
-from lanescope.webapp.analysis.closeness import Mode, tensor_states
-from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_tensors, read_ops
+from lanescope.webapp.analysis.closeness import Mode
+from lanescope.webapp.analysis.compared_ops import compared_ops
+from lanescope.webapp.analysis.fingerprints import Ops, Words
 from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.sites import frames_of
 from lanescope.webapp.notices import ranks_text
@@ -106,16 +107,12 @@ def _compare_thread(
 ) -> None:  # fmt: skip
     rank = mine.rank
     found.names[rank, mine.thread] = theirs.name
-    old = read_ops(base, rank, mine.thread, words)
-    new = read_ops(run, rank, theirs.thread, words)
-    left, right = pair_ops(old, new)
-    found.compared += len(left)
-    found.only_in_base += len(old) - len(left)
+    pairs = compared_ops(base, run, mine, theirs, words, mode)
+    old, new, right, one, two = pairs.old, pairs.new, pairs.right, pairs.one, pairs.two
+    state = pairs.state
+    found.compared += len(right)
+    found.only_in_base += len(old) - len(right)
     found.only_in_run += len(new) - len(right)
-    one, two = pair_tensors(old, new, left, right, words)
-    was = {name: column[one] for name, column in old.tensors.items()}
-    now = {name: column[two] for name, column in new.tensors.items()}
-    state = tensor_states(was, now, words.known["dtype"], mode)
     found.tensors += len(state)
     found.different += int((state == 2).sum())
     found.within_tolerance += int((state == 1).sum())

@@ -97,7 +97,7 @@ def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> 
     """The page, with its index made first; `told` hears how far that is."""
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
-    index = Timeline.open(run, progress=told)
+    index = Timeline.open(run, baseline, progress=told)
     application: Wsgi = make_app(run, baseline, index=index, settings=settings).server
     return application
 

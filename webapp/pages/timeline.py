@@ -27,7 +27,7 @@ REGIONS = 100
 """Longest regions that the dock lists."""
 
 
-def layout(_: Context) -> Component:
+def layout(context: Context) -> Component:
     """Canvas and dock. Empty places are filled by the browser."""
     columns = [
         parts.column("op", "op", minWidth=150, flex=3, cellClassRules=_swatches()),
@@ -43,6 +43,7 @@ def layout(_: Context) -> Component:
     return html.Div(
         [
             html.Div(id=ids.HOST, className="timeline-host"),
+            *([] if context.baseline is None else [_legend(context.baseline)]),
             html.Div(
                 [
                     html.Div(id=ids.DOCK_BAR, className="dock-bar"),
@@ -127,6 +128,31 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
             made[f"{name}_text"] = parts.duration(row[f"{name}_ns"])
         rows.append(made)
     return rows
+
+
+_BESIDE = {
+    "identical": "identical", "within": "within tolerance", "different": "different",
+    "added": "added", "removed": "removed", "slower": "slower", "faster": "faster",
+}  # fmt: skip
+
+
+def _legend(baseline: Run) -> Component:
+    """What the colours of ops mean beside a baseline, and how to go from one to the next."""
+    shown = [
+        html.Span(
+            [html.I(className=f"swatch {token}", **parts.attributes(aria_hidden="true")), word]
+        )
+        for token, word in _BESIDE.items()
+    ]
+    keys = html.Span(
+        [html.Kbd("N"), " ", html.Kbd("Shift + N"), " next, previous difference"],
+        className="muted",
+    )
+    return html.Div(
+        [html.Span(["Ops beside the baseline ", html.B(baseline.title)]), *shown, keys],
+        className="beside-legend",
+        role="note",
+    )
 
 
 def _swatches() -> dict[str, str]:

@@ -1,0 +1,54 @@
+/**
+ * Where the run differs from its baseline: going from one place to the next, on whichever rank.
+ * @module
+ */
+import { getJson } from "./bridge.js";
+import { count } from "./format.js";
+import { around } from "./viewport.js";
+
+/** A slice narrower than this cannot be made out: the window then closes in on it, px. */
+const SEEN = 8;
+/** The window then is this many times as long to either side of it. */
+const MARGIN = 12;
+
+export class Differences {
+  /** @param {import("./timeline.js").Timeline} timeline @param {any} run as /api/run describes it */
+  constructor(timeline, run) {
+    this.timeline = timeline;
+    this.etag = run.etag;
+    /** Whether the run is shown beside a baseline. */
+    this.on = Boolean(run.baseline);
+    this.total = run.differences ?? 0;
+  }
+
+  /** To the next or previous place from the selected slice, else from the window's start. @param {"next"|"prev"} direction */
+  async step(direction) {
+    const { timeline } = this;
+    const { current } = timeline.selection;
+    if (!this.total) {
+      timeline.toast("No operator differs from the baseline.");
+      return;
+    }
+    const { t, lane, row } = current ? { ...current, t: current.start } : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
+    const address = `/api/difference/${this.etag}?t=${t}&lane=${lane}&row=${row}&dir=${direction}`;
+    try {
+      const found = await timeline.idle.track("difference", getJson(address));
+      if (found.ref === null) {
+        timeline.toast(direction === "next" ? "No difference after this one." : "No difference before this one.");
+        return;
+      }
+      await timeline.selection.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
+      this.closeIn();
+      const { rank, label } = timeline.laneById.get(found.lane);
+      timeline.toast(`Difference ${count(found.position)} of ${count(found.total)} · ${found.kind} · rank ${rank} · ${label}`);
+    } catch (error) {
+      timeline.toast(error.message);
+    }
+  }
+
+  closeIn() {
+    const { selection, goal, width, duration } = this.timeline;
+    const { start, end } = selection.current;
+    if (((end - start) / (goal.t1 - goal.t0)) * width < SEEN) this.timeline.glideTo(around(start, end, MARGIN, duration));
+  }
+}

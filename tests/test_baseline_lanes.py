@@ -1,0 +1,145 @@
+"""A run beside its baseline on the timeline: lanes, instants, colours, the next difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lanescope.webapp.baseline_lanes import Warp
+from lanescope.webapp.details import run_facts, slice_facts
+from lanescope.webapp.hits import modules
+from lanescope.webapp.run import open_run
+from lanescope.webapp.server import make_app
+from lanescope.webapp.slices import STYLES
+from lanescope.webapp.steps import Steps
+from lanescope.webapp.timeline import Timeline
+from tests.beside import BASE_STEP, RUN_STEP, US, pair
+from tests.synthetic import write_run
+
+
+@pytest.fixture(scope="module")
+def timeline(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
+    base, run = pair(tmp_path_factory.mktemp("beside"))
+    return Timeline.open(run, base)
+
+
+def ops(timeline: Timeline, lane: int) -> list[tuple[str, int, int, str]]:
+    """(name, start, end, style) of each op of a lane, by start."""
+    index = timeline.index
+    found = []
+    for row in index.lane_rows[lane][timeline.lane(lane).phase_rows :]:
+        for at in range(index.row_begin[row], index.row_end[row]):
+            name, style = index.names[index.slices.name[at]], STYLES[index.slices.style[at]]
+            found.append((name, int(index.slices.start[at]), int(index.slices.end[at]), style))
+    return sorted(found, key=lambda one: one[1])
+
+
+def test_each_thread_has_its_like_above_it(timeline: Timeline) -> None:
+    told = [(lane.kind, lane.rank, lane.label) for lane in timeline.index.lanes]
+    assert told == [
+        ("baseline", 0, "baseline MainThread"), ("thread", 0, "MainThread"),
+        ("baseline", 1, "baseline MainThread"), ("thread", 1, "MainThread"),
+    ]  # fmt: skip
+    assert [lane.id for lane in timeline.index.lanes] == [0, 1, 2, 3]
+    assert modules(timeline).codes.keys() == {1, 3}
+
+
+def test_steps_begin_together_and_are_compressed_only_where_they_must(timeline: Timeline) -> None:
+    # Steps of 2 ms in the room of 1 ms: everything takes half its time.
+    above = ops(timeline, 2)
+    assert above[0] == ("a", 0, 50 * US, "identical")
+    assert above[3] == ("a", RUN_STEP, RUN_STEP + 50 * US, "identical")
+    assert above[4][:3] == ("b", RUN_STEP + 100 * US, RUN_STEP + 150 * US)
+    slower = Timeline.open(timeline.baseline or timeline.run, timeline.run)
+    first = ops(slower, 2)[3]  # 1 ms in the room of 2 ms: true lengths
+    assert first == ("a", BASE_STEP, BASE_STEP + 100 * US, "identical")
+
+
+def test_ops_are_coloured_by_what_became_of_them(timeline: Timeline) -> None:
+    odd = {
+        lane: {(name, start // RUN_STEP): style for name, start, _, style in ops(timeline, lane)
+               if style != "identical"}
+        for lane in range(4)
+    }  # fmt: skip
+    assert odd == {
+        0: {("a", 2): "within tolerance", ("c", 2): "slower"},
+        1: {("a", 2): "within tolerance", ("c", 2): "slower", ("new", 1): "added",
+            ("inside", 1): "added"},
+        2: {("b", 1): "different", ("gone", 2): "removed"},
+        3: {("b", 1): "different"},
+    }  # fmt: skip
+
+
+def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
+    found = timeline.differences
+    assert found is not None
+    visited = []
+    place = (0, -1, -1)
+    while (told := found.next(place, forward=True)) is not None:
+        facts = slice_facts(timeline, told["lane"], told["ref"])
+        visited.append((facts["name"], facts["rank"], told["kind"]))
+        assert facts["difference"] == told["kind"]
+        assert (told["position"], told["total"]) == (len(visited), 4)
+        place = (facts["drawn"][0], told["lane"], told["row"])
+    # What is inside of an added op is no place of its own, and slower is none beside these.
+    assert visited == [("b", 1, "different"), ("new", 0, "added"),
+                       ("a", 0, "within tolerance"), ("gone", 1, "removed")]  # fmt: skip
+    back = found.next(place, forward=False)
+    assert back is not None
+    assert back["position"] == 3
+    assert found.next((0, -1, -1), forward=False) is None
+
+
+def test_a_slice_of_the_baseline_tells_what_the_baseline_recorded(timeline: Timeline) -> None:
+    drawn = ops(timeline, 2)
+    ref = 6 + [one[0] for one in drawn].index("gone")  # after six phases
+    facts = slice_facts(timeline, 2, ref)
+    assert (facts["name"], facts["step"], facts["difference"]) == ("gone", 2, "removed")
+    assert facts["start_ns"] == str(2 * BASE_STEP + 700 * US)
+    assert facts["duration_ns"] == str(100 * US)
+    assert facts["drawn"] == [2 * RUN_STEP + 350 * US, 2 * RUN_STEP + 400 * US]
+    assert "partner" not in facts
+
+
+def test_runs_without_values_say_only_what_they_know(tmp_path: Path) -> None:
+    base, run = (write_run(tmp_path / name, ranks=1, threads=2, steps=2) for name in ("a", "b"))
+    same = Timeline.open(open_run(run), open_run(base))
+    assert len(same.differences or ()) == 0
+    styles = {style for lane in range(4) for *_, style in ops(same, lane)}
+    assert not styles & {"identical", "different", "added", "removed", "slower", "faster"}
+    assert run_facts(same)["baseline"].endswith("a")
+
+
+def test_the_address_of_the_next_difference(timeline: Timeline) -> None:
+    app = make_app(timeline.run, timeline.baseline, index=timeline)
+    client = app.server.test_client()
+    address = f"/api/difference/{timeline.etag}"
+    told: dict[str, Any] = client.get(f"{address}?t=0").get_json()
+    assert (told["lane"], told["kind"], told["position"], told["total"]) == (3, "different", 1, 4)
+    assert client.get(f"{address}?t=0&dir=prev").get_json() == {"ref": None, "total": 4}
+    assert client.get(f"{address}?t=0&dir=up").status_code == 400
+    assert client.get(f"/api/difference/{timeline.run.etag}?t=0").status_code == 409
+    alone = make_app(timeline.run)
+    etag = Timeline.open(timeline.run).etag
+    assert alone.server.test_client().get(f"/api/difference/{etag}?t=0").status_code == 404
+
+
+def test_a_warp_never_turns_time_round() -> None:
+    def steps(*bounds: tuple[int, int, int]) -> Steps:
+        return Steps(*(np.array(column, np.int64) for column in zip(*bounds, strict=True)))
+
+    warp = Warp(
+        steps((0, 100, 200), (1, 200, 260), (3, 400, 500)),
+        steps((0, 1000, 1050), (1, 1050, 1400), (2, 1400, 1500), (3, 1500, 1600)),
+    )
+    at = np.arange(0, 700, dtype=np.int64)
+    moved = warp(at)
+    assert (np.diff(moved) >= 0).all()
+    assert moved[[0, 100, 150, 200, 259, 400, 500, 699]].tolist() == [
+        900, 1000, 1025, 1050, 1109, 1500, 1600, 1799,
+    ]  # fmt: skip
+    empty = np.empty(0, np.int64)
+    assert (Warp(Steps(empty, empty, empty), steps((0, 5, 9)))(at) == at).all()

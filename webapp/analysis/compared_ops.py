@@ -1,0 +1,93 @@
+"""Operators of one thread in two runs: which belong together, and how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.alignment import Ints, thread_pairs
+from lanescope.webapp.analysis.closeness import Mode, tensor_states
+from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_tensors, read_ops
+from lanescope.webapp.packing import enclosing
+from lanescope.webapp.run import Run, Thread
+
+UNKNOWN, IDENTICAL, WITHIN, DIFFERENT = -1, 0, 1, 2
+"""What is known of an operator's values; the numbers of `closeness.tensor_states`."""
+
+SLOWER_BY = 1.5
+SLOWER_NS = 50_000
+"""An operator is slower that takes this many times as long, and this much longer, ns: below that
+single calls on a machine that does other things as well say nothing.
+"""
+
+States = NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class ComparedOps:
+    """One thread of both runs. Positions are those in the op table of each."""
+
+    thread: Thread  # in `run`
+    old: Ops
+    new: Ops
+    left: Ints  # operators of `old`, with that of `new` at the same place of `right`
+    right: Ints
+    one: Ints  # tensors of `old`, with that of `new` at the same place of `two`
+    two: Ints
+    state: States  # of each pair of tensors: IDENTICAL, WITHIN or DIFFERENT
+
+    def op_states(self) -> States:
+        """Of each pair of operators: the worst of its own tensors, UNKNOWN where it has none."""
+        pair = np.full(len(self.new), -1, np.int64)
+        pair[self.right] = np.arange(len(self.right))
+        worst = np.full(len(self.right), UNKNOWN, np.int8)
+        np.maximum.at(worst, pair[self.new.owner[self.two]], self.state)
+        return worst
+
+    def slower(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of each pair of operators whether the run's is slower, and whether it is faster."""
+        was, now = self.old.duration[self.left], self.new.duration[self.right]
+        known = (was >= 0) & (now >= 0)
+        more = known & (now - was >= SLOWER_NS) & (now >= SLOWER_BY * was)
+        less = known & (was - now >= SLOWER_NS) & (was >= SLOWER_BY * now)
+        return more, less
+
+
+def compared_ops(
+    base: Run, run: Run, mine: Thread, theirs: Thread, words: Words, mode: Mode
+) -> ComparedOps:
+    """Pairs the operators of a thread of `base` with those of one of `run`, and their tensors."""
+    old = read_ops(base, mine.rank, mine.thread, words)
+    new = read_ops(run, theirs.rank, theirs.thread, words)
+    left, right = pair_ops(old, new)
+    one, two = pair_tensors(old, new, left, right, words)
+    was = {name: column[one] for name, column in old.tensors.items()}
+    now = {name: column[two] for name, column in new.tensors.items()}
+    state = tensor_states(was, now, words.known["dtype"], mode)
+    return ComparedOps(theirs, old, new, left, right, one, two, state)
+
+
+def all_compared(base: Run, run: Run, mode: Mode, words: Words) -> Iterator[ComparedOps]:
+    """Thread after thread that both runs have, so as to hold one of each at a time."""
+    for mine, theirs in thread_pairs(base, run):
+        if mine is not None and theirs is not None:
+            yield compared_ops(base, run, mine, theirs, words, mode)
+
+
+def with_inner(ops: Ops, own: States) -> States:
+    """States in which an operator without tensors of its own has the worst of those inside it."""
+    state = own.copy()
+    end = ops.start + ops.duration.clip(min=0)
+    for depth in range(int(ops.depth.max(initial=0)), 0, -1):
+        inner = np.flatnonzero((ops.depth == depth) & (state > UNKNOWN))
+        outer = np.flatnonzero(ops.depth == depth - 1)
+        around = enclosing(ops.start[outer], end[outer], ops.start[inner])
+        held = around >= 0
+        worst = np.full(len(outer), UNKNOWN, np.int8)
+        np.maximum.at(worst, around[held], state[inner[held]])
+        bare = own[outer] == UNKNOWN
+        state[outer[bare]] = worst[bare]
+    return state

@@ -1,0 +1,281 @@
+"""The lanes of a run beside a baseline: above each thread its like there, and where they differ.
+
+A baseline's thread is drawn on the run's axis: each of its steps begins where the run's step of the
+same number begins, in true lengths, and is compressed where it would reach into the next one. Ops
+of both are coloured by what became of them; phases keep their colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.alignment import thread_pairs
+from lanescope.webapp.analysis.compared_ops import (
+    DIFFERENT,
+    IDENTICAL,
+    UNKNOWN,
+    WITHIN,
+    ComparedOps,
+    States,
+    compared_ops,
+    with_inner,
+)
+from lanescope.webapp.analysis.fingerprints import Words
+from lanescope.webapp.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
+from lanescope.webapp.run import Run, Thread
+from lanescope.webapp.slices import (
+    AXIS_END,
+    BESIDE,
+    I64,
+    SOURCES,
+    STYLES,
+    LaneSlices,
+    Names,
+    phase_styles,
+    thread_slices,
+)
+from lanescope.webapp.steps import Steps
+from lanescope.webapp.tiles import STYLE_UNFINISHED
+
+ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
+"""States of an op beside those of its values."""
+
+_STYLE = np.array([STYLES.index(name) for name in BESIDE], np.uint8)
+_STOPS = (WITHIN, DIFFERENT, ADDED, REMOVED)
+Content = LaneSlices | LaneSamples
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """Places that N leads to, by (start, lane, row): ops whose own values differ, and ops, or the
+    outermost of several, that one side alone has; where there is none, those that are slower.
+    """
+
+    start: I64
+    lane: I64
+    row: I64
+    ref: I64
+    state: I64
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
+        """The first place after (start, lane, row), or the last before it; None: there is none."""
+        after = np.stack([self.start, self.lane, self.row])
+        # Lexicographic comparison, the first key that is unequal decides.
+        order = np.zeros(len(self), np.int64)
+        for own, other in zip(after, place, strict=True):
+            order = np.where(order == 0, np.sign(own - other), order)
+        found = np.flatnonzero(order > 0 if forward else order < 0)
+        if not len(found):
+            return None
+        at = int(found[0 if forward else -1])
+        keys = ("lane", "row", "ref")
+        told: dict[str, Any] = {key: int(getattr(self, key)[at]) for key in keys}
+        kind = STYLES[int(_STYLE[self.state[at]])]
+        return {**told, "kind": kind, "position": at + 1, "total": len(self)}
+
+
+class Beside:
+    """Lays out the lanes of `run` beside `base`. `lanes` first, then `differences`."""
+
+    def __init__(self, base: Run, run: Run) -> None:
+        self._base = base
+        self._run = run
+        self._places: list[I64] = []
+
+    def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
+        """As `lanes.lanes_of`, with lanes of kind BASELINE among them."""
+        pairs = thread_pairs(self._base, self._run)
+        partner = {(b.rank, b.thread): a for a, b in pairs if b is not None}
+        alone = [a for a, b in pairs if a is not None and b is None]
+        words = Words()
+        number = 0
+        for rank, found in groupby(lanes_of(self._run, names), key=lambda one: one[0].rank):
+            warp = Warp(self._steps(self._base, rank), self._steps(self._run, rank))
+            for made in self._of_rank(rank, found, partner, alone, warp, names, words):
+                for lane, content, state, stops in made:
+                    if isinstance(content, LaneSlices) and state is not None and stops is not None:
+                        self._places.append(_places(number, content, state, stops))
+                    yield replace(lane, id=number), content
+                    number += 1
+
+    def differences(self) -> Differences:
+        """What `lanes` came by."""
+        empty = np.empty((5, 0), np.int64)
+        columns = np.concatenate([empty, *self._places], axis=1)
+        wanted = np.isin(columns[4], _STOPS)
+        columns = columns[:, wanted if wanted.any() else columns[4] == SLOWER]
+        start, lane, row, ref, state = columns[:, np.lexsort((columns[2], columns[1], columns[0]))]
+        return Differences(start, lane, row, ref, state)
+
+    def _steps(self, run: Run, rank: int) -> Steps:
+        empty = np.empty(0, np.int64)
+        return run.steps(rank) if rank in run.ranks else Steps(empty, empty, empty)
+
+    def _of_rank(
+        self, rank: int, found: Iterator[tuple[Lane, Content]],
+        partner: dict[tuple[int, str], Thread | None], alone: list[Thread], warp: Warp,
+        names: Names, words: Words,
+    ) -> Iterator[list[_Made]]:  # fmt: skip
+        threads = {t.thread: t for t in self._run.threads if t.rank == rank}
+        for lane, content in found:
+            theirs = threads.get(lane.thread or "")
+            mine = partner.get((rank, lane.thread or ""))
+            if lane.kind != THREAD or theirs is None or not isinstance(content, LaneSlices):
+                yield [(lane, content, None, None)]
+            elif mine is None:
+                state = np.full(_ops_of(content), ADDED, np.int8)
+                yield [(lane, _styled(content, state), state, _outermost(content, state, ADDED))]
+            else:
+                pairs = compared_ops(self._base, self._run, mine, theirs, words, "tolerance")
+                yield self._pair(lane, content, mine, pairs, warp, names)
+        for mine in alone:
+            if mine.rank == rank:
+                content_there = self._slices(mine, names)
+                if content_there is not None:
+                    state = np.full(_ops_of(content_there), REMOVED, np.int8)
+                    yield [self._ghost(mine, content_there, state, warp)]
+
+    def _pair(
+        self, lane: Lane, content: LaneSlices, mine: Thread, pairs: ComparedOps, warp: Warp,
+        names: Names,
+    ) -> list[_Made]:  # fmt: skip
+        values = pairs.op_states()
+        slower, faster = pairs.slower()
+        made: list[_Made] = []
+        own = np.full(len(pairs.new), UNKNOWN, np.int8)
+        own[pairs.right] = values
+        shown = {}
+        for side, ops, rows in (("base", pairs.old, pairs.left), ("run", pairs.new, pairs.right)):
+            state = np.full(len(ops), UNKNOWN, np.int8)
+            state[rows] = values
+            state = with_inner(ops, state)
+            worse = state[rows] <= IDENTICAL
+            state[rows[worse & slower]] = SLOWER
+            state[rows[worse & faster]] = FASTER
+            single = np.ones(len(ops), bool)
+            single[rows] = False
+            state[single] = ADDED if side == "run" else REMOVED
+            shown[side] = state
+        there = self._slices(mine, names)
+        if there is not None:
+            made.append(self._ghost(mine, there, shown["base"], warp))
+        stops = (own >= WITHIN) | (shown["run"] == SLOWER)
+        stops |= _outermost(content, shown["run"], ADDED)
+        state = np.where(own >= WITHIN, own, shown["run"]).astype(np.int8)
+        return [*made, (lane, _styled(content, shown["run"]), state, stops)]
+
+    def _slices(self, thread: Thread, names: Names) -> LaneSlices | None:
+        return thread_slices(self._base, thread, names, phase_styles(self._base, thread.rank))
+
+    def _ghost(self, thread: Thread, slices: LaneSlices, state: States, warp: Warp) -> _Made:
+        start, end = warp(slices.start), warp(slices.end)
+        placed = replace(_styled(slices, state), start=start, end=end)
+        lane = Lane(
+            key=f"baseline/{thread.key}",
+            rank=thread.rank,
+            kind=BASELINE,
+            label=f"baseline {thread.name}",
+            title=f"the same thread in the baseline {self._base.title}, its steps beside the run's",
+            rows=len(slices.row_table),
+            phase_rows=slices.phase_rows,
+            first_ns=int(start.min()),
+            last_ns=int(end.max()),
+            baseline=thread.thread,
+        )
+        return lane, placed, state, _outermost(slices, state, REMOVED)
+
+
+_Made = tuple[Lane, Content, States | None, Flags | None]
+"""A lane, its slices, and of each row of its op table the state and whether N leads there."""
+
+
+class Warp:
+    """From instants of the baseline to the run's axis; monotonic, so that nesting stays."""
+
+    def __init__(self, base: Steps, run: Steps) -> None:
+        _, one, two = np.intersect1d(base.index, run.index, return_indices=True)
+        low, high = base.start_ns[one], run.start_ns[two]
+        # A step's end begins the stretch up to the next one, which either side may have or not.
+        self._from = np.stack([low, base.end_ns[one]], 1).ravel()
+        self._to = np.stack([high, run.end_ns[two]], 1).ravel()
+        lengths = np.diff(self._from, append=AXIS_END)
+        room = np.diff(self._to, append=AXIS_END).clip(min=0)
+        self._scale = np.minimum(1.0, room / lengths.clip(min=1))
+        if len(self._scale):
+            self._scale[-1] = 1.0
+
+    def __call__(self, instants: I64) -> I64:
+        """Before the first shared step and after the last one true distances are kept."""
+        if not len(self._from):
+            return instants
+        at = np.searchsorted(self._from, instants, side="right") - 1
+        first = at < 0
+        at = at.clip(min=0)
+        away = instants - self._from[at]
+        moved = self._to[at] + np.where(first, away, np.rint(away * self._scale[at])).astype(
+            np.int64
+        )
+        result: I64 = np.clip(moved, 0, AXIS_END)
+        return result
+
+
+def _ops_of(slices: LaneSlices) -> int:
+    """How many of the slices are ops: the rows of the thread's op table."""
+    return int(_is_op(slices).sum())
+
+
+def _is_op(slices: LaneSlices) -> Flags:
+    return np.repeat(slices.row_table == SOURCES.index("op"), np.diff(slices.row_at))
+
+
+def _styled(slices: LaneSlices, state: States) -> LaneSlices:
+    """The slices with ops coloured by state; those of UNKNOWN keep their colour."""
+    ops = np.flatnonzero(_is_op(slices))
+    of_slice = state[slices.source[ops]]
+    known = of_slice != UNKNOWN
+    style = slices.style.copy()
+    at = ops[known]
+    style[at] = (style[at] & np.uint8(STYLE_UNFINISHED)) | _STYLE[of_slice[known]]
+    return replace(slices, style=style)
+
+
+def _outermost(slices: LaneSlices, state: States, wanted: int) -> Flags:
+    """Of each op whether it has the state and is not right below one that has it too."""
+    found: Flags = state == wanted
+    ops = np.flatnonzero(_is_op(slices))
+    rows = np.unique(np.searchsorted(slices.row_at, ops, side="right") - 1)
+    covered = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for row in rows.tolist():
+        part = slice(slices.row_at[row], slices.row_at[row + 1])
+        start, end, source = slices.start[part], slices.end[part], slices.source[part]
+        mine = np.flatnonzero(found[source])
+        above = np.searchsorted(covered[0], start[mine], side="right") - 1
+        inside = above >= 0
+        inside[inside] = covered[1][above[inside]] >= end[mine[inside]]
+        found[source[mine[inside]]] = False
+        kept = mine[~inside]
+        low = np.concatenate([covered[0], start[kept]])
+        high = np.concatenate([covered[1], end[kept]])
+        order = np.argsort(low, kind="stable")
+        covered = low[order], np.maximum.accumulate(high[order])
+    return found
+
+
+def _places(lane: int, slices: LaneSlices, state: States, stops: Flags) -> I64:
+    """Columns of `Differences`, unsorted."""
+    at = np.flatnonzero(_is_op(slices))
+    at = at[stops[slices.source[at]]]
+    row = np.searchsorted(slices.row_at, at, side="right") - 1
+    of_op = state[slices.source[at]].astype(np.int64)
+    columns: I64 = np.stack([slices.start[at], np.full(len(at), lane), row, at, of_op])
+    return columns
