@@ -11,6 +11,7 @@ cost one attribute look-up and do nothing.
 """
 
 from .api import mark, phase, record, start, step, stop, value
+from .pinning import pin
 from .validators import validator
 
-__all__ = ["mark", "phase", "record", "start", "step", "stop", "validator", "value"]
+__all__ = ["mark", "phase", "pin", "record", "start", "step", "stop", "validator", "value"]

@@ -45,6 +45,10 @@ LOST_CONTEXT = "lost context: "
 <file>:<line> was <what>, set where the <thread or task> was started at <file>:<line>" follows."""
 
 
+CUDA_CONTEXT = "cuda: "
+"""Marks of what a thread does with CUDA devices as such begin so (`sources/cuda_contexts.py`)."""
+
+
 GRAPH_SERIES = "lanescope/graph/"
 """Values that count the nodes of a name (which follows) that a backward will reach."""
 

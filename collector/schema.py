@@ -19,6 +19,7 @@ from typing import TypedDict
 import pyarrow as pa
 
 from .kinds import (
+    CUDA_CONTEXT,
     FORMAT_VERSION,
     GRAPH_SERIES,
     JOURNAL_FOLDER,
@@ -41,6 +42,7 @@ from .kinds import (
 )
 
 __all__ = [
+    "CUDA_CONTEXT",
     "FORMAT_VERSION",
     "FRAME",
     "GRAPH_SERIES",

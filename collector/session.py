@@ -26,6 +26,7 @@ from .sources import (
     clipping,
     clocks,
     compiled,
+    cuda_contexts,
     data,
     device,
     endings,
@@ -69,6 +70,7 @@ class Session:
         self._undo: list[Callable[[], None]] = []
         self._gradients: Gradients | None = None
         self._device: device.Device | None = None
+        self._cuda: cuda_contexts.CudaContexts | None = None
         self.optimizers: optimizers.Optimizers | None = None
         self._watchdog: Watchdog | None = None
 
@@ -126,6 +128,8 @@ class Session:
         engine.start()
         self._undo.append(engine.stop)
         self._undo.append(checks.install())
+        self._cuda, undo = cuda_contexts.install(recorder)
+        self._undo.append(undo)
         if options.device_activity:
             self._device, undo = device.install(recorder)
             self._undo.append(undo)
@@ -167,6 +171,8 @@ class Session:
                 pid=os.getpid(), parent_pid=os.getppid(), role="child", closed=False,
                 start_ns=clock.now(), end_ns=0, ended="", exception="",
             )  # fmt: skip
+            if self._cuda is not None:
+                self._cuda.forked()
             if self._watchdog is not None:
                 self._watchdog.start()
         except Exception as error:

@@ -52,7 +52,7 @@ class Contexts:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._is_library = Stacks(recorder.intern, 1).is_library
+        self._stacks = Stacks(recorder.intern, 1)
         self._packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
         self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
         self._told: set[str] = set()
@@ -71,7 +71,7 @@ class Contexts:
                 return Inherited(what, "", phase, {}) if phase else None
             self._watch()
             values = {variable: _trace(value) for variable, value in context.items()}
-            return Inherited(what, self._place(), phase, values)
+            return Inherited(what, self._stacks.place(), phase, values)
         except Exception as error:
             recorder.failed(error)
             return None
@@ -150,7 +150,7 @@ class Contexts:
             frame = sys._getframe(2)
             file = frame.f_code.co_filename
             # What a library makes of a thread without a context is its own affair.
-            if self._is_library(file) or file.startswith(self._packages):
+            if self._stacks.is_library(file) or file.startswith(self._packages):
                 return
             known = inherited.missed.pop(variable, None)
             if known is None:
@@ -176,12 +176,6 @@ class Contexts:
                 state, Kind.PHASE, scope=PhaseKind.mark, depth=len(state.phases),
                 name=recorder.intern(sentence), start=instant, end=instant,
             )  # fmt: skip
-
-    def _place(self) -> str:
-        frame = sys._getframe(2)
-        while frame.f_back is not None and self._is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     # tasks ---------------------------------------------------------------------------------
 

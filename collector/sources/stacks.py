@@ -68,6 +68,15 @@ class Stacks:
             found = self._seen[key] = self._intern(text)
         return found
 
+    def place(self) -> str:
+        """`file:line` of the innermost frame of the program."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self.is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        return (
+            "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        )
+
     def is_library(self, file: str) -> bool:
         """Whether code of that file is torch's, Python's or the recorder's."""
         if file.startswith(("<frozen", *self._inside)):

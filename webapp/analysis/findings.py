@@ -93,6 +93,7 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Is each autograd node tied to its operator?", "traceability:untraceable_graphs"),
     Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks"),
     Analysis("Do threads miss context variables of their starters?", "contexts:lost_contexts"),
+    Analysis("Does each thread keep to its CUDA device?", "cuda_contexts:cuda_contexts"),
     Analysis("Do gradients vanish on their way?", "gradient_health:vanishing"),
     Analysis("Do gradients explode?", "gradient_health:exploding"),
     Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),

@@ -1,0 +1,154 @@
+"""CUDA contexts: which thread began to use CUDA, on which device, and which devices threads choose.
+
+The current device belongs to the thread: each begins with device 0, whatever its starter chose.
+What is noted are marks. CUDA itself is never asked before the program has begun to use it, since
+that would begin it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from ..kinds import CUDA_CONTEXT
+from ..recorder import Recorder
+from .patches import Patches
+from .stacks import Stacks
+
+_MOST = 1000
+"""Distinct marks; a program that goes around devices in its steps says the same each time."""
+
+
+class CudaContexts:
+    """Notes the beginning, choices of devices, forks after it, and use in children so forked."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._stacks = Stacks(recorder.intern, 1)
+        self._local = threading.local()
+        self._marked: set[tuple[int, str]] = set()
+        self._forked_at = ""
+
+    def begun(self, place: str = "") -> None:
+        """The program has begun to use CUDA; torch calls this on the thread that did."""
+        with self._recorder.guarded():
+            place = place or self._stacks.place()
+            self._mark(f"begun on cuda:{_current()} at {place}{_surroundings()}")
+
+    def chosen(self) -> None:
+        """The calling thread has set its device."""
+        device = _current()
+        if getattr(self._local, "device", None) != device:
+            self._local.device = device
+            self._mark(f"cuda:{device} chosen at {self._stacks.place()}")
+
+    def entered(self, before: int, device: int) -> None:
+        """The calling thread has set its device for the length of a block."""
+        if 0 <= device != before:
+            self._mark(
+                f"cuda:{device} in place of cuda:{before} for a block at {self._stacks.place()}"
+            )
+
+    def forking(self) -> None:
+        """The process is about to be forked."""
+        with self._recorder.guarded():
+            self._forked_at = ""
+            if not self._recorder.closed and _in_use():
+                self._forked_at = self._stacks.place()
+                self._mark(f"forked in use at {self._forked_at}")
+
+    def forked(self) -> None:
+        """In the child. Where the parent used CUDA, the child cannot: torch raises where it tries.
+
+        That is noted; the hook costs the parent nothing.
+        """
+        self._marked.clear()
+        module: Any = torch.cuda
+        if not self._forked_at or not module._is_in_bad_fork():
+            return
+        original = module._lazy_init
+
+        @wraps(original)
+        def refused() -> None:
+            with self._recorder.guarded():
+                self._mark(
+                    f"wanted at {self._stacks.place()} in a child forked at {self._forked_at}"
+                )
+            original()
+
+        module._lazy_init = refused
+
+    def _mark(self, text: str) -> None:
+        recorder = self._recorder
+        if recorder.closed or not recorder.active:
+            return
+        key = threading.get_ident(), text
+        if key not in self._marked and len(self._marked) < _MOST:
+            self._marked.add(key)
+            recorder.mark(CUDA_CONTEXT + text)
+
+
+def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
+    """Note what threads do with CUDA devices. Forks stay hooked, and say nothing afterwards."""
+    contexts, patches = CudaContexts(recorder), Patches()
+    module: Any = torch.cuda
+
+    def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def set_device(*args: Any, **keywords: Any) -> Any:
+            result = original(*args, **keywords)
+            with recorder.guarded():
+                contexts.chosen()
+            return result
+
+        vars(set_device)["_torchdynamo_disable"] = True  # it never traced the original either
+        return set_device
+
+    def entering(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def enter(self: Any) -> Any:
+            result = original(self)
+            with recorder.guarded():
+                contexts.entered(self.prev_idx, self.idx)
+            return result
+
+        return enter
+
+    set_device = module.set_device
+    module.set_device = choosing(set_device)
+    for owner in (module.device, module.device_of):
+        patches.replace(owner, "__enter__", entering)
+    os.register_at_fork(before=contexts.forking)
+    if _in_use():
+        contexts.begun("a line before the recording")
+    else:  # whatever makes torch begin with CUDA, it then makes the calls that wait for it
+        module._lazy_call(contexts.begun)
+
+    def uninstall() -> None:
+        module.set_device = set_device
+        patches.undo()
+
+    return contexts, uninstall
+
+
+def _in_use() -> bool:
+    module: Any = torch.cuda
+    return bool(module.is_initialized())
+
+
+def _current() -> int:
+    library: Any = torch._C
+    return int(library._cuda_getDevice())
+
+
+def _surroundings() -> str:
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    own = os.environ.get("LOCAL_RANK", "")
+    told = f" of {count} devices" + (f", visible {visible}" if visible else "")
+    return told + (f", local rank {own}" if own.isdigit() else "")

@@ -1,0 +1,223 @@
+"""Does a thread use a CUDA device that it should not touch, or CUDA where it cannot?
+
+A process's own device is the one that its main thread chose first; where it chose none, that of its
+LOCAL_RANK, if there are so many. A program may use several devices, so another one is wrong only
+where it is the own device of another rank that uses it. Devices are told apart by what
+CUDA_VISIBLE_DEVICES makes of their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.standing import where_of
+from lanescope.webapp.run import Run
+
+_BEGUN = re.compile(
+    r"begun on cuda:(\d+) at (.+) of (\d+) devices(?:, visible (\S+))?(?:, local rank (\d+))?"
+)
+_CHOSEN = re.compile(r"cuda:(\d+) chosen at (.+)")
+_BLOCK = re.compile(r"cuda:(\d+) in place of cuda:(\d+) for a block at (.+)")
+_REFUSED = re.compile(r"wanted at (.+) in a child forked at (.+)")
+
+_PIN = "choose the device in each thread (torch.cuda.set_device, ls.pin), before anything uses CUDA"
+
+
+@dataclass(frozen=True)
+class Use:
+    """A thread's first operator on a device."""
+
+    thread: str
+    start_ns: int
+    where: str | None
+    op: str
+
+
+@dataclass
+class Process:
+    """What one process did with devices; numbers of devices are its own."""
+
+    rank: int
+    pid: int
+    host: str
+    main: str = ""
+    count: int = 0
+    visible: tuple[str, ...] = ()
+    local_rank: int | None = None
+    chosen: list[tuple[int, str, int, str]] = field(default_factory=list)  # ns, thread, device, at
+    within: set[str] = field(default_factory=set)  # threads that chose one, or had a block of one
+    uses: dict[int, list[Use]] = field(default_factory=dict)  # device -> by thread
+    refused: list[tuple[int, str, str, str]] = field(default_factory=list)  # ns, thread, at, forked
+
+    @property
+    def own(self) -> int | None:
+        """Its own device; None: not known."""
+        first = next((d for _, thread, d, _ in sorted(self.chosen) if thread == self.main), None)
+        if first is None and self.local_rank is not None and 1 < self.count > self.local_rank:
+            return self.local_rank
+        return first
+
+    def card(self, device: int) -> tuple[str, str]:
+        """What the number stands for on its host."""
+        named = device < len(self.visible)
+        return self.host, self.visible[device] if named else str(device)
+
+
+def cuda_contexts(run: Run) -> list[Finding]:
+    """Findings of kind `cuda_context`: another rank's device, a thread's, use after a fork."""
+    processes = list(_processes(run))
+    owners: dict[tuple[str, str], Process] = {}
+    for one in processes:
+        if one.own is not None and one.own in one.uses:
+            owners.setdefault(one.card(one.own), one)
+    found = []
+    for one in processes:
+        found += [_refused(run, one, *refused) for refused in one.refused]
+        for device in sorted(one.uses):
+            if one.own is None or device == one.own:
+                continue
+            owner = owners.get(one.card(device))
+            if owner is not None and owner.rank != one.rank:
+                found.append(_foreign(run, one, device, owner))
+            else:
+                found += [_stray(run, one, device, use) for use in _strays(run, one, device)]
+    return found
+
+
+def _processes(run: Run) -> Iterator[Process]:
+    by = {
+        (p["rank"], p["pid"]): Process(p["rank"], p["pid"], p["host"])
+        for p in run.manifest["processes"]
+    }
+    of = {}
+    for thread in run.threads:
+        process = of[thread.rank, thread.thread] = by[thread.rank, thread.pid]
+        if thread.kind == schema.ThreadKind.main.name:
+            process.main = thread.thread
+    rows = run.events("phase", columns=["rank", "thread", "start_ns", "kind", "name"])
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), schema.CUDA_CONTEXT))
+    for row in rows.sort_by("start_ns").to_pylist():
+        if row["kind"] == schema.PhaseKind.mark.name:
+            text = row["name"].removeprefix(schema.CUDA_CONTEXT)
+            _note(of[row["rank"], row["thread"]], row["thread"], row["start_ns"], text)
+    for (rank, name), process in of.items():
+        for device, use in _computed(run, rank, name):
+            process.uses.setdefault(device, []).append(use)
+    for process in by.values():
+        for uses in process.uses.values():
+            uses.sort(key=lambda use: use.start_ns)
+        if process.uses or process.refused:
+            yield process
+
+
+def _note(process: Process, thread: str, start: int, text: str) -> None:
+    if match := _BEGUN.fullmatch(text):
+        # Not yet a use of that device: to set another one begins with CUDA too.
+        count, visible, local = match.groups()[2:]
+        process.count, process.local_rank = int(count), None if local is None else int(local)
+        process.visible = tuple(visible.split(",")) if visible else ()
+    elif match := _CHOSEN.fullmatch(text):
+        process.chosen.append((start, thread, int(match[1]), _short(match[2])))
+        process.within.add(thread)
+    elif _BLOCK.fullmatch(text):
+        process.within.add(thread)
+    elif match := _REFUSED.fullmatch(text):
+        process.refused.append((start, thread, _short(match[1]), _short(match[2])))
+
+
+def _computed(run: Run, rank: int, thread: str) -> Iterator[tuple[int, Use]]:
+    """The first operator of a thread on each device."""
+    rows = run.events("op", rank, thread, ["start_ns", "device", "scope", "name", "stack"])
+    devices = rows["device"].cast(pa.string())
+    kernels = pc.equal(rows["scope"].cast(pa.string()), schema.OpScope.kernel.name)
+    rows = rows.filter(pc.and_(pc.starts_with(devices, "cuda:"), pc.invert(kernels)))
+    for device in pc.unique(rows["device"].cast(pa.string())).to_pylist():
+        mine = rows.filter(pc.equal(rows["device"].cast(pa.string()), device))
+        first = mine.slice(int(pc.index(mine["start_ns"], pc.min(mine["start_ns"])).as_py()), 1)
+        (op,) = first.to_pylist()
+        place = where_of(run, rank, op["stack"])
+        yield int(device.removeprefix("cuda:")), Use(thread, op["start_ns"], place, op["name"])
+
+
+def _strays(run: Run, process: Process, device: int) -> Iterator[Use]:
+    """Uses of device 0 by threads that chose none, begun after the process had chosen another."""
+    chosen = min((start for start, thread, *_ in process.chosen if thread == process.main),
+                 default=None)  # fmt: skip
+    for use in process.uses[device]:
+        python = any(
+            t.thread == use.thread and t.kind == schema.ThreadKind.python.name for t in run.threads
+        )
+        late = chosen is not None and use.start_ns > chosen
+        if device == 0 and python and late and use.thread not in process.within:
+            yield use
+
+
+def _foreign(run: Run, process: Process, device: int, owner: Process) -> Finding:
+    use = process.uses[device][0]
+    title = (
+        f"rank {process.rank}, whose device is cuda:{process.own}, runs {use.op} on cuda:{device}, "
+        f"which is rank {owner.rank}'s, in {_name(run, process.rank, use.thread)}{_at(use.where)}"
+    )
+    evidence = {"owner": owner.rank, "op": use.op, "advice": _PIN}
+    return _finding(run, process, use, "warning", title, device, evidence)
+
+
+def _stray(run: Run, process: Process, device: int, use: Use) -> Finding:
+    title = (
+        f"{_name(run, process.rank, use.thread)} runs {use.op} on cuda:{device}{_at(use.where)}: "
+        f"it chose no device, and the main thread had chosen cuda:{process.own}"
+    )
+    evidence = {"op": use.op, "advice": _PIN}
+    return _finding(run, process, use, "info", title, device, evidence)
+
+
+def _refused(
+    run: Run, process: Process, start: int, thread: str, where: str, forked: str
+) -> Finding:
+    title = (
+        f"process {process.pid} uses CUDA at {where}, but was forked at {forked} after its parent "
+        "had begun to use it: torch refuses"
+    )
+    advice = "start processes with spawn or forkserver, or use CUDA only after the fork"
+    evidence = {"forked_at": forked, "advice": advice}
+    return _finding(run, process, Use(thread, start, where, ""), "error", title, None, evidence)
+
+
+def _finding(
+    run: Run, process: Process, use: Use, severity: Severity, title: str, device: int | None,
+    evidence: dict[str, Any],
+) -> Finding:  # fmt: skip
+    lane = thread_lane(process.rank, use.thread)
+    return Finding(
+        kind="cuda_context",
+        severity=severity,
+        title=title,
+        rank=process.rank,
+        ranks=(process.rank,),
+        thread=use.thread,
+        time_ns=use.start_ns,
+        where=use.where,
+        evidence={"device": device, "own_device": process.own, **evidence},
+        link=timeline_address(use.start_ns, use.start_ns, run.duration_ns, (lane, use.start_ns)),
+    )
+
+
+def _name(run: Run, rank: int, thread: str) -> str:
+    return next(t.name for t in run.threads if (t.rank, t.thread) == (rank, thread))
+
+
+def _at(where: str | None) -> str:
+    return f" at {where}" if where else ""
+
+
+def _short(place: str) -> str:
+    return place.rpartition("/")[2]
