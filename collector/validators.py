@@ -17,6 +17,7 @@ class Event(NamedTuple):
     start_ns: int  # monotonic clock
     end_ns: int
     keywords: dict[str, Any]  # arguments that were given by name
+    module: Any = None  # the module itself, of which nothing may be changed
 
 
 class Validator(NamedTuple):
@@ -35,8 +36,22 @@ class Validator(NamedTuple):
         """What it looks at, in words."""
         return self.target if isinstance(self.target, str) else self.target.__name__
 
+    def looks_at(self, module: Any, step: int) -> bool:
+        """Whether it looks at this call of a module; the function's own `due` may say no."""
+        if not isinstance(self.target, type) or not isinstance(module, self.target):
+            return False
+        due = getattr(self.function, "due", None)
+        return True if due is None else bool(due(module, step))
+
 
 KNOWN: list[Validator] = []
+ENTRY_POINTS = "lanescope.validators"
+"""Group of entry points: each is a function that is called, to register, when a recording starts,
+or a module that registers when it is imported."""
+
+LOADED: set[Any] = set()
+"""Entry points that had their turn in this process."""
+
 LISTENERS: list[Callable[[Validator], None]] = []
 """Called with each validator that is registered while a recording is active."""
 

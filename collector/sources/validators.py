@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 from .. import clock
 from ..kinds import VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
 from ..recorder import Recorder
-from ..validators import KNOWN, LISTENERS, Event, Validator
+from ..validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
 from .collectives import _flatten, _work, plan_for
 
 MOST_MESSAGES = 50
@@ -44,11 +45,25 @@ class Validators:
         self._messages: set[str] = set()
 
     def install(self) -> Callable[[], None]:
-        """Attach those that are registered, now and later."""
+        """Attach those that are registered, by packages that are installed too, now and later."""
+        self._load()
         for one in KNOWN:
             self._attach(one)
         LISTENERS.append(self._attach)
         return self._stop
+
+    def _load(self) -> None:
+        for entry in metadata.entry_points(group=ENTRY_POINTS):
+            if entry in LOADED:
+                continue
+            LOADED.add(entry)
+            try:
+                found = entry.load()
+                if callable(found):
+                    found()
+            except Exception as error:  # of a package that the program may not even use
+                text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_MESSAGE]
+                self._recorder.mark(f"{VALIDATOR_RAISED} {entry.name} at {ENTRY_POINTS}: {text}")
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
@@ -66,7 +81,9 @@ class Validators:
             if isinstance(one.target, type):
                 self._classes.append(one)
                 if self._handle is None:
-                    self._handle = nn_module.register_module_forward_hook(self._forward)
+                    self._handle = nn_module.register_module_forward_hook(
+                        self._forward, with_kwargs=True
+                    )
                 return
             if not self._by_name:
                 self._modes.append(self._make_mode(self))
@@ -125,18 +142,16 @@ class Validators:
         names = {schema.name, f"{space}::{short.removeprefix('_')}", plan.name if plan else ""}
         return [one for name in names for one in self._by_name.get(name, ())]
 
-    def _forward(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def _forward(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or self._muted():
             return
-        wanted = [one for one in self._classes if isinstance(module, self._class(one))]
-        if wanted:
-            inputs = self._copied((args, {}))
-            self._show(wanted, type(module).__name__, clock.now(), inputs, lambda: output)
-
-    @staticmethod
-    def _class(one: Validator) -> type:
-        assert isinstance(one.target, type)
-        return one.target
+        with self._recorder.guarded():
+            step = self._recorder.step
+            wanted = [one for one in self._classes if one.looks_at(module, step)]
+            if wanted:
+                inputs = self._copied((args, kwargs))
+                name = type(module).__name__
+                self._show(wanted, name, clock.now(), inputs, lambda: output, module)
 
     # how -----------------------------------------------------------------------------------
 
@@ -173,13 +188,14 @@ class Validators:
         start: int,
         inputs: Any,
         outputs: Callable[[], Any],
+        module: Any = None,
     ) -> None:
         recorder = self._recorder
         if inputs is None or recorder.closed:
             return
         args, keywords = inputs
         rank = int(recorder.process.get("rank", 0))
-        event = Event(name, rank, recorder.step, start, clock.now(), keywords)
+        event = Event(name, rank, recorder.step, start, clock.now(), keywords, module)
         with recorder.guarded():
             results = self._copied(outputs())
             for one in wanted:

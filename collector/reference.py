@@ -1,0 +1,290 @@
+"""Validators that compare modules with what they are meant to compute, in double precision.
+
+    import lanescope.collector as ls
+    from lanescope.collector import reference
+
+    ls.validator(MyNorm)(reference.rms_norm())
+    ls.validator(MyMLP)(reference.swiglu(gate="w1", up="w3", down="w2"))
+    ls.validator(MyAttention)(reference.attention(causal=True))
+    ls.validator(torch.nn.Linear)(reference.initialised(std=0.02))
+
+A module is looked at in its first call and then once in `every` steps, some of its rows only. It
+fails where the norm of the difference is more than a share of the reference's norm; that share is
+what rounding in the coarsest dtype of the call explains many times over. Calls that no reference
+can follow (dropout in training, a key-value cache, sharded weights, values that are not finite)
+are passed over.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .validators import Event
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Allowed norm of the difference, as a share of the reference's norm. float32: it may be TF32."""
+
+MOST_ROWS = 256
+"""Rows of a call that are computed again, evenly spread."""
+
+SIGMAS = 8.0
+"""Of the error of sampling, beyond which initial weights are not of the intended distribution."""
+
+Expected = Callable[[torch.nn.Module, Sequence[Any], dict[str, Any], Tensor], Any]
+"""(module, inputs, keywords, output) -> (part of the output, its reference), or None: cannot be
+followed."""
+
+
+class Reference:
+    """A validator of modules that is due now and then. Made by the functions of this file."""
+
+    def __init__(
+        self, name: str, expected: Expected, *, every: int = 100, tolerance: float | None = None
+    ) -> None:
+        self.__name__ = name
+        self._expected = expected
+        self._every = every
+        self._tolerance = tolerance
+        self._last: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+
+    def due(self, module: torch.nn.Module, step: int) -> bool:
+        """Whether this call of the module is to be looked at."""
+        last = self._last.get(module)
+        if last is not None and step - last < self._every:
+            return False
+        self._last[module] = step
+        return True
+
+    def __call__(self, event: Event, inputs: Sequence[Any], outputs: Any) -> None:
+        """Raise AssertionError with both values where they differ."""
+        module = event.module
+        if _drops(module) or _sharded(module):
+            return
+        pair = self._expected(module, inputs, event.keywords, outputs)
+        if pair is None:
+            return
+        found, wanted = pair
+        if found.shape != wanted.shape:
+            raise AssertionError(f"shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+        seen = [one for one in (*inputs, *event.keywords.values(), found) if _floating(one)]
+        allowed = self._tolerance or max(TOLERANCE.get(one.dtype, 5e-2) for one in seen)
+        _compare(found.double(), wanted, allowed)
+
+
+def rms_norm(
+    *, weight: str = "weight", eps: float | None = None, offset: float = 0.0, every: int = 100
+) -> Reference:
+    """x / sqrt(mean(x^2) + eps) * (offset + weight), over the last dimension.
+
+    `eps` is the module's own (`eps`, `variance_epsilon`) where it is not given; `offset` is 1 for
+    weights that start at zero, as Gemma's.
+    """
+
+    def expected(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
+        (x,), wide = _tensors(inputs, keywords)[:1], getattr(module, weight, None)
+        small = eps if eps is not None else _first(module, "eps", "variance_epsilon")
+        small = torch.finfo(x.dtype).eps if small is None else float(small)
+        rows, found = _rows(x), _rows(output)
+        made = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + small)
+        return found, made if wide is None else made * (offset + wide.detach().double())
+
+    return Reference("rms_norm", expected, every=every)
+
+
+def swiglu(*, gate: str = "", up: str = "", down: str | None = None, every: int = 100) -> Reference:
+    """down(silu(gate(x)) * up(x)). Without names, those of Llama's code: gate_proj or w1, ...
+
+    `down=""`: the module ends with the product. Raises TypeError, told as a finding, where one of
+    them is no torch.nn.Linear.
+    """
+    known = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+
+    def expected(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
+        names = (gate, up, "down_proj" if down is None else down)
+        if not gate:
+            names = next((n for n in known if hasattr(module, n[0])), known[0])
+        x = _rows(_tensors(inputs, keywords)[0])
+        made = F.silu(linear(module, names[0], x)) * linear(module, names[1], x)
+        return _rows(output), linear(module, names[2], made) if names[2] else made
+
+    return Reference("swiglu", expected, every=every)
+
+
+def rotary(
+    *, base: float = 10000.0, interleaved: bool = False, tokens: int = -2, every: int = 100
+) -> Reference:
+    """Pairs of features turned by position * base^(-2i/d).
+
+    For modules that turn a tensor (its positions along dimension `tokens`, or given as a tensor of
+    integers), and for those that make the tables (cos, sin) of shape (batch, tokens, d).
+    `interleaved`: pairs are neighbours, else i and i + d/2.
+    """
+
+    def expected(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
+        given = [*inputs, *keywords.values()]
+        x = _tensors(inputs, keywords)[0]
+        places = next((p for p in given if torch.is_tensor(p) and not p.is_floating_point()), None)
+        if isinstance(output, (tuple, list)) and places is not None:
+            angle = _angles(places.double(), output[0].shape[-1], base)
+            wide = angle.repeat_interleave(2, -1) if interleaved else torch.cat([angle, angle], -1)
+            return torch.stack([output[0], output[1]]), torch.stack([wide.cos(), wide.sin()])
+        if not torch.is_tensor(output):
+            return None
+        if places is None:
+            places = torch.arange(x.shape[tokens], device=x.device)
+        if places.dim() != 1:
+            return None
+        angle = _angles(places.double(), x.shape[-1], base)
+        for _ in range(-1 - (tokens if tokens < 0 else tokens - x.dim()) - 1):
+            angle = angle.unsqueeze(-2)  # dimensions between the tokens and the features
+        return output, rotated(x.double(), angle.cos(), angle.sin(), interleaved)
+
+    return Reference("rotary", expected, every=every)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Pairs of the last dimension of x (..., d) turned; cos and sin are (..., d/2)."""
+    if interleaved:
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def attention(
+    *, causal: bool, scale: float | None = None, heads: int | None = None,
+    projections: Sequence[str] = (), every: int = 100,
+) -> Reference:  # fmt: skip
+    """softmax(q k^T scale + mask) v, with as many query heads per key head as the shapes say.
+
+    For modules called with q, k, v of shape (batch, heads, tokens, d), and for those called with
+    hidden states (batch, tokens, features) that hold q, k, v and output projections (`q_proj`,
+    ..., or `wq`, ..., or as named). Their `heads` are `num_heads`, or features over `head_dim`,
+    where they are not given; `position_embeddings=(cos, sin)` turns q and k as in transformers.
+    `scale` is 1/sqrt(d) where it is not given; a mask is a tensor of numbers to add, or of
+    booleans that are true where a query may look.
+    """
+    from .reference_attention import expected
+
+    def follow(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
+        return expected(module, inputs, keywords, output, causal, scale, heads, projections)
+
+    return Reference("attention", follow, every=every)
+
+
+def initialised(*, std: float | None = None, mean: float = 0.0, name: str = "weight") -> Reference:
+    """The weight in the module's first call has the mean and deviation that were intended.
+
+    `std` where it is not given is torch's own: 1 for an Embedding, 1/sqrt(3 fan_in) for a Linear.
+    For runs that start from fresh weights; an embedding's padding row is left out.
+    """
+
+    def expected(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
+        weight = getattr(module, name).detach().double()
+        padding = getattr(module, "padding_idx", None)
+        if padding is not None:
+            rows = torch.arange(len(weight), device=weight.device) != padding
+            weight = weight[rows]
+        many = weight.numel()
+        wanted = std
+        if wanted is None:
+            own = isinstance(module, torch.nn.Embedding)
+            wanted = 1.0 if own else 1 / math.sqrt(3 * weight.shape[-1])
+        if many < 64:
+            return None
+        found = (float(weight.std()), float(weight.mean()))
+        # The deviation of a sample's deviation, of a normal distribution: the widest of the usual.
+        errors = (wanted / math.sqrt(2 * many), wanted / math.sqrt(many))
+        kind = type(module).__name__
+        for word, value, meant, error in zip(
+            ("deviation", "mean"), found, (wanted, mean), errors, strict=True
+        ):
+            allowed = SIGMAS * error + 0.01 * wanted
+            if not abs(value - meant) <= allowed:
+                raise AssertionError(
+                    f"initial {name} of {kind} {tuple(weight.shape)} has {word} {value:.4g}, "
+                    f"expected {meant:.4g} +- {allowed:.2g}"
+                )
+        return None
+
+    return Reference("initialised", expected, every=1 << 62)
+
+
+def _compare(found: Tensor, wanted: Tensor, allowed: float) -> None:
+    if not bool(wanted.isfinite().all()):
+        return
+    difference = found - wanted
+    norm = float(wanted.norm())
+    share = float(difference.norm()) / norm if norm else float(difference.norm())
+    if share <= allowed:
+        return
+    worst = int(difference.abs().nan_to_num(torch.inf).argmax())
+    there, meant = float(found.flatten()[worst]), float(wanted.flatten()[worst])
+    raise AssertionError(
+        f"differs from the reference by {share:.2g} of its norm, expected at most {allowed:g}; "
+        f"farthest {there:.4g}, expected {meant:.4g}"
+    )
+
+
+def _drops(module: torch.nn.Module) -> bool:
+    """It leaves out values by chance."""
+    if not module.training:
+        return False
+    inner = any(
+        isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p for m in module.modules()
+    )
+    return inner or bool(_first(module, "attention_dropout", "dropout_p", "attn_dropout"))
+
+
+def _sharded(module: torch.nn.Module) -> bool:
+    weights = list(module.parameters())
+    return any(hasattr(w, "full_tensor") or w.is_meta for w in weights)
+
+
+def _first(module: torch.nn.Module, *names: str) -> Any:
+    found = (getattr(module, name, None) for name in names)
+    return next((one for one in found if isinstance(one, (int, float))), None)
+
+
+def _floating(value: Any) -> bool:
+    return torch.is_tensor(value) and value.is_floating_point()
+
+
+def _tensors(inputs: Sequence[Any], keywords: dict[str, Any]) -> list[Tensor]:
+    found = [one for one in (*inputs, *keywords.values()) if _floating(one)]
+    if not found:
+        raise TypeError("the module was called without a tensor of floating point")
+    return found
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Some of the rows of x, (n, features), in double precision."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows[spread(len(rows), MOST_ROWS).to(rows.device)].double()
+
+
+def spread(many: int, most: int) -> Tensor:
+    """Up to `most` of 0..many-1, the first and the last among them."""
+    return torch.linspace(0, many - 1, min(many, most)).round().long()
+
+
+def linear(module: torch.nn.Module, name: str, x: Tensor) -> Tensor:
+    """What the module's linear layer of this name makes of x in double precision."""
+    layer = getattr(module, name, None)
+    if type(layer) is not torch.nn.Linear:
+        raise TypeError(f"{name!r} is {type(layer).__name__}, expected torch.nn.Linear; name it")
+    bias = None if layer.bias is None else layer.bias.detach().double()
+    return F.linear(x, layer.weight.detach().double(), bias)
+
+
+def _angles(places: Tensor, features: int, base: float) -> Tensor:
+    """(..., features / 2) of positions (...)."""
+    even = torch.arange(0, features, 2, device=places.device, dtype=torch.float64)
+    return places.unsqueeze(-1) * base ** (-even / features)

@@ -1,0 +1,91 @@
+"""Attention computed again for some queries of one sample, in double precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .reference import linear, rotated, spread
+
+MOST_QUERIES = 64
+"""Of a sample: every one looks at all keys of all heads."""
+
+NAMES = (("q_proj", "k_proj", "v_proj", "o_proj"), ("wq", "wk", "wv", "wo"))
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""q (heads, queries, d), k and v (key heads, tokens, d) of one sample."""
+
+
+def expected(
+    module: Any, inputs: Sequence[Any], keywords: dict[str, Any], output: Any, causal: bool,
+    scale: float | None, heads: int | None, projections: Sequence[str],
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """(what the module made, the reference) for the queries; None where it cannot be followed."""
+    if any(keywords.get(name) is not None for name in ("past_key_values", "past_key_value")):
+        return None  # keys of earlier calls
+    given = [x for x in (*inputs, *keywords.values()) if torch.is_tensor(x)]
+    out = output[0] if isinstance(output, (tuple, list)) else output
+    names = tuple(projections) or next((n for n in NAMES if hasattr(module, n[0])), ())
+    if names:
+        x = given[0][-1].double()  # the last sample: a wrong broadcast shows there
+        q, k, v = _projected(module, names, x, heads)
+        turn = keywords.get("position_embeddings")
+        if turn is not None:
+            cos, sin = (one.double()[-1, :, : q.shape[-1] // 2] for one in turn)
+            q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        masks = given[1:]
+    elif len(given) >= 3:
+        q, k, v = (one[-1].double() for one in given[:3])
+        masks = given[3:]
+    else:
+        raise TypeError(f"called with {len(given)} tensors, expected q, k and v or projections")
+    chosen = spread(q.shape[1], MOST_QUERIES).to(q.device)
+    mask = next((m for m in masks if m.dim() >= 2 and m.shape[-1] == k.shape[1]), None)
+    made = _attended((q, k, v), chosen, causal, scale, mask)
+    if names:
+        merged = made.transpose(0, 1).flatten(1)
+        return out[-1][chosen], linear(module, names[3], merged) if names[3] else merged
+    mine = out[-1]
+    if mine.dim() == 2:  # (tokens, heads * d)
+        return mine[chosen], made.transpose(0, 1).flatten(1)
+    if mine.shape[0] != q.shape[0] and mine.shape[1] == q.shape[0]:  # (tokens, heads, d)
+        return mine[chosen], made.transpose(0, 1)
+    return mine[:, chosen], made
+
+
+def _projected(module: Any, names: Sequence[str], x: Tensor, heads: int | None) -> Heads:
+    made = [linear(module, name, x) for name in names[:3]]
+    many = heads or getattr(module, "num_heads", None)
+    each = getattr(module, "head_dim", None)
+    if isinstance(many, int):
+        each = made[0].shape[-1] // many
+    if not isinstance(each, int):
+        raise TypeError("neither num_heads nor head_dim says how many heads there are; give heads")
+    q, k, v = (one.reshape(len(one), -1, each).transpose(0, 1) for one in made)
+    return q, k, v
+
+
+def _attended(
+    tensors: Heads, chosen: Tensor, causal: bool, scale: float | None, mask: Tensor | None
+) -> Tensor:
+    """(heads, queries chosen, d)."""
+    q, k, v = tensors
+    groups = q.shape[0] // k.shape[0]
+    k, v = (one.repeat_interleave(groups, 0) for one in (k, v))
+    scores = q[:, chosen] @ k.transpose(-1, -2)
+    scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if mask is not None:
+        mine = mask if mask.dim() < 4 else mask[-1]  # (heads or 1, queries, keys)
+        mine = mine[..., chosen, :] if mine.shape[-2] > 1 else mine
+        if mine.dtype == torch.bool:
+            scores = scores.masked_fill(~mine, -torch.inf)
+        else:
+            scores = scores + mine.double()
+    if causal:
+        keys = torch.arange(k.shape[1], device=k.device)
+        scores = scores.masked_fill(keys > chosen[:, None], -torch.inf)
+    return scores.softmax(-1) @ v
