@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .calibration import Calibration
 from .journal import (
+    ALIVE_FILE,
     CALIBRATION_FILE,
     ENDED_FILE,
     FIELDS,
@@ -168,7 +169,16 @@ def read_process_file(folder: Path) -> dict[str, Any]:
             "ended", ""
         )
     process["calibration"] = _calibration(folder / CALIBRATION_FILE)
+    if not process.get("closed"):
+        process["end_ns"] = max(process.get("end_ns") or 0, _alive_ns(folder))
     return process
+
+
+def _alive_ns(folder: Path) -> int:
+    """When the process's watchdog last looked; 0: it never did."""
+    with contextlib.suppress(OSError, struct.error):
+        return int(struct.unpack("<q", (folder / ALIVE_FILE).read_bytes())[0])
+    return 0
 
 
 def _calibration(path: Path) -> Calibration | None:

@@ -47,7 +47,7 @@ class Pending:
             self._write(rank / f"{table}.parquet", table, _merged(rank, table, rows))
         manifest = manifests.read(self._run)
         latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
-        process["end_ns"] = process["end_ns"] or latest
+        process["end_ns"] = max(process["end_ns"], latest)
         axis, processes = joined(manifest["axis"], manifest["processes"], process)
         manifest["axis"], manifest["processes"] = axis, processes
         manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))

@@ -469,7 +469,13 @@ STALL = Table(
         Column("thread", pa.string(), "", "id: <pid>-<ordinal>; empty: recorded no event"),
         Column("native_id", INT64, "", "the operating system's thread id; 0: not known"),
         Column("name", pa.string(), "", "name in Python, or the operating system's"),
-        Column("reason", TEXT, "", "no_progress, abort (and then ended), signal (SIGTERM came)"),
+        Column(
+            "reason",
+            TEXT,
+            "",
+            "no_progress, abort (and then ended), signal (SIGTERM came), quiet (had "
+            "recorded nothing for 2 s or more when it was killed)",
+        ),
         Column(
             "cpu", FLOAT64, "1", "share of a core that the thread used of late; null: not known"
         ),

@@ -5,12 +5,13 @@ Needs numpy, not Arrow: the watchdog uses it inside the recorded process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-from .journal import STALL_STACKS_FILE, STALLS_FILE, Kind
+from .journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
 from .journal_reader import JournalError, ProcessLog, read_process, read_records
 from .kinds import SyncKind, thread_id
 
@@ -77,7 +78,7 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
 def rows_of(log: ProcessLog, first_ordinal: int) -> list[dict[str, Any]]:
     """The dumps of a process, a row per thread; `frames` is the stack's text, "" for none."""
     rows = []
-    for number, dump in enumerate(_dumps(log.folder)):
+    for number, dump in enumerate(_dumps(log)):
         for thread in _threads(log.folder, dump):
             ordinal, owner = thread.get("ordinal"), thread.get("owner")
             pid = int(log.process["pid"])
@@ -102,20 +103,22 @@ def rows_of(log: ProcessLog, first_ordinal: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _dumps(folder: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (folder / STALLS_FILE).read_bytes().split(b"\n")
-    except OSError:
-        return []
+def _dumps(log: ProcessLog) -> list[dict[str, Any]]:
+    """By time. What a process did in its last pause matters only where it was its end."""
+    folder, lines = log.folder, []
+    for name in (STALLS_FILE,) if log.process.get("closed") else (STALLS_FILE, QUIET_FILE):
+        with contextlib.suppress(OSError):
+            # Behind the last newline is what a death cut off.
+            lines += (folder / name).read_bytes().split(b"\n")[:-1]
     found = []
-    for line in lines[:-1]:  # behind the last newline is what a death cut off
+    for line in lines:
         try:
             dump = json.loads(line)
         except ValueError:
             continue
         if isinstance(dump, dict) and {"time_ns", "duration_ns", "reason"} <= dump.keys():
             found.append(dump)
-    return found
+    return sorted(found, key=lambda dump: int(dump["time_ns"]))
 
 
 def _threads(folder: Path, dump: dict[str, Any]) -> list[dict[str, Any]]:

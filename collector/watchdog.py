@@ -12,6 +12,7 @@ import faulthandler
 import json
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -21,11 +22,16 @@ from types import FrameType
 from typing import Any
 
 from . import clock
-from .journal import ENDED_FILE, STALL_STACKS_FILE, STALLS_FILE
+from .journal import ALIVE_FILE, ENDED_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE
 from .recorder import Recorder
 from .stalls import activity
 
 LOOK_S = 1.0
+QUIET_NS, LONGEST_QUIET_NS = 2_000_000_000, 16_000_000_000
+"""After so long without a record the threads are looked at in silence, in case the process is
+killed before the timeout. After twice the time whenever it went on: a program that pauses now and
+then is not looked at every time."""
+
 FRAMES = 40
 """Frames kept of each stack, innermost first."""
 
@@ -48,13 +54,15 @@ class Watchdog:
         self._action = options.on_hang
         self._running = 0  # serial of the thread that looks
         self._files: list[int] = []
+        self._alive = -1
         self._signal = 0
 
     def start(self) -> None:
         """Begin looking, also in a forked child, where no thread of the parent is."""
         self._mark, self._since, self._due = 0, clock.now(), self._timeout
         self._before: tuple[int, dict[int, float]] | None = None
-        self._files = []
+        self._quiet, self._quiet_due, self._quiet_told = QUIET_NS, QUIET_NS, False
+        self._files, self._alive = [], -1
         self._running += 1
         start_new_thread(self._run, (self._running,))
 
@@ -66,9 +74,11 @@ class Watchdog:
         if self._signal:
             faulthandler.unregister(self._signal)
             self._signal = 0
-        files, self._files = self._files, []
+        files, self._files = [*self._files, self._alive], []
+        self._alive = -1
         for file in files:
-            os.close(file)
+            if file >= 0:
+                os.close(file)
 
     def _run(self, serial: int) -> None:
         step = min(LOOK_S, self._timeout / 4e9) if self._timeout else LOOK_S
@@ -88,25 +98,52 @@ class Watchdog:
         if self._library is not None:
             self._library.watched()
         now = clock.now()
+        with contextlib.suppress(OSError):
+            os.pwrite(self._alive, struct.pack("<q", now), 0)
         mark = recorder.store.progress()
         if mark != self._mark or not recorder.active:  # of steps left out there are no records
+            if self._quiet_told:
+                self._quiet = min(2 * self._quiet, LONGEST_QUIET_NS)
+            self._forget(recorder.folder)
             self._mark, self._since, self._due = mark, now, self._timeout
-            self._before = None
+            self._quiet_due, self._before = self._quiet, None
             return
         idle = now - self._since
-        if not self._timeout or idle < self._due / 2:
-            return
-        if self._before is None:
+        stalled = bool(self._timeout) and idle >= self._due
+        quiet = self._due == self._timeout and idle >= self._quiet_due  # no stall told of it yet
+        if self._before is None and idle >= min(self._quiet_due, self._due or self._quiet_due) / 2:
             self._before = now, _processor_times()
-        if idle >= self._due:
+        if not (stalled or quiet):
+            return
+        if stalled:
             self._due *= 2
             self._stalled(now, idle)
-            self._before = now, _processor_times()
+            self._forget(recorder.folder)
+        else:
+            self._quiet_due *= 2
+            self._note(recorder.folder, now, idle)
+        self._before = now, _processor_times()
+
+    def _note(self, folder: Path, now: int, idle: int) -> None:
+        """Keep what the threads do, instead of what they did when it was looked at before."""
+        dump = self._dump(now, idle)
+        if dump is not None:
+            with contextlib.suppress(OSError):
+                new = folder / f"{QUIET_FILE}.new"
+                new.write_text(json.dumps({**dump, "reason": "quiet"}) + "\n")
+                new.replace(folder / QUIET_FILE)
+                self._quiet_told = True
+
+    def _forget(self, folder: Path) -> None:
+        if self._quiet_told:
+            self._quiet_told = False
+            (folder / QUIET_FILE).unlink(missing_ok=True)
 
     def _open(self, folder: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         names = (STALL_STACKS_FILE, STALLS_FILE, ENDED_FILE)
         self._files = [os.open(folder / name, flags, 0o644) for name in names]
+        self._alive = os.open(folder / ALIVE_FILE, flags & ~os.O_APPEND, 0o644)
         if self._library is not None:
             self._signal = _free_signal()
             if self._signal:
@@ -118,12 +155,12 @@ class Watchdog:
         # What a rank starts (data-loader workers) may well wait for it for long.
         return self._recorder.process.get("role") == "rank"
 
-    def _stalled(self, now: int, idle: int) -> None:
-        recorder = self._recorder
-        assert recorder.folder is not None
-        known = activity(recorder.folder)
+    def _dump(self, now: int, idle: int) -> dict[str, Any] | None:
+        """What every thread does; None in a launcher, which waits for its workers."""
+        assert self._recorder.folder is not None
+        known = activity(self._recorder.folder)
         if not any(doing["last_op"] or doing["collective"] for doing in known.values()):
-            return  # a launcher, which waits for its workers
+            return None
         assert self._before is not None
         then, times = self._before
         share = {
@@ -135,14 +172,19 @@ class Watchdog:
             for ident, frame in sys._current_frames().items()
             if ident != threading.get_ident()
         ]
+        return {"time_ns": now, "duration_ns": idle, "threads": threads}
+
+    def _stalled(self, now: int, idle: int) -> None:
+        recorder = self._recorder
+        dump = self._dump(now, idle)
+        if dump is None:
+            return
+        threads = dump["threads"]
         main = next((t for t in threads if t["native_id"] == os.getpid()), None)
         # A long computation is no hang, unless others wait for it; they will say so.
         working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
         abort = self._action == "abort" and self._is_rank() and not working
-        dump = {
-            "time_ns": now, "duration_ns": idle, "threads": threads,
-            "reason": "abort" if abort else "no_progress",
-        }  # fmt: skip
+        dump["reason"] = "abort" if abort else "no_progress"
         os.write(self._files[1], (json.dumps(dump) + "\n").encode())
         if self._action != "continue" and self._is_rank():
             self._say(idle, main, working=working, abort=abort)

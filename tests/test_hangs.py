@@ -104,6 +104,11 @@ def runs(
     made.close()
 
 
+def _line_of(name: str) -> int:
+    """Position of a program's first line in its file."""
+    return PROGRAMS.read_text().splitlines().index(f"def {name}() -> None:")
+
+
 def main_finding(run: Run) -> Finding:
     found = findings(run)
     assert found, [one.unanswered for one in examine(run)]
@@ -132,11 +137,33 @@ def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
                "different_dtype": "data type"}  # fmt: skip
     found = main_finding(runs.of(name))
     assert found.evidence["differs"] == differs[name]
-    source = PROGRAMS.read_text().splitlines()
     where = found.where or ""
     assert where.startswith("programs.py:")
-    planted = next(i for i, line in enumerate(source) if line == f"def {name}() -> None:")
-    assert planted < int(where.partition(":")[2]) <= planted + 6
+    assert _line_of(name) < int(where.partition(":")[2]) <= _line_of(name) + 6
+
+
+@pytest.mark.parametrize("name", ["missing_rank_killed"])
+def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: str) -> None:
+    found = main_finding(runs.of(name))
+    line = 1 + next(
+        i for i, text in enumerate(PROGRAMS.read_text().splitlines())
+        if "queue.Queue[int]().get" in text and i > _line_of(name)
+    )  # fmt: skip
+    assert (found.severity, found.where) == ("error", f"programs.py:{line}")
+    (missing,) = found.evidence["missing"]
+    assert missing == {
+        "rank": 1, "doing": "MainThread waits for queue.get", "where": f"programs.py:{line}",
+    }  # fmt: skip
+    assert found.evidence["waited_ns"] > 1_500_000_000
+    assert "quiet" in {row["reason"] for row in runs.of(name).events("stall", 1).to_pylist()}
+
+
+@pytest.mark.parametrize("name", ["killed_at_work"])
+def test_what_was_killed_at_work_did_not_hang(runs: Runs, name: str) -> None:
+    run = runs.of(name)
+    assert not run.complete
+    assert "all_reduce" in run.events("collective", 1)["name"].to_pylist()
+    assert [one.title for one in findings(run)] == []
 
 
 @pytest.mark.parametrize("name", ["missing_rank"])

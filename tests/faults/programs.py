@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
 import sys
-import threading
 import time
 from datetime import timedelta
 
@@ -53,10 +53,24 @@ def missing_rank() -> None:
 def missing_rank_killed() -> None:
     """The same, and all ranks are killed while it hangs, as a scheduler does."""
     steps(3)
-    threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    killed_after(5.0)
     if RANK == 1:
-        time.sleep(60)
+        queue.Queue[int]().get(timeout=60)  # the line that is looked for
     dist.all_reduce(torch.ones(64))
+
+
+def killed_at_work() -> None:
+    """All ranks are killed while they train."""
+    model = DistributedDataParallel(network())
+    train(model)
+    killed_after(0.5)
+    train(model, 10**9)
+
+
+def killed_after(seconds: float) -> None:
+    """End this process from outside: a thread of its own would be seen at work."""
+    command = f"sleep {seconds}; kill -9 {os.getpid()}"
+    subprocess.Popen(["sh", "-c", command], start_new_session=True)
 
 
 def different_op() -> None:

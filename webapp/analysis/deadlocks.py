@@ -18,12 +18,11 @@ from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import frames_of, where_of
+from lanescope.webapp.analysis.standing import NO_PROGRESS, frames_of, where_of
 from lanescope.webapp.run import Run
 
 _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
 _JOIN = schema.SyncKind.thread_join.name
-_NO_PROGRESS = ("no_progress", "abort")
 _BUSY = 0.1
 """Share of a core from which on a thread is at work."""
 
@@ -184,7 +183,7 @@ def _said(run: Run, rank: int, names: Mapping[str, str], wait: _Wait) -> str:
 
 def _stuck(run: Run, rank: int) -> list[Finding]:
     """Threads that were in backward, at rest, when the watchdog saw no progress, and stayed so."""
-    dumps = [r for r in run.events("stall", rank).to_pylist() if r["reason"] in _NO_PROGRESS]
+    dumps = [r for r in run.events("stall", rank).to_pylist() if r["reason"] in NO_PROGRESS]
     if not dumps:
         return []
     columns = ["start_ns", "duration_ns", "kind", "step", "thread"]

@@ -91,7 +91,9 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     severity: Severity = "error"
     if not gone:
         until = wait.since_ns + waited
-        at_work = all(until - one.since_ns < max(QUIET_NS, waited // 10) for one in missing)
+        at_work = all(
+            one.working or until - one.since_ns < max(QUIET_NS, waited // 10) for one in missing
+        )
         long = waited >= normal_wait_ns(run, wait.group)
         if at_work and long and not any(one.stalled for one in missing):
             return _late(run, wait, waited)
@@ -100,7 +102,7 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
             dumped = run.manifest["options"].get("dump")  # nobody asks for one when all is well
             unknown = run.manifest["exit_status"] is None and not dumped
             severity = "info" if unknown else "warning"
-            if at_work and run.manifest["exit_status"] == 0:
+            if at_work and not dumped:
                 return None
     who = _names(wait.missing)
     reasons = "; ".join(_reason(known[rank].doing, known[rank].where) for rank in wait.missing[:3])

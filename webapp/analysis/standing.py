@@ -22,8 +22,14 @@ from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.run import Run
 
+NO_PROGRESS = ("no_progress", "abort")
+"""Reasons of dumps that the watchdog made because its timeout was over."""
+
 QUIET_NS = 1_000_000_000
 """A rank that recorded an event within this time of the end of the run is at work."""
+
+_BUSY = 0.1
+"""Share of a core from which on a thread is at work."""
 
 _RAISED_AT = re.compile(r"\(([^()\s]+:[0-9]+)\)$")
 _RECORDER = re.compile(r"/collector/(sources|engines)/[a-z_]+[.]py$")
@@ -46,6 +52,7 @@ class Standing:
         str  # exit, exception, signal ..., left (not known how), died, killed (the log just ends)
     )
     stalled: bool  # its watchdog saw no progress
+    working: bool  # nothing was recorded, but its main thread used the processor
     gave_up: bool  # ended by the error of a collective that did not come about
 
     @property
@@ -92,12 +99,13 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     )
     pid = process["pid"] if process else -1
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
-    dump = _dump(run, rank)
+    since = _worked_until_ns(run, rank, main)
+    dump = _dump(run, rank, since)
     ended = _ended(process, run.manifest["exit_status"])
     raised = process["exception"] if process else ""
     gave_up = ended == "exception" and bool(_GAVE_UP.search(raised))
-    end = max(last[rank], int(dump["time_ns"]) if dump else 0)
-    if ended == "killed":
+    end = max(last[rank], *(row["time_ns"] for row in dumps(run, rank)), 0)
+    if process is not None and not process["closed"]:
         end = max(end, _alive_ns(run, process))
     thread = (dump["thread"] or main) if dump else main
     doing, where = _doing(run, rank, main, dump)
@@ -112,13 +120,14 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     elif ended == "killed" and not dump:
         if any(_LOST.search(p["exception"]) for p in run.manifest["processes"]):
             ended = "died"
-        quiet = max(last.values()) - _worked_until_ns(run, rank, main)
+        quiet = max(last.values()) - since
         word = "died" if ended == "died" else "recorded nothing more"
         before = f", {units.duration(quiet)} before the recording ended" if quiet > QUIET_NS else ""
         doing = f"{word}{before}; {doing}"
-    stalled = dump is not None and str(dump["reason"]) != "requested"
-    since = _worked_until_ns(run, rank, main)
-    return Standing(rank, thread, doing, where, since, end, ended, stalled, gave_up)
+    reason = str(dump["reason"]) if dump else ""
+    stalled = reason in NO_PROGRESS
+    working = dump is not None and reason == "quiet" and (dump["cpu"] or 0) >= _BUSY
+    return Standing(rank, thread, doing, where, since, end, ended, stalled, working, gave_up)
 
 
 def _ended(process: schema.Process | None, status: int | None) -> str:
@@ -188,9 +197,14 @@ def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
     return f"did {name} last" + (f" ({where})" if where else ""), None
 
 
-def _dump(run: Run, rank: int) -> dict[str, Any] | None:
-    """The row of the rank's last dump that tells most: its main thread's, which drives it."""
-    rows = dumps(run, rank)
+def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:
+    """The row of the rank's last dump that tells most: its main thread's, which drives it.
+
+    None where the rank went on afterwards: it says nothing of how it stood at the end.
+    """
+    rows = [row for row in dumps(run, rank) if row["time_ns"] >= since_ns]
+    # As a signal ends it, a process cannot say what its threads wait for and whether they work.
+    rows = [row for row in rows if row["reason"] != "signal"] or rows
     last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
     last.sort(key=lambda row: (row["thread"] not in mains, row["name"] != "MainThread"))
