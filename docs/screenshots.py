@@ -111,7 +111,10 @@ PICTURES = (
 )
 OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))
 OF_AN_IMPORT = (Picture("imported", "timeline"),)
-OF_A_PAIR = (Picture("baseline", "timeline", lambda run: step_window(run, 1, 1), height=720),)
+OF_A_PAIR = (
+    Picture("baseline", "timeline", lambda run: step_window(run, 1, 1), height=720),
+    Picture("diff", "diff", height=1640),
+)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ TOP: list[tuple[str, set[str]]] = [
     ("charts", {"plotly"}),
     ("gradient_charts", {"plotly"}),
     ("graph_charts", {"plotly"}),
+    ("diff_charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
     ("searching", {"flask"}),
     ("table_routes", {"flask"}),

@@ -143,14 +143,14 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
         figure.add_scatter(
             x=[float(value) for value in mine["bytes"]],
             y=[float(value) * factor for value in mine[column]],
-            name=f"{_escaped(str(name))}, group {_escaped(str(group))}",
+            name=f"{escaped(str(name))}, group {escaped(str(group))}",
             mode="lines+markers",
             line={
                 "width": 1.5, "color": colours[position % len(colours)],
                 "dash": DASHES[position % len(DASHES)],
             },
             marker={"size": 7, "symbol": MARKERS[position % len(MARKERS)]},
-            hovertemplate=f"<b>{_escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
+            hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
             "<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(
@@ -198,7 +198,7 @@ def _line(
         },
         marker={"size": 5, "symbol": MARKERS[position % len(MARKERS)]},
         customdata=[rank] * len(steps),
-        hovertemplate=f"<b>{_escaped(name)}</b><br>rank {rank}, step %{{x}}<br>norm %{{y:.4g}}"
+        hovertemplate=f"<b>{escaped(name)}</b><br>rank {rank}, step %{{x}}<br>norm %{{y:.4g}}"
         "<extra></extra>",
     )
 
@@ -223,7 +223,7 @@ def _mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")

@@ -67,6 +67,30 @@ def tensor_states(base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode
     return state
 
 
+def relative_differences(base: Columns, run: Columns) -> NDArray[np.float64]:
+    """How far the statistics of each pair of tensors are apart, as mode tolerance measures it.
+
+        max(|l2 - l2'| / max(l2, l2'), |mean - mean'| / root mean square of the larger norm)
+
+    0 where both are equal, infinite where the shape or the number of NaN or infinite elements is
+    another, or one side alone has no finite element.
+    """
+    means = [_number(side["mean"]) for side in (base, run)]
+    norms = [_number(side["l2"]) for side in (base, run)]
+    norm = np.fmax(*norms)
+    found = np.zeros(len(norm))
+    for (one, other), scale in (
+        (norms, norm), (means, norm / np.sqrt(base["numel"].clip(min=1))),
+    ):  # fmt: skip
+        with np.errstate(invalid="ignore", divide="ignore"):
+            away = np.abs(one - other) / scale
+        away[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+        found = np.fmax(found, np.where(np.isnan(away), np.inf, away))
+    for name in ("shape", "nan", "inf"):
+        found[base[name] != run[name]] = np.inf
+    return found
+
+
 def _number(column: NDArray[Any]) -> NDArray[np.float64]:
     return column.astype(np.float64)
 

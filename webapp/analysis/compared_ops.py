@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.alignment import Ints, thread_pairs
-from lanescope.webapp.analysis.closeness import Mode, tensor_states
+from lanescope.webapp.analysis.closeness import Mode, relative_differences, tensor_states
 from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_tensors, read_ops
 from lanescope.webapp.packing import enclosing
 from lanescope.webapp.run import Run, Thread
@@ -38,6 +38,7 @@ class ComparedOps:
     one: Ints  # tensors of `old`, with that of `new` at the same place of `two`
     two: Ints
     state: States  # of each pair of tensors: IDENTICAL, WITHIN or DIFFERENT
+    apart: NDArray[np.float64]  # how far each pair is, see `closeness.relative_differences`
 
     def op_states(self) -> States:
         """Of each pair of operators: the worst of its own tensors, UNKNOWN where it has none."""
@@ -67,7 +68,11 @@ def compared_ops(
     was = {name: column[one] for name, column in old.tensors.items()}
     now = {name: column[two] for name, column in new.tensors.items()}
     state = tensor_states(was, now, words.known["dtype"], mode)
-    return ComparedOps(theirs, old, new, left, right, one, two, state)
+    apart = np.zeros(len(state))
+    rows = np.flatnonzero(state)
+    sides = ({name: column[rows] for name, column in side.items()} for side in (was, now))
+    apart[rows] = relative_differences(*sides)
+    return ComparedOps(theirs, old, new, left, right, one, two, state, apart)
 
 
 def all_compared(base: Run, run: Run, mode: Mode, words: Words) -> Iterator[ComparedOps]:

@@ -19,6 +19,7 @@ import pandas as pd
 from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
 from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
@@ -44,6 +45,8 @@ class Comparison:
     table: pd.DataFrame = field(repr=False)
     notes: tuple[str, ...] = ()  # sentences: what could not be compared, what else to look at
     differing: int = 0  # tensors that differ in the mode; the table may hold fewer
+    timing: Timing | None = field(default=None, repr=False)
+    growth: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)  # see `growth_of`
 
     def to_json(self) -> dict[str, Any]:
         """The object that `diff --json` prints."""
@@ -131,6 +134,8 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise") -> Comparison:
         table=pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS)),
         notes=tuple(notes),
         differing=differing,
+        timing=timing_differences(base, run),
+        growth=values.grown() if values else pd.DataFrame(),
     )
 
 

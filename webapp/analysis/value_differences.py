@@ -11,7 +11,7 @@ import pandas as pd
 from lanescope.webapp.analysis.alignment import Ints, thread_pairs
 from lanescope.webapp.analysis.calls import collective_calls, members
 from lanescope.webapp.analysis.closeness import Mode
-from lanescope.webapp.analysis.compared_ops import compared_ops
+from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.analysis.fingerprints import Ops, Words
 from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.sites import frames_of
@@ -59,6 +59,21 @@ class ValueDifferences:
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
     names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
     notes: list[str] = field(default_factory=list)  # what could not be compared, and hints
+    growth: list[pd.DataFrame] = field(default_factory=list)  # of each thread, see `grown`
+
+    def grown(self) -> pd.DataFrame:
+        """How the difference grows: one row per rank, step and module that has tensors.
+
+        tensors, differing (of these, not with equal bits), largest (the greatest of
+        `closeness.relative_differences`, may be infinite) and time_ns, the first operator.
+        """
+        keys = ["rank", "step", "module"]
+        if not self.growth:
+            return pd.DataFrame(columns=[*keys, "tensors", "differing", "largest", "time_ns"])
+        return pd.concat(self.growth).groupby(keys, as_index=False, sort=True).agg(
+            tensors=("tensors", "sum"), differing=("differing", "sum"),
+            largest=("largest", "max"), time_ns=("time_ns", "min"),
+        )  # fmt: skip
 
     @property
     def first(self) -> First | None:
@@ -116,6 +131,7 @@ def _compare_thread(
     found.tensors += len(state)
     found.different += int((state == 2).sum())
     found.within_tolerance += int((state == 1).sum())
+    found.growth.append(_growth(pairs, words))
     rows = np.flatnonzero(state)
     if not len(rows):
         return
@@ -142,6 +158,22 @@ def _compare_thread(
     if rank not in found.firsts or first.order < found.firsts[rank].order:
         found.firsts[rank] = first
     found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:KEPT], words))
+
+
+def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:
+    owner = pairs.new.owner[pairs.two]
+    frame = pd.DataFrame(
+        {
+            "step": pairs.new.step[owner], "module": pairs.new.texts["module"][owner],
+            "differing": pairs.state > 0, "largest": pairs.apart, "time_ns": pairs.new.start[owner],
+        }
+    )  # fmt: skip
+    told = frame.groupby(["step", "module"], as_index=False).agg(
+        tensors=("differing", "size"), differing=("differing", "sum"),
+        largest=("largest", "max"), time_ns=("time_ns", "min"),
+    )  # fmt: skip
+    modules = np.array([text or "" for text in words.known["module"]], object)
+    return told.assign(rank=pairs.thread.rank, module=modules[told["module"].to_numpy(np.int64)])
 
 
 def _side(ops: Ops, place: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import Comparison
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.timing_differences import Timing
 from lanescope.webapp.run import Run
 
 VERDICTS = {
@@ -14,6 +15,8 @@ VERDICTS = {
 }  # fmt: skip
 _AROUND_NS = 100_000  # of the timeline, about an operator
 _TENSORS = 4  # of one operator that are told
+_TIMED_ROWS = 10  # of a table in Markdown
+TIMED = ("slower", "faster", "added", "removed")
 
 
 def counted(result: Comparison) -> str:
@@ -75,7 +78,42 @@ def markdown(result: Comparison, base: str, run: str) -> str:
         source = origin(result.first)
         lines += [f"- origin: {source}"] if source else []
     lines += [f"- {units.printable(note)}" for note in result.notes]
+    if result.timing is not None and result.timing.steps:
+        lines += [f"- {step_times(result.timing)}", *_timing_rows(result.timing)]
     return "\n".join(lines).replace(units.THIN, " ")
+
+
+def step_times(timing: Timing) -> str:
+    """The length of a step in both runs, and how many ops differ in time."""
+    sides = [units.duration(ns) for ns in (timing.run_step_ns, timing.base_step_ns)]
+    change = timing.run_step_ns / timing.base_step_ns if timing.base_step_ns else float("nan")
+    counts = timing.telling["state"].value_counts()
+    told = [f"{counts[state]} {state}" for state in TIMED if state in counts]
+    of = f"{timing.steps} steps" if timing.steps > 1 else "1 step"
+    text = f"a step takes {sides[0]}, in the base {sides[1]} (x {change:.3g}, median of {of})"
+    return f"{text}; ops by module: {', '.join(told) or 'none is slower or faster'}"
+
+
+def ratio_text(row: Any) -> str:
+    """How many times as long an op takes; nothing for what only one run has."""
+    return "" if row.state in ("added", "removed") else f"x {row.ratio:.3g}"
+
+
+def _timing_rows(timing: Timing) -> list[str]:
+    rows = timing.telling.head(_TIMED_ROWS)
+    if rows.empty:
+        return []
+    lines = [
+        "",
+        "| op | module | base, per step | run, per step | | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows.itertuples():
+        texts = (_code(text).replace("|", "¦") for text in (row.name, row.module))
+        name, module = (f"`{text}`" if text else "" for text in texts)
+        times = " | ".join(units.duration(ns) for ns in (row.base_ns, row.run_ns))
+        lines.append(f"| {name} | {module} | {times} | {ratio_text(row)} | {row.state} |")
+    return lines
 
 
 def _tensor(base: dict[str, Any], run: dict[str, Any]) -> str:

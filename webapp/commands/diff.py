@@ -13,7 +13,15 @@ from rich.text import Text
 from lanescope.webapp import units
 from lanescope.webapp.analysis.closeness import MODES, Mode
 from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.analysis.verdict_words import VERDICTS, counted, markdown, origin, place
+from lanescope.webapp.analysis.verdict_words import (
+    VERDICTS,
+    counted,
+    markdown,
+    origin,
+    place,
+    ratio_text,
+    step_times,
+)
 from lanescope.webapp.run import open_run
 
 SHOWN = 10
@@ -70,6 +78,9 @@ def show(result: Comparison, console: Console) -> None:
     _rows(table[table["kind"] == "tensor"], "means of tensors", console)
     _rows(table[(table["kind"] == "gradient") & differs], "gradient norms", console)
     _rows(table[(table["kind"] == "op") & differs], "calls of ops", console)
+    if result.timing is not None and result.timing.steps:
+        console.print(Text(f"\n{step_times(result.timing)}"))
+        _timed(result.timing.telling, console)
 
 
 def _rows(rows: Any, title: str, console: Console) -> None:
@@ -86,6 +97,19 @@ def _rows(rows: Any, title: str, console: Console) -> None:
     console.print(table)
     if len(rows) > SHOWN:
         console.print(Text(f"  and {units.count(len(rows) - SHOWN)} more"))
+
+
+def _timed(rows: Any, console: Console) -> None:
+    if rows.empty:
+        return
+    table = Table(box=None, header_style="bold", title="self time per step", title_justify="left")
+    for name in ("op", "module", "base", "run", "", "state"):
+        table.add_column(name, justify="left" if name in ("op", "module", "state") else "right")
+    for row in rows.head(SHOWN).itertuples():
+        texts = (row.name, row.module, units.duration(row.base_ns), units.duration(row.run_ns),
+                 ratio_text(row), row.state)  # fmt: skip
+        table.add_row(*(Text(units.printable(text)) for text in texts))
+    console.print(table)
 
 
 def _number(value: float) -> str:

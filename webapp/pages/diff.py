@@ -9,10 +9,18 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import charts, units
+from lanescope.webapp import charts, diff_charts, units
 from lanescope.webapp.analysis.closeness import MODES, Mode
 from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.analysis.verdict_words import difference_address, markdown, origin, place
+from lanescope.webapp.analysis.timing_differences import Timing
+from lanescope.webapp.analysis.verdict_words import (
+    difference_address,
+    markdown,
+    origin,
+    place,
+    ratio_text,
+    step_times,
+)
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
@@ -64,7 +72,6 @@ def layout(context: Context) -> Component:
             className="controls",
         ),
         html.Div(id=ids.DIFF_BODY),
-        html.H2("Gradient norm per step"),
         html.Div(
             [
                 html.Label("rank", htmlFor=ids.DIFF_RANK),
@@ -75,7 +82,18 @@ def layout(context: Context) -> Component:
             ],
             className="controls",
         ),
+        html.H2("Gradient norm per step"),
         parts.graph(ids.DIFF_CHART, height=340),
+        html.Div(
+            [
+                html.H2("How the difference grows, by step"),
+                parts.graph(ids.DIFF_GROWTH, height=320),
+                html.H2("By layer"),
+                parts.graph(ids.DIFF_LAYERS, height=460),
+            ],
+            id=ids.DIFF_GROWN,
+            hidden=True,
+        ),
         html.Div(id=ids.DIFF_TABLES),
     )  # fmt: skip
 
@@ -94,6 +112,22 @@ def register(app: Dash, context: Context) -> None:
     def show(mode: Mode) -> tuple[list[Any], list[Any]]:
         result = _compared(base, context.run, mode)
         return verdict(result, context, base), tables(result)
+
+    @app.callback(
+        Output(ids.DIFF_GROWTH, "figure"),
+        Output(ids.DIFF_LAYERS, "figure"),
+        Output(ids.DIFF_GROWN, "hidden"),
+        Input(ids.DIFF_MODE, "value"),
+        Input(ids.DIFF_RANK, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def grow(mode: Mode, rank: int, theme: Theme | None) -> tuple[go.Figure, go.Figure, bool]:
+        growth = _compared(base, context.run, mode).growth
+        shown = theme or "light"
+        if not len(growth) or not growth["differing"].any():
+            return go.Figure(), go.Figure(), True
+        by_step = diff_charts.growth_by_step(growth, rank, shown)
+        return by_step, diff_charts.growth_by_layer(growth, rank, shown), False
 
     @app.callback(
         Output(ids.DIFF_CHART, "figure"),
@@ -135,7 +169,39 @@ def tables(result: Comparison) -> list[Any]:
         if kind == "tensor" and not (table["kind"] == kind).any():
             continue
         made += [html.H2(title), _table(kind, table[different & (table["kind"] == kind)])]
+    if result.timing is not None and result.timing.steps:
+        made += [html.H2("Time per step"), *_timing(result.timing)]
     return made
+
+
+def _timing(timing: Timing) -> list[Any]:
+    """What takes longer or shorter, by op and module."""
+    lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
+    rows = timing.telling.head(MOST_ROWS)
+    if rows.empty:
+        return [lead]
+    made = [
+        {
+            "op": row.name, "module": row.module, "state": row.state, "ratio": row.ratio,
+            "ratio_text": ratio_text(row), "calls": f"{row.base_calls:.3g} / {row.run_calls:.3g}",
+            **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
+            **{f"{name}_text": parts.duration(getattr(row, f"{name}_ns"))
+               for name in ("base", "run", "difference")},
+        }
+        for row in rows.itertuples()
+    ]  # fmt: skip
+    columns = [
+        parts.column("op", "op", flex=3, minWidth=180),
+        parts.column("module", "module", flex=2),
+        parts.column("base", "self time, baseline", number=True, text=True, flex=1, minWidth=130),
+        parts.column("run", "self time, this run", number=True, text=True, flex=1, minWidth=130),
+        parts.column("difference", "difference", number=True, text=True, flex=1),
+        parts.column("ratio", "times", number=True, text=True, flex=1),
+        parts.column("calls", "calls, baseline / run", flex=1, minWidth=130),
+        parts.column("state", "state", flex=1),
+    ]
+    height = None if len(made) <= 12 else "340px"
+    return [lead, parts.grid("diff-timing", columns, made, label="Time per step", height=height)]
 
 
 def _first(result: Comparison, context: Context) -> list[Any]:

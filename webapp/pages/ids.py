@@ -62,6 +62,9 @@ DIFF_RANK = "diff-rank"
 DIFF_BODY = "diff-body"
 DIFF_TABLES = "diff-tables"
 DIFF_CHART = "diff-chart"
+DIFF_GROWTH = "diff-growth"
+DIFF_LAYERS = "diff-layers"
+DIFF_GROWN = "diff-grown"
 
 # sql
 SQL_EXAMPLE = "sql-example"

@@ -1,0 +1,129 @@
+"""What takes longer or shorter than in a baseline, by op and module, over the steps of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.run import Run
+
+Floats = NDArray[np.float64]
+Shared = dict[int, NDArray[np.int64]]  # steps that are compared, by rank
+
+FACTOR = 1.2
+LEAST_NS = 20_000
+"""An op of a module is slower where the median of its time per step is this many times the
+baseline's and this much more, ns, and all but a quarter of its steps took longer than all but a
+quarter of the baseline's (all of them, of fewer than MANY): a busy machine makes single steps long.
+"""
+
+FEW, MANY = 3, 10
+"""From FEW shared steps on the first is left out: it does what is done once."""
+
+COLUMNS = (
+    "name", "module", "base_ns", "run_ns", "difference_ns", "ratio", "base_calls", "run_calls",
+    "state",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times per step of two runs."""
+
+    steps: int  # that were compared, on the rank that has most of them
+    base_step_ns: float  # median length of these steps over all shared ranks; NaN without any
+    run_step_ns: float
+    table: pd.DataFrame = field(repr=False)
+
+    @property
+    def telling(self) -> pd.DataFrame:
+        """Rows whose state is not "same"."""
+        return self.table[self.table["state"] != "same"]
+
+
+def timing_differences(base: Run, run: Run) -> Timing:
+    """Compares the self time of ops, summed per step over threads and shared ranks.
+
+    Steps are aligned by number: those that both runs finished. One row per op and module: base_ns
+    and run_ns are medians over these steps of the self time in a step (means, of what only one
+    run has), base_calls and run_calls mean calls in a step, ratio is run_ns / base_ns, state
+    "slower", "faster", "added" (ran in the run only), "removed" or "same"; see FACTOR and LEAST_NS.
+    Largest difference first. Without shared steps the table is empty.
+    """
+    shared: Shared = {}
+    lengths: tuple[list[float], list[float]] = ([], [])
+    for rank in sorted({*base.ranks} & {*run.ranks}):
+        sides = base.steps(rank), run.steps(rank)
+        numbers, *places = np.intersect1d(sides[0].index, sides[1].index, return_indices=True)
+        first = 1 if len(numbers) >= FEW else 0
+        if len(numbers):
+            shared[rank] = numbers[first:]
+            for side, at, into in zip(sides, places, lengths, strict=True):
+                into += (side.end_ns - side.start_ns)[at[first:]].tolist()
+    steps = max((len(numbers) for numbers in shared.values()), default=0)
+    if not steps:
+        return Timing(0, np.nan, np.nan, pd.DataFrame(columns=list(COLUMNS)))
+    totals = [_per_step(one, shared) for one in (base, run)]
+    every = sorted({int(step) for numbers in shared.values() for step in numbers})
+    table = _table(totals, every)
+    return Timing(steps, float(np.median(lengths[0])), float(np.median(lengths[1])), table)
+
+
+def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
+    """Self time and calls by op, module and step, over the shared ranks."""
+    keys = ["name", "module", "step"]
+    frames = []
+    for rank, numbers in shared.items():
+        rows = run.events("op", rank, columns=[*keys, "self_ns"])
+        rows = rows.filter(pc.is_in(rows["step"], pa.array(numbers, rows["step"].type)))
+        frames.append(
+            to_frame(rows.group_by(keys).aggregate([("self_ns", "sum"), ([], "count_all")]))
+        )
+    frame = pd.concat(frames, ignore_index=True).astype({"name": "object", "module": "object"})
+    frame = frame.rename(columns={"self_ns_sum": "ns", "count_all": "calls"}).fillna({"ns": 0})
+    return frame.groupby(keys, as_index=False)[["ns", "calls"]].sum()
+
+
+def _table(totals: list[pd.DataFrame], every: list[int]) -> pd.DataFrame:
+    keys = ["name", "module"]
+    wide = [
+        frame.pivot_table(index=keys, columns="step", values=["ns", "calls"], fill_value=0)
+        for frame in totals
+    ]
+    index = wide[0].index.union(wide[1].index)
+    columns = pd.MultiIndex.from_product([["ns", "calls"], every])
+    wide = [frame.reindex(index=index, columns=columns, fill_value=0) for frame in wide]
+    low, high = (frame["ns"].to_numpy(np.float64) for frame in wide)
+    was, now = (frame["calls"].to_numpy(np.float64).mean(axis=1) for frame in wide)
+    single = (was == 0) | (now == 0)
+    ours, theirs = (
+        np.where(single, side.mean(axis=1), np.median(side, axis=1)) for side in (high, low)
+    )
+    state = np.full(len(index), "same", object)
+    state[_longer(high, low)] = "slower"
+    state[_longer(low, high)] = "faster"
+    state[was == 0] = "added"
+    state[now == 0] = "removed"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = ours / theirs
+    found = index.to_frame(index=False, name=keys).assign(
+        base_ns=theirs, run_ns=ours, difference_ns=ours - theirs, ratio=ratio,
+        base_calls=was, run_calls=now, state=state,
+    )  # fmt: skip
+    order = np.argsort(-np.abs(found["difference_ns"].to_numpy()), kind="stable")
+    return found.iloc[order].reset_index(drop=True)[list(COLUMNS)]
+
+
+def _longer(one: Floats, other: Floats) -> NDArray[np.bool_]:
+    """Rows of `one` that took longer than the same rows of `other`, by the rule at FACTOR."""
+    middle, least = np.median(one, axis=1), np.median(other, axis=1)
+    share = 0.25 if one.shape[1] >= MANY else 0.0
+    apart = np.quantile(one, share, axis=1) > np.quantile(other, 1 - share, axis=1)
+    longer: NDArray[np.bool_] = apart & (middle >= FACTOR * least) & (middle - least >= LEAST_NS)
+    return longer

@@ -1,0 +1,110 @@
+"""How the difference between two runs grows: tables of `analysis.diff` in, Plotly figures out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.charts import escaped
+from lanescope.webapp.theme import Theme, template, tokens
+
+MOST_LAYERS = 60
+"""Rows of the map; of more modules those with the greatest difference are shown."""
+
+
+def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
+    """Largest relative difference of a rank's tensors per step, and how many have other bits.
+
+    `growth` is that of `analysis.diff.Comparison`. The difference is on a logarithmic axis, where
+    0 has no place; what cannot be compared (NaN, another shape) is a cross at its foot.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    mine = growth[growth["rank"] == rank].groupby("step")
+    told = mine.agg(tensors=("tensors", "sum"), differing=("differing", "sum"))
+    told["largest"] = mine["largest"].max()
+    steps = [int(step) for step in told.index]
+    finite = [float(v) if 0 < v < np.inf else None for v in told["largest"]]
+    share = [float(v) for v in 100 * told["differing"] / told["tensors"]]
+    mode = "lines+markers" if len(steps) <= 200 else "lines"
+    figure.add_scatter(
+        x=steps, y=finite, name="largest relative difference", mode=mode, marker={"size": 5},
+        line={"width": 1.5, "color": colour["accent"]},
+        hovertemplate="<b>step %{x}</b><br>largest relative difference %{y:.3g}<extra></extra>",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=steps, y=share, name="tensors with other bits", yaxis="y2", mode=mode,
+        marker={"size": 5, "symbol": "square"},
+        line={"width": 1.5, "dash": "dot", "color": colour["muted"]},
+        hovertemplate="<b>step %{x}</b><br>%{y:.3g} % of the tensors have other bits"
+        "<extra></extra>",
+    )  # fmt: skip
+    odd = [step for step, v in zip(steps, told["largest"], strict=True) if not np.isfinite(v)]
+    if odd:
+        figure.add_scatter(
+            x=odd, y=[2.0] * len(odd), yaxis="y2", name="not comparable (NaN, shape)",
+            mode="markers", marker={"symbol": "x", "size": 9, "color": colour["bad"]},
+            hovertemplate="<b>step %{x}</b><br>a tensor that cannot be compared<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title_text="step", tickformat="d")
+    figure.update_yaxes(title_text="relative difference", type="log", exponentformat="power")
+    figure.update_layout(
+        yaxis2={
+            "title": {"text": "tensors with other bits, %"}, "overlaying": "y", "side": "right",
+            "range": [0, 102], "showgrid": False,
+            "tickvals": [0, 25, 50, 75, 100],
+        }
+    )  # fmt: skip
+    return figure
+
+
+def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
+    """Largest relative difference per module and step of a rank; modules as they first ran.
+
+    The colour is logarithmic; a cell without any holds tensors whose bits are all equal, or none.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    mine = growth[(growth["rank"] == rank) & (growth["module"] != "")]
+    worst = mine[mine["differing"] > 0].groupby("module")["largest"].max()
+    shown = set(worst.sort_values(ascending=False, kind="stable").index[:MOST_LAYERS])
+    begin = mine.groupby("module")["time_ns"].min().sort_values(kind="stable")
+    modules = [name for name in begin.index if name in shown]
+    steps = sorted(int(step) for step in mine["step"].unique())
+    differs = mine[mine["differing"] > 0]
+    places = zip(differs["module"], differs["step"], strict=True)
+    cells = dict(zip(places, differs["largest"].astype(float), strict=True))
+    finite = [v for v in worst if 0 < v < np.inf]
+    least = np.log10(min(finite, default=1e-16)) - 1
+    most = np.log10(max(finite, default=1.0)) + 1
+
+    def height(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return most if value == np.inf else least if value == 0 else float(np.log10(value))
+
+    def word(value: float | None) -> str:
+        if value is None:
+            return "the same bits"
+        return "cannot be compared" if value == np.inf else f"differs by {value:.3g}"
+
+    rows = [[cells.get((name, step)) for step in steps] for name in modules]
+    figure.add_heatmap(
+        x=steps,
+        y=[escaped(name) for name in modules],
+        z=[[height(cell) for cell in row] for row in rows],
+        text=[[word(cell) for cell in row] for row in rows],
+        colorscale=[[0, colour["panel"]], [0.5, colour["within"]], [1, colour["different"]]],
+        xgap=1 if len(steps) <= 120 else 0,
+        ygap=1,
+        hovertemplate="<b>%{y}, step %{x}</b><br>%{text}<extra></extra>",
+        colorbar={
+            "title": {"text": "log10 of the relative difference", "side": "right"},
+            "thickness": 10,
+            "outlinewidth": 0,
+        },
+    )
+    figure.update_xaxes(title_text="step", tickformat="d", showgrid=False)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
