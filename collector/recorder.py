@@ -13,13 +13,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import clock
 from .journal import Kind, float_bits
 from .kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
 from .options import Options
 from .store import MAIN_ORDINAL, Store, ThreadState
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NO_STEP = 0
 
@@ -143,6 +147,11 @@ class Recorder:
             self.step if step is None else step, state.module,
             signature, stack, state.phase, aux, extra,
         )  # fmt: skip
+
+    def put_all(self, state: ThreadState, records: NDArray[np.void]) -> None:
+        """Store records of the fields of `RECORD`, with the phase and module of the moment."""
+        records["module"], records["phase"] = state.module, state.phase
+        state.journal.append_all(records.tobytes())
 
     def keep(self, kind: int, *, name: int, aux: int, extra: int) -> None:
         """Store a record that must stay however much follows it."""

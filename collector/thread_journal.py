@@ -126,6 +126,11 @@ class ThreadJournal:
             return  # closed at this moment, by the thread that ends the recording
         self._offset = offset + RECORD_BYTES
 
+    def append_all(self, records: bytes) -> None:
+        """Store several records, packed as `RECORD`, one behind the other."""
+        for fields in RECORD.iter_unpack(records):
+            self.append(*fields)
+
     @property
     def position(self) -> int:
         """Changes with every record."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..journal import NO_SEQUENCE, RECORD
+from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES
 from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
 from ..recorder import Recorder
@@ -95,7 +95,7 @@ class Library:
         self.enter = function("enter", c_any, i64, i32, i64)
         self.entered = function("entered", c_any)
         self.leave = function("leave", None)
-        self.append = function("append", None, c_text)
+        self.append = function("append", None, c_text, i64)
         self.keep = function("keep", None, c_text)
         self.sync = function("sync", None, i32, i64, i64, u32)
         self.push_open = function("push_open", u32, c_text)
@@ -120,7 +120,11 @@ class _Journal(ThreadJournal):
 
     def append(self, *fields: int) -> None:
         """Store one record, fields in the order of `RECORD`."""
-        self._library.append(RECORD.pack(*fields))
+        self._library.append(RECORD.pack(*fields), 1)
+
+    def append_all(self, records: bytes) -> None:
+        """Store several records, packed as `RECORD`, one behind the other."""
+        self._library.append(records, len(records) // RECORD_BYTES)
 
     def push_open(
         self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,

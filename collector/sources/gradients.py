@@ -11,12 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from .. import clock
 from ..fingerprint import can_read, hash_of
-from ..journal import Kind, float_bits
+from ..journal import FIELDS, Kind
 from ..kinds import GradientScope
 from ..recorder import Recorder
 from .deliveries import Deliveries
@@ -24,6 +25,8 @@ from .held import Held, Known, local_part
 from .modules import Modules
 from .norms import norms_of
 from .parameters import Parameters
+
+_RECORDS = np.dtype(list(FIELDS))
 
 _Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]
 
@@ -105,17 +108,17 @@ class Gradients:
     def _deliver(
         self, alike: Alike, held: list[tuple[torch.Tensor, Known]], instant: int, ordinal: int
     ) -> None:
-        recorder, step = self._recorder, self._recorder.step
-        signature = self._held.signature(alike.tensors[0])
-        rows = [held[position][1] for position in alike.positions]
+        recorder = self._recorder
+        rows = np.zeros(len(alike.positions), _RECORDS)
+        known = [held[position][1] for position in alike.positions]
+        rows["kind"], rows["start"], rows["step"] = Kind.GRADIENT, instant, recorder.step
+        rows["name"] = [one.name for one in known]
+        rows["extra"] = [one.numel for one in known]
+        rows["signature"], rows["aux"] = self._held.signature(alike.tensors[0]), ordinal
 
         def write(norms: torch.Tensor) -> None:
-            state = recorder.thread()
-            for known, norm in zip(rows, norms.tolist(), strict=True):
-                recorder.put(
-                    state, Kind.GRADIENT, name=known.name, start=instant, step=step,
-                    sequence=float_bits(norm), signature=signature, extra=known.numel, aux=ordinal,
-                )  # fmt: skip
+            rows["sequence"] = norms.numpy().astype(np.float64).view(np.int64)
+            recorder.put_all(recorder.thread(), rows)
 
         self._deliveries.hand_on(alike.norms, write)
 

@@ -43,15 +43,20 @@ struct SignatureCache {
 // Names that come as text each time: autograd nodes, user scopes, functions without a schema.
 struct NameCache {
   static constexpr size_t SLOTS = 256;
+  static constexpr size_t TRIED = 8;  // slots in a row that a name may have: few names meet in all
   struct Slot {
     std::string name;
     Text text = 0;
+    bool used = false;
     bool wanted = true;
     const Operator* op = nullptr;  // of a function without a schema
   };
   std::vector<Slot> slots = std::vector<Slot>(SLOTS);
 
   Slot& find(std::string_view name);
+
+ private:
+  static Slot& fill(Slot& slot, std::string_view name);
 };
 
 }  // namespace lanescope

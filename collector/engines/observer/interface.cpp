@@ -171,11 +171,13 @@ EXPORT void lanescope_leave() {
   guarded([] { leave_thread(); });
 }
 
-// Store a record of the calling thread, which has entered.
-EXPORT void lanescope_append(const Record* record) {
+// Store records of the calling thread, which has entered.
+EXPORT void lanescope_append(const Record* records, int64_t count) {
   guarded([&] {
     if (Thread* thread = entered_thread()) {
-      thread->append(*record);
+      for (const Record* record = records; record != records + count; ++record) {
+        thread->append(*record);
+      }
     }
   });
 }

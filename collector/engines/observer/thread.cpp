@@ -154,13 +154,26 @@ void note_error() noexcept {
 }
 
 NameCache::Slot& NameCache::find(std::string_view name) {
-  Slot& slot = slots[std::hash<std::string_view>{}(name) % SLOTS];
-  if (slot.name != name) {
-    slot.text = texts().intern(name);
-    slot.name = name;
-    slot.wanted = wanted(slot.name);
-    slot.op = nullptr;
+  const size_t first = std::hash<std::string_view>{}(name);
+  for (size_t tried = 0; tried < TRIED; ++tried) {
+    Slot& slot = slots[(first + tried) % SLOTS];
+    if (slot.used && slot.name == name) {
+      return slot;
+    }
+    if (!slot.used) {
+      return fill(slot, name);
+    }
   }
+  return fill(slots[first % SLOTS], name);
+}
+
+NameCache::Slot& NameCache::fill(Slot& slot, std::string_view name) {
+  slot.used = false;  // were one of the next to throw
+  slot.text = texts().intern(name);
+  slot.name = name;
+  slot.wanted = wanted(slot.name);
+  slot.op = nullptr;
+  slot.used = true;
   return slot;
 }
 
