@@ -223,7 +223,7 @@ def test_a_process_listed_twice(run: Path) -> None:
 def test_files_of_a_kind_unknown_are_left_alone(run: Path) -> None:
     entry = {"bytes": 1, "rows": 1, "sha256": ""}
     opened = open_run(change(run, setter("files", "notes/view.json", entry)))
-    assert opened.warnings == ("1 files of a kind unknown to this version were not read",)
+    assert opened.warnings == ("1 file of a kind unknown to this version was not read",)
 
 
 def cut(file: Path) -> None:

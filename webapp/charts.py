@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.analysis.skew import LateMap
-from lanescope.webapp.theme import Theme, template, tokens
+from lanescope.webapp.theme import Theme, step_axis, template, tokens
 from lanescope.webapp.units import duration
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -25,7 +25,7 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
 
     `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
     """
-    figure = _figure(theme, "gradient norm (L2)", log=log)
+    figure = _figure(theme, "gradient norm (L2)", norms["step"], log=log)
     by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
     for position, (rank, rows) in enumerate(by_rank.items()):
         _line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
@@ -38,8 +38,8 @@ def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bo
 
     `gradients` has the columns rank, step, parameter and norm, see `analysis.gradients.gradients`.
     """
-    figure = _figure(theme, "gradient norm (L2)", log=log)
     mine = gradients[gradients["rank"] == rank]
+    figure = _figure(theme, "gradient norm (L2)", mine["step"], log=log)
     largest = mine.groupby("parameter")["norm"].max().sort_values(ascending=False)
     by_name = dict(iter(mine.groupby("parameter")))
     for position, name in enumerate(largest.index[:MOST_LINES]):
@@ -54,8 +54,8 @@ def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
 
     `table` is that of `analysis.diff.compare`.
     """
-    figure = _figure(theme, "gradient norm (L2)", log=False)
     mine = table[(table["kind"] == "gradient") & (table["rank"] == rank)]
+    figure = _figure(theme, "gradient norm (L2)", mine["step"], log=False)
     colour = tokens()[theme]
     figure.update_layout(colorway=[colour["muted"], colour["accent"]])
     for position, (side, label) in enumerate((("base", "baseline"), ("run", "this run"))):
@@ -166,9 +166,9 @@ def _time(ns: float) -> str:
     return "did not come" if np.isnan(ns) else duration(ns)
 
 
-def _figure(theme: Theme, title: str, *, log: bool) -> go.Figure:
+def _figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.Figure:
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    figure.update_xaxes(title_text="step", tickformat="d", rangemode="tozero")
+    figure.update_xaxes(step_axis([0, *map(int, steps)]), rangemode="tozero")
     figure.update_yaxes(title_text=title, type="log" if log else "linear")
     if log:
         figure.update_yaxes(dtick=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp.theme import Theme, template, tokens
+from lanescope.webapp.theme import Theme, step_axis, template, tokens
 
 MOST_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""
@@ -95,7 +95,7 @@ def layer_curves(
         )  # fmt: skip
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
-    figure.update_xaxes(title_text="step", tickformat="d")
+    figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
     return figure
 
 

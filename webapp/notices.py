@@ -72,7 +72,9 @@ def warnings_of(
             f"{EXACT_NS // _DAY_NS} that can be shown exactly; the clocks are probably not aligned"
         )
     if found.ignored:
-        said.append(f"{found.ignored} files of a kind unknown to this version were not read")
+        files = "1 file" if found.ignored == 1 else f"{found.ignored} files"
+        be = "was" if found.ignored == 1 else "were"
+        said.append(f"{files} of a kind unknown to this version {be} not read")
     return [*said, *manifest["notes"]]
 
 

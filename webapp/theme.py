@@ -6,6 +6,7 @@ The tokens live in assets/style.css and nowhere else; this reads them from there
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -95,3 +96,14 @@ def template(theme: Theme) -> go.layout.Template:
             },
         }
     )  # fmt: skip
+
+
+def step_axis(steps: Iterable[int]) -> dict[str, Any]:
+    """How an axis of steps has its ticks: whole numbers, none of them twice.
+
+    Where few steps are shown Plotly would put ticks between them, which all round to a step.
+    """
+    known = list(steps)
+    few = bool(known) and max(known) - min(known) <= 12
+    ticks: dict[str, Any] = {"dtick": 1, "tick0": 0} if few else {}
+    return {"title_text": "step", "tickformat": "~g", **ticks}

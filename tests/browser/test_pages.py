@@ -125,6 +125,9 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
     chart.wait_for()
     assert page.page.locator("#gradient-chart .scatterlayer .trace").count() == 2
     assert "gradient norm" in page.text("#gradient-chart")
+    ticks = page.page.locator("#gradient-chart .xtick text").all_text_contents()
+    assert ticks == [str(step) for step in range(len(ticks))]
+    assert len(ticks) == 8
     # A click into the heat map chooses a layer; its backward is a link away.
     heat = page.page.locator("#layer-heat .nsewdrag").first
     heat.wait_for()
