@@ -339,10 +339,10 @@ class _Builder:
     def _make_tiles(self) -> None:
         lanes = [lane for _, lane in self._lanes]
         slices = Slices(
-            np.concatenate([lane.start for lane in lanes]),
-            np.concatenate([lane.end for lane in lanes]),
-            np.concatenate([lane.name for lane in lanes]),
-            np.concatenate([lane.style for lane in lanes]),
+            _whole([lane.start for lane in lanes]),
+            _whole([lane.end for lane in lanes]),
+            _whole([lane.name for lane in lanes]),
+            _whole([lane.style for lane in lanes]),
         )
         lane_at = offsets(np.array([len(lane.start) for lane in lanes]))[:-1]
         rows = np.array([len(lane.row_table) for lane in lanes])
@@ -357,6 +357,11 @@ class _Builder:
             places = zip(number[found.row].tolist(), found.index.tolist(), strict=True)
             for (row, index), block in zip(places, blocks, strict=True):
                 self._tiles.setdefault(row, []).append((_key(found.level, index), block))
+
+
+def _whole(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Arrays one after another; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _key(level: int, index: int) -> int:

@@ -21,7 +21,7 @@ Several rows are answered in one pass: their buckets get numbers of their own, f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,18 +55,33 @@ class Buckets:
     number: I64  # ascending; next to each other in time: numbers that differ by one
     first: I64  # position of the first slice that begins in it
     last: I64  # and of the last
+    begin: I64  # extent of the last: looking it up anew at every level takes twice as long
+    end: I64
     inner: I64  # ns covered by all but the last; these lie within the bucket
-    longest: I64  # position of the longest of all but the last (the first of equals); -1: none
+    most: I64  # length of the longest of all but the last; -1: none
+    longest: I64  # position of it (the first of equals); anything where there is none
 
     def take(self, which: I64) -> Buckets:
         """Some of the buckets."""
-        return Buckets(
-            self.number[which],
-            self.first[which],
-            self.last[which],
-            self.inner[which],
-            self.longest[which],
-        )
+        return Buckets(*(column.take(which) for column in self._columns()))
+
+    def moved(self, by: int) -> Buckets:
+        """The same buckets where slices are counted from another position."""
+        return replace(self, first=self.first + by, last=self.last + by, longest=self.longest + by)
+
+    @staticmethod
+    def joined(parts: Sequence[Buckets]) -> Buckets:
+        """Buckets of several stretches, one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(part._columns() for part in parts), strict=True)
+        return Buckets(*(np.concatenate(column) for column in columns))
+
+    def _columns(self) -> tuple[I64, ...]:
+        return (
+            self.number, self.first, self.last, self.begin,
+            self.end, self.inner, self.most, self.longest,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,99 +114,122 @@ def buckets(start: I64, end: I64, number: I64) -> Buckets:
     """The buckets of slices, given each slice's bucket number (ascending). O(slices)."""
     if not len(start):
         none = np.empty(0, np.int64)
-        return Buckets(none, none, none, none, none)
+        return Buckets(none, none, none, none, none, none, none, none)
     first = runs(number)
     last = np.concatenate((first[1:], [len(start)])) - 1
     length = end - start
     total = np.cumsum(length)
-    inner = (total[last] - length[last]) - (total[first] - length[first])
+    before = total - length
+    inner = before.take(last) - before.take(first)
     # The greatest of (length, how early) in one number: all but the last lie within their bucket,
     # so their lengths stay below 2^MAX_LEVEL, and the earlier of equals is the greater.
     length <<= EARLY_BITS
     length |= np.arange(len(start) - 1, -1, -1)
     length[last] = -1  # "all but the last"
     most = np.maximum.reduceat(length, first)
-    longest = np.where(most < 0, -1, len(start) - 1 - (most & ((1 << EARLY_BITS) - 1)))
-    return Buckets(number[first], first, last, inner, longest)
+    longest = len(start) - 1 - (most & ((1 << EARLY_BITS) - 1))
+    return Buckets(
+        number.take(first),
+        first,
+        last,
+        start.take(last),
+        end.take(last),
+        inner,
+        most >> EARLY_BITS,
+        longest,
+    )
 
 
-def coarser(start: I64, end: I64, fine: Buckets) -> Buckets:
+def coarser(fine: Buckets) -> Buckets:
     """The buckets one level up: each is one of the finer ones, or two merged."""
     number = fine.number >> 1
     keep = runs(number)
     other = np.concatenate((keep[1:], [len(number)])) - 1  # equals keep where there is no partner
+    found = Buckets(
+        number.take(keep),
+        fine.first.take(keep),
+        fine.last.take(other),
+        fine.begin.take(other),
+        fine.end.take(other),
+        fine.inner.take(keep),
+        fine.most.take(keep),
+        fine.longest.take(keep),
+    )
     pair = np.flatnonzero(other != keep)
-    left, right = keep[pair], other[pair]
-    inner, longest = fine.inner[keep], fine.longest[keep]
+    left = keep.take(pair)
+    right = left + 1
     # Once merged, the left one's last slice is one of "all but the last".
-    middle = fine.last[left]
-    inner[pair] += end[middle] - start[middle] + fine.inner[right]
-    best = fine.longest[left]
-    most = _length(start, end, best)
-    for candidate in (middle, fine.longest[right]):
-        length = _length(start, end, candidate)
-        best = np.where(length > most, candidate, best)
+    middle = fine.end.take(left) - fine.begin.take(left)
+    found.inner[pair] += middle + fine.inner.take(right)
+    most, longest = fine.most.take(left), fine.longest.take(left)
+    for length, position in (
+        (middle, fine.last.take(left)),
+        (fine.most.take(right), fine.longest.take(right)),
+    ):
+        longest = np.where(length > most, position, longest)
         most = np.maximum(length, most)
-    longest[pair] = best
-    return Buckets(number[keep], fine.first[keep], fine.last[other], inner, longest)
+    found.most[pair] = most
+    found.longest[pair] = longest
+    return found
 
 
-def tiles(
-    start: I64, end: I64, level: int, found: Buckets, origin: I64, begin: I64, floor: I64
-) -> Tiles:
+def tiles(level: int, found: Buckets, origin: I64, begin: I64, floor: I64) -> Tiles:
     """Tiles: the 1024 buckets of tile k are numbered from `origin[k]` and begin at `begin[k]` ns.
 
     `found` holds at least the tiles' buckets and the one before each, if its row has one. The row
     of tile k begins at position `floor[k]`. Origins ascend.
     """
-    begins, ends = start[found.last], end[found.last]
-    length = ends - begins
-    wide = length >= 1 << level
-    edge = ((begins >> level) + 1) << level
+    length = found.end - found.begin
+    short = length < 1 << level
+    edge = (found.begin | ((1 << level) - 1)) + 1
     number = found.number
-    covered = found.inner + np.where(wide, 0, np.minimum(ends, edge) - begins)
-    count = found.last - found.first + 1 - wide
-    most = _length(start, end, found.longest)
-    better = ~wide & (length > most)
+    covered = (np.minimum(found.end, edge) - found.begin) * short + found.inner
+    count = found.last - found.first + short
+    better = short & (length > found.most)
     longest = np.where(better, found.last, found.longest)
     present = count > 0
 
     # The tail of a bucket's last short slice lies in the very next bucket.
-    tail = np.flatnonzero(~wide & (ends > edge))
-    target = number[tail] + 1
-    known = number[np.minimum(tail + 1, len(number) - 1)] == target
+    tail = np.flatnonzero(short & (found.end > edge))
+    beyond = found.end.take(tail) - edge.take(tail)
+    target = number.take(tail) + 1
+    known = number.take(tail + 1, mode="clip") == target
     of = tail[known]
     to = of + 1
-    covered[to] += ends[of] - edge[of]
-    most[better] = length[better]
-    longest[to] = np.where(length[of] >= most[to], found.last[of], longest[to])
+    covered[to] += beyond[known]
+    most = np.where(better, length, found.most).take(to)
+    longest[to] = np.where(length.take(of) >= most, found.last.take(of), longest.take(to))
     present[to] = True
     dense = np.flatnonzero(present)
-    alone = tail[~known]
-    if len(alone):
-        size = len(number)
-        number = np.concatenate((number, target[~known]))
-        covered = np.concatenate((covered, ends[alone] - edge[alone]))
-        count = np.concatenate((count, np.zeros(len(alone), np.int64)))
-        longest = np.concatenate((longest, found.last[alone]))
-        dense = np.concatenate((dense, np.arange(size, size + len(alone))))
-        dense = dense[np.argsort(number[dense], kind="stable")]
-    low, high = np.searchsorted(number[dense], (origin, origin + TILE_BUCKETS))
-    dense = dense[ranges(low, high)]
+    alone = ~known
+    if alone.any():
+        size, of = len(number), tail[alone]
+        number = np.concatenate((number, target[alone]))
+        covered = np.concatenate((covered, beyond[alone]))
+        count = np.concatenate((count, np.zeros(len(of), np.int64)))
+        longest = np.concatenate((longest, found.last[of]))
+        # Each belongs right after the bucket that its slice begins in.
+        dense = np.insert(dense, dense.searchsorted(of, side="right"), size + np.arange(len(of)))
+    numbers = number.take(dense)
+    low, high = numbers.searchsorted((origin, origin + TILE_BUCKETS))
+    if (high - low).sum() < len(dense):
+        inside = ranges(low, high)
+        dense, numbers = dense.take(inside), numbers.take(inside)
 
-    wides = np.flatnonzero(wide)
-    first, stop = np.searchsorted(found.number[wides], (origin, origin + TILE_BUCKETS))
+    wides = np.flatnonzero(~short)
+    first, stop = found.number.take(wides).searchsorted((origin, origin + TILE_BUCKETS))
     if len(wides):
         # Of the row's slices that begin before the tile, only the last one can reach into it.
-        before = wides[np.maximum(first - 1, 0)]
-        first = first - ((first > 0) & (found.last[before] >= floor) & (ends[before] > begin))
+        before = wides.take(first - 1, mode="clip")
+        reaches = (found.last.take(before) >= floor) & (found.end.take(before) > begin)
+        first = first - ((first > 0) & reaches)
     return Tiles(
-        wide=found.last[wides[ranges(first, stop)]],
+        wide=found.last.take(wides.take(ranges(first, stop))),
         wide_at=offsets(stop - first),
-        bucket=number[dense] - np.repeat(origin, high - low),
-        covered=covered[dense],
-        count=count[dense],
-        longest=longest[dense],
+        bucket=numbers - np.repeat(origin, high - low),
+        covered=covered.take(dense),
+        count=count.take(dense),
+        longest=longest.take(dense),
         dense_at=offsets(high - low),
     )
 
@@ -223,7 +261,7 @@ def window(start: I64, end: I64, low: I64, high: I64, level: int, index: int) ->
     sizes = last - first
     at = offsets(sizes)[:-1]
     found = buckets(begins, ends, np.repeat(origin, sizes) + relative)
-    made = tiles(begins, ends, level, found, origin, np.full(len(low), begin), at)
+    made = tiles(level, found, origin, np.full(len(low), begin), at)
     away = first - at
     return replace(
         made,
@@ -255,7 +293,7 @@ def _levels(start: I64, end: I64, low: I64, high: I64, apart: int) -> Iterator[L
     found = buckets(start[:0], end[:0], start[:0])
     for level in range(min(finest, default=MAX_LEVEL + 1), MAX_LEVEL + 1):
         if len(found.number):
-            found = coarser(start, end, found)
+            found = coarser(found)
         # A row joins at the first level at which one of its tiles can be crowded.
         joining = [k for k, first in enumerate(finest) if first == level]
         if joining:
@@ -263,14 +301,15 @@ def _levels(start: I64, end: I64, low: I64, high: I64, apart: int) -> Iterator[L
                 _of_row(start, end, int(low[k]), int(high[k]), level, k << (apart - level))
                 for k in joining
             ]
-            found = _joined([found, *parts])
-            found = found.take(np.argsort(found.number, kind="stable"))
+            found = Buckets.joined([found, *parts])
+            if (found.number[1:] < found.number[:-1]).any():
+                found = found.take(np.argsort(found.number, kind="stable"))
         tile, near = _crowded(found)
         if len(tile):
             bits = apart - level - TILE_BITS
             row, index = tile >> bits, tile & ((1 << bits) - 1)
             begin = index << (TILE_BITS + level)
-            made = tiles(start, end, level, near, tile << TILE_BITS, begin, low[row])
+            made = tiles(level, near, tile << TILE_BITS, begin, low[row])
             yield Level(level, row, index, made)
 
 
@@ -296,22 +335,9 @@ def _of_row(start: I64, end: I64, low: int, high: int, level: int, number: int) 
             stop = low + int(start[low:high].searchsorted(edge))
         begins = start[low:stop]
         piece = buckets(begins, end[low:stop], (begins >> level) + number)
-        longest = np.where(piece.longest < 0, -1, piece.longest + low)
-        pieces.append(
-            Buckets(piece.number, piece.first + low, piece.last + low, piece.inner, longest)
-        )
+        pieces.append(piece.moved(low))
         low = stop
-    return _joined(pieces)
-
-
-def _joined(parts: list[Buckets]) -> Buckets:
-    return Buckets(
-        np.concatenate([part.number for part in parts]),
-        np.concatenate([part.first for part in parts]),
-        np.concatenate([part.last for part in parts]),
-        np.concatenate([part.inner for part in parts]),
-        np.concatenate([part.longest for part in parts]),
-    )
+    return Buckets.joined(pieces)
 
 
 def _crowded(found: Buckets) -> tuple[I64, Buckets]:
@@ -341,8 +367,3 @@ def ranges(low: I64, high: I64) -> I64:
     sizes = high - low
     at = offsets(sizes)
     return np.arange(at[-1]) + np.repeat(low - at[:-1], sizes)
-
-
-def _length(start: I64, end: I64, position: I64) -> I64:
-    """Lengths of the slices at these positions, -1 for position -1."""
-    return np.where(position < 0, np.int64(-1), end[position] - start[position])

@@ -19,6 +19,10 @@ _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is
 Window = tuple[int, int]
 """[t0, t1) in ns on the run's axis."""
 
+Equal = tuple[str, int]
+"""A column of integers and the value that it has in the rows that are wanted."""
+
+_ALWAYS = (-(1 << 63), 1 << 63)
 _THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -29,6 +33,15 @@ def columns_of(table: str) -> list[str]:
         raise RunError(f"no table {table!r}, expected one of {', '.join(schema.TABLES)}")
     own = [column.name for column in known.columns]
     return [*own, "rank", "thread"] if known.per_thread else [*own, "rank"]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Rows of one rank, and of one thread where the table is kept per thread."""
+
+    rows: pa.Table
+    rank: int
+    thread: str | None
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,7 @@ class Rows:
         thread: str | None,
         columns: Sequence[str] | None,
         window: Window | None = None,
+        equal: Equal | None = None,
     ) -> pa.Table:
         """Rows of `ranks`, as `Run.events` promises them."""
         known = columns_of(table)
@@ -65,15 +79,22 @@ class Rows:
             if "duration_ns" not in own or not shape.per_thread:
                 raise RunError(f"rows of {table} have no extent to choose them by")
             needed |= {"start_ns", "duration_ns"}
+        if equal is not None:
+            types = {column.name: column.type for column in shape.columns}
+            if not shape.per_thread or not pa.types.is_integer(types.get(equal[0], pa.null())):
+                raise RunError(f"rows of {table} cannot be chosen by {equal[0]}")
+            needed.add(equal[0])
         read = [name for name in own if name in needed]
+        pieces: Iterator[_Placed]
         if shape.per_thread:
-            pieces = [p for r in ranks for p in self._of_threads(table, r, thread, read, window)]
+            chosen = (window, equal)
+            pieces = (p for r in ranks for p in self._of_threads(table, r, thread, read, *chosen))
         else:
-            pieces = [p for r in ranks for p in self._of_rank(table, r, read)]
+            pieces = (p for r in ranks for p in self._of_rank(table, r, read))
         empty = pa.schema([shape.arrow().field(name) for name in read]).empty_table()
-        pieces.insert(0, self._with_place(empty, shape, 0, None))
-        aligned = [piece.cast(pieces[0].schema) for piece in pieces]
-        return pa.concat_tables(aligned).unify_dictionaries().select(wanted)
+        first = _with_place(_Placed(empty, 0, None), wanted)
+        aligned = [_with_place(piece, wanted).cast(first.schema) for piece in pieces]
+        return pa.concat_tables([first, *aligned]).unify_dictionaries()
 
     def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
         """About how many rows touch the window, by the extents of row groups alone."""
@@ -87,8 +108,14 @@ class Rows:
         return int(total)
 
     def _of_threads(
-        self, table: str, rank: int, thread: str | None, read: list[str], window: Window | None
-    ) -> Iterator[pa.Table]:
+        self,
+        table: str,
+        rank: int,
+        thread: str | None,
+        read: list[str],
+        window: Window | None,
+        equal: Equal | None,
+    ) -> Iterator[_Placed]:
         by_thread: dict[str, list[Part]] = {}
         for part in self.parts.get((table, rank), ()):
             if part.rows and part.thread is not None:
@@ -98,42 +125,51 @@ class Rows:
                 continue
             axis = axis_of(self.axes, rank, one.pid)
             found = by_thread[one.thread]
-            if window is None:
+            if window is None and equal is None:
                 rows = pa.concat_tables([part.read(read) for part in found])
-                rows = axis.apply(rows, self.origin_ns)
             else:
-                low, high = axis.around(window, self.origin_ns)
-                pieces = [
-                    part.read(read, groups) for part in found if (groups := part.groups(low, high))
-                ]
+                span = axis.around(window, self.origin_ns) if window else _ALWAYS
+                pieces = []
+                for part in found:
+                    groups = part.groups(*span)
+                    if equal is not None:
+                        groups = part.holding(groups, *equal)
+                    if groups:
+                        pieces.append(part.read(read, groups))
                 if not pieces:
                     continue
-                rows = _touching(axis.apply(pa.concat_tables(pieces), self.origin_ns), window)
-            yield self._with_place(_sorted(rows), schema.TABLES[table], rank, one)
+                rows = pa.concat_tables(pieces)
+            if equal is not None:
+                rows = rows.filter(pc.equal(rows[equal[0]], equal[1]))
+            rows = axis.apply(rows, self.origin_ns)
+            if window is not None:
+                rows = _touching(rows, window)
+            yield _Placed(_sorted(rows), rank, one.thread)
 
-    def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[pa.Table]:
+    def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[_Placed]:
         for part in self.parts.get((table, rank), ()):
             rows = part.read(read)
             if "pid" not in rows.column_names:
-                yield self._with_place(rows, schema.TABLES[table], rank, None)
+                yield _Placed(rows, rank, None)
                 continue
             # The rows of one table have the clocks of several processes.
             for pid in pc.unique(rows["pid"]).to_pylist():
                 mine = rows.filter(pc.equal(rows["pid"], pa.scalar(pid, pa.int64())))
                 mine = axis_of(self.axes, rank, pid).apply(mine, self.origin_ns)
-                yield self._with_place(mine, schema.TABLES[table], rank, None)
+                yield _Placed(mine, rank, None)
 
-    def _with_place(
-        self, rows: pa.Table, table: schema.Table, rank: int, thread: Thread | None
-    ) -> pa.Table:
-        count = rows.num_rows
+
+def _with_place(piece: _Placed, wanted: Sequence[str]) -> pa.Table:
+    """The wanted columns, rank and thread among them where they are wanted."""
+    rows, count = piece.rows, piece.rows.num_rows
+    if "rank" in wanted:
         field = pa.field("rank", pa.int32(), metadata={"unit": "rank"})
-        rows = rows.append_column(field, pa.array(np.full(count, rank, np.int32)))
-        if table.per_thread:
-            ids = pa.array([thread.thread] if thread else [], pa.string())
-            place = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), ids)
-            rows = rows.append_column(pa.field("thread", _THREAD_TYPE), place)
-        return rows
+        rows = rows.append_column(field, pa.array(np.full(count, piece.rank, np.int32)))
+    if "thread" in wanted and "thread" not in rows.column_names:
+        ids = pa.array([] if piece.thread is None else [piece.thread], pa.string())
+        place = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), ids)
+        rows = rows.append_column(pa.field("thread", _THREAD_TYPE), place)
+    return rows.select(wanted)
 
 
 def _touching(rows: pa.Table, window: Window) -> pa.Table:
@@ -146,14 +182,22 @@ def _touching(rows: pa.Table, window: Window) -> pa.Table:
 
 def _sorted(rows: pa.Table) -> pa.Table:
     """By start, parents before children; rows that already are in order are not copied."""
-    keys = [rows[name].to_numpy() for name in _SORT_KEYS if name in rows.column_names]
+    names = [name for name in _SORT_KEYS if name in rows.column_names]
+    keys = [rows[name].to_numpy() for name in names]
+    begins = keys[0]
     if len(keys) == 1:
-        in_order = bool(np.all(keys[0][1:] >= keys[0][:-1]))
+        in_order = bool(np.all(begins[1:] >= begins[:-1]))
     else:
-        start, depth = keys
-        later = start[1:] > start[:-1]
-        in_order = bool(np.all(later | ((start[1:] == start[:-1]) & (depth[1:] >= depth[:-1]))))
+        # Few begin at once, so the depth matters at few places only.
+        depth = keys[1]
+        doubtful = np.flatnonzero(begins[1:] <= begins[:-1])
+        same = begins[doubtful + 1] == begins[doubtful]
+        in_order = bool(np.all(same & (depth[doubtful + 1] >= depth[doubtful])))
     if in_order:
+        for name, key in zip(names, keys, strict=True):
+            # They are in one stretch now; whoever asks for them need not put them together again.
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(key))
         return rows
     order = np.lexsort(keys[::-1])
     return rows.unify_dictionaries().combine_chunks().take(pa.array(order))

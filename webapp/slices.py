@@ -7,7 +7,7 @@ had not ended when the recording stopped lasts to the end of the run and is mark
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,9 @@ AXIS_END = 1 << 53
 
 MAX_ROWS = 1 << 16
 """Rows of a lane; tiles number them with 16 bits."""
+
+FEW_DEPTHS = 16
+"""Depths up to which a pass for each is quicker than sorting by depth."""
 
 _STYLE = {name: position for position, name in enumerate(STYLES)}
 _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms", "ncclDevKernel", "ncclKernel")
@@ -81,8 +84,12 @@ class Names:
     def of(self, column: pa.ChunkedArray) -> npt.NDArray[np.uint32]:
         """The number of each text of a dictionary column."""
         codes, texts = coded(column)
+        return self.numbers(texts)[codes]
+
+    def numbers(self, texts: Sequence[str]) -> npt.NDArray[np.uint32]:
+        """The number of each of some texts."""
         ids = [self._ids.setdefault(text, len(self._ids)) for text in texts]
-        return np.array(ids, np.uint32)[codes]
+        return np.array(ids, np.uint32)
 
 
 def coded(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
@@ -118,7 +125,7 @@ def thread_slices(
     """Phases and ops of a thread; its collectives where it has neither; None where it has none."""
     phases = _phases(run, thread, names)
     ops = _ops(run, thread, names, phases, by_name)
-    if not len(phases.start) and not len(ops.start):
+    if not phases.sizes and not ops.sizes:
         calls = run.events("collective", thread.rank, thread.thread, _CALL_COLUMNS)
         return _joined(_calls(calls, _end(calls), run.duration_ns, names, "collective"))
     return _joined(phases, ops)
@@ -149,14 +156,17 @@ _GROUP_COLUMNS = ["complete_ns", "group", "group_size"]
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """Consecutive rows of a lane whose slices come from one table."""
+    """Consecutive rows of a lane whose slices come from one table.
+
+    Columns are stretches that follow one another: they are put together once, with the lane's.
+    """
 
     table: str
-    start: I64
-    end: I64
-    name: npt.NDArray[np.uint32]
-    style: U8
-    source: I64
+    start: list[I64]
+    end: list[I64]
+    name: list[npt.NDArray[np.uint32]]
+    style: list[U8]
+    source: list[I64]
     sizes: list[int]  # slices per row
 
 
@@ -165,21 +175,27 @@ def _phases(run: Run, thread: Thread, names: Names) -> _Piece:
     rows = run.events("phase", thread.rank, thread.thread, columns)
     start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
     style = _matching(rows["kind"], _STYLE) | unfinished
-    return _piece("phase", rows, start, end, style, names, _depth(rows))
+    return _piece("phase", start, end, names.of(rows["name"]), style, _depth(rows))
 
 
 def _ops(
     run: Run, thread: Thread, names: Names, phases: _Piece, by_name: Mapping[str, int]
 ) -> _Piece:
-    columns = [*_CALL_COLUMNS, "scope", "depth", "phase"]
-    rows = run.events("op", thread.rank, thread.thread, columns)
+    rows = run.events("op", thread.rank, thread.thread, [*_CALL_COLUMNS, "scope", "depth"])
     start, end, unfinished = _extent(rows, _end(rows), run.duration_ns)
     depth = _depth(rows)
+    codes, texts = coded(rows["name"])
     if thread.kind == schema.ThreadKind.stream.name:
         style = _stream_styles(run, thread, names, by_name) | unfinished
     else:
-        style = _op_styles(rows, start, end, depth, phases, by_name) | unfinished
-    return _piece("op", rows, start, end, style, names, depth)
+        style = _painted(start, phases)
+        if not style.all():
+            phase = run.events("op", thread.rank, thread.thread, ["phase"])["phase"]
+            style = np.where(style == 0, _matching(phase, by_name), style)
+        talks = np.array([text.startswith(_COMMUNICATION) for text in texts] or [False])
+        own = np.where(talks, np.uint8(_STYLE["collective"]), np.uint8(0))[codes]
+        style = _op_styles(rows, start, end, depth, style, own) | unfinished
+    return _piece("op", start, end, names.numbers(texts)[codes], style, depth)
 
 
 def _calls(
@@ -193,23 +209,34 @@ def _calls(
     start, end, unfinished = _extent(rows, until, run_end)
     style = np.uint8(_STYLE["collective"]) | unfinished
     depth = np.zeros(len(start), np.int16)
-    return _piece(table, rows, start, end, style, names, depth, source)
+    return _piece(table, start, end, names.of(rows["name"]), style, depth, source)
 
 
 def _piece(
     table: str,
-    rows: pa.Table,
     start: I64,
     end: I64,
+    name: npt.NDArray[np.uint32],
     style: U8,
-    names: Names,
     depth: npt.NDArray[np.int16],
     source: I64 | None = None,
 ) -> _Piece:
-    order, sizes = _stack(depth, start, end)
-    name = names.of(rows["name"])[order]
-    source = order if source is None else source[order]
-    return _Piece(table, start[order], end[order], name, style[order], source, sizes)
+    """One row per depth that occurs, the outermost first, each followed by its sub-rows."""
+    piece = _Piece(table, [], [], [], [], [], [])
+    for part in _by_depth(depth):
+        low, high = start.take(part), end.take(part)
+        if (high[:-1] <= low[1:]).all():  # hence sorted, and one row
+            piece.sizes.append(len(part))
+        else:
+            part, sizes = _stack(part, low, high)
+            low, high = start.take(part), end.take(part)
+            piece.sizes.extend(sizes)
+        piece.start.append(low)
+        piece.end.append(high)
+        piece.name.append(name.take(part))
+        piece.style.append(style.take(part))
+        piece.source.append(part if source is None else source.take(part))
+    return piece
 
 
 def _joined(*pieces: _Piece) -> LaneSlices | None:
@@ -222,12 +249,13 @@ def _joined(*pieces: _Piece) -> LaneSlices | None:
             f"most {MAX_ROWS}; the run is damaged"
         )
     tables = [SOURCES.index(piece.table) for piece in pieces for _ in piece.sizes]
+    source = [one for piece in pieces for one in piece.source]
     return LaneSlices(
-        start=np.concatenate([piece.start for piece in pieces]),
-        end=np.concatenate([piece.end for piece in pieces]),
-        name=np.concatenate([piece.name for piece in pieces]),
-        style=np.concatenate([piece.style for piece in pieces]),
-        source=np.concatenate([piece.source for piece in pieces]).astype(np.uint32),
+        start=np.concatenate([one for piece in pieces for one in piece.start]),
+        end=np.concatenate([one for piece in pieces for one in piece.end]),
+        name=np.concatenate([one for piece in pieces for one in piece.name]),
+        style=np.concatenate([one for piece in pieces for one in piece.style]),
+        source=np.concatenate(source, dtype=np.uint32, casting="unsafe"),
         row_at=np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))),
         row_table=np.array(tables, np.uint8),
     )
@@ -242,10 +270,14 @@ def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I6
 
     Within 0..AXIS_END, which the page can show; what claims to lie outside is drawn at the edge.
     """
-    start = np.clip(rows["start_ns"].to_numpy(), 0, AXIS_END)
-    unfinished = end.is_null().to_numpy()
-    until = np.clip(end.fill_null(run_end).to_numpy(), start, AXIS_END)
-    return start, until, np.where(unfinished, np.uint8(STYLE_UNFINISHED), np.uint8(0))
+    start = rows["start_ns"].to_numpy()
+    if len(start) and (start.min() < 0 or start.max() > AXIS_END):
+        start = np.clip(start, 0, AXIS_END)
+    unfinished = np.zeros(len(start), np.uint8)
+    if end.null_count:
+        unfinished[end.is_null().to_numpy()] = STYLE_UNFINISHED
+        end = end.fill_null(run_end)
+    return start, np.clip(end.to_numpy(), start, AXIS_END), unfinished
 
 
 def _depth(rows: pa.Table) -> npt.NDArray[np.int16]:
@@ -253,52 +285,42 @@ def _depth(rows: pa.Table) -> npt.NDArray[np.int16]:
     return depth
 
 
-def _stack(depth: npt.NDArray[np.int16], start: I64, end: I64) -> tuple[I64, list[int]]:
-    """Order of the slices row by row, and the slices per row.
+def _by_depth(depth: npt.NDArray[np.int16]) -> Iterator[I64]:
+    """Positions of the slices of each depth that occurs, the outermost first."""
+    if not len(depth):
+        return
+    least, most = int(depth.min()), int(depth.max())
+    if most - least < FEW_DEPTHS:
+        for level in range(least, most + 1):
+            part = np.flatnonzero(depth == level)
+            if len(part):
+                yield part
+    else:
+        order = np.argsort(depth, kind="stable")
+        yield from np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
 
-    One row per depth that occurs, the outermost first, each followed by its sub-rows.
-    """
-    if not len(start):
-        return np.empty(0, np.int64), []
-    by_depth = np.argsort(depth, kind="stable")
-    orders: list[I64] = []
-    sizes: list[int] = []
-    for part in np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1):
-        low, high = start[part], end[part]
-        swapped = (low[1:] == low[:-1]) & (high[1:] < high[:-1])
-        if swapped.any() or (low[1:] < low[:-1]).any():
-            part = part[np.lexsort((high, low))]
-            low, high = start[part], end[part]
-        rows = sub_rows(low, high)
-        orders.append(part[np.argsort(rows, kind="stable")] if rows.any() else part)
-        sizes += np.bincount(rows).tolist()
-    return np.concatenate(orders), sizes
+
+def _stack(part: I64, low: I64, high: I64) -> tuple[I64, list[int]]:
+    """Order of the slices of one depth, sub-row by sub-row, and the slices per sub-row."""
+    order = np.lexsort((high, low))
+    rows = sub_rows(low[order], high[order])
+    return part[order[np.argsort(rows, kind="stable")]], np.bincount(rows).tolist()
 
 
 def _op_styles(
-    rows: pa.Table,
-    start: I64,
-    end: I64,
-    depth: npt.NDArray[np.int16],
-    phases: _Piece,
-    by_name: Mapping[str, int],
+    rows: pa.Table, start: I64, end: I64, depth: npt.NDArray[np.int16], style: U8, own: U8
 ) -> U8:
-    """Communication and autograd nodes by what they are, others by the phase they run in.
+    """Communication (`own`) and autograd nodes by what they are, others by their phase (`style`).
 
     Ops outside every phase take the style of the op around them.
     """
-    style = _painted(start, phases)
-    if not style.all():
-        style = np.where(style == 0, _matching(rows["phase"], by_name), style)
     scopes = {
         schema.OpScope.backward.name: _STYLE["backward"],
         schema.OpScope.user.name: _STYLE["user"],
     }
     scope = _matching(rows["scope"], scopes)
     style = np.where((scope == _STYLE["backward"]) | (style == 0), scope, style)
-    codes, texts = coded(rows["name"])
-    talks = np.array([text.startswith(_COMMUNICATION) for text in texts] or [False])[codes]
-    style[talks] = _STYLE["collective"]
+    style = np.where(own, own, style)
     if style.any() and not style.all():
         for level in range(1, int(depth.max()) + 1):
             bare = np.flatnonzero((depth == level) & (style == 0))
@@ -323,9 +345,13 @@ def _stream_styles(run: Run, stream: Thread, names: Names, by_name: Mapping[str,
             continue
         mine = np.flatnonzero(codes == texts.index(thread.thread))
         ops = _ops(run, thread, names, _phases(run, thread, names), by_name)
-        order = np.argsort(ops.start, kind="stable")
-        at = np.searchsorted(ops.start[order], launched[mine], side="right") - 1
-        style[mine[at >= 0]] = ops.style[order[at[at >= 0]]] & ~np.uint8(STYLE_UNFINISHED)
+        if not ops.sizes:
+            continue
+        begins = np.concatenate(ops.start)
+        order = np.argsort(begins, kind="stable")
+        at = np.searchsorted(begins[order], launched[mine], side="right") - 1
+        paints = np.concatenate(ops.style)[order[at[at >= 0]]]
+        style[mine[at >= 0]] = paints & ~np.uint8(STYLE_UNFINISHED)
     codes, texts = coded(rows["name"])
     for prefixes, paint in ((_COPIES, "data"), (_COMMUNICATION, "collective")):
         named = np.array([text.startswith(prefixes) for text in texts] or [False])[codes]
@@ -336,17 +362,22 @@ def _stream_styles(run: Run, stream: Thread, names: Names, by_name: Mapping[str,
 def _painted(instants: I64, phases: _Piece) -> U8:
     """Style of the phase around each instant (ascending): the innermost one that is not `user`."""
     style = np.zeros(len(instants), np.uint8)
+    if not phases.sizes:
+        return style
+    begins, ends = np.concatenate(phases.start), np.concatenate(phases.end)
+    paints = np.concatenate(phases.style) & ~np.uint8(STYLE_UNFINISHED)
     at = np.concatenate(([0], np.cumsum(phases.sizes, dtype=np.int64)))
     for row in range(len(phases.sizes)):
         part = slice(at[row], at[row + 1])
         # The phases of a row do not overlap: their instants are consecutive stretches.
-        first = np.searchsorted(instants, phases.start[part])
-        stop = np.searchsorted(instants, phases.end[part])
+        first = np.searchsorted(instants, begins[part])
+        stop = np.searchsorted(instants, ends[part])
         sizes = np.diff(np.stack([first, stop], 1).ravel(), prepend=0, append=len(instants))
         kinds = np.zeros(len(sizes), np.uint8)
-        kinds[1::2] = phases.style[part] & ~np.uint8(STYLE_UNFINISHED)
+        kinds[1::2] = paints[part]
         paint = np.repeat(kinds, sizes)
-        style = np.where((paint == 0) | ((paint == _STYLE["user"]) & (style != 0)), style, paint)
+        keep = (paint == 0) | ((paint == _STYLE["user"]) & (style != 0))
+        style = np.where(keep, style, paint) if row else paint
     return style
 
 

@@ -126,9 +126,9 @@ class Paints:
             self._number = np.concatenate((self._number, more))
 
 
-def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> I64:
-    bits = (style & np.uint8(0x7F)) << np.uint8(1) | style >> np.uint8(7)
-    return name.astype(np.int64) * CODES_PER_NAME + bits
+def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    # STYLE_UNFINISHED becomes the lowest bit. More than 2^27 names do not fit into memory.
+    return name * np.uint32(CODES_PER_NAME) | (style << np.uint8(1) | style >> np.uint8(7))
 
 
 @dataclass(frozen=True)
