@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lanescope.collector import schema
+from lanescope.collector.parquet import ROW_GROUP
 
 HOST = "boot-1/time-1"
 START_NS = 5_000_000_000_000  # a monotonic clock some 80 minutes after boot
@@ -182,7 +183,9 @@ class Builder:
     def _file(self, name: str, table: pa.Table) -> None:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+        pq.write_table(
+            table, path, compression="zstd", row_group_size=ROW_GROUP, write_page_checksum=True
+        )
         data = path.read_bytes()
         self.manifest["files"][name] = {
             "bytes": len(data),

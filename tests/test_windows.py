@@ -12,6 +12,7 @@ from benchmarks.generate_run import PROBE, generate
 from lanescope.webapp import details
 from lanescope.webapp.index import open_index
 from lanescope.webapp.look import look
+from lanescope.webapp.partners import Place, autograd_partner
 from lanescope.webapp.run import Run, RunError, open_run
 from lanescope.webapp.slices import SOURCES
 from lanescope.webapp.timeline import Timeline
@@ -85,6 +86,39 @@ def test_one_slice_is_looked_up_in_one_row_group(
         assert [facts[name] for name in times] == [str(row[name]) for name in times]
         assert len(reads.groups) <= 2
     assert SOURCES[timeline.index.arrays["row_table"][lane.phase_rows]] == "op"
+
+
+def test_a_partner_is_looked_up_in_the_row_groups_of_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All forward, then all backward, in three row groups: the first and the last have the early
+    # sequence numbers, the one between them the late ones.
+    half = 140_000
+    builder = Builder(tmp_path / "run")
+    builder.rows(
+        "op",
+        0,
+        "1000-0",
+        start_ns=START_NS + np.arange(2 * half, dtype=np.int64) * 100,
+        duration_ns=60,
+        name=["aten::mul"] * half + ["MulBackward0"] * half,
+        scope=["function"] * half + ["backward"] * half,
+        sequence=[*range(half), *range(half - 1, -1, -1)],
+    )
+    run = open_run(builder.write())
+    timeline = Timeline(run, open_index(run, None))
+    columns = ["sequence", "scope", "name", "start_ns", "duration_ns", "thread"]
+    ops = run.events("op", columns=columns)
+    reads = Reads(monkeypatch)
+    for at, groups in ((5, [0, 2]), (2 * half - 6, [0, 2]), (half - 1, [1]), (half, [1])):
+        reads.groups.clear()
+        place = autograd_partner(timeline, 0, ops.slice(at, 1).to_pylist()[0])
+        start = (2 * half - 1 - at) * 100
+        assert place == Place(0, 0, 2 * half - 1 - at, start, start + 60)
+        assert reads.groups == groups
+    assert autograd_partner(timeline, 0, {"sequence": half, "scope": "function"}) is None
+    with pytest.raises(RunError, match="cannot be chosen by name"):
+        run.events("op", equal=("name", 1))
 
 
 def test_twins_are_told_apart(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ collective to the same one on other ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.nodes import BACKWARD, maker
 from lanescope.webapp.lanes import COLLECTIVES, THREAD, Lane
-from lanescope.webapp.slices import SOURCES
+from lanescope.webapp.slices import AXIS_END, SOURCES
 from lanescope.webapp.timeline import Timeline
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,9 @@ def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place
     """
     if op["sequence"] is None:
         return None
-    columns = ["sequence", "scope", "name", "start_ns", "duration_ns", "thread"]
-    table = timeline.run.events("op", rank, columns=columns)
-    same = pc.equal(table["sequence"], pa.scalar(op["sequence"], pa.int64())).fill_null(False)
-    positions = np.flatnonzero(same.to_numpy())
-    rows = table.take(pa.array(positions)).to_pylist()
+    columns = ["scope", "name", "start_ns", "duration_ns", "thread"]
+    table = timeline.run.events("op", rank, columns=columns, equal=("sequence", op["sequence"]))
+    rows = table.to_pylist()
     found = None
     for k, node in enumerate(rows):
         if node["scope"] != BACKWARD:
@@ -70,13 +70,30 @@ def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place
             found = k
     if found is None:
         return None
-    thread = rows[found]["thread"]
-    lane = thread_lane(timeline, rank, thread)
-    if lane is None:
-        return None
-    # Rows of a thread are consecutive, so its own table begins where it first occurs.
-    first = pc.index(table["thread"].cast(pa.string()), thread).as_py()
-    return slice_of(timeline, lane, "op", int(positions[found]) - first)
+    lane = thread_lane(timeline, rank, rows[found]["thread"])
+    return None if lane is None else _slice_at(timeline, lane, rows[found])
+
+
+def _slice_at(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> Place | None:
+    """The slice of a lane that an op became, by its name and extent: no table is read for it."""
+    index = timeline.index
+    rows = index.lane_rows[lane.id]
+    name = index.names.index(op["name"])
+    start = min(max(op["start_ns"], 0), AXIS_END)
+    length = op["duration_ns"]
+    until = timeline.run.duration_ns if length is None else op["start_ns"] + length
+    end = min(max(until, start), AXIS_END)
+    for row in rows:
+        if index.arrays["row_table"][row] == SOURCES.index("op"):
+            begin = index.row_begin[row]
+            starts = index.slices.start[begin : index.row_end[row]]
+            low, high = (int(starts.searchsorted(start, side=side)) for side in _SIDES)
+            for flat in range(begin + low, begin + high):
+                if (index.slices.end[flat], index.slices.name[flat]) == (end, name):
+                    return Place(
+                        lane.id, row - rows[0], flat - index.row_begin[rows[0]], start, end
+                    )
+    return None
 
 
 def _is(op: dict[str, Any], row: dict[str, Any]) -> bool:

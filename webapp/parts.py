@@ -70,6 +70,17 @@ class Part:
             and (group.last is None or group.last >= low)
         ]
 
+    def holding(self, groups: Sequence[RowGroup], column: str, value: int) -> list[RowGroup]:
+        """Those of the groups that may hold a row with this value in a column of integers."""
+        if self.files is None:
+            return list(groups)
+        told = _values(self.files, self.name, self.bytes, column)
+        return [
+            group
+            for group in groups
+            if (held := told[group.number]) is None or held[0] <= value <= held[1]
+        ]
+
     def read(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None) -> pa.Table:
         """The columns with the schema's types; a column the file is too old for is null.
 
@@ -143,13 +154,42 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
     return found
 
 
-@functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _row_groups(files: Files, name: str, _: int) -> tuple[RowGroup, ...]:
+def _footer(files: Files, name: str) -> pq.FileMetaData:
     try:
         with files.open(name) as source:
-            footer = pq.read_metadata(source)
+            return pq.read_metadata(source)
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _values(files: Files, name: str, _: int, column: str) -> tuple[tuple[int, int] | None, ...]:
+    """Least and greatest value of a column per row group; None where the file does not tell."""
+    footer = _footer(files, name)
+    found: list[tuple[int, int] | None] = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        told = _range(group, column)
+        if told is None and _empty(group, column):
+            found.append((1, 0))  # nothing is in between
+        else:
+            found.append(told and told[:2])
+    return tuple(found)
+
+
+def _empty(group: pq.RowGroupMetaData, name: str) -> bool:
+    """Whether a column is known to hold nulls only."""
+    for position in range(group.num_columns):
+        column = group.column(position)
+        if column.path_in_schema == name:
+            told = column.statistics
+            return told is not None and told.has_null_count and told.null_count == group.num_rows
+    return False
+
+
+@functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
+def _row_groups(files: Files, name: str, _: int) -> tuple[RowGroup, ...]:
+    footer = _footer(files, name)
     groups = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)

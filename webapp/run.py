@@ -118,11 +118,13 @@ class Run:
         thread: str | None = None,
         columns: Sequence[str] | None = None,
         window: tuple[int, int] | None = None,
+        equal: tuple[str, int] | None = None,
     ) -> pa.Table:
         """Rows of a table of `schema`, of all ranks and threads or of the ones named.
 
         `window` [t0, t1) leaves only rows that have an instant in it, and reads no more of the
-        files than the row groups they may be in; for tables whose rows have a duration.
+        files than the row groups they may be in; for tables whose rows have a duration. `equal`
+        (column, value) does so by the value of a column of integers, for tables kept per thread.
 
         Columns are the schema's plus `rank` (int32) and, for tables kept per thread, `thread`
         (dictionary of text, "<pid>-<ordinal>"); `columns` chooses some of them and their order.
@@ -139,7 +141,7 @@ class Run:
             known = [one.thread for one in self.threads if one.rank in ranks]
             if thread not in known:
                 raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
-        return self.rows.read(table, ranks, thread, columns, window)
+        return self.rows.read(table, ranks, thread, columns, window, equal)
 
     def rows_about(self, table: str, window: tuple[int, int]) -> int:
         """About how many rows have an instant in a window, without reading any."""
