@@ -19,6 +19,7 @@ import pandas as pd
 from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.noise import Floor, tensor_floor
 from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
 from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
 from lanescope.webapp.errors import RunError
@@ -73,7 +74,7 @@ def diff(base: Run, run: Run, mode: Mode = "bitwise") -> pd.DataFrame:
     return compare(base, run, mode).table
 
 
-def compare(base: Run, run: Run, mode: Mode = "bitwise") -> Comparison:
+def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = None) -> Comparison:
     """Compares two runs.
 
     Norms are the same in mode bitwise where their bits are equal (a NaN equals itself, 0.0 is not
@@ -91,11 +92,19 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise") -> Comparison:
     Where both runs were recorded at level numerics, tensors count as norms do: see
     `closeness.tensor_states` for the modes and `fingerprints.pair_ops` for what is compared with
     what. `first` is then the first operator that differs, by step and time, with its `origin`.
+
+    `noise` is another recording of what `base` is one of, for mode tolerance: what these two are
+    apart is allowed as well, see `noise`.
     """
     if mode not in MODES:
         raise RunError(f"no mode {mode!r}, expected one of {', '.join(MODES)}")
-    norms = _norms(base, run, mode)
-    values = value_differences(base, run, mode) if _both_have_values(base, run) else None
+    if noise is not None and mode != "tolerance":
+        raise RunError(f"a noise floor is for mode tolerance, not for mode {mode}")
+    floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
+    norms = _norms(base, run, mode, floors[1] if floors else None)
+    values = None
+    if _both_have_values(base, run):
+        values = value_differences(base, run, mode, floors[0] if floors else None)
     calls = _calls(base, run, values.names if values else {})
     matched = int((~norms["state"].isin(["only_in_base", "only_in_run"])).sum())
     only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
@@ -119,6 +128,9 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise") -> Comparison:
         verdict = "diverged"
     else:
         verdict = "within_tolerance" if "within_tolerance" in states else "identical"
+    if floors is not None:
+        sides = (f"{what}: {one.words()}" for what, one in zip(_FLOORS, floors, strict=True))
+        notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
     wanted = "different" if "different" in states else "within_tolerance"
     frames = [norms, calls]
     if tables:
@@ -160,7 +172,19 @@ def _first_of_all(
     return _first(norms, run)
 
 
-def _norms(base: Run, run: Run, mode: Mode) -> pd.DataFrame:
+_FLOORS = ("tensors", "norms of gradients")
+
+
+def _norm_floor(base: Run, noise: Run) -> Floor:
+    rows = _norms(base, noise, "bitwise")
+    rows = rows[~rows["state"].isin(["only_in_base", "only_in_run"])]
+    low, high = rows["base"].to_numpy(np.float64), rows["run"].to_numpy(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.abs(high - low) / np.maximum(np.abs(low), np.abs(high))
+    return Floor.of(rows["dtype_base"].to_numpy(object), rows["step"].to_numpy(np.int64), apart)
+
+
+def _norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.DataFrame:
     keys = ["rank", "step", "parameter", "optimizer", "again"]
     sides = []
     for one in (base, run):
@@ -181,7 +205,7 @@ def _norms(base: Run, run: Run, mode: Mode) -> pd.DataFrame:
     low = both["norm_base"].to_numpy(np.float64)
     high = both["norm_run"].to_numpy(np.float64)
     gone = both[["missing_base", "missing_run"]].fillna(False).to_numpy(bool)
-    state = _states(low, high, gone, _tolerances(both), mode)
+    state = _states(low, high, gone, _tolerances(both, floor), mode)
     state[~here.to_numpy()] = "only_in_base"
     state[~there.to_numpy()] = "only_in_run"
     with np.errstate(invalid="ignore"):
@@ -202,11 +226,15 @@ def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(names, "object"))
 
 
-def _tolerances(both: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _tolerances(both: pd.DataFrame, floor: Floor | None) -> npt.NDArray[np.float64]:
     sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
     low, high = (side.to_numpy(np.float64) for side in sides)
     coarser: npt.NDArray[np.float64] = np.maximum(low, high)
-    return coarser
+    if floor is None:
+        return coarser
+    codes, dtypes = pd.factorize(both["dtype_base"].fillna(""))
+    step = both["step"].to_numpy(np.int64)
+    return np.maximum(coarser, floor.at([str(dtype) for dtype in dtypes], codes, step))
 
 
 def _states(

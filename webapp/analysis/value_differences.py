@@ -14,6 +14,7 @@ from lanescope.webapp.analysis.closeness import Mode
 from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.analysis.fingerprints import Ops, Words
 from lanescope.webapp.analysis.frames import json_number
+from lanescope.webapp.analysis.noise import Floor
 from lanescope.webapp.analysis.sites import frames_of
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.run import Run, Thread
@@ -81,8 +82,13 @@ class ValueDifferences:
         return min(self.firsts.values(), key=lambda first: first.order, default=None)
 
 
-def value_differences(base: Run, run: Run, mode: Mode) -> ValueDifferences:
-    """Compares two runs of level numerics thread by thread, so as to hold one of each at a time."""
+def value_differences(
+    base: Run, run: Run, mode: Mode, floor: Floor | None = None
+) -> ValueDifferences:
+    """Compares two runs of level numerics thread by thread, so as to hold one of each at a time.
+
+    Tensors no further apart than `floor` are within tolerance.
+    """
     found = ValueDifferences()
     words = Words()
     for name, one, other in (("base", base, run), ("run", run, base)):
@@ -98,7 +104,7 @@ def value_differences(base: Run, run: Run, mode: Mode) -> ValueDifferences:
         if mine is None or theirs is None:
             _unpaired(found, base, run, mine, theirs)
         else:
-            _compare_thread(found, base, run, mine, theirs, words, mode)
+            _compare_thread(found, base, run, mine, theirs, words, mode, floor)
     first = found.first
     if first is not None:
         first.told["origin"] = _origin(base, run, found, first)
@@ -118,13 +124,17 @@ def _unpaired(
 
 def _compare_thread(
     found: ValueDifferences, base: Run, run: Run, mine: Thread, theirs: Thread, words: Words,
-    mode: Mode,
+    mode: Mode, floor: Floor | None,
 ) -> None:  # fmt: skip
     rank = mine.rank
     found.names[rank, mine.thread] = theirs.name
     pairs = compared_ops(base, run, mine, theirs, words, mode)
     old, new, right, one, two = pairs.old, pairs.new, pairs.right, pairs.one, pairs.two
     state = pairs.state
+    if floor is not None:
+        step = old.step[old.owner[one]]
+        noise = floor.at(words.known["dtype"], old.tensors["dtype"][one], step)
+        state[(state == 2) & (pairs.apart <= noise)] = 1
     found.compared += len(right)
     found.only_in_base += len(old) - len(right)
     found.only_in_run += len(new) - len(right)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -42,16 +43,30 @@ _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red
     show_default=True,
     help="bitwise: equal bits; tolerance: relative, by dtype; simple: 1e-4 absolute.",
 )
+@click.option(
+    "--noise",
+    metavar="RUN0B",
+    help="RUN0 recorded again: what the two are apart is allowed too. Implies --mode tolerance.",
+)
 @click.pass_context
 def diff(
-    ctx: click.Context, base: str, run: str, as_json: bool, as_markdown: bool, mode: Mode
+    ctx: click.Context,
+    base: str,
+    run: str,
+    as_json: bool,
+    as_markdown: bool,
+    mode: Mode,
+    noise: str | None,
 ) -> None:
     """Compare RUN with RUN0: gradient norms by step and parameter, and what was in the tensors of
     each op where both were recorded at level numerics, else calls of each op by step.
 
     Exit status 1 where they diverged.
     """  # fmt: skip
-    result = compare(open_run(base), open_run(run), mode)
+    if noise is not None and ctx.get_parameter_source("mode") is ParameterSource.DEFAULT:
+        mode = "tolerance"
+    again = None if noise is None else open_run(noise)
+    result = compare(open_run(base), open_run(run), mode, again)
     if as_json:
         click.echo(json.dumps(result.to_json()))
     elif as_markdown:

@@ -1,0 +1,79 @@
+"""How far two runs of one program are apart by chance: what mode tolerance allows beyond a dtype's.
+
+    floor(dtype, step) = TIMES * the greatest relative difference between two baselines, of numbers
+                         of that dtype in the steps up to that one
+
+Differences add up over steps, so the floor never falls. What cannot be compared is no noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.alignment import Ints
+from lanescope.webapp.analysis.compared_ops import all_compared
+from lanescope.webapp.analysis.fingerprints import Words
+from lanescope.webapp.run import Run
+
+TIMES = 2.0
+"""Two baselines are one sample of their difference; another pair may well be further apart."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Floor:
+    """The floor of one kind of number (tensors, or norms of gradients)."""
+
+    by_dtype: dict[str, tuple[Ints, Floats]]  # steps, ascending, and the floor from each on
+
+    @classmethod
+    def of(cls, dtype: NDArray[np.object_], step: Ints, apart: Floats) -> Floor:
+        """From relative differences (see `closeness.relative_differences`), in any order."""
+        frame = pd.DataFrame({"dtype": dtype, "step": step, "apart": apart})
+        frame = frame[np.isfinite(frame["apart"]) & (frame["apart"] > 0)]
+        most = frame.groupby(["dtype", "step"])["apart"].max().reset_index()
+        return cls(
+            {
+                str(name): (
+                    rows["step"].to_numpy(np.int64),
+                    TIMES * np.maximum.accumulate(rows["apart"].to_numpy(np.float64)),
+                )
+                for name, rows in most.groupby("dtype")
+            }
+        )
+
+    def at(self, dtypes: Sequence[str], codes: Ints, step: Ints) -> Floats:
+        """The floor of each number, of a dtype (position in `dtypes`) and a step."""
+        found = np.zeros(len(codes))
+        for code, dtype in enumerate(dtypes):
+            steps, floor = self.by_dtype.get(dtype, (np.empty(0, np.int64), np.empty(0)))
+            mine = codes == code
+            place = np.searchsorted(steps, step[mine], side="right")
+            found[mine] = np.concatenate(([0.0], floor))[place]
+        return found
+
+    def words(self) -> str:
+        """The floor of each dtype at the last step."""
+        told = (f"{dtype} {floor[-1]:.3g}" for dtype, (_, floor) in self.by_dtype.items())
+        return ", ".join(told) or "none"
+
+
+def tensor_floor(base: Run, other: Run) -> Floor:
+    """The floor of tensors, of two runs at level numerics; none of runs that are not."""
+    words = Words()
+    dtypes, steps, aparts = [], [], []
+    for pairs in all_compared(base, other, "bitwise", words):
+        dtypes.append(pairs.old.tensors["dtype"][pairs.one])
+        steps.append(pairs.old.step[pairs.old.owner[pairs.one]])
+        aparts.append(pairs.apart)
+    if not dtypes:
+        return Floor({})
+    names = np.array(words.known["dtype"] or [""], object)
+    codes = np.concatenate(dtypes)
+    return Floor.of(names[codes], np.concatenate(steps), np.concatenate(aparts))
