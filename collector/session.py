@@ -133,7 +133,7 @@ class Session:
         if options.device_activity:
             self._device, undo = device.install(recorder)
             self._undo.append(undo)
-        self._watchdog = Watchdog(recorder, self._library)
+        self._watchdog = Watchdog(recorder, self._library, handovers.holder)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
         self._undo.append(endings.install(recorder))

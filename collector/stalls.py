@@ -20,13 +20,15 @@ RECENT_SEGMENTS = 2
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _MAIN = 0
-_WAITS = {int(SyncKind.thread_join): "the end of a thread"}
+_JOIN, _ACQUIRE = int(SyncKind.thread_join), int(SyncKind.lock_acquire)
+_WAITS = {_JOIN: "the end of a thread", _ACQUIRE: "a lock"}
 
 
 def activity(folder: Path) -> dict[int, dict[str, Any]]:
     """Native thread id -> ordinal, last op, what it waits for, its last incomplete collective.
 
-    A collective is `[name, group, sequence]`.
+    A collective is `[name, group, sequence]`. `lock` is the number of the lock that it waits for,
+    `owner` the ordinal of the thread whose end it waits for; None: no such thing.
     """
     try:
         log = read_process(folder)
@@ -42,6 +44,7 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
     calls: dict[int, list[Any]] = {}
     for thread in log.threads:
         last_op, waiting = "", ""
+        lock, owner = None, None
         mine: list[Any] = []
         for path in thread.segments[-RECENT_SEGMENTS:]:
             records = read_records(path)
@@ -57,10 +60,14 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
             elif event["kind"] == Kind.COLLECTIVE:
                 mine.append(event)
             elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
-                waiting = _WAITS.get(int(event["scope"])) or _words(int(event["scope"]))
+                kind, target = int(event["scope"]), int(event["extra"])
+                waiting = _WAITS.get(kind) or _words(kind)
+                lock = target if kind == _ACQUIRE else None
+                owner = target - 1 if kind == _JOIN else None  # as `threads.joining` put it
         calls[thread.native_id] = mine
         found[thread.native_id] = {
             "ordinal": thread.ordinal, "last_op": last_op, "waiting": waiting, "collective": None,
+            "lock": lock, "owner": owner,
         }  # fmt: skip
     for native, mine in calls.items():
         for call in mine:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from _thread import start_new_thread  # before it is replaced by one that records
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,15 +42,21 @@ machine is shared a busy one may get little."""
 
 ABORT_STATUS = 1
 _OWN = str(Path(__file__).parent) + os.sep
+_LOCKS = os.path.join(_OWN, "sources", "locks.py")
+"""Whose function is the innermost of a stack waits for a lock."""
 
 
 class Watchdog:
     """Watches this process from `start` to `stop`."""
 
-    def __init__(self, recorder: Recorder, library: Any) -> None:
+    def __init__(
+        self, recorder: Recorder, library: Any, holder: Callable[[int], int | None]
+    ) -> None:
+        """`holder` tells by a lock's number the ident of the thread that holds it."""
         options = recorder.options
         self._recorder = recorder
         self._library = library
+        self._holder = holder
         self._timeout = options.hang_timeout_ns
         self._action = options.on_hang
         self._running = 0  # serial of the thread that looks
@@ -161,6 +168,7 @@ class Watchdog:
         known = activity(self._recorder.folder)
         if not any(doing["last_op"] or doing["collective"] for doing in known.values()):
             return None
+        self._name_owners(known)
         assert self._before is not None
         then, times = self._before
         share = {
@@ -173,6 +181,16 @@ class Watchdog:
             if ident != threading.get_ident()
         ]
         return {"time_ns": now, "duration_ns": idle, "threads": threads}
+
+    def _name_owners(self, known: dict[int, dict[str, Any]]) -> None:
+        for doing in known.values():
+            if doing["lock"] is None:
+                continue
+            holder = vars(threading)["_active"].get(self._holder(doing["lock"]))
+            found = known.get(holder.native_id) if holder is not None else None
+            if holder is not None and found is not None:
+                doing["owner"] = found["ordinal"]
+                doing["waiting"] = f"a lock that {holder.name} holds"
 
     def _stalled(self, now: int, idle: int) -> None:
         recorder = self._recorder
@@ -228,8 +246,10 @@ def _describe(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "") or _waiting(frames),
-        "owner": None,
+        "waiting": doing.get("waiting", "")
+        or _waiting(frames)
+        or ("a lock" if frame.f_code.co_filename == _LOCKS else ""),
+        "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }
 

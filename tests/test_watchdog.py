@@ -17,10 +17,22 @@ HANG = """
     import torch.distributed as dist
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(2))
+    lock, held = threading.Lock(), threading.Event()
     def idle():
+        with lock:
+            torch.ones(2).sum()
+            held.set()
+            queue.Queue().get()
+    def blocked():
         torch.ones(2).sum()
-        queue.Queue().get()
+        lock.acquire()
     threading.Thread(target=idle, name="idler", daemon=True).start()
+    held.wait()
+    threading.Thread(target=blocked, name="blocked", daemon=True).start()
+    def joins():
+        torch.ones(2).sum()
+        next(t for t in threading.enumerate() if t.name == "idler").join()
+    threading.Thread(target=joins, name="joins", daemon=True).start()
     if dist.get_rank() == 0:
         dist.all_reduce(torch.ones(3))
     else:
@@ -60,6 +72,12 @@ def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
     assert {s["reason"] for s in (*first.values(), *second.values())} == {"no_progress"}
     assert all(s["duration_ns"] >= 2_000_000_000 for s in first.values())
     assert first["MainThread"]["thread"].endswith("-0")
+    for seen in (first, second):
+        assert seen["blocked"]["waiting"] == "a lock that idler holds"
+        assert seen["blocked"]["owner"] == seen["idler"]["thread"]
+        assert seen["joins"]["waiting"] == "the end of a thread"
+        assert seen["joins"]["owner"] == seen["idler"]["thread"]
+        assert seen["idler"]["owner"] is seen["MainThread"]["owner"] is None
     assert "lanescope: rank 0: nothing recorded for" in recorded.stderr
     assert "for all_reduce #1 of group 0" in recorded.stderr
 

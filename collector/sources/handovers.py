@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -18,6 +19,7 @@ from ..kinds import SyncKind
 from ..recorder import Recorder
 from .stacks import Stacks
 
+_OF_LOCKS = (SyncKind.lock_acquire, SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000
 _SERIAL = "_lanescope_serial"
 _MASK = 2**63 - 1
@@ -39,6 +41,7 @@ class Handovers:
         self._serials = itertools.count(1)
         self._known: dict[CodeType, bool] = {}
         self._programs: set[int] = set()  # locks that it used
+        self._held: dict[int, tuple[int, int]] = {}  # lock -> the thread's ident, how often
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
 
@@ -92,7 +95,11 @@ class Handovers:
         Never raises.
         """
         recorder = self._recorder
-        if not self.concurrent or not recorder.active:
+        if not self.concurrent:
+            return
+        if kind in _OF_LOCKS:
+            self._holds(kind, target)
+        if not recorder.active:
             return
         try:
             state = recorder.local.state
@@ -103,6 +110,23 @@ class Handovers:
             self._put(state, recorder.step, kind, target, start, stack)
         except Exception as error:
             recorder.failed(error)
+
+    def holder(self, lock: int) -> int | None:
+        """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
+        held = self._held.get(lock)
+        return None if held is None else held[0]
+
+    def _holds(self, kind: SyncKind, lock: int) -> None:
+        # Noted after it was taken and before it is given up: by the thread that has it.
+        held, me = self._held.get(lock), get_ident()
+        if kind == SyncKind.lock_acquire:
+            if len(self._held) >= _KNOWN_LIMIT:
+                self._held.clear()
+            self._held[lock] = me, 1 + (held[1] if held is not None and held[0] == me else 0)
+        elif held is not None and held[1] > 1:
+            self._held[lock] = held[0], held[1] - 1
+        else:
+            self._held.pop(lock, None)
 
     def wait(self, kind: SyncKind, target: int, waited: Callable[[], Any]) -> tuple[Any, int]:
         """Call `waited`, which may wait; returns its result, and since when it was called.

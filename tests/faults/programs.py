@@ -53,7 +53,8 @@ def missing_rank() -> None:
 def missing_rank_killed() -> None:
     """The same, and all ranks are killed while it hangs, as a scheduler does."""
     steps(3)
-    killed_after(5.0)
+    dist.distributed_c10d._set_pg_timeout(PATIENCE, dist.group.WORLD)
+    killed_after(9.0)
     if RANK == 1:
         queue.Queue[int]().get(timeout=60)  # the line that is looked for
     dist.all_reduce(torch.ones(64))
