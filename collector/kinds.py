@@ -49,6 +49,10 @@ CUDA_CONTEXT = "cuda: "
 """Marks of what a thread does with CUDA devices as such begin so (`sources/cuda_contexts.py`)."""
 
 
+RELEASED_GRADIENTS = "zero_grad(set_to_none=True)"
+"""Operator under which gradients are let go of; it writes to no byte of them."""
+
+
 GRAPH_SERIES = "lanescope/graph/"
 """Values that count the nodes of a name (which follows) that a backward will reach."""
 

@@ -38,6 +38,7 @@ from .sources import (
     optimizers,
     queues,
     ranks,
+    releases,
     scaler,
     threads,
     validators,
@@ -115,6 +116,8 @@ class Session:
         handovers.concurrent = threading.active_count() > 1
         for source in (locks, waits, queues, futures):
             self._undo.append(source.install(handovers))
+        if self._library is not None and options.level != "timing":
+            self._undo.append(releases.install(recorder, handovers, stacks))
         checks = validators.Validators(recorder, portable.DispatchMode)
 
         @contextlib.contextmanager

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 
 from lanescope.webapp import open_run, races
+from lanescope.webapp.analysis import accesses
 from lanescope.webapp.analysis.concurrent import concurrent_backwards
 from lanescope.webapp.analysis.deadlocks import deadlocks
 from lanescope.webapp.analysis.inplace import inplace_modifications
@@ -125,6 +127,27 @@ def test_backward_that_others_disturb(tmp_path: Path) -> None:
     assert len(hogwild.evidence["threads"]) == 3
     assert hogwild.evidence["tensors"] == ["bias", "weight"]
     assert {one.where for one in found} == {hogwild.where, lines["at_once both"]}
+
+
+def test_accesses_within_others_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(values: list[tuple[int, int, int, int]]) -> dict[str, np.ndarray]:
+        start, end, depth, storage = np.array(values).T
+        columns = {"start_ns": start, "duration_ns": end - start, "depth": depth}
+        columns |= {"storage": storage, "write": np.ones(len(values), bool)}
+        return columns | {"birth": np.arange(len(values)) % 2 == 0}
+
+    outer = [(100, 200, 0, 7), (120, 130, 0, 8), (300, 400, 0, 7), (2**50, 2**50 + 9, 0, 7)]
+    inner = [(110, 190, 1, 7), (150, 160, 2, 7), (300, 310, 1, 7), (150, 160, 2, 9)]
+    for largest in (accesses._LARGEST, 0):
+        monkeypatch.setattr(accesses, "_LARGEST", largest)
+        kept = accesses.outermost(rows(inner + outer))
+        found = set(zip(*(kept[name].tolist() for name in ("start_ns", "storage")), strict=True))
+        assert found == {(start, storage) for start, _, _, storage in [*outer, inner[-1]]}
+        born = dict(zip(zip(kept["start_ns"].tolist(), kept["storage"].tolist(), strict=True),
+                        kept["birth"].tolist(), strict=True))  # fmt: skip
+        assert born == {
+            (100, 7): True, (120, 8): False, (300, 7): True, (2**50, 7): False, (150, 9): False
+        }  # fmt: skip
 
 
 def test_threads_that_wait_for_ever(tmp_path: Path) -> None:

@@ -43,6 +43,25 @@ def step_after_backward() -> None:
     together(step, backward)
 
 
+def released_while_read() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients: queue.Queue[torch.Tensor | None] = queue.Queue()
+
+    def log() -> None:
+        while (gradient := gradients.get()) is not None:
+            gradient.norm()  # its own by now, whatever becomes of .grad
+
+    def train() -> None:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            gradients.put(model.weight.grad)
+            optimizer.zero_grad()
+        gradients.put(None)
+
+    together(train, log)
+
+
 def updated_between_forwards() -> None:
     weight, lock = torch.zeros(4, 4), RLock()
 
@@ -315,7 +334,8 @@ def read_by_all() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for clean in (
-        shared_gradient, step_after_backward, updated_between_forwards, statistics_of_evaluation,
+        shared_gradient, step_after_backward, released_while_read, updated_between_forwards,
+        statistics_of_evaluation,
         views_side_by_side, waited_for, event_set_after, tasks_in_turn, handed_over, two_buffers,
         done_before_join, in_steps, waiting_for_a_condition, counted, from_a_loop, each_its_own,
         read_by_all, training_in_turn, changed_after_backward, gradients_apart,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -63,6 +64,21 @@ def zeroed_against_backward() -> None:
         model(torch.ones(2, 4)).sum().backward()  # race: zeroed_against_backward b
 
     together(zero, backward)
+
+
+def released_against_backward() -> None:
+    model, computed = nn.Linear(4, 4, bias=False), []
+
+    def release() -> None:
+        while not computed:
+            time.sleep(0.001)
+        model.zero_grad()  # race: released_against_backward a
+
+    def backward() -> None:
+        model(torch.ones(2, 4)).sum().backward()  # race: released_against_backward b
+        computed.append(True)
+
+    together(release, backward)
 
 
 def updated_during_forward() -> None:
@@ -249,8 +265,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for planted in (
         shared_gradient, step_against_backward, zeroed_against_backward, updated_during_forward,
-        running_statistics, overlapping_views, lock_on_one_side, missing_join, event_set_too_early,
-        tasks_share, changed_after_put, average_during_training, checkpoint_during_step,
+        released_against_backward, running_statistics, overlapping_views, lock_on_one_side,
+        missing_join, event_set_too_early, tasks_share, changed_after_put, average_during_training,
+        checkpoint_during_step,
         swapped_during_evaluation, refilled_batch, two_conditions,
     ):  # fmt: skip
         planted()

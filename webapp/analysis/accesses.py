@@ -6,7 +6,6 @@ begins another generation of it, so that a tensor is not taken for the one that 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +27,15 @@ _COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "r
             "write", "birth")  # fmt: skip
 
 
+_LARGEST = 2**62
+
+
 @dataclass(frozen=True)
 class Accesses:
-    """One row per distinct (storage, generation, thread, segment, range, kind, site): the first."""
+    """One row per distinct (storage, generation, thread, segment, range, kind, site): the first.
+
+    Sorted by these.
+    """
 
     storage: Ints  # address
     generation: Ints  # of the address, from 0; 0: what was there before the first birth seen
@@ -52,12 +57,14 @@ class Accesses:
 
 
 def shared_storages(run: Run, rank: int, threads: Sequence[str]) -> Ints:
-    """Addresses that two or more of the threads touched."""
-    seen: Counter[int] = Counter()
+    """Addresses that two or more of the threads touched, and one wrote to."""
+    touched, written = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for thread in threads:
-        column = run.events("access", rank=rank, thread=thread, columns=["storage"])["storage"]
-        seen.update(pc.unique(column).to_pylist())
-    return np.array(sorted(a for a, count in seen.items() if count > 1), np.int64)
+        rows = run.events("access", rank=rank, thread=thread, columns=["storage", "write"])
+        touched.append(pc.unique(rows["storage"]).to_numpy())
+        written.append(pc.unique(rows["storage"].filter(rows["write"])).to_numpy())
+    addresses, count = np.unique(np.concatenate(touched), return_counts=True)
+    return np.intersect1d(addresses[count > 1], np.concatenate(written))
 
 
 def shared_accesses(run: Run, rank: int, order: Order, storages: Ints, sites: Sites) -> Accesses:
@@ -96,10 +103,14 @@ def outermost(columns: Columns) -> Columns:
     other[1:] = (start[1:] != start[:-1]) | (depth[1:] != depth[:-1])
     other[1:] |= storage[1:] != storage[:-1]
     group = np.cumsum(np.concatenate([[False], storage[1:] != storage[:-1]]))
-    # Instants as ranks, so that one running maximum serves all storages one after another.
-    instants, ranks = np.unique(np.concatenate([start, end]), return_inverse=True)
-    starts = group * len(instants) + ranks[: len(by)]
-    ends = group * len(instants) + ranks[len(by) :]
+    # One running maximum serves all storages one after another: each has a range of its own.
+    span = int(end.max() - start.min()) + 1
+    if span * (int(group[-1]) + 1) < _LARGEST:
+        starts, ends = start - start.min() + group * span, end - start.min() + group * span
+    else:  # as ranks, which are few
+        instants, ranks = np.unique(np.concatenate([start, end]), return_inverse=True)
+        starts = group * len(instants) + ranks[: len(by)]
+        ends = group * len(instants) + ranks[len(by) :]
     units = np.flatnonzero(other)
     reach = np.maximum.accumulate(np.maximum.reduceat(ends, units))
     inside = np.zeros(len(units), bool)
@@ -149,6 +160,19 @@ def generations(rows: Columns) -> Ints:
     return result
 
 
+def sorted_apart(within: Sequence[Ints], columns: Sequence[NDArray[Any]]) -> tuple[Ints, Flags]:
+    """Positions sorted by `columns`, rows alike in them by `within`; and which differ from the one
+    before. A column that is the same everywhere, as most ranges are, costs nothing."""
+    told = [column for column in columns if (column[1:] != column[:-1]).any()]
+    by = np.lexsort((*within, *reversed(told)))
+    new = np.zeros(len(by), bool)
+    new[:1] = True
+    for column in told:
+        ordered = column[by]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    return by, new
+
+
 def _folded(rows: Columns) -> Accesses:
     start = rows["start_ns"].astype(np.int64)
     low = rows["offset"].astype(np.int64)
@@ -158,11 +182,7 @@ def _folded(rows: Columns) -> Accesses:
         "run": rows["run"], "stride": rows["stride"],
         "write": rows["write"], "site": rows["site"],
     }  # fmt: skip
-    by = np.lexsort((start, *reversed(all_of.values())))
-    different = np.zeros(len(by), bool)
-    different[:1] = True
-    for column in all_of.values():
-        different[1:] |= column[by][1:] != column[by][:-1]
+    by, different = sorted_apart([start], list(all_of.values()))
     chosen = by[different]
     types = {"write": bool}
     return Accesses(

@@ -16,8 +16,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.accesses import Accesses, shared_accesses, shared_storages
-from lanescope.webapp.analysis.order import Order, order_of
+from lanescope.collector import schema
+from lanescope.webapp.analysis.accesses import (
+    Accesses,
+    shared_accesses,
+    shared_storages,
+    sorted_apart,
+)
+from lanescope.webapp.analysis.order import Clock, Order, order_of
 from lanescope.webapp.analysis.sites import Site, Sites, frames_of, storage_names
 from lanescope.webapp.analysis.spans import Span, share
 from lanescope.webapp.analysis.touches import Touch
@@ -72,7 +78,7 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
     accesses = shared_accesses(run, rank, order, storages, sites)
     groups: dict[tuple[object, object], list[_Pair]] = {}
     places = [_place(site) for site in sites.known]
-    for pair in conflicts(order, accesses):
+    for pair in conflicts(order, accesses, sites.known):
         ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
         key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
         groups.setdefault(key, []).append(pair)
@@ -87,7 +93,7 @@ def _place(site: Site) -> object:
     return site.stack if site.stack is not None else (site.op, site.module, site.phase)
 
 
-def conflicts(order: Order, accesses: Accesses) -> Iterator[_Pair]:
+def conflicts(order: Order, accesses: Accesses, sites: Sequence[Site]) -> Iterator[_Pair]:
     """Pairs of accesses that race: one for each two kinds of access to a storage that do.
 
     A kind is (thread, range, reading or writing, site). Segments of a thread are in order, and so
@@ -95,79 +101,103 @@ def conflicts(order: Order, accesses: Accesses) -> Iterator[_Pair]:
     consecutive, and two binary searches find them.
     """
     for rows in _storages_in_question(accesses):
-        kinds = _kinds(accesses, rows)
+        kinds = _kinds(order, accesses, sites, rows)
         for i, one in enumerate(kinds):
             for other in kinds[i + 1 :]:
-                a, b = int(one[0]), int(other[0])
-                if accesses.thread[a] == accesses.thread[b]:
+                if one.thread == other.thread or not _matter(one, other):
                     continue
-                if not (accesses.write[a] or accesses.write[b]):
+                if not share(one.span, other.span):
                     continue
-                if not share(_span(accesses, a), _span(accesses, b)):
-                    continue
-                pair = _unordered(order, accesses, one, other)
+                pair = _unordered(accesses, one, other)
                 if pair is not None:
                     yield pair
 
 
-def _span(accesses: Accesses, row: int) -> Span:
-    columns = (accesses.low, accesses.high, accesses.run, accesses.stride)
-    return Span(*(int(column[row]) for column in columns))
+@dataclass(frozen=True)
+class _Kind:
+    """Accesses of one thread to one range of a storage, from one site, in their order."""
+
+    rows: Ints  # of Accesses
+    thread: int  # position in Order.threads
+    write: bool
+    span: Span
+    site: Site
+    own: Clock  # of each row's segment
+    clocks: Clock  # rows x threads
+
+    @property
+    def releases(self) -> bool:
+        """Whether gradients are let go of, which changes none of their bytes."""
+        return self.site.op == schema.RELEASED_GRADIENTS
+
+
+def _matter(one: _Kind, other: _Kind) -> bool:
+    """Whether the two do harm where nothing orders them."""
+    if one.releases or other.releases:
+        # Whoever holds a gradient that was let go may use it; what backward adds to it is lost.
+        rest = other if one.releases else one
+        return rest.write and rest.site.phase == schema.PhaseKind.backward.name
+    return one.write or other.write
 
 
 def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
     """Rows of each storage that two threads touched and one wrote."""
     if not len(accesses):
         return
-    by = np.lexsort((accesses.segment, accesses.generation, accesses.storage))
-    storage, generation = accesses.storage[by], accesses.generation[by]
-    new = np.ones(len(by), bool)
+    storage, generation = accesses.storage, accesses.generation
+    new = np.ones(len(accesses), bool)
     new[1:] = (storage[1:] != storage[:-1]) | (generation[1:] != generation[:-1])
     first = np.flatnonzero(new)
-    thread, write = accesses.thread[by], accesses.write[by]
+    thread, write = accesses.thread, accesses.write
     several = np.minimum.reduceat(thread, first) != np.maximum.reduceat(thread, first)
     written = np.maximum.reduceat(write, first)
-    ends = np.concatenate([first[1:], [len(by)]])
+    ends = np.concatenate([first[1:], [len(accesses)]])
     for i in np.flatnonzero(several & written).tolist():
-        yield by[first[i] : ends[i]]
+        yield np.arange(first[i], ends[i])
 
 
-def _kinds(accesses: Accesses, rows: Ints) -> list[Ints]:
+def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) -> list[_Kind]:
     """The rows by kind, each in the order of their segments."""
     columns = (
         accesses.thread, accesses.low, accesses.high, accesses.run, accesses.stride,
         accesses.write, accesses.site,
     )  # fmt: skip
-    by = rows[np.lexsort((accesses.segment[rows], *(column[rows] for column in columns)))]
-    new = np.zeros(len(by), bool)
-    for column in columns:
-        new[1:] |= column[by][1:] != column[by][:-1]
-    return np.split(by, np.flatnonzero(new))
+    by, new = sorted_apart([accesses.segment[rows]], [column[rows] for column in columns])
+    first = np.flatnonzero(new)
+    kinds = []
+    for part in np.split(rows[by], first[1:]):
+        thread, *span, write, site = (int(column[part[0]]) for column in columns)
+        segments = accesses.segment[part]
+        kinds.append(
+            _Kind(
+                part, thread, bool(write), Span(*span), sites[site],
+                order.own[segments], order.clocks[segments],
+            )
+        )  # fmt: skip
+    return kinds
 
 
-def _unordered(order: Order, accesses: Accesses, one: Ints, other: Ints) -> _Pair | None:
-    a, b = accesses.segment[one], accesses.segment[other]
-    thread_a, thread_b = int(accesses.thread[one[0]]), int(accesses.thread[other[0]])
+def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> _Pair | None:
     # The first of A that B did not know of yet, and the first that knows of B's.
-    low = np.searchsorted(order.own[a], order.clocks[b, thread_a], side="right")
-    high = np.searchsorted(order.clocks[a, thread_b], order.own[b], side="left")
+    low = one.own.searchsorted(other.clocks[:, one.thread], side="right")
+    high = one.clocks[:, other.thread].searchsorted(other.own, side="left")
     count = np.maximum(high - low, 0)
-    racing = np.flatnonzero(count)
+    racing = count.nonzero()[0]
     if not len(racing):
         return None
     # Of all, the two nearest to each other in time show best what may happen.
-    starts = accesses.start[one]
-    near = np.clip(np.searchsorted(starts, accesses.start[other[racing]]), low[racing],
-                   high[racing] - 1)  # fmt: skip
+    theirs = other.rows[racing]
+    starts = accesses.start[one.rows]
+    near = np.clip(starts.searchsorted(accesses.start[theirs]), low[racing], high[racing] - 1)
     before = np.clip(near - 1, low[racing], high[racing] - 1)
     gap, gap_before = (
-        np.maximum(accesses.start[one[i]], accesses.start[other[racing]])
-        - np.minimum(accesses.end[one[i]], accesses.end[other[racing]])
+        np.maximum(accesses.start[one.rows[i]], accesses.start[theirs])
+        - np.minimum(accesses.end[one.rows[i]], accesses.end[theirs])
         for i in (near, before)
     )
     near = np.where(gap_before < gap, before, near)
     best = int(np.argmin(np.minimum(gap, gap_before)))
-    return _Pair(int(one[near[best]]), int(other[racing[best]]), int(count.sum()))
+    return _Pair(int(one.rows[near[best]]), int(theirs[best]), int(count.sum()))
 
 
 def _race(

@@ -13,6 +13,7 @@ from lanescope.webapp.run import Run
 
 Ints = NDArray[np.int64]
 
+_NO_STACK = -1
 _DEPTHS = 256  # of operators within each other; start and depth together name an operator
 
 
@@ -54,35 +55,48 @@ class Sites:
         if not len(order):
             return numbers, steps
         found = key[safe] == wanted
-        rows, inverse = np.unique(safe[found], return_inverse=True)
-        sites = self._sites(ops.take(pa.array(rows)))
-        numbers[found] = np.array([self._number(site) for site in sites], np.int64)[inverse]
+        used = np.zeros(len(order), bool)
+        used[safe[found]] = True
+        rows = np.flatnonzero(used)
+        numbers[found] = self._sites(ops, rows)[np.cumsum(used)[safe[found]] - 1]
         steps[found] = ops["step"].to_numpy()[safe[found]]
         return numbers, steps
 
-    def _sites(self, ops: pa.Table) -> list[Site]:
-        names, modules, phases = (
-            ops[column].cast(pa.string()).to_pylist() for column in ("name", "module", "phase")
+    def _sites(self, ops: pa.Table, rows: Ints) -> Ints:
+        """Numbers of the sites of some rows of the op table."""
+        like = np.zeros(len(rows), np.int64)  # one number for operator, module and phase
+        words: list[list[str]] = []
+        for column in ("name", "module", "phase"):
+            codes = ops[column].unify_dictionaries().combine_chunks()
+            words.append(codes.dictionary.to_pylist())
+            like = like * len(words[-1]) + codes.indices.to_numpy()[rows]
+        stack = ops["stack"].to_pandas().fillna(_NO_STACK).to_numpy().astype(np.int64)[rows]
+        above = int(stack.max(initial=0)) + 2
+        known = np.unique(like[stack >= 0] * above + stack[stack >= 0])
+        likes, first, counts = np.unique(known // above, return_index=True, return_counts=True)
+        likes, stacks = likes[counts == 1], known[first[counts == 1]] % above
+        at = np.minimum(np.searchsorted(likes, like), max(len(likes) - 1, 0))
+        if len(likes):
+            stack = np.where((stack < 0) & (likes[at] == like), stacks[at], stack)
+        keys, first, inverse = np.unique(
+            like * above + stack + 1, return_index=True, return_inverse=True
         )
-        stacks = ops["stack"].to_pylist()
-        places: dict[tuple[str, str, str], set[int]] = {}
-        for *like, stack in zip(names, modules, phases, stacks, strict=True):
-            if stack is not None:
-                places.setdefault((like[0], like[1], like[2]), set()).add(stack)
-        return [
-            Site(name, module, phase, _only(places.get((name, module, phase))) if s is None else s)
-            for name, module, phase, s in zip(names, modules, phases, stacks, strict=True)
-        ]
+        numbers = np.empty(len(keys), np.int64)
+        for i in np.argsort(first).tolist():
+            rest, texts = int(keys[i]) // above, []
+            for of_column in reversed(words):
+                rest, code = divmod(rest, len(of_column))
+                texts.append(of_column[code])
+            phase, module, name = texts
+            captured = int(keys[i]) % above - 1
+            numbers[i] = self._number(Site(name, module, phase, None if captured < 0 else captured))
+        return numbers[inverse]
 
     def _number(self, site: Site) -> int:
         number = self._numbers.setdefault(site, len(self.known))
         if number == len(self.known):
             self.known.append(site)
         return number
-
-
-def _only(stacks: set[int] | None) -> int | None:
-    return next(iter(stacks)) if stacks and len(stacks) == 1 else None
 
 
 def frames_of(run: Run, rank: int) -> dict[int, list[str]]:
