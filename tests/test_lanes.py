@@ -223,7 +223,9 @@ def test_series_of_processes_do_not_mix(tmp_path: Path) -> None:
     builder.rows("value", 0, main, time_ns=[START_NS + 9, START_NS], name=name, value=[2.0, 1.0])
     lanes, _ = read(open_run(builder.write()))
     own, other = lanes["0/value/lanescope/rss"], lanes["0/value/lanescope/rss/900"]
-    assert (own[0].label, other[0].label, own[0].unit) == (name, f"{name} (900)", "B")
+    label = "memory of the process"
+    assert (own[0].label, other[0].label, own[0].unit) == (label, f"{label} (900)", "B")
+    assert (own[0].series, name in own[0].title) == (name, True)
     assert isinstance(own[1], LaneSamples)
     assert own[1].value.tolist() == [1.0, 2.0]
 

@@ -34,8 +34,11 @@ THREAD, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "ba
 
 GRADIENT_NORM = "gradient norm"
 
-_UNITS = {"lanescope/rss": "B", schema.RECORDER_MEMORY: "B"}
-"""Units of the recorder's own series; those of the program have none that is known."""
+_OWN = {
+    "lanescope/rss": ("memory of the process", "resident set at each step"),
+    schema.RECORDER_MEMORY: ("memory of the recorder", "what it added to the process"),
+}
+"""The recorder's own series, in bytes: what their lanes are called, and what they count."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +168,12 @@ def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
                 part["value"].to_numpy(),
                 part["step"].to_numpy().astype(np.int64),
             )
-            label = name if own else f"{name} ({one})"
-            title = f"value {name} logged by process {one}"
+            called, what = _OWN.get(name, (name, "logged"))
+            label = called if own else f"{called} ({one})"
+            title = f"value {name} of process {one}, {what}"
             key = f"{rank}/value/{name}" if own else f"{rank}/value/{name}/{one}"
             lane = _counter_lane(key, rank, label, title, samples)
-            yield replace(lane, pid=one, series=name, unit=_UNITS.get(name, "")), samples
+            yield replace(lane, pid=one, series=name, unit="B" if name in _OWN else ""), samples
 
 
 def _counter_lane(key: str, rank: int, label: str, title: str, samples: LaneSamples) -> Lane:

@@ -12,7 +12,7 @@ from tests.browser.conftest import Opener
 pytestmark = pytest.mark.browser
 
 AXE = importlib.resources.files("axe_playwright_python").joinpath("axe.min.js")
-PAGES = ("/", "/overview", "/overlap", "/gradients", "/graph", "/diff")
+PAGES = ("/", "/overview", "/overlap", "/gradients", "/graph", "/diff", "/collectives", "/hang")
 
 _RUN = """async () => (await axe.run(document, {
   runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
