@@ -9,9 +9,10 @@ const LEAST = 96;
 const DEFAULT = 236;
 
 export class Dock {
-  /** @param {HTMLElement} dock @param {HTMLElement} bar */
-  constructor(dock, bar) {
+  /** @param {HTMLElement} dock @param {HTMLElement} bar @param {() => void} opened */
+  constructor(dock, bar, opened) {
     this.dock = dock;
+    this.opened = opened;
     this.height = DEFAULT;
     this.closed = false;
     this.load();
@@ -32,6 +33,16 @@ export class Dock {
   toggle() {
     this.closed = !this.closed;
     this.apply();
+    if (!this.closed) this.opened();
+  }
+
+  /** Gives it a height, which opens it. @param {number} height px */
+  size(height) {
+    const closed = this.closed;
+    this.closed = false;
+    this.height = Math.round(Math.min(Math.max(height, LEAST), innerHeight * 0.7));
+    this.apply();
+    if (closed) this.opened();
   }
 
   apply() {
@@ -64,20 +75,14 @@ export class Dock {
     const step = { ArrowUp: 24, ArrowDown: -24 }[event.key];
     if (!step) return;
     event.preventDefault();
-    this.closed = false;
-    this.height = Math.round(Math.min(Math.max(this.height + step, LEAST), innerHeight * 0.7));
-    this.apply();
+    this.size(this.height + step);
   }
 
   drag(event, bar) {
     event.preventDefault();
     bar.setPointerCapture(event.pointerId);
     const bottom = this.dock.getBoundingClientRect().bottom;
-    const move = (e) => {
-      this.closed = false;
-      this.height = Math.round(Math.min(Math.max(bottom - e.clientY, LEAST), innerHeight * 0.7));
-      this.apply();
-    };
+    const move = (e) => this.size(bottom - e.clientY);
     bar.addEventListener("pointermove", move);
     bar.addEventListener("lostpointercapture", () => bar.removeEventListener("pointermove", move), { once: true });
   }

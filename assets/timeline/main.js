@@ -90,11 +90,13 @@ function show(href) {
 
 // ---- what Dash computes for the window or the range ----
 
+let dock = null;
 let asked = 0;
 const waiting = new Map();
 
 function tellView() {
-  if (!timeline || !onTimeline()) return;
+  // Nobody sees the answer while the dock is closed; opening it asks for the window of then.
+  if (!timeline || !onTimeline() || dock.closed) return;
   const { view, range } = timeline;
   const window = range ?? view;
   const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
@@ -179,7 +181,7 @@ async function start() {
   timeline = new Timeline(dom, run, idle, details, { settled });
   timeline.onSearchCleared = () => find("");
   timeline.onHits = () => search?.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
-  new Dock(document.getElementById("dock"), document.getElementById("dock-bar"));
+  dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), tellView);
   listen(timeline);
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,

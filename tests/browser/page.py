@@ -91,6 +91,11 @@ class LanePage:
     def tile_requests(self) -> int:
         return sum("/tile/" in request.url for request in self.requests)
 
+    def asked(self) -> list[str]:
+        """Paths of what was asked for, but for the page's own files."""
+        paths = [urlsplit(request.url).path for request in self.requests]
+        return [path for path in paths if not path.startswith("/assets/")]
+
     # ---- gestures ----
 
     def at(self, x: float, y: float) -> tuple[float, float]:

@@ -136,6 +136,17 @@ def test_panning_within_what_is_prefetched_asks_for_nothing(opened: Opener) -> N
     page.press("d", "a")
     assert page.tile_requests() == before
     assert all(lane["loaded"] for lane in page.state["lanes"] if lane["visible"])
+    # Nothing at all while the dock is closed; opened, it asks once, for where the window is then.
+    # (Chromium asks for the page's icon whenever the address changes.)
+    page.page.get_by_role("button", name="Hide details").click()
+    page.idle()
+    page.requests.clear()
+    page.press("d", "d", "a")
+    page.drag((600, 40), (500, 40))
+    assert page.asked() == []
+    page.page.get_by_role("button", name="Show details").click()
+    page.idle()
+    assert page.asked() == ["/_dash-update-component"]
 
 
 def test_the_strip_moves_the_window(opened: Opener) -> None:
