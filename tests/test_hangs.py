@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,22 @@ CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
     "clean_different_models", "clean_pipeline",
 )  # fmt: skip
+STEPS = 8
+EXCHANGED = {
+    # A shard of each layer is half of 8 x 16 + 16 and of 16 x 8 + 8 float32.
+    "clean_fsdp": {
+        ("all_gather_into_tensor", 288): 2 * STEPS, ("all_gather_into_tensor", 272): 2 * STEPS,
+        ("reduce_scatter_tensor", 576): STEPS, ("reduce_scatter_tensor", 544): STEPS,
+    },
+    # The second layer's output of 4 x 8 is summed; weights and a bias are handed out, one is sent.
+    "clean_tensor_parallel": {
+        ("all_reduce", 128): STEPS, ("scatter", 256): 2, ("scatter", 32): 1, ("broadcast", 32): 1,
+    },
+    # The rank that is done goes on with the ten gradients of 280 float32.
+    "clean_join": {("all_reduce", 1120): 10},
+}  # fmt: skip
+"""Calls of a rank by name and bytes, as torch is known to make them."""
+
 PARTING = {
     "parts_around_the_wrapper": (3, "0.weight", 4),
     "parts_adapter_left_out": (0, "1.weight", 2),
@@ -194,6 +211,22 @@ def test_a_rank_that_is_slow_in_every_step_is_a_straggler(runs: Runs, name: str)
     (found,) = findings(runs.of(name))
     assert (found.kind, found.rank) == ("straggler", 1)
     assert 0.2e9 < found.evidence["delay_ns"] < 4e9
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+def test_every_call_is_there_with_group_number_and_bytes(runs: Runs, name: str) -> None:
+    run = runs.of(name)
+    columns = ["group", "group_size", "sequence", "name", "bytes", "complete_ns"]
+    made = []
+    for rank in (0, 1):
+        rows = run.events("collective", rank, columns=columns).to_pylist()
+        assert all(row.pop("complete_ns") is not None for row in rows)
+        made.append(sorted(rows, key=lambda row: row["sequence"]))
+    assert made[0] == made[1]
+    assert {(row["group"], row["group_size"]) for row in made[0]} == {("0", 2)}
+    assert [row["sequence"] for row in made[0]] == list(range(len(made[0])))
+    counted = Counter((row["name"], row["bytes"]) for row in made[0])
+    assert {call: counted[call] for call in EXCHANGED[name]} == EXCHANGED[name]
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -10,6 +10,7 @@ for a call to the store under way `ASKED_S`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -146,14 +147,21 @@ class Clocks:
             start_new_thread(self._run, ([store], rank, world_size))
 
     def stop(self) -> None:
-        """Let the last measurement be made."""
+        """Let the last measurement be made. Only the first time counts."""
+        if self._ending:
+            return
         self._ending = True
-        if not self._begun or self._process != os.getpid():
-            return  # a fork has no part in it
-        self._wake.send(b"e")
-        ended, _, _ = select.select([self._at_end], [], [], END_S)
-        if not ended and self._asking:
-            select.select([self._at_end], [], [], ASKED_S)
+        mine = [self._wake, self._at_end]
+        if self._begun and self._process == os.getpid():
+            with contextlib.suppress(OSError):  # it has nothing more to do
+                self._wake.send(b"e")
+            ended, _, _ = select.select([self._at_end], [], [], END_S)
+            if not ended and self._asking:
+                select.select([self._at_end], [], [], ASKED_S)
+        else:  # a fork has no part in it, and nobody else is there to close what the thread has
+            mine += [self._woken, self._ended]
+        for one in mine:
+            one.close()
 
     def _run(self, held: list[Any], rank: int, world_size: int) -> None:
         # The store is let go of before the work: a server in it ends with its last owner.
@@ -170,7 +178,10 @@ class Clocks:
             except (OSError, RuntimeError):
                 return
             finally:
-                self._ended.send(b"e")
+                with contextlib.suppress(OSError):  # nobody waits any more
+                    self._ended.send(b"e")
+                self._ended.close()
+                self._woken.close()
 
     def _refer(self, store: Any, world_size: int) -> Callable[[], None] | None:
         """What rank 0 has to do, once all ranks told their clocks; None: nothing."""
