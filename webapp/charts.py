@@ -96,6 +96,39 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     return figure
 
 
+def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
+    """From the end of forward to the start of backward, per step, a line per thread.
+
+    `table` is that of `analysis.turns.forward_to_backward` with the column name, of the thread; the
+    threads with the longest windows are drawn. `customdata` has the bounds of the window, ns.
+    """
+    figure = _figure(theme, "window, s", table["step"], log=False)
+    figure.update_yaxes(exponentformat="SI")
+    colours = template(theme).layout.colorway
+    by_thread = dict(iter(table.groupby(["rank", "thread"], sort=True)))
+    longest = table.groupby(["rank", "thread"])["window_ns"].max().nlargest(MOST_LINES).index
+    for position, key in enumerate(sorted(longest)):
+        rows = by_thread[key]
+        name = f"rank {key[0]}, {rows['name'].iloc[0]}"
+        figure.add_scatter(
+            x=[int(step) for step in rows["step"]],
+            y=[float(window) * 1e-9 for window in rows["window_ns"]],
+            name=name,
+            mode="lines+markers" if len(rows) <= 200 else "lines",
+            line={
+                "width": 1.5, "color": colours[position % len(colours)],
+                "dash": DASHES[position % len(DASHES)],
+            },
+            marker={"size": 5, "symbol": MARKERS[position % len(MARKERS)]},
+            customdata=[
+                [int(low), int(high)]
+                for low, high in zip(rows.forward_end_ns, rows.backward_start_ns, strict=True)
+            ],
+            hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3s}}s<extra></extra>",
+        )  # fmt: skip
+    return figure
+
+
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     """Arrival of each rank at each collective of a group, as `analysis.skew.late_map` has it.
 

@@ -97,6 +97,8 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
     assert "88.9 %" in text  # 4.0 of 4.5 ms, see write_run
     assert "Thread-1" in text
     assert page.page.locator("#overlap-chart .scatterlayer .trace").count() == 2  # ranks
+    assert page.page.locator("#windows-chart .scatterlayer .trace").count() == 4  # threads
+    assert "From forward to backward" in text
     page.page.locator("table.plain a").first.click()
     page.idle()
     assert page.page.locator(".tl-lanes").is_visible()

@@ -32,6 +32,7 @@ DOCK_OVERLAP = "dock-overlap"
 OVERLAP_PHASE = "overlap-phase"
 OVERLAP_BODY = "overlap-body"
 OVERLAP_CHART = "overlap-chart"
+WINDOWS_CHART = "windows-chart"
 
 # gradients
 GRADIENT_RANK = "gradient-rank"

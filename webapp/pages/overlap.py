@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html, no_update
 from dash.development.base_component import Component
@@ -16,6 +17,7 @@ from lanescope.webapp.analysis.overlap import (
     overlap_rate,
     overlap_regions,
 )
+from lanescope.webapp.analysis.turns import forward_to_backward
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
@@ -25,7 +27,7 @@ PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
 REGIONS = 20
 
 
-def layout(_: Context) -> Component:
+def layout(context: Context) -> Component:
     """The phase to choose; the rest follows it."""
     return parts.page(
         "Overlap",
@@ -46,6 +48,7 @@ def layout(_: Context) -> Component:
         html.H2("Over time"),
         parts.graph(ids.OVERLAP_CHART, height=260),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
+        *_windows(context.run),
         parts.downloads("overlap"),
     )  # fmt: skip
 
@@ -66,17 +69,32 @@ def register(app: Dash, context: Context) -> None:
         limit = context.settings.limits.thread_overlap_rate if phase == "backward" else None
         return charts.overlap_rates(overlap_over_time(context.run, phase), limit, theme or "light")
 
+    @app.callback(Output(ids.WINDOWS_CHART, "figure"), Input(ids.THEME, "data"))
+    def draw_windows(theme: Theme | None) -> go.Figure:
+        return charts.forward_windows(_named_windows(context.run), theme or "light")
+
+    @app.callback(
+        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Input(ids.WINDOWS_CHART, "clickData"),
+        prevent_initial_call=True,
+    )
+    def show_window(click: dict[str, Any] | None) -> Any:
+        return follow(click, "")
+
     @app.callback(
         Output(ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.OVERLAP_CHART, "clickData"),
         prevent_initial_call=True,
     )
-    def follow(click: dict[str, Any] | None) -> Any:
+    def show_stretch(click: dict[str, Any] | None) -> Any:
+        return follow(click, "&overlaps=1")
+
+    def follow(click: dict[str, Any] | None, more: str) -> Any:
         stretch = (click or {}).get("points", [{}])[0].get("customdata")
         if not isinstance(stretch, list):
             return no_update
         low, high = stretch
-        return f"{timeline_address(low, high, context.run.duration_ns)}&overlaps=1"
+        return timeline_address(low, high, context.run.duration_ns) + more
 
 
 def body(run: Run, phase: str, limit: float) -> list[Any]:
@@ -177,6 +195,48 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
         return table
     more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
     return html.Div([table, html.P(more, className="muted")])
+
+
+def _named_windows(run: Run) -> pd.DataFrame:
+    known, table = parts.thread_names(run), forward_to_backward(run)
+    names = [known[key] for key in zip(table["rank"], table["thread"], strict=True)]
+    return table.assign(name=pd.Series(names, table.index, dtype=object))
+
+
+def _windows(run: Run) -> list[Component]:
+    """From the end of forward to the start of backward: a chart by step, and a row per thread."""
+    head = html.H2("From forward to backward")
+    table = _named_windows(run)
+    if table.empty:
+        words = "No thread ran a forward phase and then a backward one."
+        chart = html.Div(parts.graph(ids.WINDOWS_CHART), hidden=True)
+        return [head, html.P(words, className="muted"), chart]
+    rows = []
+    for (rank, _), own in table.groupby(["rank", "thread"], sort=True):
+        longest = own.loc[own["window_ns"].idxmax()]
+        rows.append(
+            (
+                str(rank),
+                str(longest["name"]),
+                units.count(len(own)),
+                parts.duration(int(own["window_ns"].median())),
+                parts.timeline_link(
+                    parts.duration(int(longest["window_ns"])), int(longest["forward_end_ns"]),
+                    int(longest["backward_start_ns"]), run.duration_ns,
+                ),
+            )
+        )  # fmt: skip
+    return [
+        head,
+        html.P(
+            "The time between the end of a thread's forward phase and the start of its backward: "
+            "the loss, and all that another thread may still do to the graph. A click on a point "
+            "leads there on the timeline.",
+            className="muted",
+        ),
+        parts.graph(ids.WINDOWS_CHART, height=240),
+        parts.plain_table(("rank", "thread", "backwards", "median", "longest"), rows, (2, 3, 4)),
+    ]
 
 
 PAGE = Page("overlap", "Overlap", layout, register)
