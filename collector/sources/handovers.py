@@ -64,6 +64,10 @@ class Handovers:
         """The number of an item on its way through the queue of that number."""
         return -((number * _SPREAD ^ id(item)) & _MASK) - 1
 
+    def part(self, number: int, ordinal: int) -> int:
+        """The number of the `ordinal`th part of what happens to the object of that number."""
+        return -((number * _SPREAD ^ ordinal) & _MASK) - 1
+
     def is_programs(self, number: int) -> bool:
         """Whether the lock is one of the program's, or is being used by it right now.
 

@@ -12,6 +12,7 @@ from .locks import lock_of
 from .patches import Patches
 
 _Method = Callable[..., Any]
+_ROUNDS = "_lanescope_rounds"
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
@@ -111,16 +112,46 @@ def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
     return wait
 
 
+class _Rounds:
+    """Which round of a barrier a thread is in, as long as that is beyond doubt.
+
+    A thread that is slow to come out must not know what others did before they went in again. With
+    no more threads than parties, each takes part in every round, so that its own count numbers
+    them; with more, or once the barrier was broken, nobody can tell.
+    """
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        self.counts: dict[int, int] = {}  # by thread
+        self.lost = barrier.n_waiting > 0  # they went in before anybody counted
+
+    def enter(self) -> int:
+        own = threading.get_ident()
+        self.counts[own] = number = self.counts.get(own, 0) + 1
+        return number
+
+    def known(self, barrier: threading.Barrier) -> bool:
+        return not self.lost and len(self.counts) <= barrier.parties
+
+
 def _barrier_wait(handovers: Handovers, original: _Method) -> _Method:
     def wait(self: threading.Barrier, *args: Any, **keywords: Any) -> Any:
+        own: _Rounds = vars(self).get(_ROUNDS) or vars(self).setdefault(_ROUNDS, _Rounds(self))
+        number = own.enter()
         if not handovers.concurrent:
             return original(self, *args, **keywords)
-        target = handovers.key(self)
-        handovers.note(SyncKind.barrier_enter, target)
-        index, start = handovers.wait(
-            SyncKind.barrier_leave, target, lambda: original(self, *args, **keywords)
-        )
-        handovers.note(SyncKind.barrier_leave, target, start)
+        every = handovers.key(self)
+        this = handovers.part(every, number)
+        # To both, for it shows only at the end which of them may be received.
+        handovers.note(SyncKind.barrier_enter, every)
+        handovers.note(SyncKind.barrier_enter, this)
+        try:
+            index, start = handovers.wait(
+                SyncKind.barrier_leave, every, lambda: original(self, *args, **keywords)
+            )
+        except BaseException:
+            own.lost = True
+            raise
+        handovers.note(SyncKind.barrier_leave, this if own.known(self) else every, start)
         return index
 
     return wait

@@ -212,6 +212,32 @@ def in_steps() -> None:
     together(lambda: work(0), lambda: work(1))
 
 
+def rounds_of_some() -> None:
+    """More threads than parties, and one that finds the barrier broken."""
+    total, barrier, lock = torch.zeros(3), threading.Barrier(2), Lock()
+
+    def work() -> None:
+        for _ in range(2):
+            with lock:
+                total.add_(1)
+            barrier.wait()
+
+    together(work, work, work, work)
+    pair, parts = threading.Barrier(2), torch.zeros(2, 3)
+    with contextlib.suppress(threading.BrokenBarrierError):
+        pair.wait(0.001)
+    pair.reset()
+
+    def in_turn(mine: int) -> None:
+        for _ in range(2):
+            parts[mine].add_(1)
+            pair.wait()
+            parts.sum()
+            pair.wait()
+
+    together(lambda: in_turn(0), lambda: in_turn(1))
+
+
 def waiting_for_a_condition() -> None:
     state, condition, turns = torch.zeros(3), Condition(), [0]
 
@@ -335,9 +361,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for clean in (
         shared_gradient, step_after_backward, released_while_read, updated_between_forwards,
-        statistics_of_evaluation,
-        views_side_by_side, waited_for, event_set_after, tasks_in_turn, handed_over, two_buffers,
-        done_before_join, in_steps, waiting_for_a_condition, counted, from_a_loop, each_its_own,
+        statistics_of_evaluation, views_side_by_side, waited_for, event_set_after, tasks_in_turn,
+        handed_over, two_buffers, done_before_join, in_steps, rounds_of_some,
+        waiting_for_a_condition, counted, from_a_loop, each_its_own,
         read_by_all, training_in_turn, changed_after_backward, gradients_apart,
     ):  # fmt: skip
         clean()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -161,6 +162,36 @@ def event_set_too_early() -> None:
     together(consume, produce)
 
 
+class SlowBarrier(threading.Barrier):
+    """One of its threads comes out only when the other is about to go in again."""
+
+    again: ClassVar[list[bool]] = []
+
+    def _exit(self) -> None:
+        while threading.current_thread().name == "slow" and not self.again:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        super()._exit()
+
+
+def barrier_entered_again() -> None:
+    total, barrier = torch.zeros(3), SlowBarrier(2)
+
+    def quick() -> None:
+        barrier.wait()
+        total.add_(1)  # race: barrier_entered_again a
+        barrier.again.append(True)
+        barrier.wait()
+
+    def slow() -> None:
+        threading.current_thread().name = "slow"
+        barrier.wait()
+        total.add_(1)  # race: barrier_entered_again b
+        barrier.wait()
+
+    together(quick, slow)
+
+
 def tasks_share() -> None:
     total = torch.zeros(3)
 
@@ -266,6 +297,7 @@ if __name__ == "__main__":
     for planted in (
         shared_gradient, step_against_backward, zeroed_against_backward, updated_during_forward,
         released_against_backward, running_statistics, overlapping_views, lock_on_one_side,
+        barrier_entered_again,
         missing_join, event_set_too_early, tasks_share, changed_after_put, average_during_training,
         checkpoint_during_step,
         swapped_during_evaluation, refilled_batch, two_conditions,
