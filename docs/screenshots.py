@@ -4,8 +4,8 @@
 
 RUN is a path below the repository; without it runs/demo, recorded first where it is missing. The
 pictures of a hang are of runs/stuck, recorded in the same way, that of an import is of
-runs/profiled, made of what torch.profiler recorded of two ranks, and those of a comparison are of
-two runs that differ in the learning rate.
+runs/profiled, made of what torch.profiler recorded of two ranks, those of a comparison are of two
+runs that differ in the learning rate, and that of repeats is of a program that does not repeat.
 Every picture is taken in both themes, `<name>-light.png` and `<name>-dark.png` in docs/images.
 """
 
@@ -32,6 +32,7 @@ ROOT = HERE.parent
 DEMO = "runs/demo"
 STUCK = "runs/stuck"
 PROFILED = "runs/profiled"
+REPEATED = "runs/repeated"
 COMPARED = ("runs/lr-1e-3", "runs/lr-2e-3")
 WIDTH = 1440
 
@@ -115,6 +116,9 @@ OF_A_PAIR = (
     Picture("baseline", "timeline", lambda run: step_window(run, 1, 1), height=720),
     Picture("diff", "diff", height=1640),
 )
+
+
+OF_REPEATS = (Picture("repeat", "repeat", height=1180),)
 
 
 @contextmanager
@@ -203,6 +207,13 @@ def record_pair() -> None:
         subprocess.run([*recorder, "--", *program], check=True)
 
 
+def record_repeats() -> None:
+    """One and two threads, three runs each; with two they differ, which is status 1."""
+    program = ["python", "tests/unsteady.py", "{threads}"]
+    recorder = ["lanescope", "repeat", "-n", "3", "--threads", "1,2", "-o", REPEATED]
+    subprocess.run([*recorder, "--", *program])
+
+
 def main() -> int:
     """All pictures in both themes; an error in the page's console ends it."""
     run = sys.argv[1] if len(sys.argv) > 1 else DEMO
@@ -215,11 +226,13 @@ def main() -> int:
         import_profiled()
     if not Path(COMPARED[1]).exists():
         record_pair()
+    if not Path(REPEATED).exists():
+        record_repeats()
     IMAGES.mkdir(exist_ok=True)
     problems: list[str] = []
     taken = (
         ((run,), PICTURES), ((STUCK,), OF_A_HANG), ((PROFILED,), OF_AN_IMPORT),
-        ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR),
+        ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR), ((REPEATED,), OF_REPEATS),
     )  # fmt: skip
     for (path, *options), pictures in taken:
         with served(path, *options) as address, launched() as browser:

@@ -36,6 +36,7 @@ TOP: list[tuple[str, set[str]]] = [
     ("gradient_charts", {"plotly"}),
     ("graph_charts", {"plotly"}),
     ("diff_charts", {"plotly"}),
+    ("repeat_charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
     ("searching", {"flask"}),
     ("table_routes", {"flask"}),

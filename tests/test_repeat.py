@@ -11,8 +11,18 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import RunError, check, open_run
-from lanescope.webapp.analysis.repeats import FILE, fluctuation, nondeterminism, repeats
+from lanescope.webapp.analysis.repeats import (
+    FILE,
+    fluctuation,
+    nondeterminism,
+    repeats,
+    repetition_in,
+)
 from lanescope.webapp.cli import main
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.pages.repeat import layout, parameters
+from lanescope.webapp.repeat_charts import fluctuation_by_threads, spread_by_step
+from lanescope.webapp.server import make_app
 from tests.recording import BIN, run_program, write_program
 from tests.synthetic import START_NS, Builder, write_run
 
@@ -112,3 +122,62 @@ def test_a_failing_command_ends_it_with_its_status(tmp_path: Path) -> None:
     assert done.returncode == 7
     assert not (tmp_path / "x" / FILE).exists()
     assert "run 2 of 3" not in done.stderr
+
+
+def repetition(folder: Path) -> Path:
+    """One and two threads, three runs each; with two, norms of `b` fluctuate in step 1."""
+    for threads in (1, 2):
+        for k in range(3):
+            builder = Builder(folder / f"threads-{threads}" / f"run-{k:02d}")
+            for step in range(3):
+                odd = threads == 2 and step == 1
+                for name, norm in (("a", 1.0), ("b", 2.0 + k * odd)):
+                    builder.row("gradient", 0, "1000-0", time_ns=START_NS + step, parameter=name,
+                                step=step, norm=norm, dtype="float32")  # fmt: skip
+            builder.write()
+    told = []
+    for threads in (1, 2):
+        runs = [open_run(place) for place in sorted(folder.glob(f"threads-{threads}/run-*"))]
+        told.append(repeats(runs, threads).to_json())
+    (folder / FILE).write_text(json.dumps({"runs": 3, "by_threads": told}))
+    return folder
+
+
+def test_the_page_of_a_repetition(tmp_path: Path) -> None:
+    folder = repetition(tmp_path / "twice")
+    found = repetition_in(folder)
+    assert found is not None
+    count, spread = found.spread(2)
+    assert count == 3
+    assert spread.set_index(["parameter", "step"])["std"].to_dict() == {
+        **{(name, step): 0.0 for name in "ab" for step in range(3)}, ("b", 1): np.std([2, 3, 4]),
+    }  # fmt: skip
+    [line] = spread_by_step(spread, 1e-5, "light").data
+    assert (line.name, list(line.x)) == ("b", [0, 1, 2])
+    assert list(line.y) == [None, pytest.approx(np.std([2, 3, 4])), None]
+    [crosses] = spread_by_step(spread.assign(std=np.inf), 1e-5, "dark").data[2:]
+    assert list(crosses.x) == [0, 1, 2]
+    counts, same = fluctuation_by_threads(found.entries, 1e-5, "light").data
+    assert (list(counts.x), list(same.x)) == (["1", "2"], ["1"])
+    assert list(counts.y) == [None, pytest.approx(np.std([2, 3, 4]))]
+
+    text = json.dumps(parameters(count, spread), default=lambda part: part.to_plotly_json())
+    assert '"share_text": "27.2 %"' in text
+    text = json.dumps(parameters(*found.spread(1)), default=lambda part: part.to_plotly_json())
+    assert "All norms of gradients of the 3 runs are the same." in text
+    run = open_run(folder / "threads-2" / "run-00")
+    client = make_app(run).server.test_client()
+    assert "repeat-threads" in json.dumps(
+        layout(Context(run)), default=lambda part: part.to_plotly_json()
+    )
+    rail = client.get("/_dash-layout").get_data(as_text=True)
+    assert "icon-repeat" in rail
+    plain = make_app(open_run(write_run(tmp_path / "plain"))).server.test_client()
+    assert "icon-repeat" not in plain.get("/_dash-layout").get_data(as_text=True)
+
+
+def test_view_of_a_repetition_without_runs(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"by_threads": []}')
+    done = CliRunner().invoke(main, ["view", str(tmp_path), "--no-browser", "--port", "0"])
+    assert done.exit_code == 2
+    assert "has no run any more" in done.output

@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 
 from lanescope import assets
 from lanescope.webapp.exporters.page import ENTRY
+from lanescope.webapp.pages import repeat
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.server import PAGES, make_app
 from lanescope.webapp.timeline import Timeline
@@ -141,7 +142,7 @@ def test_two_apps_do_not_share_anything(run: Run, tmp_path: Path) -> None:
 
 def test_rail_lists_pages_that_exist() -> None:
     icons = {path.stem.removeprefix("icon-") for path in assets.FOLDER.glob("icon-*.svg")}
-    assert {page.name for page in PAGES} <= icons
+    assert {page.name for page in (*PAGES, repeat.PAGE)} <= icons
 
 
 def test_find_answers_with_a_place_or_says_what_is_wrong(run: Run) -> None:

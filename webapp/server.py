@@ -23,6 +23,7 @@ from werkzeug.exceptions import HTTPException
 from lanescope import assets
 from lanescope.webapp import note_routes, routes, searching, table_routes
 from lanescope.webapp.analysis.checks import DEFAULTS
+from lanescope.webapp.analysis.repeats import repetition_of
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.exporters.page import ENTRY
 from lanescope.webapp.pages import (
@@ -36,6 +37,7 @@ from lanescope.webapp.pages import (
     ids,
     overlap,
     overview,
+    repeat,
     sql,
     timeline,
 )
@@ -50,7 +52,7 @@ PAGES = (
     overview.PAGE, checks.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE,
     graph.PAGE, diff.PAGE, sql.PAGE,
 )  # fmt: skip
-"""What the rail lists beside the timeline."""
+"""What the rail lists beside the timeline; of a repeated run also how it repeats."""
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -97,10 +99,11 @@ def make_app(
     searching.register(app.server, opened)
     note_routes.register(app.server, opened)
     table_routes.register(app.server, run, queries)
-    app.layout = frame.layout(context, PAGES)
-    frame.register(app, context, PAGES)
+    pages = PAGES if repetition_of(run) is None else (*PAGES, repeat.PAGE)
+    app.layout = frame.layout(context, pages)
+    frame.register(app, context, pages)
     timeline.register(app, context)
-    for page in PAGES:
+    for page in pages:
         page.register(app, context)
     _secure(app, trusted_hosts)
     _select(app.server, opened)

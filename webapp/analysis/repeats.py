@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.run import Run
+from lanescope.webapp.run import Run, open_run
 
 FILE = "repeat.json"
 LIMIT = 1e-5
@@ -131,20 +132,51 @@ def nondeterminism(run: Run) -> list[Finding]:
     ]
 
 
-def _entry(run: Run) -> dict[str, Any] | None:
-    """The entry of the repetition's file that is about the run."""
-    folder = run.path.parent
-    number = folder.name.removeprefix("threads-")
-    file = folder.parent / FILE
-    if number == folder.name or not number.isdigit() or not file.is_file():
+@dataclass(frozen=True)
+class Repetition:
+    """What `lanescope repeat` left in a folder."""
+
+    folder: Path
+    entries: tuple[dict[str, Any], ...]  # as `Repeats.to_json` makes them, by number of threads
+
+    def places(self, threads: int) -> list[Path]:
+        """The runs with a number of threads that are there, in the order of recording."""
+        return sorted(self.folder.glob(f"threads-{threads}/run-*"))
+
+    def spread(self, threads: int) -> tuple[int, pd.DataFrame]:
+        """How many runs with so many threads there are, and `fluctuation` of them.
+
+        RunError where one cannot be read any more.
+        """
+        runs = [open_run(place) for place in self.places(threads)]
+        return len(runs), fluctuation(runs)
+
+
+def repetition_in(folder: Path) -> Repetition | None:
+    """The repetition of a folder; None where there is none. RunError for a file that is none."""
+    file = folder / FILE
+    if not file.is_file():
         return None
+    names = Repeats(0, None, True, None).to_json()
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))["by_threads"]
-        found = [
-            {name: one[name] for name in Repeats(0, None, True, None).to_json()}
-            for one in entries
-            if one["threads"] == int(number)
-        ]
+        told = [{name: one[name] for name in names} for one in entries]
+        for one in told:
+            one["threads"] = int(one["threads"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise RunError(f"{file}: is no repetition's file: {shown(str(error))}") from None
-    return found[0] if found else None
+    return Repetition(folder, tuple(told))
+
+
+def repetition_of(run: Run) -> Repetition | None:
+    """The repetition that the run is part of."""
+    folder = run.path.parent
+    number = folder.name.removeprefix("threads-")
+    return repetition_in(folder.parent) if number != folder.name and number.isdigit() else None
+
+
+def _entry(run: Run) -> dict[str, Any] | None:
+    """The entry of the repetition's file that is about the run."""
+    known = repetition_of(run)
+    number = run.path.parent.name.removeprefix("threads-")
+    return next((e for e in known.entries if e["threads"] == int(number)), None) if known else None

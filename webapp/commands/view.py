@@ -13,6 +13,7 @@ import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from lanescope.webapp import units
+from lanescope.webapp.analysis.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.preparing import Preparing, Progress, Wsgi
 from lanescope.webapp.run import Run, open_run
@@ -55,9 +56,14 @@ def view(
     port: int,
     no_browser: bool,
 ) -> None:
-    """Show RUN in the browser. The first line printed is the address, alone."""  # fmt: skip
+    """Show RUN in the browser. The first line printed is the address, alone.
+
+    RUN may also be the folder of `lanescope repeat`: its first run, with the page on repeats.
+    """  # fmt: skip
     address = loopback(host)
-    opened = open_run(run)
+    known = repetition_in(Path(run))
+    page = "" if known is None else "repeat"
+    opened = open_run(run if known is None else _first_of(known))
     base = open_run(baseline) if baseline else None
     loaded = load_settings(opened.path, settings)
     for warning in opened.warnings:
@@ -84,13 +90,21 @@ def view(
         url = f"http://{shown}:{bound}/"
         click.echo(url)
         if not no_browser:
-            webbrowser.open(url)
+            webbrowser.open(url + page)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
         if preparing.error is not None:
             raise preparing.error
+
+
+def _first_of(repetition: Repetition) -> Path:
+    """The first run of a repetition that is still there."""
+    places = [p for one in repetition.entries for p in repetition.places(one["threads"])]
+    if not places:
+        raise RunError(f"{repetition.folder} has no run any more, only {FILE}")
+    return places[0]
 
 
 def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> Wsgi:

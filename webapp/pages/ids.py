@@ -58,6 +58,10 @@ GRAPH_CUT = "graph-cut"
 GRAPH_CHART = "graph-chart"
 
 # diff
+REPEAT_THREADS = "repeat-threads"
+REPEAT_CHART = "repeat-chart"
+REPEAT_TABLE = "repeat-table"
+REPEAT_COUNTS = "repeat-counts"
 DIFF_MODE = "diff-mode"
 DIFF_RANK = "diff-rank"
 DIFF_BODY = "diff-body"

@@ -1,0 +1,152 @@
+"""How far the runs of `lanescope repeat` are apart: by number of threads, step and parameter."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import repeat_charts
+from lanescope.webapp.analysis.repeats import Repetition, repetition_of
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.theme import Theme
+
+MOST_ROWS = 2000
+"""Parameters that the table lists, those with the largest spread first."""
+
+
+def layout(context: Context) -> Component:
+    """The repetition that the run is part of; the server offers the page for such runs only."""
+    found = repetition_of(context.run)
+    if found is None or not found.entries:
+        return parts.page(
+            "Repeats", "The same command several times.",
+            parts.empty(
+                "The run is not part of a repetition.",
+                html.P(["Record one: ", html.Code("lanescope repeat -n 10 -- COMMAND")]),
+            ),
+        )  # fmt: skip
+    numbers = [one["threads"] for one in found.entries]
+    runs = sum(len(found.places(number)) for number in numbers)
+    chosen = next((e["threads"] for e in found.entries if not e["bitwise_identical"]), numbers[0])
+    return parts.page(
+        "Repeats",
+        f"The same command {runs} times, seeds untouched. Gradient fluctuation is the standard "
+        "deviation of a gradient's norm over the runs, the largest of all ranks, steps and "
+        "parameters.",
+        by_threads(found, context.settings.limits.gradient_fluctuation),
+        *(
+            [html.H2("By number of threads"), parts.graph(ids.REPEAT_COUNTS, height=280)]
+            if len(numbers) > 1
+            else [html.Div(parts.graph(ids.REPEAT_COUNTS, height=0), hidden=True)]
+        ),
+        html.H2("Spread of gradient norms by step"),
+        html.Div(
+            [
+                html.Label("threads", htmlFor=ids.REPEAT_THREADS),
+                dcc.Dropdown(
+                    [{"label": str(number), "value": number} for number in numbers], chosen,
+                    id=ids.REPEAT_THREADS, clearable=False, searchable=False,
+                ),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.REPEAT_CHART, height=380),
+        html.Div(id=ids.REPEAT_TABLE),
+    )  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """Charts and table follow the number of threads and the theme."""
+    found = repetition_of(context.run)
+    if found is None:
+        return
+    limit = context.settings.limits.gradient_fluctuation
+
+    @app.callback(
+        Output(ids.REPEAT_CHART, "figure"),
+        Output(ids.REPEAT_TABLE, "children"),
+        Input(ids.REPEAT_THREADS, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def show(threads: int, theme: Theme | None) -> tuple[go.Figure, list[Any]]:
+        count, spread = _spread(found, threads)
+        figure = repeat_charts.spread_by_step(spread, limit, theme or "light")
+        return figure, parameters(count, spread)
+
+    @app.callback(Output(ids.REPEAT_COUNTS, "figure"), Input(ids.THEME, "data"))
+    def draw(theme: Theme | None) -> go.Figure:
+        return repeat_charts.fluctuation_by_threads(found.entries, limit, theme or "light")
+
+
+def by_threads(found: Repetition, limit: float) -> Component:
+    """A row per number of threads: same bits or not, how far apart, and where it begins."""
+    rows = []
+    for one in found.entries:
+        first, spread = one["first"] or {}, one["gradient_fluctuation"]
+        what = first.get("op") or first.get("parameter")
+        place = f"step {first['step']}, rank {first['rank']}, {what}" if what else ""
+        where = f" at {first['where']}" if first.get("where") else ""
+        size = "no gradients" if spread is None else spread
+        beyond = isinstance(spread, str) or (spread is not None and spread > limit)
+        rows.append(
+            [
+                str(one["threads"]),
+                str(len(found.places(one["threads"]))),
+                "the same bits" if one["bitwise_identical"] else "not the same bits",
+                f"{size:.3g}" if isinstance(size, float | int) else size,
+                f"beyond {limit:.3g}" if beyond else f"within {limit:.3g}",
+                f"{place}{where}" if place else "–",
+            ]
+        )
+    heads = ["threads", "runs", "bits", "gradient fluctuation", "limit", "first that differs"]
+    return parts.plain_table(heads, rows, numbers=(0, 1, 3))
+
+
+def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
+    """A row per parameter: its largest spread, in which step, and how much of the norm that is."""
+    apart = spread[spread["std"] > 0]
+    if apart.empty:
+        text = f"All norms of gradients of the {count} runs are the same."
+        return [html.P(text, className="muted")]
+    at = apart.groupby(["rank", "parameter"])["std"].idxmax()
+    worst = apart.loc[at].sort_values("std", ascending=False, kind="stable")
+    made = []
+    for row in worst.head(MOST_ROWS).itertuples():
+        share = row.std / row.mean if row.mean else np.nan
+        made.append(
+            {
+                "parameter": row.parameter, "rank": row.rank, "step": row.step,
+                "std": row.std if np.isfinite(row.std) else None,
+                "std_text": f"{row.std:.3g}" if np.isfinite(row.std) else "NaN in some runs",
+                "share": share if np.isfinite(share) else None,
+                "share_text": f"{share * 100:.3g} %" if np.isfinite(share) else "–",
+            }
+        )  # fmt: skip
+    columns = [
+        parts.column("parameter", "parameter", flex=3, minWidth=180),
+        parts.column("rank", "rank", maxWidth=90),
+        parts.column("step", "largest in step", maxWidth=150),
+        parts.column("std", "standard deviation", number=True, text=True, flex=1),
+        parts.column("share", "of the mean norm", number=True, text=True, flex=1),
+    ]
+    height = None if len(made) <= 12 else "340px"
+    return [parts.grid("repeat-parameters", columns, made, label="Parameters", height=height)]
+
+
+@lru_cache(maxsize=4)
+def _cached(folder: Any, threads: int) -> tuple[int, pd.DataFrame]:
+    return Repetition(folder, ()).spread(threads)
+
+
+def _spread(found: Repetition, threads: int) -> tuple[int, pd.DataFrame]:
+    return _cached(found.folder, threads)
+
+
+PAGE = Page("repeat", "Repeats", layout, register)

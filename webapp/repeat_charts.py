@@ -1,0 +1,106 @@
+"""How far repeated runs are apart: tables of `analysis.repeats` in, Plotly figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, escaped
+from lanescope.webapp.theme import Theme, template, tokens
+
+
+def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figure:
+    """Spread of gradient norms per step, a line for each of the parameters where it is largest.
+
+    `spread` is that of `analysis.repeats.fluctuation`; the worst rank counts. The axis is
+    logarithmic and 0 has no place on it; an infinite spread is a cross at its foot.
+    """
+    figure, colours = _figure(theme), template(theme).layout.colorway
+    worst = spread.groupby(["parameter", "step"])["std"].max().reset_index()
+    most = worst.groupby("parameter")["std"].max().sort_values(ascending=False, kind="stable")
+    by_name = dict(iter(worst.groupby("parameter")))
+    for k, name in enumerate(most[most > 0].index[:MOST_LINES]):
+        rows = by_name[name]
+        figure.add_scatter(
+            x=[int(step) for step in rows["step"]],
+            y=[float(v) if 0 < v < np.inf else None for v in rows["std"]],
+            name=str(name),
+            mode="lines+markers" if len(rows) <= 200 else "lines",
+            line={
+                "width": 1.5, "color": colours[k % len(colours)], "dash": DASHES[k % len(DASHES)],
+            },
+            marker={"size": 5, "symbol": MARKERS[k % len(MARKERS)]},
+            hovertemplate=f"<b>{escaped(str(name))}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
+        )  # fmt: skip
+    wrong = sorted({int(step) for step in worst[np.isinf(worst["std"])]["step"]})
+    if wrong:
+        figure.add_scatter(
+            x=wrong, y=[0.02] * len(wrong), yaxis="y2", name="NaN or infinite in some runs",
+            mode="markers", marker={"symbol": "x", "size": 9, "color": tokens()[theme]["bad"]},
+            hovertemplate="<b>step %{x}</b><br>NaN or infinite in some runs<extra></extra>",
+        )  # fmt: skip
+        figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
+    _limit(figure, limit, theme)
+    figure.update_xaxes(title_text="step", tickformat="d")
+    figure.update_yaxes(title_text="standard deviation of the gradient norm")
+    return figure
+
+
+def fluctuation_by_threads(
+    entries: Sequence[Mapping[str, Any]], limit: float, theme: Theme
+) -> go.Figure:
+    """Gradient fluctuation by number of threads; a hollow marker where all runs had the same bits.
+
+    `entries` are those of `analysis.repeats.Repetition`.
+    """
+    figure = _figure(theme)
+    accent = tokens()[theme]["accent"]
+    values = [_number(one["gradient_fluctuation"]) for one in entries]
+    figure.add_scatter(
+        x=[str(one["threads"]) for one in entries],
+        y=[value if value and np.isfinite(value) else None for value in values],
+        mode="lines+markers",
+        line={"width": 1.5, "color": accent},
+        marker={"size": 9, "color": accent},
+        name="gradient fluctuation",
+        hovertemplate="<b>%{x} threads</b><br>%{y:.3g}<extra></extra>",
+    )
+    same = [str(one["threads"]) for one in entries if one["bitwise_identical"]]
+    if same:
+        figure.add_scatter(
+            x=same, y=[0.03] * len(same), yaxis="y2", mode="markers", name="the same bits",
+            marker={"size": 9, "symbol": "circle-open", "color": tokens()[theme]["good"]},
+            hovertemplate="<b>%{x} threads</b><br>the same bits each time<extra></extra>",
+        )  # fmt: skip
+        figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
+    _limit(figure, limit, theme)
+    figure.update_xaxes(title_text="threads", type="category")
+    figure.update_yaxes(title_text="gradient fluctuation")
+    return figure
+
+
+def _figure(theme: Theme) -> go.Figure:
+    figure = go.Figure(
+        layout={"template": template(theme), "uirevision": "kept", "showlegend": True}
+    )
+    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    return figure
+
+
+def _limit(figure: go.Figure, limit: float, theme: Theme) -> None:
+    if limit > 0:
+        figure.add_hline(y=limit, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]})
+        # On a logarithmic axis an annotation stands at the exponent, a line at the value.
+        figure.add_annotation(
+            x=1, xref="paper", y=float(np.log10(limit)), text=f"limit {limit:.3g}",
+            showarrow=False, xanchor="right", yanchor="bottom",
+        )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    """JSON has no infinity: it travels as text."""
+    return None if value is None else float("inf") if isinstance(value, str) else float(value)
