@@ -145,6 +145,9 @@ def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
     assert (evidence["group"], evidence["sequence"]) == (group, sequence), shown
     assert evidence["waiting"] == waiting, shown
     assert [one["rank"] for one in evidence["missing"]] == missing, shown
+    lines = evidence["called_at"]
+    assert set(map(int, lines)) >= set(waiting), shown
+    assert all(str(place).startswith("programs.py:") for place in lines.values()), lines
     assert [one.kind for one in findings(runs.of(name)) if one.severity == "error"].count(kind) <= 1
 
 

@@ -323,7 +323,6 @@ def together(folder: str, level: str, *names: str) -> None:
     for name in names:
         with ls.record(os.path.join(folder, name), level=level):
             globals()[name]()
-            dist.barrier()  # torch may abort a rank that leaves while another still communicates
 
 
 def main() -> None:
