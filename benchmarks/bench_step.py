@@ -31,7 +31,7 @@ STEPS = 30  # of each process that count
 FIRST = 4  # steps before: what is done once, and norms at doubling steps
 AGAIN = "bare again"  # what differs between the two bare ones is chance
 NAMES = (
-    *(BARE, AGAIN, "native, timing", "native, access", "portable, access"),
+    *(BARE, AGAIN, "native, timing", "native, access", "native, numerics", "portable, access"),
     *("torch.profiler", "torch DebugMode"),
 )
 
