@@ -138,7 +138,10 @@ def _register_modules(server: flask.Flask) -> str:
 
 
 def _index(app: Dash, url: str) -> str:
-    """The HTML around everything. Modules are named at once, so that they load side by side."""
+    """The HTML around everything. Modules are named at once, so that they load side by side.
+
+    The timeline's are `async`: modules would otherwise wait for all of Dash's scripts to have run.
+    """
     modules = sorted(path.name for path in (assets.FOLDER / SCRIPTS).glob("*.js"))
     modules = [name for name in modules if name not in (HOOKS, ENTRY)]
     preloads = "\n".join(f'<link rel="modulepreload" href="{url}/{name}">' for name in modules)
@@ -154,9 +157,9 @@ def _index(app: Dash, url: str) -> str:
 <link rel="preload" as="fetch" crossorigin="anonymous" href="/api/run">
 <script src="{url}/{HOOKS}"></script>
 {preloads}
-<script type="module" src="{url}/main.js"></script>
 </head>
 <body>
+<script type="module" async src="{url}/main.js"></script>
 {{%app_entry%}}
 {{%config%}}
 {{%scripts%}}

@@ -94,6 +94,12 @@ export class Details {
     this.clear();
   }
 
+  /** Moves to another place. @param {HTMLElement} host */
+  adopt(host) {
+    host.replaceChildren(...this.host.childNodes);
+    this.host = host;
+  }
+
   clear() {
     const hint = element("p", "", "hint");
     hint.append("Click a slice to see everything recorded about it. ", element("kbd", "."), " and ", element("kbd", ","),

@@ -96,7 +96,7 @@ const waiting = new Map();
 
 function tellView() {
   // Nobody sees the answer while the dock is closed; opening it asks for the window of then.
-  if (!timeline || !onTimeline() || dock.closed) return;
+  if (!dock || dock.closed || !onTimeline()) return;
   const { view, range } = timeline;
   const window = range ?? view;
   const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
@@ -163,7 +163,14 @@ function failed(host, error) {
 async function start() {
   const description = getJson("/api/run");
   description.catch(() => {});
-  const host = await appears("timeline-host");
+  // The lanes do not wait for Dash, which takes longer to load than they take to be drawn.
+  const host = element("div", "", "timeline-host tl-mount");
+  if (onTimeline()) {
+    host.classList.add("early");
+    document.body.append(host);
+  } else {
+    (await appears("timeline-host")).append(host);
+  }
   let run;
   try {
     run = await description;
@@ -172,13 +179,20 @@ async function start() {
     return;
   }
   const dom = buildStage(host);
-  const details = new Details(await appears("slice-panel"), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
+  const details = new Details(element("div", ""), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
   const settled = () => {
     timeline.onRest?.();
     writeAddress();
     tellView();
   };
   timeline = new Timeline(dom, run, idle, details, { settled });
+  if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
+  if (onTimeline()) applyAddress(location.search);
+
+  const place = await appears("timeline-host");
+  host.classList.remove("early");
+  place.append(host);
+  details.adopt(await appears("slice-panel"));
   timeline.onSearchCleared = () => find("");
   timeline.onHits = () => search?.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
   dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), tellView);
@@ -242,8 +256,8 @@ async function start() {
     const region = event.target instanceof Element ? event.target.closest("[data-region]")?.dataset.region : "";
     if (region) timeline.overlaps.visit(region);
   });
-  if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
-  if (onTimeline()) applyAddress(location.search);
+  if (timeline.query) find(timeline.query);
+  tellView();
   tell(THEME_STORE, theme.name);
 }
 
