@@ -48,8 +48,8 @@ def layout(context: Context) -> Component:
         html.H2("Over time"),
         parts.graph(ids.OVERLAP_CHART, height=260),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
-        *_windows(context.run),
         parts.downloads("overlap"),
+        *_windows(context.run),
     )  # fmt: skip
 
 
