@@ -78,11 +78,15 @@ function peerText(slice, peer) {
   return `rank ${peer.rank}, ${when} ↗`;
 }
 
-/** A stack, innermost frame first, below a line that says whose. */
+/** A stack, innermost frame first; below a line that says whose, where two share the width, without folders. */
 function framesOf(title, frames, tag = "div") {
   const host = element(tag, "", "frames");
   if (title) host.append(element("b", title));
-  for (const frame of frames) host.append(element("div", frame));
+  for (const frame of frames) {
+    const line = element("div", title ? frame.replace(/^.*\//, "") : frame);
+    line.title = frame;
+    host.append(line);
+  }
   return host;
 }
 
