@@ -35,11 +35,20 @@ class BadRequest(ValueError):
     """An argument that cannot be read; the message is one sentence."""
 
 
-def register(server: flask.Flask, timeline: Timeline, prefix: str = "") -> None:
-    """Adds the routes of a run to a server, under `prefix` (several runs need several)."""
-    routes = _Routes(timeline)
+Live = Callable[[], dict[str, Any]]
+
+
+def register(
+    server: flask.Flask, timeline: Timeline, prefix: str = "", live: Live | None = None
+) -> None:
+    """Adds the routes of a run to a server, under `prefix` (several runs need several).
+
+    `live` says how a run stands that is still being recorded.
+    """
+    routes = _Routes(timeline, live)
     rules: dict[str, Callable[..., flask.Response]] = {
         "/api/run": routes.run,
+        **({} if live is None else {"/api/live": routes.live}),
         "/tile/<etag>/<level>/<index>": routes.tile,
         "/api/slice/<etag>/<lane>/<ref>": routes.slice,
         "/api/nearest/<etag>/<lane>": routes.nearest,
@@ -76,11 +85,17 @@ class _OtherRun(Exception):
 
 
 class _Routes:
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, live: Live | None) -> None:
         self._timeline = timeline
+        self._live = live
+
+    def live(self) -> flask.Response:
+        response = _json({} if self._live is None else self._live())
+        response.headers["Cache-Control"] = "no-store"
+        return response
 
     def run(self) -> flask.Response:
-        response = _json(run_facts(self._timeline))
+        response = _json(run_facts(self._timeline) | {"live": self._live is not None})
         response.headers["Cache-Control"] = "no-cache"
         response.set_etag(hashlib.sha256(response.get_data()).hexdigest()[:32])
         response.make_conditional(flask.request)

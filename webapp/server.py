@@ -74,8 +74,11 @@ def make_app(
     trusted_hosts: Sequence[str] = LOCAL_NAMES,
     index: Timeline | None = None,
     settings: Settings = DEFAULTS,
+    live: routes.Live | None = None,
 ) -> Dash:
     """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
+
+    `live` says how a run stands that is still being recorded, see `following`.
 
     The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
     where the run cannot be read.
@@ -95,7 +98,7 @@ def make_app(
         **_without_extras(),
     )
     app.index_string = _index(app, _register_modules(app.server))
-    routes.register(app.server, opened)
+    routes.register(app.server, opened, live=live)
     searching.register(app.server, opened)
     note_routes.register(app.server, opened)
     table_routes.register(app.server, run, queries)

@@ -6,6 +6,7 @@
 /** Stores of webapp/pages/ids.py that the timeline writes. */
 export const VIEW_STORE = "timeline-view";
 export const THEME_STORE = "theme";
+export const LIVE_STORE = "live-state";
 
 /**
  * @param {string} id of a dcc.Store

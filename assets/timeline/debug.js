@@ -28,6 +28,9 @@ export function debugState(timeline) {
     requests: { ...feed.cache.stats },
     cache: { tiles: feed.cache.size, bytes: feed.cache.bytes },
     frames: { count: frames.count, last: frames.last, recent, p95: times[Math.floor(times.length * 0.95)] ?? 0 },
+    live: timeline.follow ? { state: timeline.follow.state, states: timeline.follow.states, on: timeline.follow.on } : null,
+    etag: timeline.run.etag,
+    steps: timeline.steps.length,
     busy: timeline.idle.busy,
   };
 }

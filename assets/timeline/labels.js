@@ -17,6 +17,12 @@ export class Labels {
     this.nodes = new Map();
   }
 
+  /** Lanes have other ids now. */
+  clear() {
+    for (const node of this.nodes.values()) node.remove();
+    this.nodes.clear();
+  }
+
   /**
    * @param {import("./layout.js").Layout} layout
    * @param {number} scrollY

@@ -4,12 +4,13 @@
  * @module
  */
 import { format, parse } from "./address.js";
-import { appears, dashBusy, getJson, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
+import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
 import { CommandBar } from "./command_bar.js";
 import { commandsOf } from "./commands.js";
 import { debugState } from "./debug.js";
 import { Details } from "./details.js";
 import { Dock } from "./dock.js";
+import { Follow } from "./follow.js";
 import { element, helpDialog } from "./help.js";
 import { listen } from "./gestures.js";
 import { Idle } from "./idle.js";
@@ -258,6 +259,15 @@ async function start() {
   });
   if (timeline.query) find(timeline.query);
   tellView();
+  timeline.onNames = (query) => find(query);
+  if (run.live) {
+    const replaced = () => {
+      search.names = timeline.names;
+      tellView.last = "";
+      loadModules.begun = false;
+    };
+    timeline.follow = new Follow(timeline, await appears("live-host"), { replaced, store: LIVE_STORE });
+  }
   tell(THEME_STORE, theme.name);
 }
 

@@ -50,10 +50,15 @@ export class Painter {
     this.inks = new Inks();
     this.width = 0;
     this.height = 0;
-    this.labeller = new Labeller((text) => this.context.measureText(text).width, names);
+    this.rename(names);
     this.stats = { rectangles: 0, cells: 0, texts: 0, rows: 0 };
     /** @type {Label[]} */
     this.labels = [];
+  }
+
+  /** @param {string[]} names by id */
+  rename(names) {
+    this.labeller = new Labeller((text) => this.context.measureText(text).width, names);
   }
 
   /** @param {number} width css px @param {number} height css px @param {number} ratio device px per css px */

@@ -43,7 +43,7 @@ export function headFrame(timeline) {
   const { view, duration, palette, ruler, steps, range, shaded, feed, pointer: { x } } = timeline;
   return {
     view, duration, palette, ruler, steps, range, shaded, hits: timeline.hits, notes: timeline.notes?.notes ?? [], hover: x === null ? null : timeline.timeAt(x),
-    activityKey: String(feed.stripTiles().length),
+    activityKey: `${timeline.run.etag} ${feed.stripTiles().length}`,
     activity: () => activity(feed.stripTiles(), Math.ceil(timeline.width), duration),
   };
 }

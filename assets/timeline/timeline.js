@@ -41,12 +41,8 @@ export class Timeline {
    */
   constructor(dom, run, idle, details, page) {
     Object.assign(this, { dom, run, idle });
-    this.duration = Math.max(run.duration_ns, 1);
-    this.names = run.names;
-    this.lanes = run.lanes;
-    this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
-    this.groups = groupsOf(run.lanes);
-    this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
+    this.painter = new Painter(dom.lanesCanvas, run.names);
+    this.adopt(run, this.feedOf(run), groupsOf(run.lanes));
     this.view = { t0: 0, t1: this.duration };
     this.goal = this.view;
     this.scrollY = 0;
@@ -62,9 +58,7 @@ export class Timeline {
     this.height = 0;
     this.dirty = new Set();
     this.frames = { count: 0, last: 0, times: new Float32Array(240) };
-    this.feed = new Feed(run, this.duration, idle, () => this.invalidate("lanes"), (message) => this.toast(message, true));
     this.look = new Look(run.etag, idle, () => this.invalidate("overlay"));
-    this.painter = new Painter(dom.lanesCanvas, this.names);
     this.header = new Header(dom.headCanvas);
     this.overlay = new Overlay(dom.overlayCanvas);
     this.tooltip = new Tooltip(dom.lanes);
@@ -87,6 +81,20 @@ export class Timeline {
     this.relayout();
     new ResizeObserver(() => this.resize()).observe(dom.lanes);
     this.resize();
+  }
+
+  /** What is known of the run, with the tiles that are here of it. */
+  adopt(run, feed, groups) {
+    Object.assign(this, { run, feed, groups, names: run.names, lanes: run.lanes });
+    this.duration = Math.max(run.duration_ns, 1);
+    this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
+    this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
+    this.painter.rename(run.names);
+  }
+
+  feedOf(run) {
+    const duration = Math.max(run.duration_ns, 1);
+    return new Feed(run, duration, this.idle, () => this.invalidate("lanes"), (message) => this.toast(message, true));
   }
 
   // ---- size, theme, lanes ----

@@ -6,6 +6,7 @@ import ipaddress
 import signal
 import socket
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from lanescope.webapp import units
 from lanescope.webapp.analysis.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.following import Following, growing
 from lanescope.webapp.preparing import Preparing, Progress, Wsgi
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.settings import Settings, load_settings
@@ -112,8 +114,18 @@ def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> 
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
     index = Timeline.open(run, baseline, progress=told)
-    application: Wsgi = make_app(run, baseline, index=index, settings=settings).server
-    return application
+
+    def make(timeline: Timeline, live: Callable[[], dict[str, Any]] | None = None) -> Wsgi:
+        application: Wsgi = make_app(
+            timeline.run, timeline.baseline, index=timeline, settings=settings, live=live
+        ).server
+        return application
+
+    if not growing(run):
+        return make(index)
+    following = Following(index, make, settings)
+    following.start()
+    return following
 
 
 def loopback(host: str) -> str:

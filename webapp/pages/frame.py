@@ -19,6 +19,7 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
         [
             dcc.Location(id=ids.LOCATION, refresh="callback-nav"),
             dcc.Store(id=ids.THEME),
+            dcc.Store(id=ids.LIVE_STATE),
             _header(context),
             _rail(pages),
             html.Main(
@@ -52,8 +53,9 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         Output(ids.HEALTH, "children"),
         Output(ids.HEALTH, "className"),
         Input(ids.HEALTH, "id"),
+        Input(ids.LIVE_STATE, "data"),
     )
-    def health(_: str) -> tuple[list[Any], str]:
+    def health(_: str, __: int | None) -> tuple[list[Any], str]:
         return _health(context)
 
     @app.callback(
@@ -92,6 +94,7 @@ def _header(context: Context) -> Component:
             html.Div(className="spring"),
             html.Div(id=ids.SEARCH, className="search-host"),
             html.Div(className="spring"),
+            html.Div(id=ids.LIVE, hidden=True),
             # Filled once the page is there: examining a long run takes a while.
             dcc.Link(
                 "examining …",

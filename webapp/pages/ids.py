@@ -8,6 +8,9 @@ PAGE = "page"
 TIMELINE = "timeline"
 NOTICE = "notice"
 HEALTH = "health"
+LIVE = "live-host"
+LIVE_STATE = "live-state"
+"""Store: a number that changes when something was found in a run that is being recorded."""
 
 # timeline
 HOST = "timeline-host"

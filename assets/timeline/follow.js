@@ -1,0 +1,189 @@
+/**
+ * A run that is still being recorded: asks for its newest state, takes it without touching what the
+ * user looks at, and says what was found since.
+ * @module
+ */
+import { getJson, tell } from "./bridge.js";
+import { Feed } from "./feed.js";
+import { element } from "./help.js";
+import { groupsOf } from "./layout.js";
+import { Look } from "./look.js";
+
+const EVERY = 500;
+/** For so long the tiles of a new state are waited for before it is shown, ms. */
+const PATIENCE = 1500;
+const WORDS = { recording: "recording", quiet: "no news", ended: "recording ended" };
+
+export class Follow {
+  /**
+   * @param {import("./timeline.js").Timeline} timeline
+   * @param {HTMLElement} host in the header
+   * @param {{replaced: () => void, store: string}} page told of each new state
+   */
+  constructor(timeline, host, page) {
+    Object.assign(this, { timeline, host, page });
+    /** Whether the window goes along with the run's end. */
+    this.on = false;
+    this.known = null;
+    this.states = 0;
+    this.button = element("button", "", "pill live");
+    this.button.title = "Follow the end of the run";
+    this.button.addEventListener("click", () => this.toggle());
+    this.alert = element("div", "", "live-alert");
+    this.alert.setAttribute("role", "alert");
+    this.alert.hidden = true;
+    host.append(this.button);
+    document.body.append(this.alert);
+    this.show("recording");
+    this.next();
+  }
+
+  toggle() {
+    this.on = !this.on;
+    this.show(this.state);
+    if (this.on) this.toEnd();
+  }
+
+  show(state) {
+    this.state = state;
+    this.host.hidden = false;
+    this.button.dataset.state = state;
+    this.button.setAttribute("aria-pressed", String(this.on));
+    const steps = this.timeline.steps.length;
+    const along = state === "ended" ? "" : ` · follow ${this.on ? "on" : "off"}`;
+    this.button.textContent = `${WORDS[state]} · ${steps} steps${along}`;
+  }
+
+  next() {
+    setTimeout(() => this.ask(), EVERY);
+  }
+
+  async ask() {
+    let state = "quiet";
+    try {
+      const told = await getJson("/api/live");
+      state = told.state;
+      if (told.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
+      this.compare(told.findings);
+      if (state === "ended" && told.findings) {
+        this.show(state);
+        return;
+      }
+    } catch {
+      // The server is gone or busy: what is here stays, and is asked for again.
+    }
+    this.show(state);
+    this.next();
+  }
+
+  /** Say what was not known at the first look. @param {{key: string, title: string, link: string}[]|null} findings */
+  compare(findings) {
+    if (!findings) return;
+    const first = this.known === null;
+    this.known ??= new Set();
+    const fresh = findings.filter(({ key }) => !this.known.has(key));
+    for (const { key } of fresh) this.known.add(key);
+    if (fresh.length) tell(this.page.store, this.states);
+    if (first || !fresh.length) return;
+    const link = element("a", fresh[0].title);
+    link.href = fresh[0].link;
+    const close = element("button", "×");
+    close.setAttribute("aria-label", "Close");
+    close.addEventListener("click", () => { this.alert.hidden = true; });
+    const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
+    this.alert.replaceChildren(element("b", "Found just now: "), link, document.createTextNode(more), close);
+    this.alert.hidden = false;
+  }
+
+  async take() {
+    const { timeline } = this;
+    const run = await getJson("/api/run");
+    const feed = timeline.feedOf(run);
+    const ids = renumbered(timeline.lanes, run.lanes);
+    const inSight = timeline.layout.items.flatMap((item) => (item.lane && ids.has(item.lane.id) ? [ids.get(item.lane.id)] : []));
+    feed.frame(this.after(run), Math.max(timeline.width, 1), inSight);
+    await quiet(feed, PATIENCE);
+    const view = this.after(run); // the user may have moved meanwhile
+    replace(timeline, run, feed, ids);
+    timeline.setView(view);
+    this.states += 1;
+    this.page.replaced();
+  }
+
+  /** The window in the new state: where it was, or at the end. */
+  after(run) {
+    const { timeline } = this;
+    const shift = shiftOf(timeline.run, run);
+    const { t0, t1 } = timeline.view;
+    if (!this.on) return { t0: t0 + shift, t1: t1 + shift };
+    const all = t0 <= 0.5 && t1 >= timeline.duration - 0.5;
+    return all ? { t0: 0, t1: run.duration_ns } : { t0: Math.max(0, run.duration_ns - (t1 - t0)), t1: run.duration_ns };
+  }
+
+  toEnd() {
+    const { timeline } = this;
+    timeline.setView(this.after(timeline.run));
+  }
+}
+
+/** How much later everything is on the new axis, ns. */
+const shiftOf = (old, run) => Number(BigInt(old.origin_ns) - BigInt(run.origin_ns));
+
+/** Ids of the lanes of one state in another. @returns {Map<number, number>} */
+function renumbered(old, lanes) {
+  const byKey = new Map(lanes.map((lane) => [lane.key, lane.id]));
+  return new Map(old.filter((lane) => byKey.has(lane.key)).map((lane) => [lane.id, byKey.get(lane.key)]));
+}
+
+async function quiet(feed, patience) {
+  const until = performance.now() + patience;
+  while (feed.cache.loading && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 20));
+}
+
+/** The timeline shows another state of its run; what is closed, opened, pinned, selected stays. */
+function replace(timeline, run, feed, ids) {
+  const shift = shiftOf(timeline.run, run);
+  const moved = (list) => list.filter((id) => ids.has(id)).map((id) => ids.get(id));
+  const old = timeline.groups;
+  const groups = groupsOf(run.lanes);
+  const place = new Map(groups.map((group) => [group.name, group.index]));
+  const regrouped = (list) => list.map((index) => place.get(old[index]?.name)).filter((index) => index !== undefined);
+  const { arrangement, selection, range, query } = timeline;
+  const collapsed = regrouped([...timeline.collapsed]);
+  const expanded = moved([...timeline.expanded]);
+  Object.assign(timeline, {
+    collapsed: new Set(collapsed), expanded: new Set(expanded), range: range && { t0: range.t0 + shift, t1: range.t1 + shift },
+    arrangement: {
+      ...arrangement, pins: moved(arrangement.pins), laneOrder: moved(arrangement.laneOrder),
+      groupOrder: regrouped(arrangement.groupOrder),
+    },
+  });
+  timeline.adopt(run, feed, groups);
+  timeline.look = new Look(run.etag, timeline.idle, () => timeline.invalidate("overlay"));
+  for (const part of [selection, timeline.hits, timeline.overlaps]) part.etag = run.etag;
+  timeline.overlaps.regions = null;
+  if (timeline.overlaps.on) timeline.overlaps.show();
+  timeline.labels.clear();
+  timeline.retheme();
+  timeline.relayout();
+  reselect(timeline, ids, shift);
+  if (query) timeline.onNames?.(query);
+}
+
+/** The selected slice, which has another number now; its outline stays meanwhile. */
+async function reselect({ selection, idle }, ids, shift) {
+  const { current, etag } = selection;
+  if (!current) return;
+  const lane = ids.get(current.lane);
+  if (lane === undefined) {
+    selection.clear();
+    return;
+  }
+  const [start, end] = [current.start + shift, current.end + shift];
+  selection.current = { ...current, lane, start, end };
+  const at = Math.floor((Math.max(start, 0) + end) / 2);
+  const found = await idle.track("look", getJson(`/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`)).catch(() => null);
+  if (selection.current?.lane === lane && selection.current.start === start && Number.isInteger(found?.ref)) {
+    selection.current.ref = found.ref;
+  }
+}
