@@ -17,7 +17,7 @@ from lanescope.webapp.slices import STYLES
 from lanescope.webapp.steps import Steps
 from lanescope.webapp.timeline import Timeline
 from tests.beside import BASE_STEP, RUN_STEP, US, pair
-from tests.synthetic import write_run
+from tests.synthetic import START_NS, Builder, write_run
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,31 @@ def test_runs_without_values_say_only_what_they_know(tmp_path: Path) -> None:
     styles = {style for lane in range(4) for *_, style in ops(same, lane)}
     assert not styles & {"identical", "different", "added", "removed", "slower", "faster"}
     assert run_facts(same)["baseline"].endswith("a")
+
+
+def test_work_that_one_of_several_threads_of_a_backend_took_is_no_difference(
+    tmp_path: Path,
+) -> None:
+    runs = []
+    for name, taken in (
+        ("base", (1, 2)),
+        ("run", (2, 2)),
+    ):  # of two calls, by ordinal of the thread
+        builder = Builder(tmp_path / name, level="numerics")
+        for step in range(2):
+            builder.op(START_NS + step * RUN_STEP, 9 * US, "a", thread="1000-0", step=step)
+        for position, ordinal in enumerate((*taken, 1)):
+            thread = builder.thread(ordinal=ordinal, name="pt_gloo_runloop", kind="native")
+            builder.op(
+                START_NS + position * 100 * US, 50 * US, "gloo:all_reduce", thread=thread,
+                scope="user", step=0,
+            )  # fmt: skip
+        runs.append(open_run(builder.write()))
+    base, run = runs
+    beside = Timeline.open(run, base)
+    assert len(beside.differences or ()) == 0
+    told = {style for lane in range(len(beside.index.lanes)) for *_, style in ops(beside, lane)}
+    assert not told & {"added", "removed"}
 
 
 def test_the_address_of_the_next_difference(timeline: Timeline) -> None:

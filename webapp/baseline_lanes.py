@@ -7,6 +7,7 @@ of both are coloured by what became of them; phases keep their colours.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -97,6 +98,7 @@ class Beside:
         pairs = thread_pairs(self._base, self._run)
         partner = {(b.rank, b.thread): a for a, b in pairs if b is not None}
         alone = [a for a, b in pairs if a is not None and b is None]
+        self._pools = _pools(self._base) | _pools(self._run)
         words = Words()
         number = 0
         for rank, found in groupby(lanes_of(self._run, names), key=lambda one: one[0].rank):
@@ -132,6 +134,11 @@ class Beside:
             mine = partner.get((rank, lane.thread or ""))
             if lane.kind != THREAD or theirs is None or not isinstance(content, LaneSlices):
                 yield [(lane, content, None, None)]
+            elif (rank, theirs.kind, theirs.name) in self._pools:
+                there = None if mine is None else self._slices(mine, names)
+                if mine is not None and there is not None:
+                    yield [self._ghost(mine, there, np.full(_ops_of(there), UNKNOWN), warp)]
+                yield [(lane, content, None, None)]
             elif mine is None:
                 state = np.full(_ops_of(content), ADDED, np.int8)
                 yield [(lane, _styled(content, state), state, _outermost(content, state, ADDED))]
@@ -142,7 +149,9 @@ class Beside:
             if mine.rank == rank:
                 content_there = self._slices(mine, names)
                 if content_there is not None:
-                    state = np.full(_ops_of(content_there), REMOVED, np.int8)
+                    pooled = (rank, mine.kind, mine.name) in self._pools
+                    became = UNKNOWN if pooled else REMOVED
+                    state = np.full(_ops_of(content_there), became, np.int8)
                     yield [self._ghost(mine, content_there, state, warp)]
 
     def _pair(
@@ -193,6 +202,14 @@ class Beside:
             baseline=thread.thread,
         )
         return lane, placed, state, _outermost(slices, state, REMOVED)
+
+
+def _pools(run: Run) -> set[tuple[int, str, str]]:
+    """(rank, kind, name) of threads that the program did not make and of which there are several
+    of one name: which of them takes a piece of work is chance, so none is compared with another.
+    """
+    count = Counter((t.rank, t.kind, t.name) for t in run.threads if t.kind == "native")
+    return {key for key, several in count.items() if several > 1}
 
 
 _Made = tuple[Lane, Content, States | None, Flags | None]
