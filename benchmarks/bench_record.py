@@ -1,10 +1,10 @@
-"""What recording costs: per operator, per step, in memory, on disk, in compaction.
+"""What recording costs: per operator, in memory, on disk, in compaction.
 
-    python benchmarks/bench_record.py [small|threads|step|memory|disk]...
+    python benchmarks/bench_record.py [small|threads|memory|disk]...
 
 Processor time throughout, of the recorded process or of the compactor. What is compared takes turns
-in one process, round after round: of an operator's cost the quickest slices are compared, of a
-step's the median of the ratios to the bare turn of the same round is taken.
+in one process, round after round: the quickest slices of the operators are compared. What a step of
+training takes is measured by bench_step.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import torch
-from torch.nn import functional as F
 
 from benchmarks.recorders import BARE, Method, methods, small_ops
 from lanescope.collector import manifest
@@ -40,7 +38,6 @@ from lanescope.collector.options import (
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 6
-STEP_ROUNDS = 12
 SLICES = 10  # of a turn; the quickest counts, which is the one that nothing else disturbed
 SMALL_OPS = 1_000  # a slice
 THREADED_OPS = 5_000  # per thread
@@ -81,12 +78,6 @@ def added(costs: dict[str, Cost], name: str) -> float:
     A fraction of a microsecond is less than what other work on the machine adds to a usual slice.
     """
     return min(costs[name].running) - min(costs[BARE].running)
-
-
-def ratio(costs: dict[str, Cost], name: str) -> float:
-    """Median of the ratios to the bare turn of the same round."""
-    pairs = zip(costs[name].running, costs[BARE].running, strict=True)
-    return statistics.median(one / bare for one, bare in pairs)
 
 
 def small(folder: Path) -> None:
@@ -140,33 +131,6 @@ def threads(folder: Path) -> None:
 
 
 NATIVE = ("native, timing", "native, access")
-
-
-def step(folder: Path) -> None:
-    """A training step of the example's GPT, at the default sizes."""
-    import train_gpt
-
-    torch.manual_seed(0)
-    model = train_gpt.GPT(layers=4, dim=256, heads=4, seq=128, dropout=0.1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = torch.randint(0, 256, (4, 129))
-
-    def work() -> None:
-        logits = model(tokens[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    names = (BARE, *NATIVE, "portable, access", "torch.profiler", "torch DebugMode")
-    chosen = {n: m for n, m in methods(folder).items() if n in names}
-    chosen["bare again"] = chosen[BARE]  # what differs between the two is chance
-    costs = turns(work, chosen, STEP_ROUNDS)
-    print(f"step of the 4-layer GPT, {statistics.median(costs[BARE].running) * 1e3:.0f} ms bare:")
-    for name in costs:
-        if name != BARE:
-            print(f"  {name:24} x{ratio(costs, name):6.3f}")
 
 
 def environment(run: Path, level: str) -> dict[str, str]:
@@ -246,7 +210,7 @@ def disk(folder: Path) -> None:
             )
 
 
-PARTS = {"small": small, "threads": threads, "step": step, "memory": memory, "disk": disk}
+PARTS = {"small": small, "threads": threads, "memory": memory, "disk": disk}
 
 
 def main() -> None:

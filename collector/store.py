@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,11 @@ class Store:
             int(Kind.SYNC), kind, 0, 0, start or now, now, 0, step, state.module, 0, stack,
             state.phase, 0, target,
         )  # fmt: skip
+
+    @property
+    def put_handover(self) -> Callable[[int, int], None] | None:
+        """Stores the kind and the target of what did not wait, where that takes no more to know."""
+        return None
 
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends: give its journal's spare blocks back."""

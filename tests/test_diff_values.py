@@ -266,6 +266,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_a_recorded_pair_parts_at_the_changed_line(tmp_path: Path) -> None:
     paths = []
     for name, change in (("base", "0"), ("again", "0"), ("run", "1e-3")):

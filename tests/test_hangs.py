@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
+SLOW = ("different_dtype", "different_root", "different_group")
+"""Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
     "clean_different_models", "clean_pipeline",
@@ -63,6 +65,10 @@ PARTING = {
 }  # step, first parameter, how many
 TOGETHER = {"access": ("straggler", *CLEAN), "numerics": tuple(PARTING)}
 """Programs that end, by the level at which they are recorded: one launch for all of each."""
+
+
+def _some_slow(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in names]
 
 
 class Runs:
@@ -132,7 +138,7 @@ def main_finding(run: Run) -> Finding:
     return found[0]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", _some_slow(FAULTS))
 def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
     kind, group, sequence, waiting, missing = FAULTS[name]
     found = main_finding(runs.of(name))
@@ -151,7 +157,7 @@ def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
     assert [one.kind for one in findings(runs.of(name)) if one.severity == "error"].count(kind) <= 1
 
 
-@pytest.mark.parametrize("name", ["different_op", "different_shape", "different_dtype"])
+@pytest.mark.parametrize("name", _some_slow(["different_op", "different_shape", "different_dtype"]))
 def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
     differs = {"different_op": "operation", "different_shape": "shape",
                "different_dtype": "data type"}  # fmt: skip

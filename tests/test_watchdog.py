@@ -56,7 +56,7 @@ def line_of(recorded: Recorded, rank: int, stack: int) -> list[str]:
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("engine", ["native", "portable"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("portable", marks=pytest.mark.slow)])
 def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
     options = ("--engine", engine, "--hang-timeout", "2")
     recorded = record_program(tmp_path, HANG, *options, ranks=2)

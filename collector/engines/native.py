@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class Library:
         self.append = function("append", None, c_text, i64)
         self.keep = function("keep", None, c_text)
         self.sync = function("sync", None, i32, i64, i64, u32)
+        self.handover = function("handover", None, i32, i64)
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, u32)
         self.count = function("count", None, c_any)
@@ -242,6 +243,12 @@ class NativeStore(Store):
     ) -> None:
         """Store that the calling thread published or received now."""
         self._library.sync(kind, start, target, stack)
+
+    @property
+    def put_handover(self) -> Callable[[int, int], None]:
+        """The library's own function: one call less."""
+        handover: Callable[[int, int], None] = self._library.handover
+        return handover
 
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends."""

@@ -19,7 +19,7 @@ from ..kinds import SyncKind
 from ..recorder import Recorder
 from .stacks import Stacks
 
-_OF_LOCKS = (SyncKind.lock_acquire, SyncKind.lock_release)
+_ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000
 _SERIAL = "_lanescope_serial"
 _MASK = 2**63 - 1
@@ -40,8 +40,10 @@ class Handovers:
         self._put = recorder.store.put_sync
         self._serials = itertools.count(1)
         self._known: dict[CodeType, bool] = {}
-        self._programs: set[int] = set()  # locks that it used
-        self._held: dict[int, tuple[int, int]] = {}  # lock -> the thread's ident, how often
+        self.programs: set[int] = set()  # locks that it used
+        self._held: dict[int, int] = {}  # lock -> ident of the thread that has it
+        self._again: dict[int, int] = {}  # lock -> how often more, where it may take it again
+        self._handover = recorder.store.put_handover or self.note
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
 
@@ -74,13 +76,13 @@ class Handovers:
         What a library does with locks of its own orders threads by chance only, and would hide
         what the program forgot; what its classes mean is recorded where they are called.
         """
-        if number in self._programs:
+        if number in self.programs:
             return True
         if not self.from_program(3):
             return False
-        if len(self._programs) >= _KNOWN_LIMIT:
-            self._programs.clear()
-        self._programs.add(number)
+        if len(self.programs) >= _KNOWN_LIMIT:
+            self.programs.clear()
+        self.programs.add(number)
         return True
 
     def from_program(self, depth: int = 2) -> bool:
@@ -93,7 +95,7 @@ class Handovers:
             known = self._known[code] = not self._is_library(code.co_filename)
         return known
 
-    def note(self, kind: SyncKind, target: int, start: int = 0) -> None:
+    def note(self, kind: int, target: int, start: int = 0) -> None:
         """The calling thread published or received now; it waited since `start`, if that is given.
 
         Never raises.
@@ -101,8 +103,6 @@ class Handovers:
         recorder = self._recorder
         if not self.concurrent:
             return
-        if kind in _OF_LOCKS:
-            self._holds(kind, target)
         if not recorder.active:
             return
         try:
@@ -115,22 +115,34 @@ class Handovers:
         except Exception as error:
             recorder.failed(error)
 
-    def holder(self, lock: int) -> int | None:
-        """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
-        held = self._held.get(lock)
-        return None if held is None else held[0]
-
-    def _holds(self, kind: SyncKind, lock: int) -> None:
-        # Noted after it was taken and before it is given up: by the thread that has it.
-        held, me = self._held.get(lock), get_ident()
-        if kind == SyncKind.lock_acquire:
+    def took(self, lock: int, start: int = 0) -> None:
+        """The calling thread has a lock now; it waited since `start`, if that is given."""
+        me = get_ident()
+        if self._held.get(lock) == me:
+            self._again[lock] = self._again.get(lock, 0) + 1
+        else:
             if len(self._held) >= _KNOWN_LIMIT:
                 self._held.clear()
-            self._held[lock] = me, 1 + (held[1] if held is not None and held[0] == me else 0)
-        elif held is not None and held[1] > 1:
-            self._held[lock] = held[0], held[1] - 1
+            self._held[lock] = me
+        if start:
+            self.note(SyncKind.lock_acquire, lock, start)
         else:
+            self._handover(_ACQUIRE, lock)
+
+    def gives(self, lock: int) -> None:
+        """The calling thread is about to give a lock up."""
+        again = self._again.get(lock) if self._again else None
+        if again is None:
             self._held.pop(lock, None)
+        elif again == 1:
+            del self._again[lock]
+        else:
+            self._again[lock] = again - 1
+        self._handover(_RELEASE, lock)
+
+    def holder(self, lock: int) -> int | None:
+        """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
+        return self._held.get(lock)
 
     def wait(self, kind: SyncKind, target: int, waited: Callable[[], Any]) -> tuple[Any, int]:
         """Call `waited`, which may wait; returns its result, and since when it was called.

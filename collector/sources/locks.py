@@ -11,7 +11,6 @@ from ..kinds import SyncKind
 from .handovers import Handovers
 from .patches import Patches
 
-_ACQUIRE, _RELEASE = SyncKind.lock_acquire, SyncKind.lock_release
 _Method = Callable[..., Any]
 
 
@@ -36,34 +35,41 @@ def lock_of(condition: threading.Condition) -> int:
     return id(vars(condition)["_lock"])
 
 
-def _inner(condition: threading.Condition, *args: Any, **keywords: Any) -> Any:
-    return vars(condition)["_lock"].acquire(*args, **keywords)
+def _inner(condition: threading.Condition, blocking: bool = True, timeout: float = -1) -> Any:
+    return vars(condition)["_lock"].acquire(blocking, timeout)
 
 
+# Programs take and give locks by the million: what follows spares every call that it can.
 def _acquiring(handovers: Handovers, original: _Method, number: Callable[[Any], int]) -> _Method:
-    def acquire(self: Any, *args: Any, **keywords: Any) -> Any:
+    programs, is_programs, took = handovers.programs, handovers.is_programs, handovers.took
+
+    def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> Any:
         if not handovers.concurrent:
-            return original(self, *args, **keywords)
+            return original(self, blocking, timeout)
         target = number(self)
-        if not handovers.is_programs(target):
-            return original(self, *args, **keywords)
-        if not args and not keywords and original(self, False):
-            handovers.note(_ACQUIRE, target)
+        if target not in programs and not is_programs(target):
+            return original(self, blocking, timeout)
+        if blocking is True and timeout == -1 and original(self, False):
+            took(target)
             return True
-        got, start = handovers.wait(_ACQUIRE, target, lambda: original(self, *args, **keywords))
+        got, start = handovers.wait(
+            SyncKind.lock_acquire, target, lambda: original(self, blocking, timeout)
+        )
         if got:
-            handovers.note(_ACQUIRE, target, start)
+            took(target, start)
         return got
 
     return acquire
 
 
 def _releasing(handovers: Handovers, original: _Method, number: Callable[[Any], int]) -> _Method:
+    programs, is_programs, gives = handovers.programs, handovers.is_programs, handovers.gives
+
     def release(self: Any, *args: Any) -> Any:
         if handovers.concurrent:
             target = number(self)
-            if handovers.is_programs(target):
-                handovers.note(_RELEASE, target)
+            if target in programs or is_programs(target):
+                gives(target)
         return original(self, *args)
 
     return release

@@ -100,13 +100,13 @@ def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
         if not handovers.concurrent or not handovers.from_program():
             return original(self, *args, **keywords)
         lock, target = lock_of(self), handovers.key(self)
-        handovers.note(SyncKind.lock_release, lock)
+        handovers.gives(lock)
         woken, start = handovers.wait(
             SyncKind.condition_wait, target, lambda: original(self, *args, **keywords)
         )
         if woken:
             handovers.note(SyncKind.condition_wait, target, start)
-        handovers.note(SyncKind.lock_acquire, lock)
+        handovers.took(lock)
         return woken
 
     return wait

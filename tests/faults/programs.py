@@ -146,6 +146,7 @@ def died() -> None:
     steps(3)
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher may be quicker than the connection
     dist.all_reduce(torch.ones(64))
 
 

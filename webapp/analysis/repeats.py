@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +156,7 @@ class Repetition:
 def repetition_in(folder: Path) -> Repetition | None:
     """The repetition of a folder; None where there is none. RunError for a file that is none."""
     file = folder / FILE
-    if not file.is_file():
+    if not os.path.isfile(file):  # False also for a name that cannot be one
         return None
     names = Repeats(0, None, True, None).to_json()
     try:

@@ -44,6 +44,24 @@ auto guarded(Body body) noexcept -> decltype(body()) {
   }
 }
 
+void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
+  Thread* thread = entered_thread();
+  if (thread == nullptr) {
+    return;
+  }
+  Record record{};
+  record.kind = layout::KIND_SYNC;
+  record.scope = static_cast<uint8_t>(kind);
+  record.end = thread->clock.now();
+  record.start = start != 0 ? start : record.end;
+  record.step = moment.step.load(std::memory_order_relaxed);
+  record.module = thread->shared.module;
+  record.phase = thread->shared.phase;
+  record.stack = stack;
+  record.extra = target;
+  thread->append(record);
+}
+
 }  // namespace
 
 // The settings of the recording that `lanescope_begin` begins.
@@ -190,22 +208,15 @@ EXPORT void lanescope_keep(const Record* record) {
 // Store that the calling thread publishes or receives at this instant; `start`: since when it
 // waited, 0 where it did not.
 EXPORT void lanescope_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
+  guarded([&] { put_sync(kind, start, target, stack); });
+}
+
+// The same without a wait, where steps are recorded: locks take and give by the million.
+EXPORT void lanescope_handover(int32_t kind, int64_t target) {
   guarded([&] {
-    Thread* thread = entered_thread();
-    if (thread == nullptr) {
-      return;
+    if (moment.active.load(std::memory_order_relaxed)) {
+      put_sync(kind, 0, target, 0);
     }
-    Record record{};
-    record.kind = layout::KIND_SYNC;
-    record.scope = static_cast<uint8_t>(kind);
-    record.end = thread->clock.now();
-    record.start = start != 0 ? start : record.end;
-    record.step = moment.step.load(std::memory_order_relaxed);
-    record.module = thread->shared.module;
-    record.phase = thread->shared.phase;
-    record.stack = stack;
-    record.extra = target;
-    thread->append(record);
   });
 }
 
