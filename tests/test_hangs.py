@@ -36,7 +36,7 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
-SLOW = ("different_dtype", "different_root", "different_group")
+SLOW = ("different_dtype", "different_root", "different_group", "subgroup")
 """Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",

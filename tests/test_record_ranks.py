@@ -122,6 +122,7 @@ def test_gradient_names_do_not_depend_on_the_wrapper(two_ranks: Recorded) -> Non
     assert {g["parameter"] for g in two_ranks.rows("gradient")} == {"0.weight", "0.bias"}
 
 
+@pytest.mark.slow
 def test_ranks_started_with_the_launcher_form(tmp_path: Path) -> None:
     program = write_program(tmp_path, RANKS)
     run = tmp_path / "run"

@@ -46,6 +46,10 @@ def tokens() -> dict[Theme, dict[str, str]]:
     }
 
 
+EITHER = "#808792"
+"""Of words where it is not known which theme is on: a grey that can be read on both."""
+
+
 def token_of(kind: str) -> str:
     """Token of a phase kind; what has none of its own is `other`."""
     return kind if kind in KINDS else "other"

@@ -21,7 +21,7 @@ _RUN = """async () => (await axe.run(document, {
     node => `${one.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`))"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", PAGES)
 def test_no_serious_violation(opened: Opener, path: str, theme: Literal["light", "dark"]) -> None:
     page = opened(path, theme=theme)

@@ -71,7 +71,7 @@ def layout(context: Context) -> Component:
             ],
             className="controls",
         ),
-        html.Div(id=ids.DIFF_BODY),
+        html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
         html.Div(
             [
                 html.Label("rank", htmlFor=ids.DIFF_RANK),

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import units
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import GRAPH_CONFIG, token_of
+from lanescope.webapp.theme import EITHER, GRAPH_CONFIG, token_of
 
 Child = Component | str
 
@@ -32,10 +32,21 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Gr
     """A Plotly chart: the only place that makes one, so that all have the same settings."""
     return dcc.Graph(
         id=id,
-        figure=figure if figure is not None else go.Figure(),
+        figure=figure if figure is not None else _awaited(),
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )
+
+
+def _awaited() -> go.Figure:
+    """What stands in a chart's place until there is one: an empty figure would show bare axes."""
+    figure = go.Figure()
+    figure.update_layout(
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        xaxis_visible=False, yaxis_visible=False,
+    )  # fmt: skip
+    figure.add_annotation(text="computing …", showarrow=False, font={"color": EITHER})
+    return figure
 
 
 def column(
