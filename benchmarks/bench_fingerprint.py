@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import torch
-from torch.nn import functional as F
 from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.gpt_step import training_step
 from benchmarks.recorders import BARE, Method, recorded, small_ops
 from lanescope.collector.engines import build
 from lanescope.collector.engines.native import Library
@@ -154,22 +153,7 @@ def small(folder: Path) -> None:
 
 def step(folder: Path) -> None:
     """A training step of the example's GPT, at the default sizes."""
-    import train_gpt
-
-    torch.manual_seed(0)
-    model = train_gpt.GPT(layers=4, dim=256, heads=4, seq=128, dropout=0.1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = torch.randint(0, 256, (4, 129))
-
-    def work() -> None:
-        logits = model(tokens[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    costs = turns(work, methods(folder))
+    costs = turns(training_step(), methods(folder))
     bare = costs[BARE]
     print(f"step of the 4-layer GPT, {statistics.median(bare) * 1e3:.0f} ms bare:")
     for name, found in costs.items():

@@ -17,15 +17,13 @@ import time
 import warnings
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from torch.nn import functional as F
 
+from benchmarks.gpt_step import training_step
 from benchmarks.recorders import BARE, methods
 
-HERE = Path(__file__).resolve().parent
 SETS = 5
 STEPS = 30  # of each process that count
 FIRST = 4  # steps before: what is done once, and norms at doubling steps
@@ -38,22 +36,8 @@ NAMES = (
 
 def stepper() -> None:
     """Child: takes a step of the GPT for each line on stdin, prints its processor seconds."""
-    import train_gpt
-
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = train_gpt.GPT(layers=4, dim=256, heads=4, seq=128, dropout=0.1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = torch.randint(0, 256, (4, 129))
-
-    def step() -> None:
-        logits = model(tokens[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
+    step = training_step()
     name, folder = sys.argv[2:]
     warnings.simplefilter("ignore")  # DebugMode says things of no use here
     with methods(Path(folder))[BARE if name == AGAIN else name]():

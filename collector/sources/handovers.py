@@ -70,14 +70,12 @@ class Handovers:
         """The number of the `ordinal`th part of what happens to the object of that number."""
         return -((number * _SPREAD ^ ordinal) & _MASK) - 1
 
-    def is_programs(self, number: int) -> bool:
-        """Whether the lock is one of the program's, or is being used by it right now.
+    def becomes_programs(self, number: int) -> bool:
+        """Whether a lock that is not among `programs` is being used by the program right now.
 
         What a library does with locks of its own orders threads by chance only, and would hide
         what the program forgot; what its classes mean is recorded where they are called.
         """
-        if number in self.programs:
-            return True
         if not self.from_program(3):
             return False
         if len(self.programs) >= _KNOWN_LIMIT:

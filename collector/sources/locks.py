@@ -41,13 +41,14 @@ def _inner(condition: threading.Condition, blocking: bool = True, timeout: float
 
 # Programs take and give locks by the million: what follows spares every call that it can.
 def _acquiring(handovers: Handovers, original: _Method, number: Callable[[Any], int]) -> _Method:
-    programs, is_programs, took = handovers.programs, handovers.is_programs, handovers.took
+    programs, becomes = handovers.programs, handovers.becomes_programs
+    took = handovers.took
 
     def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> Any:
         if not handovers.concurrent:
             return original(self, blocking, timeout)
         target = number(self)
-        if target not in programs and not is_programs(target):
+        if target not in programs and not becomes(target):
             return original(self, blocking, timeout)
         if blocking is True and timeout == -1 and original(self, False):
             took(target)
@@ -63,12 +64,13 @@ def _acquiring(handovers: Handovers, original: _Method, number: Callable[[Any], 
 
 
 def _releasing(handovers: Handovers, original: _Method, number: Callable[[Any], int]) -> _Method:
-    programs, is_programs, gives = handovers.programs, handovers.is_programs, handovers.gives
+    programs, becomes = handovers.programs, handovers.becomes_programs
+    gives = handovers.gives
 
     def release(self: Any, *args: Any) -> Any:
         if handovers.concurrent:
             target = number(self)
-            if target in programs or is_programs(target):
+            if target in programs or becomes(target):
                 gives(target)
         return original(self, *args)
 
