@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from tests.browser.page import LanePage
 from tests.synthetic import write_run
 
 Opener = Callable[..., LanePage]
+Server = Callable[..., str]
 
 
 @contextmanager
@@ -64,8 +65,18 @@ def address(run: Run) -> Iterator[str]:
 
 
 @pytest.fixture
-def opened(context: BrowserContext, address: str) -> Iterator[Opener]:
-    """Opens pages; at the end none of them may have complained or asked anyone else."""
+def serve() -> Iterator[Server]:
+    """Serves runs of one test (arguments of `served`) until its pages are closed."""
+    with ExitStack() as stack:
+        yield lambda *runs: stack.enter_context(served(*runs))
+
+
+@pytest.fixture
+def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Opener]:
+    """Opens pages; at the end none of them may have complained or asked anyone else.
+
+    Depends on `serve` so that a page never outlives its server: it would complain about that.
+    """
     pages: list[LanePage] = []
 
     def open(

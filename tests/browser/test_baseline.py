@@ -7,49 +7,48 @@ from pathlib import Path
 import pytest
 
 from tests.beside import RUN_STEP, US, pair
-from tests.browser.conftest import Opener, served
+from tests.browser.conftest import Opener, Server
 
 pytestmark = pytest.mark.browser
 
 
-def test_differences_are_drawn_and_visited(opened: Opener, tmp_path: Path) -> None:
+def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_path: Path) -> None:
     base, run = pair(tmp_path)
-    with served(run, base) as address:
-        page = opened(at=address, height=900)
-        kinds = [lane["kind"] for lane in page.state["lanes"]]
-        assert kinds == ["baseline", "thread", "baseline", "thread"]
-        legend = page.text(".beside-legend")
-        for word in ("base", "identical", "within tolerance", "different", "added", "removed"):
-            assert word in legend
-        page.press("n")
-        state = page.state
-        assert state["selection"]["name"] == "b"
-        assert state["selection"]["lane"] == 3
-        assert "Difference 1 of 4 · different · rank 1" in page.text(".tl-toast")
-        assert "different" in page.text("#slice-panel")
-        start, end = page.window
-        assert start < RUN_STEP + 200 * US < end
-        page.press("n")
-        assert page.state["selection"]["name"] == "new"
-        page.press("Shift+n")
-        assert page.state["selection"]["name"] == "b"
-        page.press("Shift+n")
-        assert "No difference before this one." in page.text(".tl-toast")
-        page.press("Escape", "Home")
-        width = page.state["viewport"]["width"]
-        for lane, row, at, token in (
-            (3, 1, RUN_STEP + 250 * US, "different"), (2, 1, RUN_STEP + 125 * US, "different"),
-            (1, 1, RUN_STEP + 750 * US, "added"), (2, 1, 2 * RUN_STEP + 375 * US, "removed"),
-            (1, 1, 2 * RUN_STEP + 50 * US, "within"), (1, 1, 2 * RUN_STEP + 500 * US, "slower"),
-        ):  # fmt: skip
-            x = at / (3 * RUN_STEP) * width
-            found, wanted = page.pixel(x, page.lane_y(lane, row)), page.token(token)
-            # The second row is drawn a little softer than the token.
-            assert all(abs(a - b) <= 40 for a, b in zip(found, wanted, strict=True)), (token, found)
-        # A search takes the key, and gives it back.
-        page.page.keyboard.press("/")
-        page.page.keyboard.type("gone")
-        page.press("Enter")
-        page.press("Escape")
-        page.press("n")
-        assert page.state["selection"]["name"] == "gone"
+    page = opened(at=serve(run, base), height=900)
+    kinds = [lane["kind"] for lane in page.state["lanes"]]
+    assert kinds == ["baseline", "thread", "baseline", "thread"]
+    legend = page.text(".beside-legend")
+    for word in ("base", "identical", "within tolerance", "different", "added", "removed"):
+        assert word in legend
+    page.press("n")
+    state = page.state
+    assert state["selection"]["name"] == "b"
+    assert state["selection"]["lane"] == 3
+    assert "Difference 1 of 4 · different · rank 1" in page.text(".tl-toast")
+    assert "different" in page.text("#slice-panel")
+    start, end = page.window
+    assert start < RUN_STEP + 200 * US < end
+    page.press("n")
+    assert page.state["selection"]["name"] == "new"
+    page.press("Shift+n")
+    assert page.state["selection"]["name"] == "b"
+    page.press("Shift+n")
+    assert "No difference before this one." in page.text(".tl-toast")
+    page.press("Escape", "Home")
+    width = page.state["viewport"]["width"]
+    for lane, row, at, token in (
+        (3, 1, RUN_STEP + 250 * US, "different"), (2, 1, RUN_STEP + 125 * US, "different"),
+        (1, 1, RUN_STEP + 750 * US, "added"), (2, 1, 2 * RUN_STEP + 375 * US, "removed"),
+        (1, 1, 2 * RUN_STEP + 50 * US, "within"), (1, 1, 2 * RUN_STEP + 500 * US, "slower"),
+    ):  # fmt: skip
+        x = at / (3 * RUN_STEP) * width
+        found, wanted = page.pixel(x, page.lane_y(lane, row)), page.token(token)
+        # The second row is drawn a little softer than the token.
+        assert all(abs(a - b) <= 40 for a, b in zip(found, wanted, strict=True)), (token, found)
+    # A search takes the key, and gives it back.
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("gone")
+    page.press("Enter")
+    page.press("Escape")
+    page.press("n")
+    assert page.state["selection"]["name"] == "gone"

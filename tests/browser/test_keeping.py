@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from lanescope.webapp.run import open_run
-from tests.browser.conftest import Opener, served
+from tests.browser.conftest import Opener, Server
 from tests.synthetic import write_run
 
 pytestmark = pytest.mark.browser
@@ -19,11 +18,10 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+def own(tmp_path: Path, serve: Server) -> tuple[str, Path]:
     """A run of this test alone, since it is written to."""
     path = write_run(tmp_path / "own", ranks=2, threads=2, steps=3, ops=40, step_ns=10 * MS)
-    with served(open_run(path)) as address:
-        yield address, path
+    return serve(open_run(path)), path
 
 
 def test_notes_and_views_are_kept_with_the_run(opened: Opener, own: tuple[str, Path]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.run import Run, open_run
-from tests.browser.conftest import Opener, served
+from tests.browser.conftest import Opener, Server, served
 from tests.browser.page import LanePage
 from tests.synthetic import Builder
 
@@ -74,21 +74,19 @@ def test_overview_says_what_was_recorded(opened: Opener, run: Run) -> None:
     assert "node-0" in text
 
 
-def test_overview_says_what_is_missing(opened: Opener, tmp_path: Path) -> None:
+def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: Path) -> None:
     builder = Builder(tmp_path / "partial", world_size=3, complete=False)
     builder.process(0, coverage={"dropped: journal full": 7, "filtered": 3})
     builder.op(5_000_000_000_000, 1000)
-    with served(open_run(builder.write())) as address:
-        page = opened("/overview", at=address)
-        text = page.text(".page")
-        assert "not recorded" in text
-        assert "dropped: journal full" in text
-        assert "warning" in page.text(".header")
-        follow(page, "Gradients")
-        assert "holds no gradient norms" in page.text(".page")
-        follow(page, "Overlap")
-        assert "No thread was ever in the backward phase" in page.text(".page")
-        page.close()
+    page = opened("/overview", at=serve(open_run(builder.write())))
+    text = page.text(".page")
+    assert "not recorded" in text
+    assert "dropped: journal full" in text
+    assert "warning" in page.text(".header")
+    follow(page, "Gradients")
+    assert "holds no gradient norms" in page.text(".page")
+    follow(page, "Overlap")
+    assert "No thread was ever in the backward phase" in page.text(".page")
 
 
 def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:

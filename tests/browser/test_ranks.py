@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.run import open_run
-from tests.browser.conftest import Opener, served
+from tests.browser.conftest import Opener, Server
 from tests.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
@@ -35,7 +35,7 @@ def test_a_cell_of_the_heat_map_leads_to_its_call(opened: Opener) -> None:
     assert page.state["selection"] is not None
 
 
-def test_a_hang_is_told_by_rank(opened: Opener, tmp_path: Path) -> None:
+def test_a_hang_is_told_by_rank(opened: Opener, serve: Server, tmp_path: Path) -> None:
     builder = Builder(tmp_path / "stuck", world_size=2, exit_status=1)
     for rank in (0, 1):
         builder.process(rank, closed=False, ended="")
@@ -50,15 +50,14 @@ def test_a_hang_is_told_by_rank(opened: Opener, tmp_path: Path) -> None:
                 complete_ns=None if never else START_NS + sequence * MS + 2000,
             )  # fmt: skip
     builder.row("value", 0, "1000-0", time_ns=START_NS + 5000 * MS, name="loss", value=1.0)
-    with served(open_run(builder.write())) as address:
-        page = opened("/hang", at=address)
-        rows = page.page.locator(".wide-table tbody tr").all_inner_texts()
-        assert ["waits" in rows[0], "missing" in rows[1]] == [True, True]
-        assert "all_reduce #1" in rows[0]
-        assert "rank 1 never entered all_reduce #1" in page.text(".findings")
-        page.page.get_by_role("link", name="Show on the timeline").click()
-        page.idle()
-        assert page.state["selection"] is not None
+    page = opened("/hang", at=serve(open_run(builder.write())))
+    rows = page.page.locator(".wide-table tbody tr").all_inner_texts()
+    assert ["waits" in rows[0], "missing" in rows[1]] == [True, True]
+    assert "all_reduce #1" in rows[0]
+    assert "rank 1 never entered all_reduce #1" in page.text(".findings")
+    page.page.get_by_role("link", name="Show on the timeline").click()
+    page.idle()
+    assert page.state["selection"] is not None
 
 
 def test_a_run_in_which_no_rank_waits_says_so(opened: Opener) -> None:
