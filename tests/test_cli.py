@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 from lanescope.collector import schema
 from lanescope.webapp import cli, units
-from lanescope.webapp.run import RunError
 from tests.synthetic import START_NS, Builder, write_run
 
 
@@ -177,23 +176,6 @@ def test_view_serves_until_it_is_told_to_stop(run: Path) -> None:
             process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
         assert process.stdout.read() == ""
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.org", "::", ""])
-def test_view_serves_this_machine_alone(run: Path, host: str) -> None:
-    from lanescope.webapp.commands.view import loopback
-
-    with pytest.raises(RunError, match=r"is not a loopback address, expected 127.0.0.1, ::1 or"):
-        loopback(host)
-    assert CliRunner().invoke(cli.main, ["view", str(run), "--host", host]).exit_code == 2
-
-
-def test_loopback_addresses() -> None:
-    from lanescope.webapp.commands.view import loopback
-
-    assert loopback("localhost") == "127.0.0.1"
-    assert loopback("127.0.0.7") == "127.0.0.7"
-    assert loopback("[::1]") == "::1"
 
 
 @pytest.mark.parametrize(

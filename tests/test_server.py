@@ -94,6 +94,24 @@ def test_this_machine_may_ask(client: FlaskClient, host: str) -> None:
     assert client.get("/api/run", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://127.0.0.1:8050", 200),
+        ("https://127.0.0.1:8050", 200),  # something else ends TLS before it
+        ("http://127.0.0.1:8051", 403),
+        ("http://evil.example", 403),
+        ("null", 403),
+    ],
+)
+def test_another_page_may_not_ask(client: FlaskClient, origin: str, status: int) -> None:
+    for path in ("/", "/api/run", "/table/overlap.csv"):
+        response = client.get(path, headers={**HOST, "Origin": origin})
+        assert response.status_code == status
+    asked = client.post("/_dash-update-component", headers={**HOST, "Origin": origin}, json={})
+    assert (asked.status_code == 403) == (status == 403)
+
+
 def test_other_names_can_be_allowed(run: Run) -> None:
     client = make_app(run, trusted_hosts=["box.lan"]).server.test_client()
     assert client.get("/api/run", headers={"Host": "box.lan:1"}).status_code == 200

@@ -3,7 +3,8 @@
 Every answer carries a strict content security policy: scripts come from this server or are the one
 inline script whose hash Dash names, and nothing may be evaluated. Styles may be inline, because
 Dash's components, ag-grid and Plotly all write style elements. Requests whose Host header is not a
-name of this machine are refused, so that a foreign page cannot reach the server by rebinding DNS.
+name of this machine are refused, so that a foreign page cannot reach the server by rebinding DNS,
+and so are those of which the browser says that another page sent them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
 from lanescope.webapp import note_routes, routes, searching, table_routes
+from lanescope.webapp.access import LOCAL_NAMES
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.repeats import repetition_of
 from lanescope.webapp.errors import RunError
@@ -53,8 +55,6 @@ PAGES = (
     graph.PAGE, diff.PAGE, sql.PAGE,
 )  # fmt: skip
 """What the rail lists beside the timeline; of a repeated run also how it repeats."""
-
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 SCRIPTS = "timeline"
 """Folder of the timeline's modules: loaded as modules by the index page, not one by one by Dash."""
@@ -205,6 +205,9 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
         host = flask.request.headers.get("Host", "").lower()
         if _PORT.sub("", host) not in names:
             flask.abort(400, "this server does not go by that name")
+        origin = flask.request.headers.get("Origin")
+        if origin is not None and origin.lower().partition("://")[2] != host:
+            flask.abort(403, "another page may not ask this server")
 
     @server.after_request
     def add_headers(response: flask.Response) -> flask.Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import socket
 import webbrowser
@@ -14,6 +13,7 @@ import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from lanescope.webapp import units
+from lanescope.webapp.access import binding_of
 from lanescope.webapp.analysis.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.following import Following, growing
@@ -41,7 +41,12 @@ class Quiet(WSGIRequestHandler):
     metavar="FILE",
     help="Limits and allowed findings; else lanescope.toml beside the run or here.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to bind.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to bind. Any but a loopback one asks visitors for the token in what is printed.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -62,7 +67,7 @@ def view(
 
     RUN may also be the folder of `lanescope repeat`: its first run, with the page on repeats.
     """  # fmt: skip
-    address = loopback(host)
+    binding = binding_of(host)
     known = repetition_in(Path(run))
     page = "" if known is None else "repeat"
     opened = open_run(run if known is None else _first_of(known))
@@ -73,26 +78,31 @@ def view(
 
     try:
         # Bound here, not by werkzeug: that one prints and exits where the port is taken.
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.create_server((address, port), family=family)
+        family = socket.AF_INET6 if ":" in binding.address else socket.AF_INET
+        listener = socket.create_server((binding.address, port), family=family)
     except OSError as error:
         raise RunError(
             f"port {port} of {host} cannot be bound ({error.strerror}); choose another with "
-            "--port, or 0 for a free one"
+            "--port, or 0 for a free one, and an address of this machine"
         ) from None
     with listener:
         bound = listener.getsockname()[1]
-        preparing = Preparing(lambda told: _app(opened, base, loaded, told))
+        preparing = Preparing(lambda told: _app(opened, base, loaded, told, binding.names))
         server = make_server(
-            address, bound, preparing, threaded=True, request_handler=Quiet, fd=listener.fileno()
+            binding.address,
+            bound,
+            binding.guarded(preparing, bound),
+            threaded=True,
+            request_handler=Quiet,
+            fd=listener.fileno(),
         )
         preparing.start(failed=lambda: server.shutdown())
         signal.signal(signal.SIGTERM, _stop)
-        shown = f"[{address}]" if ":" in address else address
-        url = f"http://{shown}:{bound}/"
-        click.echo(url)
+        click.echo(binding.url(bound))
+        if binding.token is not None:
+            click.echo("lanescope: whoever has this address can see the run", err=True)
         if not no_browser:
-            webbrowser.open(url + page)
+            webbrowser.open(binding.url(bound, page))
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -109,7 +119,9 @@ def _first_of(repetition: Repetition) -> Path:
     return places[0]
 
 
-def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> Wsgi:
+def _app(
+    run: Run, baseline: Run | None, settings: Settings, told: Progress, names: tuple[str, ...]
+) -> Wsgi:
     """The page, with its index made first; `told` hears how far that is."""
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
@@ -117,7 +129,12 @@ def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> 
 
     def make(timeline: Timeline, live: Callable[[], dict[str, Any]] | None = None) -> Wsgi:
         application: Wsgi = make_app(
-            timeline.run, timeline.baseline, index=timeline, settings=settings, live=live
+            timeline.run,
+            timeline.baseline,
+            trusted_hosts=names,
+            index=timeline,
+            settings=settings,
+            live=live,
         ).server
         return application
 
@@ -126,20 +143,6 @@ def _app(run: Run, baseline: Run | None, settings: Settings, told: Progress) -> 
     following = Following(index, make, settings)
     following.start()
     return following
-
-
-def loopback(host: str) -> str:
-    """The address of a loopback host; refuses any other, which would show the run to others."""
-    name = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    try:
-        if ipaddress.ip_address(name).is_loopback:
-            return name
-    except ValueError:
-        pass
-    raise RunError(
-        f"--host {host} is not a loopback address, expected 127.0.0.1, ::1 or localhost; to look "
-        "from another machine forward the port: ssh -L 8050:127.0.0.1:8050 THIS-MACHINE"
-    )
 
 
 def _stop(*_: object) -> NoReturn:
