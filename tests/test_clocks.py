@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,22 +18,9 @@ from lanescope.collector.calibration import UNMEASURED_DRIFT_PPB, Calibration, P
 from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.collector.sources import clocks
-from lanescope.webapp import open_run
-from tests.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
+from tests.recording import run_program, write_program
 
-LOOPBACK_NS = 50_000
 HOUR_NS = 3_600_000_000_000
-
-RANK = """
-    import time, torch
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    for step in range(8):
-        dist.all_reduce(torch.ones(4))
-        time.sleep(0.03)
-    dist.barrier()
-    dist.destroy_process_group()
-"""
 
 
 def test_a_drifting_clock_is_placed_within_what_is_stated() -> None:
@@ -192,73 +177,3 @@ def test_the_order_in_which_processes_finish_does_not_matter(
 def test_a_damaged_calibration_is_none(bad: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Calibration.parse(bad)
-
-
-def in_time_namespace(seconds: int) -> list[str]:
-    return ["unshare", "--user", "--map-root-user", "--time", "--monotonic", str(seconds), "--fork"]
-
-
-def without_time_namespaces() -> bool:
-    try:
-        done = subprocess.run([*in_time_namespace(1), "true"], capture_output=True, check=False)
-    except OSError:
-        return True
-    return done.returncode != 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-@pytest.mark.torchrun
-@pytest.mark.parametrize("writer", SLOW_ON_PORTABLE)
-def test_ranks_in_time_namespaces(tmp_path: Path, writer: str) -> None:
-    """Three ranks, two of them in a time namespace whose clock is 70,000 seconds ahead."""
-    if without_time_namespaces():
-        pytest.skip("this system does not let a user make a time namespace")
-    off = 70_000
-    program = write_program(tmp_path, RANK)
-    inside = " ".join(in_time_namespace(off))
-    script = tmp_path / "ranks.sh"
-    script.write_text(
-        f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()} WORLD_SIZE=3\n"
-        f"{inside} bash -c 'RANK=1 {sys.executable} {program} & "
-        f"RANK=2 {sys.executable} {program}; wait' &\n"
-        f"RANK=0 {sys.executable} {program}; wait\n"
-    )
-    path = tmp_path / "run"
-    done = run_program(
-        [str(BIN / "lanescope"), "record", "--engine", writer, "-o", str(path), "--", "bash",
-         str(script)]
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "recorder error" not in done.stderr
-    run = open_run(path)
-    listed = {p["rank"]: p for p in run.manifest["processes"]}
-    assert sorted(listed) == [0, 1, 2]
-    assert listed[0]["clock"]["uncertainty_ns"] == 0
-    for rank in (1, 2):
-        one = listed[rank]
-        known = one["clock"]
-        assert known["calibrated"]
-        assert 0 < known["uncertainty_ns"] < 2_000_000
-        drifted = round((one["end_ns"] - one["start_ns"]) * known["drift_ppb"] * 1e-9)
-        for offset in (known["offset_ns"], known["offset_ns"] + drifted):
-            residual = abs(offset + off * 1_000_000_000)
-            assert residual <= min(known["uncertainty_ns"], LOOPBACK_NS)
-    assert run.clock_calibrated
-    assert run.duration_ns < 600e9
-
-    # No rank leaves an all_reduce before the last one entered it.
-    rows = run.events("collective").to_pylist()
-    for sequence in range(8):
-        calls = [r for r in rows if (r["name"], r["sequence"]) == ("all_reduce", sequence)]
-        assert len(calls) == 3
-        first_end = min(c["complete_ns"] for c in calls)
-        assert first_end + run.clock_uncertainty_ns > max(c["start_ns"] for c in calls)
-
-    info = run_program([str(BIN / "lanescope"), "info", str(path), "--json"])
-    told = json.loads(info.stdout)["clock"]
-    assert told == {"calibrated": True, "uncertainty_ns": run.clock_uncertainty_ns}
