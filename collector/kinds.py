@@ -50,7 +50,11 @@ CUDA_CONTEXT = "cuda: "
 
 
 RELEASED_GRADIENTS = "zero_grad(set_to_none=True)"
-"""Operator under which gradients are let go of; it writes to no byte of them."""
+REMOVED_GRADIENT = ".grad = None"
+REPLACED_GRADIENT = ".grad = another"
+GRADIENT_RELEASES = frozenset({RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT})
+"""Operators under which gradients are let go of. They write to no byte of them, and read none of
+the parameter whose they were."""
 
 
 GRAPH_SERIES = "lanescope/graph/"

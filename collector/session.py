@@ -113,11 +113,12 @@ class Session:
             scaler.install(recorder, lambda one: gradients.skipped(one, found.ordinal(one)))
         )
         handovers = Handovers(recorder, for_collectives)
-        handovers.concurrent = threading.active_count() > 1
         for source in (locks, waits, queues, futures):
             self._undo.append(source.install(handovers))
         if self._library is not None and options.level != "timing":
             self._undo.append(releases.install(recorder, handovers, stacks))
+        if threading.active_count() > 1:
+            handovers.second_thread()
         checks = validators.Validators(recorder, portable.DispatchMode)
 
         @contextlib.contextmanager

@@ -13,9 +13,10 @@ import pytest
 from lanescope.webapp import open_run
 from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
 
-# A model that compiles whole, and a function that breaks the graph twice, so that breaks count.
+# A model that compiles whole, as does a function that lets gradients go while there are threads,
+# and a function that breaks the graph twice, so that breaks count.
 COMPILED = """
-    import sys, torch
+    import sys, threading, torch
     from torch._dynamo.utils import counters
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -29,6 +30,19 @@ COMPILED = """
         optimizer.zero_grad()
         print(loss.item().hex())
     print(counters["stats"]["unique_graphs"], dict(counters["graph_break"]))
+
+    other = threading.Thread(target=torch.ones, args=(1,))
+    other.start()
+    other.join()
+    model(torch.ones(1, 8)).backward()
+
+    @torch.compile(backend=sys.argv[1], fullgraph=True)
+    def let_go(x):
+        model[2].weight.grad = None
+        model[0].zero_grad()
+        return x + 1
+    let_go(torch.ones(3))
+    print([parameter.grad is None for parameter in model.parameters()])
 
     @torch.compile(backend=sys.argv[1])
     def broken(x):
@@ -75,7 +89,8 @@ def test_compilation_goes_on_and_gives_the_same(
     # The numbers of graphs and of breaks are among the lines.
     assert (recorded.status, recorded.stdout.splitlines()) == (0, lines), recorded.stderr
     assert lines[3] == "1 {}"
-    assert lines[-1] == "4 2"
+    assert lines[4] == "[True, True, True, False]"
+    assert lines[-1] == "5 2"
     assert len(recorded.stderr.splitlines()) == 1, recorded.stderr  # no warning of torch's either
     # The modules' own code is gone, but their forward and its operators are on the timeline.
     last = [r for r in recorded.rows("op") if r["step"] == 2 and r["phase"] == "forward"]
@@ -89,9 +104,9 @@ def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
     )  # fmt: skip
     assert recorded.status == 0, recorded.stderr
     found = regions(recorded)
-    # The model's region ran three times, each of the three parts of the function twice.
+    # The model's region ran three times, the function that breaks twice in three parts.
     assert found["Torch-Compiled Region: 0/0"] == 3
-    assert sorted(found.values()) == [2, 2, 2, 3]
+    assert sorted(found.values()) == [1, 2, 2, 2, 3]
     ops = recorded.rows("op")
     (outer, *_) = [r for r in ops if r["name"] == "Torch-Compiled Region: 0/0" and r["step"] == 2]
     inside = [

@@ -46,6 +46,18 @@ class Handovers:
         self._handover = recorder.store.put_handover or self.note
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
+        self._on_second: list[Callable[[], None]] = []
+
+    def when_concurrent(self, do: Callable[[], None]) -> None:
+        """`do` is called once there is a second thread; it must not raise."""
+        self._on_second.append(do)
+
+    def second_thread(self) -> None:
+        """There is more than one thread from now on."""
+        if not self.concurrent:
+            self.concurrent = True
+            for do in self._on_second:
+                do()
 
     def next_number(self) -> int:
         """A number that no object has."""

@@ -1,12 +1,15 @@
-"""Gradients that zero_grad(set_to_none=True) lets go of: no operator does it, yet it is an access.
+"""Gradients that a program lets go of: no operator does it, yet it is an access.
 
-Noted only where there is a second thread, for whom alone it matters. It counts as a write to the
-gradient that is let go, under an operator name of its own: who still holds that tensor may read it
-in peace, but a backward that adds to it adds to what nobody will find.
+`zero_grad(set_to_none=True)`, `p.grad = None`, `del p.grad` and `p.grad = another` are noted where
+there is a second thread, for whom alone they matter. Each counts as a write to the gradient that is
+let go: who still holds that tensor may read it in peace, but a backward that adds to it adds to
+what nobody will find. It counts as a read of the parameter as well, which an optimizer's step that
+takes place before or after, as chance will have it, writes.
 """
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
@@ -15,7 +18,7 @@ import torch
 
 from .. import clock
 from ..journal import ACCESS, NO_SEQUENCE, RECORD, AccessFlag, Kind
-from ..kinds import RELEASED_GRADIENTS, OpScope
+from ..kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT, OpScope
 from ..recorder import Recorder
 from .handovers import Handovers
 from .held import local_part
@@ -31,62 +34,119 @@ class Releases:
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder = recorder
         self._stacks = stacks
+        self._zeroing: set[int] = set()  # idents of threads in a zero_grad that is noted as one
 
-    def released(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The calling thread is about to set the gradients of these to None."""
+    def zeroing(
+        self, zero: Callable[[], None], parameters: Callable[[], Iterable[torch.Tensor]]
+    ) -> None:
+        """Call `zero`, which sets the gradients of `parameters` to None."""
+        with self._recorder.guarded():
+            self._released(parameters(), RELEASED_GRADIENTS)
+        me = get_ident()
+        outer = me in self._zeroing
+        self._zeroing.add(me)
+        try:
+            zero()
+        finally:
+            if not outer:
+                self._zeroing.discard(me)
+
+    def assigned(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """The calling thread is about to give a parameter that gradient, or none."""
+        held = parameter.grad
+        if held is None or held is gradient or get_ident() in self._zeroing:
+            return
+        try:
+            name = REMOVED_GRADIENT if gradient is None else REPLACED_GRADIENT
+            self._released((parameter,), name)
+        except Exception as error:
+            self._recorder.failed(error)
+
+    def _released(self, parameters: Iterable[torch.Tensor], name: str) -> None:
         recorder = self._recorder
         state = recorder.thread()
         if not recorder.active or state.busy:
             return
-        found = [part for tensor in tensors if (part := _storage(tensor.grad)) is not None]
+        found = [
+            (gradient, own)
+            for parameter in parameters
+            if (gradient := _storage(parameter.grad)) and (own := _storage(parameter))
+        ]
         if not found:
             return
         # Accesses belong to the operator that is stored next.
-        for address, size in found:
-            fields = ACCESS.pack(
-                Kind.ACCESS, 1, AccessFlag.WRITE, _NO_VERSION, address, 0, size, 0, 0, 0, 0, 0
-            )
-            state.journal.append(*RECORD.unpack(fields))
+        for (address, size), (own_address, own_size) in found:
+            accesses = ACCESS.pack(
+                Kind.ACCESS, 2, AccessFlag.WRITE, _NO_VERSION, address, 0, size,
+                _NO_VERSION, 0, own_address, 0, own_size,
+            )  # fmt: skip
+            state.journal.append(*RECORD.unpack(accesses))
         instant = clock.now()
         recorder.put(
-            state, Kind.OP, scope=OpScope.function, name=recorder.intern(RELEASED_GRADIENTS),
+            state, Kind.OP, scope=OpScope.function, name=recorder.intern(name),
             start=instant, end=instant, sequence=NO_SEQUENCE, stack=self._stacks.capture(),
         )  # fmt: skip
 
 
 def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
-    """Note what modules and optimizers let go of."""
+    """Note what modules, optimizers and assignments to a parameter's gradient let go of."""
     releases = Releases(recorder, stacks)
     module: Any = torch.nn.Module
     optimizer: Any = torch.optim.Optimizer
+    parameter: Any = torch.nn.Parameter
     own_module, own_optimizer = module.zero_grad, optimizer.zero_grad
+    # A function that is compiled has zero_grad traced into it, which the recorder cannot follow.
+    is_compiling = torch.compiler.is_compiling
 
     @wraps(own_module)
     def of_module(self: Any, set_to_none: bool = True) -> None:
-        if set_to_none and handovers.concurrent:
-            with recorder.guarded():
-                releases.released(self.parameters())
-        own_module(self, set_to_none)
+        if is_compiling() or not (set_to_none and handovers.concurrent):
+            own_module(self, set_to_none)
+        else:
+            releases.zeroing(lambda: own_module(self, True), self.parameters)
 
     @wraps(own_optimizer)
     def of_optimizer(self: Any, set_to_none: bool = True) -> None:
-        if set_to_none and handovers.concurrent:
-            with recorder.guarded():
-                releases.released(p for group in self.param_groups for p in group["params"])
-        own_optimizer(self, set_to_none)
+        if is_compiling() or not (set_to_none and handovers.concurrent):
+            own_optimizer(self, set_to_none)
+        else:
+            releases.zeroing(
+                lambda: own_optimizer(self, True),
+                lambda: (p for group in self.param_groups for p in group["params"]),
+            )
+
+    plain: Any = torch.Tensor.grad
+
+    def assign(self: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        releases.assigned(self, gradient)
+        plain.__set__(self, gradient)
+
+    def remove(self: torch.Tensor) -> None:
+        releases.assigned(self, None)
+        plain.__delete__(self)
+
+    def watch() -> None:
+        # Of parameters only: whatever asks torch.Tensor itself for `grad` finds what it knows.
+        parameter.grad = property(plain.__get__, assign, remove, plain.__doc__)
 
     module.zero_grad, optimizer.zero_grad = of_module, of_optimizer
+    handovers.when_concurrent(watch)
 
     def uninstall() -> None:
         module.zero_grad, optimizer.zero_grad = own_module, own_optimizer
+        if "grad" in vars(parameter):
+            del parameter.grad
 
     return uninstall
 
 
-def _storage(gradient: torch.Tensor | None) -> tuple[int, int] | None:
-    """Address and bytes of what a gradient lies in; None: it has no such thing."""
-    part = local_part(gradient)
+def _storage(tensor: torch.Tensor | None) -> tuple[int, int] | None:
+    """Address and bytes of what a tensor lies in; None: it has no such thing."""
+    if tensor is None:
+        return None
+    part = local_part(tensor)
     if type(part) not in (torch.Tensor, torch.nn.Parameter) or part.layout is not torch.strided:
         return None
     storage = part.untyped_storage()
-    return (storage.data_ptr(), storage.nbytes()) if storage.data_ptr() else None
+    address = storage.data_ptr()
+    return (address, storage.nbytes()) if address else None

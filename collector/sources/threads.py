@@ -44,7 +44,7 @@ class Threads:
     def started(self, thread: threading.Thread) -> None:
         """The calling thread is about to start `thread`."""
         recorder = self._recorder
-        self._handovers.concurrent = True
+        self._handovers.second_thread()
         ordinal = recorder.reserve_thread()
         self._ordinals[thread] = (ordinal, recorder.thread().ordinal)
         instant = clock.now()
@@ -152,7 +152,7 @@ def install(
 
     @wraps(start_raw)
     def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
-        handovers.concurrent = True
+        handovers.second_thread()
         left = contexts.left("thread")
 
         def run(*arguments: Any, **keywords: Any) -> Any:

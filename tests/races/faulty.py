@@ -66,6 +66,7 @@ def hogwild() -> None:
             model(torch.ones(2, 8)).square().mean().backward()
             turn.wait()  # or one of them might be through before the next begins
             optimizer.step()  # fault: hogwild step
+        optimizer.zero_grad()  # one may be through while another steps
 
     together(train, train, train)
 

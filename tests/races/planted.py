@@ -82,6 +82,38 @@ def released_against_backward() -> None:
     together(release, backward)
 
 
+def removed_against_backward() -> None:
+    model, computed = nn.Linear(4, 4, bias=False), []
+
+    def remove() -> None:
+        while not computed:
+            time.sleep(0.001)
+        model.weight.grad = None  # race: removed_against_backward a
+
+    def backward() -> None:
+        model(torch.ones(2, 4)).sum().backward()  # race: removed_against_backward b
+        computed.append(True)
+
+    together(remove, backward)
+
+
+def replaced_against_step() -> None:
+    model, stepped = nn.Linear(4, 4, bias=False), []
+    model.weight.grad = torch.ones(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def replace() -> None:
+        while not stepped:
+            time.sleep(0.001)
+        model.weight.grad = torch.zeros(4, 4)  # race: replaced_against_step a
+
+    def step() -> None:
+        optimizer.step()  # race: replaced_against_step b
+        stepped.append(True)
+
+    together(replace, step)
+
+
 def updated_during_forward() -> None:
     weight = torch.zeros(4, 4)
 
@@ -296,7 +328,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for planted in (
         shared_gradient, step_against_backward, zeroed_against_backward, updated_during_forward,
-        released_against_backward, running_statistics, overlapping_views, lock_on_one_side,
+        released_against_backward, removed_against_backward, replaced_against_step,
+        running_statistics, overlapping_views, lock_on_one_side,
         barrier_entered_again,
         missing_join, event_set_too_early, tasks_share, changed_after_put, average_during_training,
         checkpoint_during_step,

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lanescope.collector import schema
 from lanescope.webapp.analysis.races import Race
-from lanescope.webapp.analysis.sites import storage_names
+from lanescope.webapp.analysis.sites import phase_names, storage_names
+from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
 
-_TRAINING = [
-    schema.PhaseKind.forward.name, schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name,
-]  # fmt: skip
+_OPTIMIZER = schema.PhaseKind.optimizer.name
+_TRAINING = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name, _OPTIMIZER)
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,9 @@ def fold(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
     """What is Hogwild training, and the races that are not part of it."""
     found, rest = [], list(races)
     for rank in sorted({race.rank for race in races}):
-        training, optimizer = _phases(run, rank)
+        phases = phase_names(run, rank)
+        optimizer = phases.get(_OPTIMIZER, set())
+        training = set().union(*(phases.get(kind, ()) for kind in _TRAINING))
         named = set(storage_names(run, rank).values())
         mine = [race for race in rest if race.rank == rank]
         steps = [
@@ -53,7 +52,8 @@ def fold(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
         part = [
             race
             for race in mine
-            if set(race.threads) <= threads and {race.first.phase, race.second.phase} <= training
+            if set(race.threads) <= threads
+            and all(_trains(touch, training) for touch in (race.first, race.second))
         ]
         parameters = sorted(named & {tensor for race in steps for tensor in race.tensors})
         found.append(Hogwild(tuple(sorted(threads)), tuple(parameters), steps[0], tuple(part)))
@@ -61,11 +61,5 @@ def fold(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
     return found, rest
 
 
-def _phases(run: Run, rank: int) -> tuple[set[str], set[str]]:
-    """Names of the phases of a rank that train, and of those among them that are optimizers'."""
-    rows = run.events("phase", rank, columns=["name", "kind"])
-    rows = pa.table({name: rows[name].cast(pa.string()) for name in rows.column_names})
-    kept = rows.filter(pc.is_in(rows["kind"], pa.array(_TRAINING))).group_by(["name", "kind"])
-    pairs = kept.aggregate([]).to_pylist()
-    optimizers = {p["name"] for p in pairs if p["kind"] == schema.PhaseKind.optimizer.name}
-    return {p["name"] for p in pairs}, optimizers
+def _trains(touch: Touch, phases: set[str]) -> bool:
+    return touch.phase in phases or touch.op in schema.GRADIENT_RELEASES

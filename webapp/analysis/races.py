@@ -9,7 +9,7 @@ A race is told once per pair of places in the program, with the tensors and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,7 +24,13 @@ from lanescope.webapp.analysis.accesses import (
     sorted_apart,
 )
 from lanescope.webapp.analysis.order import Clock, Order, order_of
-from lanescope.webapp.analysis.sites import Site, Sites, frames_of, storage_names
+from lanescope.webapp.analysis.sites import (
+    Site,
+    Sites,
+    frames_of,
+    phase_names,
+    storage_names,
+)
 from lanescope.webapp.analysis.spans import Span, share
 from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
@@ -78,7 +84,8 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
     accesses = shared_accesses(run, rank, order, storages, sites)
     groups: dict[tuple[object, object], list[_Pair]] = {}
     places = [_place(site) for site in sites.known]
-    for pair in conflicts(order, accesses, sites.known):
+    steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
+    for pair in conflicts(order, accesses, sites.known, steps):
         ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
         key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
         groups.setdefault(key, []).append(pair)
@@ -93,8 +100,12 @@ def _place(site: Site) -> object:
     return site.stack if site.stack is not None else (site.op, site.module, site.phase)
 
 
-def conflicts(order: Order, accesses: Accesses, sites: Sequence[Site]) -> Iterator[_Pair]:
+def conflicts(
+    order: Order, accesses: Accesses, sites: Sequence[Site], steps: Set[str]
+) -> Iterator[_Pair]:
     """Pairs of accesses that race: one for each two kinds of access to a storage that do.
+
+    `steps` are the names of optimizers' phases.
 
     A kind is (thread, range, reading or writing, site). Segments of a thread are in order, and so
     is what each knows of another thread: those of A that are unordered with a given one of B are
@@ -104,7 +115,7 @@ def conflicts(order: Order, accesses: Accesses, sites: Sequence[Site]) -> Iterat
         kinds = _kinds(order, accesses, sites, rows)
         for i, one in enumerate(kinds):
             for other in kinds[i + 1 :]:
-                if one.thread == other.thread or not _matter(one, other):
+                if one.thread == other.thread or not _matter(one, other, steps):
                     continue
                 if not share(one.span, other.span):
                     continue
@@ -127,16 +138,19 @@ class _Kind:
 
     @property
     def releases(self) -> bool:
-        """Whether gradients are let go of, which changes none of their bytes."""
-        return self.site.op == schema.RELEASED_GRADIENTS
+        """Whether a gradient is let go of: written, by that name; its parameter counts as read."""
+        return self.site.op in schema.GRADIENT_RELEASES
 
 
-def _matter(one: _Kind, other: _Kind) -> bool:
+def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:
     """Whether the two do harm where nothing orders them."""
     if one.releases or other.releases:
-        # Whoever holds a gradient that was let go may use it; what backward adds to it is lost.
-        rest = other if one.releases else one
-        return rest.write and rest.site.phase == schema.PhaseKind.backward.name
+        release, rest = (one, other) if one.releases else (other, one)
+        if rest.releases or not rest.write:  # whoever holds what was let go may read it
+            return False
+        if release.write:  # what backward adds to it is lost
+            return rest.site.phase == schema.PhaseKind.backward.name
+        return rest.site.phase in steps  # of the parameter: it may or may not find a gradient
     return one.write or other.write
 
 

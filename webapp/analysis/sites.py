@@ -99,6 +99,16 @@ class Sites:
         return number
 
 
+def phase_names(run: Run, rank: int) -> dict[str, set[str]]:
+    """Kind of phase -> the names that phases of it have on a rank."""
+    rows = run.events("phase", rank, columns=["name", "kind"])
+    rows = pa.table({name: rows[name].cast(pa.string()) for name in rows.column_names})
+    names: dict[str, set[str]] = {}
+    for pair in rows.group_by(["name", "kind"]).aggregate([]).to_pylist():
+        names.setdefault(pair["kind"], set()).add(pair["name"])
+    return names
+
+
 def frames_of(run: Run, rank: int) -> dict[int, list[str]]:
     """Stack id -> its frames as "file:line function", innermost first."""
     table = run.events("stack", rank=rank, columns=["stack", "frames"])
