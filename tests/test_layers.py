@@ -25,7 +25,7 @@ DEBT: set[tuple[str, str]] = set()
 # What writes tables serves what makes runs of runs: bundles, merging, importing.
 SHARED = {"schema", "kinds", "decode", "journal_reader", "placement", "parquet", "refinement"}
 
-SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "click", "rich"}
+SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "waitress", "click", "rich"}
 """Libraries that draw, serve or print."""
 
 # Reader modules above the analyses, from the bottom up, with the libraries each may use. A module
@@ -43,6 +43,7 @@ TOP: list[tuple[str, set[str]]] = [
     ("note_routes", {"flask"}),
     ("pages", {"dash", "dash_ag_grid", "plotly", "flask"}),
     ("server", {"dash", "dash_ag_grid", "plotly", "flask", "werkzeug"}),
+    ("serving", {"waitress"}),
     ("commands", SCREEN),
     ("cli", {"click"}),
 ]

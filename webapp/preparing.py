@@ -10,6 +10,9 @@ from typing import Any
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Progress = Callable[[int, int], None]
 
+MOST_WAITING = 16
+"""Requests that wait at once; the server has twice as many threads."""
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">
 <title>LaneScope: indexing {percent} %</title>
@@ -27,10 +30,12 @@ class Preparing:
     so an address with a view in it leads there in the end. `/api/progress` tells the same in
     JSON: `{"done": events, "of": events, "ready": bool}`. Pages wait `grace_s` seconds before they
     say so: most runs are ready by then, or have their index stored. What is no page (data that a
-    script asks for) waits until it can be answered.
+    script asks for) waits until it can be answered. Where `MOST_WAITING` requests wait, others are
+    told to come again, so that threads are left which can say how far the index is.
     """
 
     def __init__(self, make: Callable[[Progress], Wsgi], grace_s: float = 4.0) -> None:
+        self._places = threading.BoundedSemaphore(MOST_WAITING)
         self._make = make
         self._grace_s = grace_s
         self._made = threading.Event()
@@ -48,16 +53,23 @@ class Preparing:
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Answers a request."""
         path = environ.get("PATH_INFO", "")
-        if path != "/api/progress":
-            self._made.wait(None if path.startswith("/api/") else self._grace_s)
-            self._moved.wait()
-            if self._app is not None:
-                return self._app(environ, start)
-            percent = 100 * self._done // max(self._of, 1)
-            page = _PAGE.format(percent=min(percent, 99), events=self._of, done=self._done)
-            return _answer(start, "text/html; charset=utf-8", page)
-        told = {"done": self._done, "of": self._of, "ready": self._app is not None}
-        return _answer(start, "application/json", json.dumps(told))
+        if path == "/api/progress":
+            told = {"done": self._done, "of": self._of, "ready": self._app is not None}
+            return _answer(start, "application/json", json.dumps(told))
+        if self._app is None and self._places.acquire(blocking=False):
+            try:
+                self._made.wait(None if path.startswith("/api/") else self._grace_s)
+                self._moved.wait()
+            finally:
+                self._places.release()
+        if self._app is not None:
+            return self._app(environ, start)
+        if path.startswith("/api/"):
+            error = {"error": "the run is still being indexed; ask again in a moment"}
+            return _answer(start, "application/json", json.dumps(error), "503 Service Unavailable")
+        percent = 100 * self._done // max(self._of, 1)
+        page = _PAGE.format(percent=min(percent, 99), events=self._of, done=self._done)
+        return _answer(start, "text/html; charset=utf-8", page)
 
     def _run(self) -> None:
         try:
@@ -73,10 +85,10 @@ class Preparing:
         self._moved.set()
 
 
-def _answer(start: Callable[..., Any], kind: str, text: str) -> list[bytes]:
+def _answer(start: Callable[..., Any], kind: str, text: str, status: str = "200 OK") -> list[bytes]:
     body = text.encode()
     start(
-        "200 OK",
+        status,
         [
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,12 +11,11 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext
-from werkzeug.serving import make_server
 
 from benchmarks.generate_run import generate
-from lanescope.webapp.commands.view import Quiet
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.server import make_app
+from lanescope.webapp.serving import Server as HttpServer
 from tests.browser.page import LanePage
 from tests.synthetic import write_run
 
@@ -27,14 +27,15 @@ Server = Callable[..., str]
 def served(run: Run, baseline: Run | None = None) -> Iterator[str]:
     """Address of the run's page, without the slash at its end."""
     app = make_app(run, baseline)
-    server = make_server("127.0.0.1", 0, app.server, threaded=True, request_handler=Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(app.server, listener)
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.stop()
+            thread.join()
 
 
 @pytest.fixture(scope="session")

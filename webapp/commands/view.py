@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from werkzeug.serving import WSGIRequestHandler, make_server
 
 from lanescope.webapp import units
 from lanescope.webapp.access import binding_of
@@ -19,17 +18,9 @@ from lanescope.webapp.errors import RunError
 from lanescope.webapp.following import Following, growing
 from lanescope.webapp.preparing import Preparing, Progress, Wsgi
 from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.serving import Server
 from lanescope.webapp.settings import Settings, load_settings
 from lanescope.webapp.timeline import Timeline
-
-
-class Quiet(WSGIRequestHandler):
-    """Handles requests without a line for each: a page asks for hundreds of tiles."""
-
-    protocol_version = "HTTP/1.1"  # keeps connections: a new one per tile doubles its time
-
-    def log_request(self, *_: Any) -> None:
-        """Says nothing."""
 
 
 @click.command()
@@ -77,7 +68,6 @@ def view(
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
 
     try:
-        # Bound here, not by werkzeug: that one prints and exits where the port is taken.
         family = socket.AF_INET6 if ":" in binding.address else socket.AF_INET
         listener = socket.create_server((binding.address, port), family=family)
     except OSError as error:
@@ -88,15 +78,8 @@ def view(
     with listener:
         bound = listener.getsockname()[1]
         preparing = Preparing(lambda told: _app(opened, base, loaded, told, binding.names))
-        server = make_server(
-            binding.address,
-            bound,
-            binding.guarded(preparing, bound),
-            threaded=True,
-            request_handler=Quiet,
-            fd=listener.fileno(),
-        )
-        preparing.start(failed=lambda: server.shutdown())
+        server = Server(binding.guarded(preparing, bound), listener)
+        preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))
         if binding.token is not None:
@@ -104,7 +87,7 @@ def view(
         if not no_browser:
             webbrowser.open(binding.url(bound, page))
         try:
-            server.serve_forever()
+            server.serve()
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
         if preparing.error is not None:
