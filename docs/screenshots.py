@@ -176,6 +176,18 @@ def take_export(browser: Browser, run: str, description: dict[str, Any]) -> None
             context.close()
 
 
+def keep_report(run: str) -> None:
+    """The picture of a run's worst finding, as its report has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.md"
+        subprocess.run(
+            ["lanescope", "export", run, "--to", "markdown", "-o", str(report)], check=True
+        )
+        picture = report.with_name("report-pictures") / "finding-1.svg"
+        (IMAGES / "report.svg").write_text(picture.read_text(encoding="utf-8"), encoding="utf-8")
+        print("report.svg")
+
+
 def record_stuck() -> None:
     """A job of two ranks one of which never comes; it ends in the error that is looked at."""
     program = ["tests/faults/programs.py", "missing_rank"]
@@ -229,6 +241,7 @@ def main() -> int:
     if not Path(REPEATED).exists():
         record_repeats()
     IMAGES.mkdir(exist_ok=True)
+    keep_report(STUCK)
     problems: list[str] = []
     taken = (
         ((run,), PICTURES), ((STUCK,), OF_A_HANG), ((PROFILED,), OF_AN_IMPORT),

@@ -9,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.analysis.skew import LateMap
-from lanescope.webapp.theme import Theme, step_axis, template, tokens
+from lanescope.webapp.colours import Theme, tokens
+from lanescope.webapp.theme import step_axis, template
 from lanescope.webapp.units import duration
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -7,7 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.charts import escaped
-from lanescope.webapp.theme import Theme, template, tokens
+from lanescope.webapp.colours import Theme, tokens
+from lanescope.webapp.theme import template
 
 MOST_LAYERS = 60
 """Rows of the map; of more modules those with the greatest difference are shown."""

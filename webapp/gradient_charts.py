@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp.theme import Theme, step_axis, template, tokens
+from lanescope.webapp.colours import Theme, tokens
+from lanescope.webapp.theme import step_axis, template
 
 MOST_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""

@@ -10,7 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from lanescope.webapp.analysis.autograd_graph import CAUSES, Graph, Group
-from lanescope.webapp.theme import Theme, template, tokens
+from lanescope.webapp.colours import Theme, tokens
+from lanescope.webapp.theme import template
 
 SWEEPS = 4
 """Times that the boxes of a level are put in the order of what they hang on."""

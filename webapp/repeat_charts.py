@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, escaped
-from lanescope.webapp.theme import Theme, template, tokens
+from lanescope.webapp.colours import Theme, tokens
+from lanescope.webapp.theme import template
 
 
 def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figure:

@@ -1,20 +1,14 @@
-"""The design tokens of the style sheet, as Plotly sees them: one template per theme.
-
-The tokens live in assets/style.css and nowhere else; this reads them from there.
-"""
+"""The design tokens of the style sheet, as Plotly sees them: one template per theme."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import plotly.graph_objects as go
 
-from lanescope import assets
-
-Theme = Literal["light", "dark"]
+from lanescope.webapp.colours import SANS, Theme, tokens
 
 GRAPH_CONFIG: dict[str, Any] = {
     "displaylogo": False,
@@ -27,32 +21,8 @@ GRAPH_CONFIG: dict[str, Any] = {
 }
 """Of every Plotly chart on every page."""
 
-SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
-
-KINDS = ("forward", "backward", "optimizer", "collective", "data", "other")
-"""Tokens whose colour means a phase."""
-
-_TOKEN = re.compile(r"--(\w+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\);")
-
-
-@lru_cache(maxsize=1)
-def tokens() -> dict[Theme, dict[str, str]]:
-    """Colour of each token per theme."""
-    text = (assets.FOLDER / "style.css").read_text(encoding="utf-8")
-    found = _TOKEN.findall(text)
-    return {
-        "light": {name: light for name, light, _ in found},
-        "dark": {name: dark for name, _, dark in found},
-    }
-
-
 EITHER = "#808792"
 """Of words where it is not known which theme is on: a grey that can be read on both."""
-
-
-def token_of(kind: str) -> str:
-    """Token of a phase kind; what has none of its own is `other`."""
-    return kind if kind in KINDS else "other"
 
 
 @lru_cache(maxsize=2)

@@ -29,7 +29,10 @@ FORMATS = ("perfetto", "html", "csv", "parquet", "markdown")
 def export(
     run: str, kind: str, output: str, table: str | None, ranks: str | None, window: str | None
 ) -> None:
-    """Write RUN as a Chrome trace, a page, a table or a report."""
+    """Write RUN as a Chrome trace, a page, a table or a report.
+
+    The pictures of a report go to a folder beside it.
+    """
     if table is not None and kind not in ("csv", "parquet"):
         raise RunError(f"--table is for csv and parquet, not for {kind}")
     if window is not None and kind != "html":
@@ -47,7 +50,10 @@ def export(
         # A file that is half written is worse than none.
         with tempfile.TemporaryDirectory(prefix=".lanescope-", dir=target.absolute().parent) as at:
             made = Path(at) / "made"
-            _write(opened, kind, made, table or "op", chosen, span)
+            if kind == "markdown":
+                _report(opened, made, target)
+            else:
+                _write(opened, kind, made, table or "op", chosen, span)
             made.replace(target)
     except OSError as error:
         raise RunError(
@@ -73,14 +79,26 @@ def _write(
         from lanescope.webapp.exporters.page import page_of
 
         path.write_text(page_of(run, window, ranks), encoding="utf-8")
-    elif kind == "markdown":
-        from lanescope.webapp.exporters.report import markdown
-
-        path.write_text(markdown(run), encoding="utf-8")
     else:
         write = tables.write_csv if kind == "csv" else tables.write_parquet
         with path.open("wb") as data:
             write(tables.pieces_of(run, table, ranks), data)
+
+
+def _report(run: Run, path: Path, target: Path) -> None:
+    """The words to `path`, the pictures to a folder beside the target, which is named after it."""
+    from lanescope.webapp.analysis.checks import check
+    from lanescope.webapp.exporters.report import markdown, pictures_of
+
+    report = check(run)
+    pictures = pictures_of(run, report)
+    folder = target.with_name(f"{target.stem}-pictures")
+    folder.mkdir(exist_ok=True)
+    for name, text in pictures.items():
+        made = path.with_name(name)
+        made.write_text(text, encoding="utf-8")
+        made.replace(folder / name)
+    path.write_text(markdown(run, report, pictures, folder.name), encoding="utf-8")
 
 
 def _window(text: str | None) -> tuple[int, int] | None:

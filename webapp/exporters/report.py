@@ -1,19 +1,29 @@
-"""A run in words, as Markdown: what was recorded, what was measured, what is wrong with it."""
+"""A run in words and pictures, as Markdown: what was recorded, what was measured, what is wrong."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.gradients import gradient_norms
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.exporters.pictures import MOST_LANES, lanes_picture, lines_picture
+from lanescope.webapp.lanes import COUNTER, Lane
 from lanescope.webapp.run import Run
+from lanescope.webapp.timeline import Timeline
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>:@])")
 _MOST_EVIDENCE = 2000
+MOST_PICTURES = 8
+"""Of findings: the most severe ones have a picture."""
+_WINDOW = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
+RUN_PICTURE, NORM_PICTURE = "run.svg", "gradient-norm.svg"
 
 
 def escaped(text: object) -> str:
@@ -22,12 +32,79 @@ def escaped(text: object) -> str:
     return _SPECIAL.sub(r"\\\1", plain)
 
 
-def markdown(run: Run, report: Report | None = None) -> str:
-    """The report of a run; `report` where it was checked already."""
-    return "\n".join(_lines(run, check(run) if report is None else report)) + "\n"
+def markdown(
+    run: Run,
+    report: Report | None = None,
+    pictures: Mapping[str, str] | None = None,
+    folder: str = "",
+) -> str:
+    """The report of a run; `report` where it was checked already.
+
+    `pictures` are those of `pictures_of`, which lie in `folder` beside the report.
+    """
+    known = check(run) if report is None else report
+    return "\n".join(_lines(run, known, _Shown(pictures or {}, folder))) + "\n"
 
 
-def _lines(run: Run, report: Report) -> Iterator[str]:
+def pictures_of(run: Run, report: Report) -> dict[str, str]:
+    """SVG by file name: the whole run, its gradients, and where the worst findings are."""
+    timeline = Timeline.open(run)
+    lanes = [lane for lane in timeline.index.lanes if lane.kind != COUNTER]
+    made = {RUN_PICTURE: lanes_picture(timeline, (0, max(run.duration_ns, 1)), _fairly(lanes))}
+    try:
+        norms = gradient_norms(run)
+    except RunError:  # a damaged file is told of elsewhere
+        norms = None
+    if norms is not None and len(norms):
+        by_rank = norms.groupby("rank", sort=True)
+        lines = {f"rank {rank}": (list(g["step"]), list(g["norm"])) for rank, g in by_rank}
+        made[NORM_PICTURE] = lines_picture("gradient norm (L2)", lines)
+    for position, finding in enumerate(report.findings):
+        asked = dict(parse_qsl(urlsplit(finding.link).query))
+        window = _WINDOW.fullmatch(asked.get("t", ""))
+        if window is None or int(window[1]) >= int(window[2]):
+            continue
+        if len(made) < MOST_PICTURES + 2:
+            key = asked.get("at", "").rpartition("@")[0]
+            named = {lane.rank for lane in lanes if lane.key == key}
+            ranks = {finding.rank, *finding.ranks, *named} - {None} or set(run.ranks)
+            some = [lane for lane in lanes if lane.rank in ranks]
+            some.sort(key=lambda lane: (lane.key != key, lane.thread != finding.thread))
+            made[_picture_of(position)] = lanes_picture(
+                timeline, (int(window[1]), int(window[2])), some, finding.time_ns
+            )
+    return made
+
+
+def _fairly(lanes: Sequence[Lane]) -> list[Lane]:
+    """The first lane of each rank before the second of any, and each rank's together again."""
+    seen: dict[int, int] = {}
+    turn = {}
+    for lane in lanes:
+        turn[lane.id] = seen[lane.rank] = seen.get(lane.rank, -1) + 1
+    chosen = sorted(lanes, key=lambda lane: (turn[lane.id], lane.id))
+    first = chosen[:MOST_LANES]
+    return sorted(first, key=lambda lane: lane.id) + chosen[MOST_LANES:]
+
+
+def _picture_of(position: int) -> str:
+    return f"finding-{position + 1}.svg"
+
+
+class _Shown:
+    """The pictures that there are, as lines of Markdown."""
+
+    def __init__(self, pictures: Mapping[str, str], folder: str) -> None:
+        self._pictures = pictures
+        self._folder = f"{quote(folder)}/" if folder else ""
+
+    def of(self, name: str, words: str) -> Iterator[str]:
+        if name in self._pictures:
+            yield f"![{escaped(words)}]({self._folder}{name})"
+            yield ""
+
+
+def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
     yield f"# {escaped(run.title)}"
     yield ""
     steps = max(len(run.steps(rank)) for rank in run.ranks)
@@ -46,13 +123,15 @@ def _lines(run: Run, report: Report) -> Iterator[str]:
     for warning in run.warnings:
         yield f"> {escaped(warning)}"
         yield ""
+    yield from shown.of(RUN_PICTURE, "Lanes of the whole run")
     yield "## Findings"
     yield ""
     if not report.findings:
         yield "No findings."
         yield ""
-    for finding in report.findings:
+    for position, finding in enumerate(report.findings):
         yield from _finding(finding)
+        yield from shown.of(_picture_of(position), "Lanes around it; a line marks the instant")
     yield "## Measured"
     yield ""
     done = {one.name: one for one in report.checks}
@@ -64,6 +143,7 @@ def _lines(run: Run, report: Report) -> Iterator[str]:
             limit = f"{'passed' if held.passed else 'failed'}, {held.bound} {held.limit:g}"
         rows.append((escaped(name), escaped(_measured(value)), escaped(limit)))
     yield from _table(("metric", "value", "limit"), rows)
+    yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
     yield "## Ranks"
     yield ""
     yield from _table(("rank", "threads", "steps", "operators", "collectives"), _ranks(run))

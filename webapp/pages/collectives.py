@@ -16,12 +16,12 @@ from lanescope.webapp.analysis.communication import busy
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.skew import arrivals, call_window, late_map, lateness, straggling
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.pages import findings as cards
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import Theme
 
 KINDS = ("hang", "collective_mismatch", "straggler")
 

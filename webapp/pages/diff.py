@@ -21,10 +21,10 @@ from lanescope.webapp.analysis.verdict_words import (
     ratio_text,
     step_times,
 )
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import Theme
 
 MODE_WORDS = {
     "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",

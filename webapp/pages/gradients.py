@@ -12,10 +12,10 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, layers, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import Theme
 
 TOTAL, PARAMETERS = "whole gradient", "per parameter"
 ALL = "all"

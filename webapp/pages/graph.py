@@ -13,9 +13,9 @@ from lanescope.webapp import graph_charts, units
 from lanescope.webapp.analysis.autograd_graph import CAUSES, OUTSIDE, Graph, graph_of
 from lanescope.webapp.analysis.layer_map import backward_link
 from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.theme import Theme
 
 READABLE = 40
 """Modules that can be read at once; of more, the tree is collapsed at first."""

@@ -22,9 +22,9 @@ from lanescope.webapp.analysis.layer_map import (
     profile,
 )
 from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
-from lanescope.webapp.theme import Theme
 
 EVERY = "all"
 READABLE = 60

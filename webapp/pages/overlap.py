@@ -18,10 +18,10 @@ from lanescope.webapp.analysis.overlap import (
     overlap_regions,
 )
 from lanescope.webapp.analysis.turns import forward_to_backward
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import Theme
 
 PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
 REGIONS = 20

@@ -12,8 +12,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
+from lanescope.webapp.colours import token_of
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import EITHER, GRAPH_CONFIG, token_of
+from lanescope.webapp.theme import EITHER, GRAPH_CONFIG
 
 Child = Component | str
 

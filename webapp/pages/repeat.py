@@ -13,9 +13,9 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import repeat_charts
 from lanescope.webapp.analysis.repeats import Repetition, repetition_of
+from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.theme import Theme
 
 MOST_ROWS = 2000
 """Parameters that the table lists, those with the largest spread first."""

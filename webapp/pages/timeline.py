@@ -14,11 +14,11 @@ from lanescope.webapp import units
 from lanescope.webapp.analysis.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.analysis.ranges import MOST_OPS, op_table, summable
 from lanescope.webapp.analysis.waiting import waiting
+from lanescope.webapp.colours import token_of
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import token_of
 
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
