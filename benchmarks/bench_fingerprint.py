@@ -1,34 +1,27 @@
-"""What reading tensors costs: bytes a second, per operator, per training step.
+"""What reading tensors costs: bytes a second, per operator.
 
-    python benchmarks/bench_fingerprint.py [bandwidth|small|step]...
+    python benchmarks/bench_fingerprint.py [bandwidth|small]...
 
-Processor time throughout, of one thread; what is compared takes turns in one process, round after
-round, and of its ratios to the bare turn of the same round the median is taken.
+Processor time throughout, of one thread; what is compared takes turns in one process. What a
+training step costs, `bench_step.py` measures.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import pickle
-import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from torch.utils._debug_mode import DebugMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.gpt_step import training_step
-from benchmarks.recorders import BARE, Method, recorded, small_ops
+from benchmarks.recorders import BARE, Method, readers, small_ops
 from lanescope.collector.engines import build
 from lanescope.collector.engines.native import Library
 from lanescope.collector.host_fingerprint import numbers_of
@@ -91,43 +84,6 @@ def bandwidth(folder: Path) -> None:
     row("torch.sum, float32", summed)
 
 
-class Naive(TorchDispatchMode):
-    """Statistics of every result by torch, a pickle of all of them per operator."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.file = (folder / "naive.pickle").open("wb")
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.numel():
-            of = result.detach()
-            numbers = [of.mean(), of.norm(), of.min(), of.max(), of.isnan().sum(),
-                       of.isinf().sum(), (of == 0).sum()]  # fmt: skip
-            pickle.dump((str(func), [x.item() for x in numbers]), self.file)
-            self.file.flush()
-        return result
-
-
-@contextmanager
-def hashed() -> Iterator[None]:
-    """torch's own mode with the hash of every result."""
-    with DebugMode(), DebugMode.log_tensor_hashes():
-        yield
-
-
-def methods(folder: Path) -> dict[str, Method]:
-    """All that are compared."""
-    return {
-        BARE: nullcontext,
-        "native, access": recorded(folder, "access", "native"),
-        "native, numerics": recorded(folder, "numerics", "native"),
-        "portable, numerics": recorded(folder, "numerics", "portable"),
-        "torch DebugMode, hashes": hashed,
-        "naive statistics": lambda: Naive(folder),
-    }
-
-
 def turns(work: Callable[[], object], by_name: dict[str, Method]) -> dict[str, list[float]]:
     """Processor seconds of the work in each round; what comes first in a turn does not count."""
     costs: dict[str, list[float]] = {name: [] for name in by_name}
@@ -143,7 +99,7 @@ def turns(work: Callable[[], object], by_name: dict[str, Method]) -> dict[str, l
 
 def small(folder: Path) -> None:
     """Cost per small operator."""
-    costs = turns(lambda: small_ops(SMALL_OPS), methods(folder))
+    costs = turns(lambda: small_ops(SMALL_OPS), readers(folder))
     bare = min(costs[BARE])
     print(f"torch.add of 16 numbers, {bare / SMALL_OPS * 1e6:.2f} us bare; added, us:")
     for name, found in costs.items():
@@ -151,18 +107,7 @@ def small(folder: Path) -> None:
             print(f"  {name:28}{(min(found) - bare) / SMALL_OPS * 1e6:9.2f}")
 
 
-def step(folder: Path) -> None:
-    """A training step of the example's GPT, at the default sizes."""
-    costs = turns(training_step(), methods(folder))
-    bare = costs[BARE]
-    print(f"step of the 4-layer GPT, {statistics.median(bare) * 1e3:.0f} ms bare:")
-    for name, found in costs.items():
-        if name != BARE:
-            ratio = statistics.median(one / of for one, of in zip(found, bare, strict=True))
-            print(f"  {name:28} x{ratio:7.3f}")
-
-
-PARTS = {"bandwidth": bandwidth, "small": small, "step": step}
+PARTS = {"bandwidth": bandwidth, "small": small}
 
 
 def main() -> None:

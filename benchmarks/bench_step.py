@@ -3,7 +3,8 @@
 Each recorder has a process of its own, and so has the step without one, twice. They take turns step
 by step, so that a machine that slows down for a while slows all of them; a recorder's step is
 compared with the bare step of the same turn. Where memory came to lie makes processes differ too:
-several sets of them are started, and every set's median is printed beside that of all.
+several sets of them are started, and every set's median is printed beside that of all. Those that
+take a multiple of the step are few steps in a set of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from benchmarks.gpt_step import training_step
-from benchmarks.recorders import BARE, methods
+from benchmarks.recorders import BARE, methods, readers
 
 SETS = 5
 STEPS = 30  # of each process that count
@@ -32,6 +34,8 @@ NAMES = (
     *(BARE, AGAIN, "native, timing", "native, access", "native, numerics", "portable, access"),
     *("torch.profiler", "torch DebugMode"),
 )
+SLOW = (BARE, "portable, numerics", "torch DebugMode, hashes", "naive statistics")
+SLOW_STEPS = 5
 
 
 def stepper() -> None:
@@ -40,7 +44,8 @@ def stepper() -> None:
     step = training_step()
     name, folder = sys.argv[2:]
     warnings.simplefilter("ignore")  # DebugMode says things of no use here
-    with methods(Path(folder))[BARE if name == AGAIN else name]():
+    known = {AGAIN: nullcontext, **readers(Path(folder)), **methods(Path(folder))}
+    with known[name]():
         for _ in sys.stdin:
             began = time.process_time()
             step()
@@ -56,7 +61,7 @@ def taken(process: subprocess.Popen[str]) -> float:
     return float(process.stdout.readline())
 
 
-def one_set(folder: Path) -> dict[str, list[float]]:
+def one_set(folder: Path, names: tuple[str, ...], steps: int) -> dict[str, list[float]]:
     """Processor seconds of each method's steps; those of the same index were taken in one turn."""
     command = [sys.executable, __file__, "child"]
     processes = {
@@ -64,11 +69,11 @@ def one_set(folder: Path) -> dict[str, list[float]]:
             [*command, name, str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
-        for name in NAMES
+        for name in names
     }  # fmt: skip
-    found: dict[str, list[float]] = {name: [] for name in NAMES}
-    for turn in range(FIRST + STEPS):
-        for name in random.sample(NAMES, len(NAMES)):
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(FIRST + steps):
+        for name in random.sample(names, len(names)):
             seconds = taken(processes[name])
             if turn >= FIRST:
                 found[name].append(seconds)
@@ -77,22 +82,28 @@ def one_set(folder: Path) -> dict[str, list[float]]:
     return found
 
 
-def main() -> None:
-    """Prints the ratios."""
-    sets = []
-    for _ in range(SETS):
+def compare(names: tuple[str, ...], sets: int, steps: int) -> None:
+    """Prints the ratios of all to the first."""
+    found_in = []
+    for _ in range(sets):
         with tempfile.TemporaryDirectory() as folder:
-            sets.append(one_set(Path(folder)))
-    bare = statistics.median(second for found in sets for second in found[BARE])
-    print(f"step of the 4-layer GPT, {bare * 1e3:.0f} ms bare; {SETS} sets of {STEPS} steps:")
-    for name in NAMES[1:]:
+            found_in.append(one_set(Path(folder), names, steps))
+    bare = statistics.median(second for found in found_in for second in found[BARE])
+    print(f"step of the 4-layer GPT, {bare * 1e3:.0f} ms bare; sets of {steps} steps:")
+    for name in names[1:]:
         ratios = [
             [one / other for one, other in zip(found[name], found[BARE], strict=True)]
-            for found in sets
+            for found in found_in
         ]
         median = statistics.median(ratio for one in ratios for ratio in one)
         each = "  ".join(f"{statistics.median(one):.3f}" for one in ratios)
-        print(f"  {name:20} x {median:.3f}   sets: {each}")
+        print(f"  {name:24} x {median:.3f}   sets: {each}", flush=True)
+
+
+def main() -> None:
+    """Prints both tables."""
+    compare(NAMES, SETS, STEPS)
+    compare(SLOW, 1, SLOW_STEPS)
 
 
 if __name__ == "__main__":

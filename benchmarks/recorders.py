@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,43 @@ def methods(folder: Path) -> dict[str, Method]:
     if importlib.util.find_spec("viztracer"):
         found["VizTracer"] = viztracer(folder)
     return found
+
+
+class Naive(TorchDispatchMode):
+    """Statistics of every result by torch, a pickle of all of them per operator."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.file = (folder / "naive.pickle").open("wb")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.numel():
+            of = result.detach()
+            numbers = [of.mean(), of.norm(), of.min(), of.max(), of.isnan().sum(),
+                       of.isinf().sum(), (of == 0).sum()]  # fmt: skip
+            pickle.dump((str(func), [x.item() for x in numbers]), self.file)
+            self.file.flush()
+        return result
+
+
+@contextmanager
+def hashed() -> Iterator[None]:
+    """torch's own mode with the hash of every result."""
+    with DebugMode(), DebugMode.log_tensor_hashes():
+        yield
+
+
+def readers(folder: Path) -> dict[str, Method]:
+    """Those that read the tensors of every operator, and the recorder that does not."""
+    return {
+        BARE: nullcontext,
+        "native, access": recorded(folder, "access", "native"),
+        "native, numerics": recorded(folder, "numerics", "native"),
+        "portable, numerics": recorded(folder, "numerics", "portable"),
+        "torch DebugMode, hashes": hashed,
+        "naive statistics": lambda: Naive(folder),
+    }
 
 
 def small_ops(count: int) -> None:

@@ -43,16 +43,21 @@ class Numbers(NamedTuple):
 
 def numbers_of(tensor: torch.Tensor) -> Numbers:
     """The fingerprint of a tensor in host memory that `can_read`."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-    return Numbers(_hash(flat), *_statistics(flat))
+    flat = _plain(tensor)
+    return Numbers(flat_hash(flat), *_statistics(flat))
 
 
-def host_hash(tensor: torch.Tensor) -> int:
+def hash_of(tensor: torch.Tensor) -> int:
+    """The hash alone of such a tensor."""
+    return flat_hash(_plain(tensor))
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+
+
+def flat_hash(flat: torch.Tensor) -> int:
     """The hash alone of such a tensor, contiguous and of one dimension."""
-    return _hash(tensor)
-
-
-def _hash(flat: torch.Tensor) -> int:
     if not flat.numel():
         return 0
     view, kind = _BITS[min(flat.element_size(), 4)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from . import clock
+from . import clock, host_fingerprint
 from .detached import follower_command
 from .engines import native, portable
 from .options import SUPERVISOR_VARIABLE, Options
@@ -94,7 +94,8 @@ class Session:
 
         names, undo = modules.install(recorder)
         self._undo.append(undo)
-        gradients = self._gradients = Gradients(recorder, names)
+        host_hash = self._library.hash_of if self._library else host_fingerprint.hash_of
+        gradients = self._gradients = Gradients(recorder, names, host_hash)
         found, undo = optimizers.install(recorder, gradients.record, gradients.after)
         self.optimizers = found
         self._undo.append(undo)

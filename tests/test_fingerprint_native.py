@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from lanescope.collector import host_fingerprint
 from lanescope.collector.engines.native import Library
 from lanescope.collector.fingerprint import fingerprint
 from tests.test_fingerprint import COMPLEX, FLOATS, INTEGERS, LAYOUTS, SMALL_FLOATS, example
@@ -51,6 +52,7 @@ def check(library: Library, tensor: torch.Tensor) -> None:
     assert found.moments[0] == pytest.approx(mean, rel=1e-12, abs=1e-12, nan_ok=True)
     assert found.moments[1] == pytest.approx(l2, rel=1e-12)
     assert repr(found.moments[2:]) == repr([low, high])
+    assert library.hash_of(tensor) == host_fingerprint.hash_of(tensor) == found.counts[0]
     again = read(library, tensor)
     assert repr(again) == repr(found)  # the same input, the same bits
 
@@ -89,3 +91,8 @@ def test_what_it_cannot_read(library: Library) -> None:
     for tensor in (torch.eye(3).to_sparse(), torch.empty(3, device="meta"), freed,
                    torch.ones(2, dtype=torch.complex64).conj()):  # fmt: skip
         assert read(library, tensor) is None
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_the_two_halves_of_a_complex_number_are_one_word(library: Library) -> None:
+    check(library, torch.arange(2051).sub(7).to(torch.complex64).mul(1 + 2j).to(torch.complex32))

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from .. import host_fingerprint
 from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES
 from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
@@ -63,7 +66,7 @@ def library_for(options: Options) -> Library | None:
 
 
 class Library:
-    """The functions of interface.cpp. Calls keep the interpreter's lock: all are short."""
+    """The functions of interface.cpp. Calls keep the interpreter's lock, being short; one is not."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.PyDLL(str(path))
@@ -76,6 +79,8 @@ class Library:
             found.argtypes = arguments
             return found
 
+        self._hash = ctypes.CDLL(str(path)).lanescope_hash  # without the lock
+        self._hash.restype, self._hash.argtypes = i32, (c_any, ctypes.POINTER(i64))
         self.settings = function("settings", None, i32, i32, i32, i32, i32, i64)
         self.fingerprint = function("fingerprint", i32, c_any, c_any)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
@@ -107,6 +112,13 @@ class Library:
         self.watched = function("watched", None)
         self.stop_watching = function("stop_watching", None)
         self.plant = function("plant", None, i32)  # for tests: numbers of Fault in fault.h
+
+    def hash_of(self, tensor: torch.Tensor) -> int:
+        """The hash of a tensor in host memory that has a fingerprint, with no more of it."""
+        into = ctypes.c_int64()
+        if self._hash(tensor._cdata, ctypes.byref(into)):
+            return into.value
+        return host_fingerprint.hash_of(tensor)  # a conjugate, say
 
 
 class _Journal(ThreadJournal):

@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing import reductions
 
 from ..fingerprint import BLOCK, can_read
-from ..host_fingerprint import Numbers, host_hash
+from ..host_fingerprint import Numbers, flat_hash
 
 _WeakStorage: Any = reductions.StorageWeakRef
 _RANGES = 64  # remembered of one storage
@@ -233,4 +233,4 @@ def _probe(tensor: torch.Tensor) -> int:
     if blocks > _PROBES:
         first = [i * (blocks - 1) // (_PROBES - 1) * _BLOCK_BYTES for i in range(_PROBES)]
         raw = torch.cat([raw[f : f + _BLOCK_BYTES] for f in first])
-    return host_hash(raw)
+    return flat_hash(raw)

@@ -83,7 +83,7 @@ Reading reading_of(ScalarType type) {
     case ScalarType::Double:
       return {Element::twofold, 1};
     case ScalarType::ComplexHalf:
-      return {Element::half, 2};
+      return {Element::half_pair, 1};  // whose four bytes are one word
     case ScalarType::ComplexFloat:
       return {Element::single, 2};
     case ScalarType::ComplexDouble:
@@ -139,6 +139,10 @@ struct Sixteen {
 };
 
 void gather(char* into, const char* from, int64_t stride, int64_t count, int64_t item) {
+  if (stride == 1) {
+    std::memcpy(into, from, static_cast<size_t>(count * item));
+    return;
+  }
   switch (item) {
     case 1:
       return gather<uint8_t>(into, from, stride, count);
@@ -188,6 +192,23 @@ const char* data_of(const c10::Storage& storage) {
   return static_cast<const char*>(memory->_mutable_data_ptr_no_checks().get());
 }
 
+// Elements in logical order, as they lie in memory where that is their order.
+template <typename Read>
+void each_part(const c10::TensorImpl& tensor, Read&& read) {
+  const int64_t count = tensor.numel();
+  if (count == 0) {
+    return;
+  }
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+  const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
+  const Shape shape(tensor);
+  if (shape.flat()) {
+    read(data, count);
+  } else {
+    each_part(shape, data, item, count, read);
+  }
+}
+
 // One past the last byte of its storage that the tensor, not empty, covers. A storage may have
 // been freed under its tensors.
 int64_t end_of(const c10::TensorImpl& tensor) {
@@ -213,24 +234,25 @@ bool can_read(const c10::TensorImpl& tensor) {
 
 Fingerprint fingerprint(const c10::TensorImpl& tensor) {
   const Reading reading = reading_of(tensor.dtype().toScalarType());
-  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
-  const int64_t count = tensor.numel();
   Sums sums;
-  if (count != 0) {
-    const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
-    const auto read = [&](const void* part, int64_t elements) {
-      kernel().read(sums, part, elements * reading.numbers, reading.element, reading.table);
-    };
-    const Shape shape(tensor);
-    if (shape.flat()) {
-      read(data, count);
-    } else {
-      each_part(shape, data, item, count, read);
-    }
-  }
+  each_part(tensor, [&](const void* part, int64_t elements) {
+    kernel().read(sums, part, elements * reading.numbers, reading.element, reading.table);
+  });
   const double none = std::nan("");
   return {sums.hash, sums.nan, sums.inf, sums.zeros, sums.mean(), std::sqrt(sums.squares),
           sums.finite != 0 ? sums.low + 0.0 : none, sums.finite != 0 ? sums.high + 0.0 : none};
+}
+
+uint64_t hash_of(const c10::TensorImpl& tensor) {
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+  const int64_t word = std::min<int64_t>(item, 4);
+  uint64_t hash = 0, block = 0;
+  each_part(tensor, [&](const void* part, int64_t elements) {
+    const int64_t words = elements * (item / word);
+    hash += kernel().hash(part, words, static_cast<int>(word), block);
+    block += static_cast<uint64_t>(words / BLOCK);  // all parts but the last are whole blocks
+  });
+  return hash;
 }
 
 uint64_t probe(const void* data, int64_t bytes) {

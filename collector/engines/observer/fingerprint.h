@@ -25,6 +25,9 @@ bool can_read(const c10::TensorImpl& tensor);
 // Of a tensor that can be read. Reads its memory, in logical order, and nothing else.
 Fingerprint fingerprint(const c10::TensorImpl& tensor);
 
+// Its hash alone.
+uint64_t hash_of(const c10::TensorImpl& tensor);
+
 // Hash of bytes as they lie in memory: of all, or of some blocks evenly spread over many.
 uint64_t probe(const void* data, int64_t bytes);
 

@@ -141,6 +141,17 @@ EXPORT int32_t lanescope_fingerprint(const c10::TensorImpl* tensor, Fingerprint*
   });
 }
 
+// Hash alone of the tensor of that address into `into`. 0: it has none.
+EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
+  return guarded([&]() -> int32_t {
+    if (!can_read(*tensor)) {
+      return 0;
+    }
+    *into = static_cast<int64_t>(hash_of(*tensor));
+    return 1;
+  });
+}
+
 EXPORT void lanescope_describe(const char* json) {
   guarded([&] { process().describe(json); });
 }

@@ -375,6 +375,11 @@ void read(Sums& sums, const void* data, int64_t count, Element element, const fl
       return blocks(8, [&](Bytes p, int64_t n) { read_integers<double, int64_t>(sums, p, n); });
     case Element::half:
       return blocks(2, [&](Bytes p, int64_t n) { read_halves(sums, p, n); });
+    case Element::half_pair:
+      return blocks(4, [&](Bytes p, int64_t n) {
+        read_halves(sums, p, n);
+        read_halves(sums, static_cast<const uint16_t*>(p) + n, n);
+      });
     case Element::bfloat:
       return blocks(2, [&](Bytes p, int64_t n) {
         read_converted<float, uint16_t>(sums, p, n, bfloat_of);
