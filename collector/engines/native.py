@@ -66,7 +66,7 @@ def library_for(options: Options) -> Library | None:
 
 
 class Library:
-    """The functions of interface.cpp. Calls keep the interpreter's lock, being short; one is not."""
+    """The functions of interface.cpp. Short calls keep the interpreter's lock."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.PyDLL(str(path))
