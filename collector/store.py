@@ -29,11 +29,6 @@ KEPT_ORDINAL = 2**32 - 1
 class ThreadState:
     """What the recorder keeps per thread. Only its own thread touches it."""
 
-    __slots__ = (
-        "busy", "carried", "depth", "forward", "journal", "module", "modules", "name", "node",
-        "open", "ordinal", "phase", "phase_kind", "phases", "scopes",
-    )  # fmt: skip
-
     def __init__(self, journal: ThreadJournal) -> None:
         self.journal = journal
         self.ordinal = journal.ordinal

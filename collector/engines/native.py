@@ -32,11 +32,6 @@ from . import build
 
 NAME = "native"
 
-_POSITIONS = {"phase": 0, "phase_kind": 1, "module": 2, "busy": 3}
-_ORDINAL, _SERIAL = 4, 5
-_SHARED_FIELDS = 6
-"""Positions in `Shared` of thread.h, 32 bits each."""
-
 _REASONS = (
     "filtered", "shorter_than_minimum", "traced_without_data", "tensors_without_storage",
     "recorder_errors", "tensors_not_read", "dropped", "overwritten",
@@ -155,24 +150,32 @@ class _Journal(ThreadJournal):
             self._library.pop_open(self._levels.pop())
 
 
-class _State(ThreadState):
-    """A thread's state. What operators are marked with is written where the observer reads it."""
+class _Shared(ctypes.Structure):
+    """`Shared` of thread.h: what operators are marked with, where the observer reads it."""
 
-    __slots__ = ("_shared", "serial")
-    _shared: memoryview[int]
-    serial: int
+    _fields_ = (
+        ("phase", ctypes.c_uint32),
+        ("phase_kind", ctypes.c_uint32),
+        ("module", ctypes.c_uint32),
+        ("busy", ctypes.c_uint32),
+        ("ordinal", ctypes.c_uint32),
+        ("latest", ctypes.c_uint32),  # serial of the state that lies there now
+    )
+    latest: int
 
-    def __init__(self, library: Library, address: int) -> None:
-        memory = (ctypes.c_uint32 * _SHARED_FIELDS).from_address(address)
-        object.__setattr__(self, "_shared", memoryview(memory).cast("B").cast("I"))
-        self.serial = self._shared[_SERIAL]
-        super().__init__(_Journal(library, self._shared[_ORDINAL]))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        position = _POSITIONS.get(name)
-        if position is not None:
-            self._shared[position] = value
+class _State(_Shared, ThreadState):
+    """A thread's state, in part where the observer has it."""
+
+    serial: int  # of this state
+
+    @classmethod
+    def at(cls, address: int, library: Library) -> _State:
+        """The state of the thread that the observer keeps at `address`."""
+        state = cls.from_address(address)
+        state.serial = state.latest
+        ThreadState.__init__(state, _Journal(library, state.ordinal))
+        return state
 
 
 class NativeStore(Store):
@@ -291,9 +294,8 @@ class NativeStore(Store):
     def _state(self, address: int) -> _State:
         # An address is used again once its thread has ended; the serial tells.
         found = self._states.get(address)
-        serial = (ctypes.c_uint32 * _SHARED_FIELDS).from_address(address)[_SERIAL]
-        if found is None or found.serial != serial:
-            found = self._states[address] = _State(self._library, address)
+        if found is None or found.serial != found.latest:
+            found = self._states[address] = _State.at(address, self._library)
         return found
 
 

@@ -34,7 +34,8 @@ class Modules:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        # By id, for a weak dictionary's look-up costs more than all else that a call does here.
+        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
         self._prefixes: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
             weakref.WeakKeyDictionary()
         )
@@ -52,8 +53,10 @@ class Modules:
         recorder = self._recorder
         try:
             state = recorder.thread()
-            path = self._paths.get(module)
-            if path is None:
+            known = self._paths.get(id(module))
+            if known is not None and known[0]() is module:
+                path = known[1]
+            else:
                 path = self._name(module, inside=bool(state.modules))
             # A recomputation in backward (checkpointing) is part of backward.
             if not state.modules and state.phase_kind != PhaseKind.backward:
@@ -115,7 +118,7 @@ class Modules:
         self._name_tree(module, prefix)
         if not recorder.process.get("modules_root"):
             recorder.describe(modules_root=own_class(unwrap(module)).__qualname__)
-        return self._paths[module]
+        return self._paths[id(module)][1]
 
     def _prefix(self, root: torch.nn.Module) -> str:
         model = unwrap(root)
@@ -131,7 +134,8 @@ class Modules:
     def _name_tree(self, root: torch.nn.Module, prefix: str) -> None:
         top = prefix.rstrip(".") or own_class(unwrap(root)).__name__
         for path, module in clean_paths(root):
-            if module not in self._paths:
+            known = self._paths.get(id(module))
+            if known is None or known[0]() is not module:
                 self._put(module, prefix + path if path else top)
             inside = f"{prefix}{path}." if path else prefix
             for name, parameter in module._parameters.items():
@@ -153,7 +157,8 @@ class Modules:
     def _put(self, module: torch.nn.Module, path: str) -> int:
         recorder = self._recorder
         text = recorder.intern(path)
-        self._paths[module] = text
+        key = id(module)
+        self._paths[key] = (weakref.ref(module, lambda gone: self._forget(key, gone)), text)
         kind = own_class(module)
         recorder.keep(
             Kind.MODULE,
@@ -162,6 +167,11 @@ class Modules:
             extra=sum(_elements(p) for p in module._parameters.values()),
         )
         return text
+
+    def _forget(self, key: int, gone: weakref.ref[torch.nn.Module]) -> None:
+        known = self._paths.get(key)
+        if known is not None and known[0] is gone:  # else another module lies there by now
+            self._paths.pop(key, None)
 
 
 def storage_address(tensor: torch.Tensor) -> int:
