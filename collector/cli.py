@@ -93,6 +93,11 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="STEPS", help="Steps from one look at what modules return to the next; "
                 "0: never.",
             ),
+            click.option(
+                "--trace-model", is_flag=True,
+                help="Record the torch.fx graph of each model, traced once in a forked copy of the "
+                "process.",
+            ),
         )
     ):  # fmt: skip
         command = decorate(command)
@@ -118,6 +123,7 @@ def options_from(settings: dict[str, Any]) -> Options:
             device=settings["device"],
             sample_every=settings["sample_every"],
             activations_every=settings["activations_every"],
+            trace_model=settings["trace_model"],
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

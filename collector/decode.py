@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ from .columns import (
 )
 from .journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
 from .journal_reader import ProcessLog, Records, ThreadLog, take
-from .kinds import GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
-from .parameters import activation_columns, node_columns, parameter_columns
+from .kinds import FX_NODE, GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
+from .parameters import activation_columns, fx_columns, node_columns, parameter_columns
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .stalls import rows_of
@@ -298,8 +298,10 @@ class Decoder:
             (GradientScope.SAMPLE, "parameter", parameter_columns),
             (GradientScope.ACTIVATION, "activation", activation_columns),
             (GradientScope.NODE, "node", node_columns),
+            (GradientScope.NODE, "fx", partial(fx_columns, stacks=self._stack)),
         ):
-            mine = take(rows, (rows["scope"] & scope) != 0)
+            fx = (rows["scope"] & GradientScope.NODE != 0) & (rows["depth"] == FX_NODE)
+            mine = take(rows, (rows["scope"] & scope != 0) & (fx == (table == "fx")))
             if len(mine):
                 found = columns(mine, self._dictionary, self._signature)
                 yield table, to_table(TABLES[table], found)

@@ -156,7 +156,9 @@ class Kind(enum.IntEnum):
     # + 1, 0 none) are one row of the parameter table, see SampleRecord; sequence, extra: its two
     # numbers. One of scope ACTIVATION: sequence: norm, extra: elements, aux: 1 while training. One
     # of scope NODE: aux: its number; sequence: as in OP; extra: text, the parameter; signature:
-    # text, numbers of the nodes that it hands gradients to
+    # text, numbers of the nodes that it hands gradients to. At depth FX_NODE: aux: its number;
+    # name: text, target; extra: text, its name; sequence: text, path of the module; signature:
+    # text "users TAB op TAB graph"; stack: as in OP
     GRADIENT = 5
     # scope: SyncKind; aux: ordinal of the other thread + 1, 0 none; extra: number of the object
     SYNC = 6

@@ -201,7 +201,17 @@ class GradientScope(enum.IntFlag):
     FROZEN = 8  # with SAMPLE: requires_grad is false
     SKIPPED = 16  # with SAMPLE: the step was left out, because a gradient was NaN or infinite
     ACTIVATION = 32  # a row of the activation table; name: path of the module
-    NODE = 64  # a row of the node table; name: of the autograd node
+    NODE = (
+        64  # a row of the node table; name: of the autograd node. At depth FX_NODE: of the fx one
+    )
+
+
+FX_NODE = 1
+"""Depth of a gradient record of scope NODE that is a node of a torch.fx graph."""
+
+FX_BREAK, FX_UNTRACEABLE = "break", "untraceable"
+"""Beside torch.fx's own words for what a node is: where torch.compile stopped capturing, and a
+model of which there is no graph; the target says why."""
 
 
 class SampleRecord(enum.IntEnum):

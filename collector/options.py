@@ -41,6 +41,7 @@ class Options:
     device: str = "auto"  # whether what runs on devices is recorded
     sample_every: int = 10  # steps from one full look at all parameters to the next; 0: none
     activations_every: int = 100  # steps from one look at modules' outputs to the next; 0: none
+    trace_model: bool = False  # torch.fx graphs of models, traced in a copy of the process
 
     def __post_init__(self) -> None:
         for name, allowed in (

@@ -1,4 +1,4 @@
-"""Columns of the parameter, activation and node tables, from gradient records (`GradientScope`)."""
+"""Columns of the tables that are made of gradient records of a `GradientScope` of their own."""
 
 from __future__ import annotations
 
@@ -86,6 +86,26 @@ def node_columns(records: Records, texts: Texts, signatures: Signatures) -> dict
         "sequence": numbers(rows["sequence"], INT64, rows["sequence"] == NO_SEQUENCE),
         "parameter": texts(rows["extra"].astype(np.uint32)),
         "next": following,
+    }
+
+
+def fx_columns(
+    records: Records, texts: Texts, signatures: Signatures, stacks: Callable[..., Any]
+) -> dict[str, Any]:
+    """One row per record, in the order of the graphs and of their nodes."""
+    rows = _by_time(records)
+    users, operations, graphs = signatures(rows["signature"])
+    return {
+        "time_ns": rows["start"],
+        "step": rows["step"],
+        "graph": graphs,
+        "node": rows["aux"],
+        "name": texts(rows["extra"].astype(np.uint32)),
+        "op": operations,
+        "target": texts(rows["name"]),
+        "module": texts(rows["sequence"].astype(np.uint32)),
+        "stack": stacks(rows["stack"]),
+        "next": users,
     }
 
 

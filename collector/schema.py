@@ -426,6 +426,31 @@ NODE = Table(
     ),
 )
 
+FX = Table(
+    "fx",
+    True,
+    "A node of a torch.fx graph: of a GraphModule that was called, of what torch.compile captured, "
+    "or, with --trace-model, of a model.",
+    (
+        _TIME,
+        _STEP,
+        Column("graph", TEXT, "", "which graph of the process: 1 Model; 2 forward (compiled)"),
+        Column("node", INT32, "1", "number within the graph, from 0, in its order"),
+        Column("name", TEXT, "", "as torch.fx names it: linear_1"),
+        Column(
+            "op",
+            TEXT,
+            "",
+            "placeholder, get_attr, call_function, call_method, call_module, output; break: "
+            "torch.compile stopped capturing here; untraceable: there is no graph",
+        ),
+        Column("target", TEXT, "", "what is called, or taken; of the last two ops, the reason"),
+        Column("module", TEXT, "", "path of the torch.nn.Module whose forward it is in"),
+        _STACK,
+        Column("next", TEXT, "", "numbers of the nodes that use its result: 3 7"),
+    ),
+)
+
 SYNC = Table(
     "sync",
     True,
@@ -552,6 +577,7 @@ TABLES: dict[str, Table] = {
         PARAMETER,
         ACTIVATION,
         NODE,
+        FX,
         SYNC,
         VALUE,
         ACCESS,

@@ -31,6 +31,7 @@ from .sources import (
     device,
     endings,
     futures,
+    fx_graphs,
     graphs,
     locks,
     memory,
@@ -100,6 +101,7 @@ class Session:
         self.optimizers = found
         self._undo.append(undo)
         self._undo.append(activations.install(recorder, names))
+        self._undo.append(fx_graphs.FxGraphs(recorder).install(names))
         self._undo.append(clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
@@ -167,7 +169,7 @@ class Session:
 
     def _after_fork(self) -> None:
         recorder = self.recorder
-        if recorder.closed:
+        if recorder.closed or fx_graphs.forking:
             return
         if self._device is not None:
             self._device.forget()

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.autograd_graph import OUTSIDE, graph_of
+from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
+from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, refusals, tied
+from lanescope.webapp.analysis.gradient_breaks import breaks
+from lanescope.webapp.analysis.module_graph import OUTSIDE, matches
 from lanescope.webapp.graph_charts import graph_figure
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.graph import norms, toggled
+from lanescope.webapp.pages.graph import toggled
+from lanescope.webapp.pages.graph_parts import broken, norms
 from lanescope.webapp.run import Run, open_run
 from tests.recording import record_program
 from tests.synthetic import START_NS, Builder
@@ -18,6 +21,13 @@ from tests.synthetic import START_NS, Builder
 PROGRAM = """
     import torch
     from torch import nn
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 0.5
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -31,11 +41,23 @@ PROGRAM = """
             self.detached, self.silent = nn.Linear(4, 4), nn.Linear(4, 4)
             self.rounded, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
             self.frozen = nn.Linear(4, 4).requires_grad_(False)
+            self.halved, self.changed = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.seen = []
         def forward(self, x):
+            self.seen.append(type(x))
             x = self.blocks(x) + self.detached(x).detach() + self.frozen(x)
             with torch.no_grad():
                 y = self.silent(x)
+            z = self.changed(x)
+            z.data.mul_(2)
+            x = x + z + Halved.apply(self.halved(x))
             return x + y + self.rounded(x).int()
+    class Choosy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.only = nn.Linear(4, 4)
+        def forward(self, x):
+            return self.only(x) if x.sum() > -1e9 else x
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -43,13 +65,15 @@ PROGRAM = """
         model(torch.randn(2, 4)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    assert model.seen == [torch.Tensor] * 2, model.seen
+    Choosy()(torch.randn(2, 4))
 """
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("graph")
-    recorded = record_program(folder, PROGRAM, "--engine", "native", "--level", "timing")
+    recorded = record_program(folder, PROGRAM, "--engine", "native", "--trace-model")
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
     return open_run(recorded.run)
@@ -82,9 +106,49 @@ def test_what_is_cut_off_and_why(run: Run) -> None:
     }  # fmt: skip
 
 
+def test_operators_at_which_gradients_end(run: Run) -> None:
+    found = [(one.cause, one.op, one.module) for one in breaks(run, 0)]
+    assert found == [
+        ("detached", "detach", "Model"), ("no_grad", "aten::linear", "silent"),
+        ("in_place", "aten::mul_", "Model"), ("no_gradient", "Halved", "Model"),
+        ("integer", "aten::to", "Model"),
+    ]  # fmt: skip
+    lines = [int(one.where.rpartition(":")[2]) for one in breaks(run, 0)]
+    first = PROGRAM.splitlines().index("            x = self.blocks(x) + self.detached(x).detach()"
+                                       " + self.frozen(x)")  # fmt: skip
+    assert lines == [first + 1 + after for after in (0, 2, 4, 5, 6)]
+
+
+def test_the_graph_of_torch_fx_is_tied_to_it(run: Run) -> None:
+    graph, *others = fx_graphs(run, 0)
+    assert (graph, others) == ("1 Model", [])
+    drawn = fx_graph_of(run, 0, graph, None)
+    groups = {group.name: group for group in drawn.groups}
+    assert {"Model", "blocks.0", "blocks.0.first", "frozen", "unused"} - set(groups) == {"unused"}
+    assert groups["detached"].parameters == ("detached.weight", "detached.bias")
+    assert groups["Model"].level < groups["blocks.1.last"].level < groups["blocks.0.first"].level
+    ties = tied(run, 0, graph).set_index("node_name")
+    assert ties.loc["blocks_0_first", "autograd"].split()[-1] == "AddmmBackward0"
+    assert ties.loc["detach", "autograd"] == ""
+    assert ties.loc["add_2", "autograd"] == "AddBackward0"
+    assert ties.loc["frozen", "module"] == "frozen"
+    (refused,) = refusals(run, 0)
+    assert (refused.graph, refused.kind) == ("Choosy", "untraceable")
+    assert "control flow" in refused.reason
+    assert refused.where.startswith("/")
+
+
+def test_nodes_are_found_by_module_name_and_parameter(run: Run) -> None:
+    nodes = graph_nodes(run, 0)
+    assert matches(nodes, "HalvedBack", None, []) == {"Model": 1}
+    assert matches(nodes, "first.weight", 1, []) == {"blocks": 2}
+    assert matches(nodes, "  ", 1, []) == {}
+    assert matches(nodes, "((", 1, []) == {}
+
+
 def test_modules_collapse_and_open(run: Run) -> None:
     names = {group.name for group in of(run, 1).groups}
-    assert names == {OUTSIDE, "Model", "blocks"} or names == {OUTSIDE, "blocks"}
+    assert names == {OUTSIDE, "Model", "blocks", "changed", "halved"}
     opened = toggled([], "blocks")
     assert opened == ["blocks"]
     names = {group.name for group in of(run, 1, opened).groups}
@@ -97,15 +161,19 @@ def test_modules_collapse_and_open(run: Run) -> None:
 
 def test_the_drawing(run: Run) -> None:
     graph = of(run)
-    known = norms(Context(run), 0, graph)
+    known = norms(run, 0, graph)
     rows = {r["parameter"]: r["norm"] for r in run.events("gradient").to_pylist() if not r["step"]}
     one = known["blocks.0.first"]
     expected = rows["blocks.0.first.weight"] ** 2 + rows["blocks.0.first.bias"] ** 2
     assert one == pytest.approx(expected**0.5)
-    figure = graph_figure(graph, known, "light")
+    figure = graph_figure(graph, known, "light", ["halved"], broken(run, 0, graph, None, []))
+    marks = {trace.name: list(trace.customdata or ()) for trace in figure.data}
+    assert marks["found"] == ["halved"]
+    assert marks["a gradient ends here"] == ["Model"]
     crosses = next(trace for trace in figure.data if trace.name == "cut off")
     assert list(crosses.text) == ["detached", "silent", "rounded", "unused"]
-    shown = [name for trace in figure.data for name in trace.customdata or ()]
+    shown = [name for kind, names in marks.items() for name in names if kind.startswith("with")]
+    shown += marks.get("gradient of zero, or NaN", [])
     assert sorted(shown) == sorted(group.name for group in graph.groups)
 
 

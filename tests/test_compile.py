@@ -104,6 +104,19 @@ def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
     )  # fmt: skip
     assert recorded.status == 0, recorded.stderr
     found = regions(recorded)
+    # What torch.compile captured is there as torch.fx has it, and where it stopped.
+    fx = [r for r in recorded.rows("fx") if r["op"] not in ("placeholder", "output")]
+    said = [(r["graph"].partition(" ")[2], r["module"], r["target"]) for r in fx]
+    assert [one for one, r in zip(said, fx, strict=True) if r["op"] != "break"] == [
+        ("Sequential (compiled)", "0", "torch._C._nn.linear"),
+        ("Sequential (compiled)", "1", "torch._C._nn.gelu"),
+        ("Sequential (compiled)", "2", "torch._C._nn.linear"),
+        ("let_go (compiled)", "", "add"),
+        ("broken (compiled)", "", "sin"),
+        ("torch_dynamo_resume_in_broken_at_33 (compiled)", "", "cos"),
+        ("torch_dynamo_resume_in_broken_at_35 (compiled)", "", "tan"),
+    ]
+    assert ["graph_break()" in r["target"] for r in fx if r["op"] == "break"] == [True, False]
     # The model's region ran three times, the function that breaks twice in three parts.
     assert found["Torch-Compiled Region: 0/0"] == 3
     assert sorted(found.values()) == [1, 2, 2, 2, 3]

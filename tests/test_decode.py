@@ -23,7 +23,14 @@ from lanescope.collector.journal import (
     float_bits,
 )
 from lanescope.collector.journal_reader import DTYPE, read_process
-from lanescope.collector.kinds import GradientScope, OpScope, PhaseKind, SampleRecord, SyncKind
+from lanescope.collector.kinds import (
+    FX_NODE,
+    GradientScope,
+    OpScope,
+    PhaseKind,
+    SampleRecord,
+    SyncKind,
+)
 from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.collector.schema import TABLES, THREAD_TABLES
@@ -164,6 +171,17 @@ def write_node(r: Recorder) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def write_fx(r: Recorder) -> dict[str, Any]:
+    r.put(r.thread(), Kind.GRADIENT, scope=GradientScope.NODE, depth=FX_NODE, start=100, aux=2,
+          name=r.intern("torch.relu"), extra=r.intern("relu_1"), sequence=r.intern("blocks.0"),
+          signature=r.intern("3 4\tcall_function\t1 Net"), stack=r.intern("a\t1\tf"))  # fmt: skip
+    return {
+        "time_ns": 100, "step": 4, "graph": "1 Net", "node": 2, "name": "relu_1",
+        "op": "call_function", "target": "torch.relu", "module": "blocks.0", "stack": 0,
+        "next": "3 4",
+    }  # fmt: skip
+
+
 def write_sync(r: Recorder) -> dict[str, Any]:
     r.sync(SyncKind.thread_join, 100, 150, peer=2, stack=r.intern("a.py\t1\tf"))
     return {
@@ -210,6 +228,7 @@ WRITERS = {
     "parameter": write_parameter,
     "activation": write_activation,
     "node": write_node,
+    "fx": write_fx,
     "sync": write_sync,
     "value": write_value,
     "phase": write_phase,

@@ -43,7 +43,7 @@ def test_counts_ranks_and_threads(tmp_path: Path) -> None:
     assert dict(run.counts) == {
         "op": 3 * 2 * 4 * 10, "collective": 3 * 4, "phase": 3 * 2 * 4 * 4, "gradient": 3 * 4 * 4,
         "sync": 3 * 4, "value": 3 * 4, "access": 0, "tensor": 0, "stall": 0, "stack": 3,
-        "storage": 0, "thread": 6, "module": 9, "parameter": 0, "activation": 0, "node": 0,
+        "storage": 0, "thread": 6, "module": 9, "parameter": 0, "activation": 0, "node": 0, "fx": 0,
     }  # fmt: skip
     assert run.counts_of(1)["op"] == 2 * 4 * 10
     assert [t.key for t in run.threads] == [

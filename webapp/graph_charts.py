@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from lanescope.webapp.analysis.autograd_graph import CAUSES, Graph, Group
+from lanescope.webapp.analysis.autograd_graph import CAUSES
+from lanescope.webapp.analysis.module_graph import Graph, Group
 from lanescope.webapp.colours import Theme, tokens
 from lanescope.webapp.theme import template
 
@@ -20,14 +21,19 @@ BEND = 0.09
 LISTED = 6
 
 
-def graph_figure(graph: Graph, norms: Mapping[str, float], theme: Theme) -> go.Figure:
+def graph_figure(
+    graph: Graph, norms: Mapping[str, float], theme: Theme,
+    found: Collection[str] = (), broken: Mapping[str, str] | None = None,
+) -> go.Figure:  # fmt: skip
     """Modules from the loss downwards, coloured by the norm of their gradient in logarithms.
 
     `norms`: group -> norm of the gradient of its parameters. Groups without parameters are grey,
-    modules that are cut off are crosses in the last row. `customdata` is the module's path.
+    modules that are cut off are crosses in the last row. `found` are framed; at those in `broken`
+    stands a mark, with its words. `customdata` is the module's path.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    figure.update_layout(dragmode="pan", margin={"l": 8, "r": 8, "t": 8, "b": 8})
     places = _places(graph)
     _edges(figure, graph, places, colour["muted"])
     with_norm = [g for g in graph.groups if norms.get(g.name, 0) > 0]
@@ -59,6 +65,24 @@ def graph_figure(graph: Graph, norms: Mapping[str, float], theme: Theme) -> go.F
     for groups, name, marker in kinds:
         if groups:
             _boxes(figure, groups, places, norms, name, marker, colour["muted"])
+    for names, symbol, size, words in (
+        ([name for name in found if name in places], "circle-open", 26, {}),
+        ([name for name in broken or {} if name in places], "diamond-tall", 11, broken or {}),
+    ):
+        if names:
+            figure.add_scatter(
+                x=[places[name][0] - (0.02 if words else 0.0) for name in names],
+                y=[places[name][1] for name in names],
+                mode="markers",
+                name="a gradient ends here" if words else "found",
+                customdata=names,
+                hovertext=[words.get(name, name) for name in names],
+                hoverinfo="text",
+                marker={
+                    "symbol": symbol, "size": size, "color": colour["bad" if words else "accent"],
+                    "line": {"width": 0 if words else 3},
+                },
+            )  # fmt: skip
     if graph.cut_off:
         bottom = max((g.level for g in graph.groups), default=0) + 1
         count = len(graph.cut_off)
@@ -75,8 +99,9 @@ def graph_figure(graph: Graph, norms: Mapping[str, float], theme: Theme) -> go.F
             ],
             hoverinfo="text",
         )
-    figure.update_xaxes(visible=False, range=[-0.05, 1.15])
-    figure.update_yaxes(visible=False, autorange="reversed")
+    figure.update_xaxes(visible=False, range=[-0.02, 1.12])
+    last = max((place[1] for place in places.values()), default=0) + bool(graph.cut_off)
+    figure.update_yaxes(visible=False, range=[last + 0.7, -0.5])
     return figure
 
 
@@ -89,7 +114,7 @@ def _boxes(
         y=[places[g.name][1] for g in groups],
         mode="markers+text",
         name=name,
-        text=[f"  {g.name}" for g in groups],
+        text=[f"  {_label(g.name, places)}" for g in groups],
         textposition="middle right",
         customdata=[g.name for g in groups],
         hovertext=[_words(g, norms.get(g.name)) for g in groups],
@@ -101,6 +126,12 @@ def _boxes(
             **marker,
         },
     )
+
+
+def _label(name: str, drawn: Collection[str]) -> str:
+    """A module's path; without that of the module around it, where this is drawn too."""
+    around, _, own = name.rpartition(".")
+    return f".{own}" if around in drawn else name
 
 
 def _words(group: Group, norm: float | None) -> str:

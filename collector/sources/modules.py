@@ -42,6 +42,8 @@ class Modules:
         self._models: list[str] = []  # classes of the models seen, in order
         # Called with a module, the text of its path and what it returned, where one is set.
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
+        # Called with a model and the prefix of its names when it is called for the first time.
+        self.named: Callable[[torch.nn.Module, str], None] | None = None
         self._placed: dict[str, int] = {}  # name -> address of its storage, as last noted
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
@@ -118,6 +120,8 @@ class Modules:
         self._name_tree(module, prefix)
         if not recorder.process.get("modules_root"):
             recorder.describe(modules_root=own_class(unwrap(module)).__qualname__)
+        if self.named is not None:
+            self.named(module, prefix)
         return self._paths[id(module)][1]
 
     def _prefix(self, root: torch.nn.Module) -> str:

@@ -14,9 +14,8 @@ A module is cut off where it has trainable parameters of its own and none of the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 
@@ -28,10 +27,8 @@ from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.learning import layers_of, samples
+from lanescope.webapp.analysis.module_graph import Graph, graph_by_module
 from lanescope.webapp.run import Run
-
-OUTSIDE = "(outside)"
-"""What runs in no module: the loss, and what the program computes itself."""
 
 CAUSES = {
     "not_called": "was not called",
@@ -40,67 +37,20 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True)
-class Group:
-    """Nodes of one module, as one box of the drawing."""
-
-    name: str
-    nodes: int
-    kinds: tuple[tuple[str, int], ...]  # names of nodes and how many, the most frequent first
-    parameters: tuple[str, ...]  # whose gradients are added up in it
-    level: int  # longest way from the loss; an edge leads to a higher level, or back
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The graph at some depth of the module tree."""
-
-    step: int
-    groups: tuple[Group, ...]
-    edges: dict[tuple[str, str], int]  # (from, to) -> how many edges of nodes
-    cut_off: dict[str, str]  # module -> cause
-
-    @property
-    def nodes(self) -> int:
-        """Autograd nodes in it."""
-        return sum(group.nodes for group in self.groups)
-
-
 def graph_of(
     run: Run, rank: int, depth: int | None = None, opened: Collection[str] = ()
 ) -> Graph | None:
-    """The graph of a rank; None: it was not recorded.
-
-    Paths of modules are cut after `depth` names, those below a module in `opened` a name later.
-    """
-    nodes = _nodes(run, rank)
+    """The graph of a rank, see `graph_by_module`; None: it was not recorded."""
+    nodes = graph_nodes(run, rank)
     if nodes.empty:
         return None
-    names = {
-        int(n): _cut(str(m), depth, opened) for n, m in zip(nodes.node, nodes.module, strict=True)
-    }
-    edges: Counter[tuple[str, str]] = Counter()
-    for node, following in zip(nodes["node"], nodes["next"], strict=True):
-        for other in str(following).split():
-            pair = (names[int(node)], names.get(int(other), OUTSIDE))
-            edges[pair] += pair[0] != pair[1]
-    between = {pair: count for pair, count in edges.items() if count}
-    order = list(dict.fromkeys(names.values()))
-    levels = _levels(order, between)
-    groups = []
-    grouped = nodes.assign(group=[names[int(n)] for n in nodes["node"]]).groupby(
-        "group", sort=False
-    )
-    for name, rows in grouped:
-        kinds = tuple(Counter(rows["name"]).most_common())
-        parameters = tuple(rows.loc[rows["parameter"] != "", "parameter"])
-        groups.append(Group(str(name), len(rows), kinds, parameters, levels[str(name)]))
-    return Graph(int(nodes["step"].iloc[0]), tuple(groups), between, _cut_off(run, rank))
+    graph = graph_by_module(nodes, int(nodes["step"].iloc[0]), depth, opened)
+    return replace(graph, cut_off=_cut_off(run, rank))
 
 
 @lru_cache(maxsize=8)
-def _nodes(run: Run, rank: int) -> pd.DataFrame:
-    """The rows of the node table with the module that each is of."""
+def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
+    """The rows of the node table of a rank's first recorded graph, with the module of each."""
     rows = to_frame(run.events("node", rank))
     if rows.empty:
         return rows.assign(module="")
@@ -150,52 +100,8 @@ def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
     return to_frame(ops)
 
 
-def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
-    if not module:
-        return OUTSIDE
-    parts = module.split(".")
-    if depth is None:
-        return module
-    end = depth
-    while end < len(parts) and ".".join(parts[:end]) in opened:
-        end += 1
-    return ".".join(parts[:end])
-
-
-def _levels(order: list[str], edges: dict[tuple[str, str], int]) -> dict[str, int]:
-    """Longest way from the loss, along edges that lead onward in the order of discovery by depth.
-
-    Modules may hand gradients to each other both ways (a residual path around a child); the edge
-    that closes such a circle does not count.
-    """
-    following: dict[str, list[str]] = {name: [] for name in order}
-    for one, other in edges:
-        following[one].append(other)
-    seen: set[str] = set()
-    finished: list[str] = []
-    for root in order:
-        stack = [] if root in seen else [(root, iter(following[root]))]
-        seen.add(root)
-        while stack:
-            name, rest = stack[-1]
-            deeper = next((one for one in rest if one not in seen), None)
-            if deeper is None:
-                finished.append(name)
-                stack.pop()
-            else:
-                seen.add(deeper)
-                stack.append((deeper, iter(following[deeper])))
-    place = {name: position for position, name in enumerate(reversed(finished))}
-    levels = dict.fromkeys(order, 0)
-    for name in sorted(order, key=place.__getitem__):
-        for other in following[name]:
-            if place[other] > place[name]:
-                levels[other] = max(levels[other], levels[name] + 1)
-    return levels
-
-
 def _cut_off(run: Run, rank: int) -> dict[str, str]:
-    nodes = _nodes(run, rank)
+    nodes = graph_nodes(run, rank)
     known = samples(run)
     step = int(nodes["step"].iloc[0])
     mine = known[(known["rank"] == rank) & (known["step"] == step)]

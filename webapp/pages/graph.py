@@ -1,21 +1,21 @@
-"""The autograd graph of a step, by module, and what is cut off from it."""
+"""The autograd graph of a step, by module, the torch.fx graph beside it, where it is broken."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp import graph_charts, units
-from lanescope.webapp.analysis.autograd_graph import CAUSES, OUTSIDE, Graph, graph_of
-from lanescope.webapp.analysis.layer_map import backward_link
-from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
+from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
+from lanescope.webapp.analysis.module_graph import Graph, matches
 from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages import graph_parts, ids, parts
 from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
 
 READABLE = 40
 """Modules that can be read at once; of more, the tree is collapsed at first."""
@@ -23,27 +23,20 @@ DEEPEST = 12
 
 
 def layout(context: Context) -> Component:
-    """Controls, the drawing, what it says."""
+    """Controls, the drawings, what they say."""
     run = context.run
     lead = (
         "What handed gradients to what in the first backward of step 0, from the loss down. Click "
-        "a module to open it; choosing a level closes all."
+        "a module to open it; choosing a level closes all. Drag to move; the buttons above it zoom."
     )
     ranks = [rank for rank in run.ranks if run.counts_of(rank)["node"]]
     if not ranks:
-        return parts.page(
-            "Graph",
-            lead,
-            parts.empty(
-                "This run holds no autograd graph.",
-                "The native engine records that of the first backward of step 0, of up to 20,000 "
-                "nodes.",
-            ),
-        )
+        return parts.page("Graph", lead, _absent(run))
     whole = graph_of(run, ranks[0])
     assert whole is not None
     deepest = max((g.name.count(".") + 1 for g in whole.groups), default=1)
     levels = [{"label": f"{n} of {deepest} levels", "value": n} for n in range(1, deepest + 1)]
+    both = any(fx_graphs(run, rank) for rank in ranks)
     return parts.page(
         "Graph",
         lead,
@@ -51,7 +44,7 @@ def layout(context: Context) -> Component:
             [
                 html.Label("modules", htmlFor=ids.GRAPH_DEPTH),
                 dcc.Dropdown(
-                    levels, _depth(context, ranks[0], deepest), id=ids.GRAPH_DEPTH,
+                    levels, _depth(run, ranks[0], deepest), id=ids.GRAPH_DEPTH,
                     clearable=False, searchable=False,
                 ),
                 html.Label("rank", htmlFor=ids.GRAPH_RANK),
@@ -59,51 +52,159 @@ def layout(context: Context) -> Component:
                     [{"label": f"rank {rank}", "value": rank} for rank in ranks], ranks[0],
                     id=ids.GRAPH_RANK, clearable=False, searchable=False,
                 ),
+                html.Label("find", htmlFor=ids.GRAPH_FIND),
+                html.Div(
+                    dcc.Input(
+                        id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
+                        placeholder="module, operator or parameter",
+                    ),
+                    className="find-box",
+                ),
+                *([html.Label("torch.fx graph", htmlFor=ids.GRAPH_FX)] if both else []),
+                html.Div(
+                    dcc.Dropdown(
+                        _offered(run, ranks[0]), _first(run, ranks[0]), id=ids.GRAPH_FX,
+                        clearable=False, searchable=False,
+                    ),
+                    hidden=not both,
+                ),
             ],
             className="controls",
         ),
         dcc.Store(id=ids.GRAPH_OPENED, data=[]),
-        html.P(id=ids.GRAPH_NOTE, className="muted"),
         html.Div(id=ids.GRAPH_CUT),
-        parts.graph(ids.GRAPH_CHART, height=640),
+        html.Div(
+            [
+                html.Div(
+                    [
+                        html.P(id=ids.GRAPH_NOTE, className="muted"),
+                        parts.graph(ids.GRAPH_CHART, height=640),
+                    ]
+                ),
+                html.Div(
+                    [
+                        html.P(id=ids.GRAPH_FX_NOTE, className="muted"),
+                        parts.graph(ids.GRAPH_FX_CHART, height=640),
+                    ],
+                    hidden=not both,
+                ),
+            ],
+            className="split even" if both else "",
+        ),
+        html.Div(id=ids.GRAPH_TIES),
+        html.Div(id=ids.GRAPH_BREAKS),
     )  # fmt: skip
 
 
+def _absent(run: Run) -> Component:
+    if any(process["engine"] == "portable" for process in run.manifest["processes"]):
+        why = (
+            "Its processes were recorded by the portable engine, which does not see nodes that run "
+            "no operator. Recorded by the native engine, a run holds the graph"
+        )
+    else:
+        why = "It holds the graph"
+    return parts.empty(
+        "This run holds no autograd graph.",
+        f"{why} of the first backward of step 0, of up to 20,000 nodes.",
+    )
+
+
 def register(app: Dash, context: Context) -> None:
-    """The drawing follows its controls, what is opened, and the theme."""
+    """The drawings follow their controls, what is opened, what is looked for, and the theme."""
+    run = context.run
 
     @app.callback(
         Output(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_CHART, "clickData"),
+        Input(ids.GRAPH_FX_CHART, "clickData"),
         Input(ids.GRAPH_DEPTH, "value"),
         State(ids.GRAPH_OPENED, "data"),
         prevent_initial_call=True,
     )
-    def toggle(click: dict[str, Any] | None, _: int, opened: list[str]) -> list[str]:
+    def toggle(
+        click: dict[str, Any] | None, fx_click: dict[str, Any] | None, _: int, opened: list[str]
+    ) -> list[str]:
         if ctx.triggered_id == ids.GRAPH_DEPTH:
             return []
-        name = (click or {}).get("points", [{}])[0].get("customdata")
+        clicked = fx_click if ctx.triggered_id == ids.GRAPH_FX_CHART else click
+        name = (clicked or {}).get("points", [{}])[0].get("customdata")
         return toggled(opened, name) if isinstance(name, str) else opened
 
     @app.callback(
         Output(ids.GRAPH_CHART, "figure"),
         Output(ids.GRAPH_CHART, "style"),
         Output(ids.GRAPH_NOTE, "children"),
-        Output(ids.GRAPH_CUT, "children"),
         Input(ids.GRAPH_DEPTH, "value"),
         Input(ids.GRAPH_RANK, "value"),
         Input(ids.GRAPH_OPENED, "data"),
+        Input(ids.GRAPH_FIND, "value"),
         Input(ids.THEME, "data"),
     )
     def draw(
-        depth: int, rank: int, opened: list[str], theme: Theme | None
-    ) -> tuple[go.Figure, dict[str, str], str, list[Component]]:
-        graph = graph_of(context.run, rank, depth, opened)
+        depth: int, rank: int, opened: list[str], text: str | None, theme: Theme | None
+    ) -> tuple[go.Figure, dict[str, str], str]:
+        graph = graph_of(run, rank, depth, opened)
         assert graph is not None, "only ranks with a graph are offered"
-        figure = graph_charts.graph_figure(graph, norms(context, rank, graph), theme or "light")
-        rows = max((g.level for g in graph.groups), default=0) + 2
-        height = {"height": f"{min(1800, max(420, 40 * rows))}px"}
-        return figure, height, _note(graph), _cut(context, rank, graph)
+        found = matches(graph_nodes(run, rank), text or "", depth, opened)
+        figure = graph_charts.graph_figure(
+            graph, graph_parts.norms(run, rank, graph), theme or "light", found,
+            graph_parts.broken(run, rank, graph, depth, opened),
+        )  # fmt: skip
+        return figure, _height(graph), graph_parts.note(graph, "autograd", found, text or "")
+
+    @app.callback(
+        Output(ids.GRAPH_CUT, "children"),
+        Output(ids.GRAPH_BREAKS, "children"),
+        Output(ids.GRAPH_FX, "options"),
+        Output(ids.GRAPH_FX, "value"),
+        Input(ids.GRAPH_RANK, "value"),
+        State(ids.GRAPH_FX, "value"),
+    )
+    def about(rank: int, known: str | None) -> tuple[Any, Any, Any, Any]:
+        graph = graph_of(run, rank, 1)
+        assert graph is not None, "only ranks with a graph are offered"
+        beside = [*graph_parts.break_table(context, rank), *graph_parts.fx_words(run, rank)]
+        kept = no_update if known in fx_graphs(run, rank) else _first(run, rank)
+        return graph_parts.cut(context, rank, graph), beside, _offered(run, rank), kept
+
+    @app.callback(
+        Output(ids.GRAPH_FX_CHART, "figure"),
+        Output(ids.GRAPH_FX_CHART, "style"),
+        Output(ids.GRAPH_FX_NOTE, "children"),
+        Input(ids.GRAPH_FX, "value"),
+        Input(ids.GRAPH_DEPTH, "value"),
+        Input(ids.GRAPH_RANK, "value"),
+        Input(ids.GRAPH_OPENED, "data"),
+        Input(ids.GRAPH_FIND, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw_fx(
+        name: str | None, depth: int, rank: int, opened: list[str], text: str | None,
+        theme: Theme | None,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        if name not in fx_graphs(run, rank):
+            return no_update, no_update, no_update
+        graph = fx_graph_of(run, rank, name, depth, opened)
+        found = matches(fx_nodes(run, rank, name), text or "", depth, opened)
+        norms = graph_parts.norms(run, rank, graph)
+        figure = graph_charts.graph_figure(graph, norms, theme or "light", found)
+        return figure, _height(graph), graph_parts.note(graph, "torch.fx", found, text or "")
+
+    @app.callback(
+        Output(ids.GRAPH_TIES, "children"),
+        Input(ids.GRAPH_FX, "value"),
+        Input(ids.GRAPH_RANK, "value"),
+    )
+    def ties(name: str | None, rank: int) -> list[Component]:
+        if name not in fx_graphs(run, rank):
+            return []
+        norms = graph_parts.norms(run, rank, fx_graph_of(run, rank, name, None))
+        lead = html.P(
+            "Tied by module and line: the autograd nodes that each call became.", className="muted"
+        )
+        table = graph_parts.tie_table(tied(run, rank, name), norms)
+        return [html.H2("From torch.fx to autograd"), lead, table]
 
 
 def toggled(opened: list[str], name: str) -> list[str]:
@@ -113,55 +214,27 @@ def toggled(opened: list[str], name: str) -> list[str]:
     return [*opened, name]
 
 
-def norms(context: Context, rank: int, graph: Graph) -> dict[str, float]:
-    """Group -> norm of the gradient of its parameters at the graph's step."""
-    rows = gradient_rows(context.run)
-    rows = rows[(rows["step"] == graph.step) & ~rows["missing"]]
-    # Shards stand with the lowest rank that holds some.
-    mine = rows[rows["rank"] == rank]
-    known = dict(zip(rows["parameter"], rows["norm"], strict=True))
-    known |= dict(zip(mine["parameter"], mine["norm"], strict=True))
-    found = {}
-    for group in graph.groups:
-        squares = [known[name] ** 2 for name in group.parameters if name in known]
-        if squares:
-            found[group.name] = float(np.sqrt(sum(squares)))
-    return found
+def _height(graph: Graph) -> dict[str, str]:
+    rows = max((g.level for g in graph.groups), default=0) + 2
+    return {"height": f"{min(1800, max(420, 40 * rows))}px"}
 
 
-def _note(graph: Graph) -> str:
-    modules = sum(group.name != OUTSIDE for group in graph.groups)
-    return (
-        f"{units.count(graph.nodes)} autograd nodes in {units.count(modules)} modules; "
-        f"{units.count(sum(graph.edges.values()))} edges between them."
-    )
-
-
-def _cut(context: Context, rank: int, graph: Graph) -> list[Component]:
-    if not graph.cut_off:
-        return []
-    items = [
-        html.Li(
-            [
-                html.B(name or "the model itself"), f" {CAUSES[cause]}. ",
-                dcc.Link(
-                    "Step on the timeline",
-                    href=context.address(backward_link(context.run, rank, name, graph.step)),
-                ),
-            ]
-        )
-        for name, cause in graph.cut_off.items()
-    ]  # fmt: skip
-    words = "Trainable modules that get no gradient from this backward:"
+def _offered(run: Run, rank: int) -> list[dict[str, str]]:
     return [
-        parts.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})], "warn")
-    ]
+        {"label": f"{name} \N{MIDDLE DOT} {units.count(len(fx_nodes(run, rank, name)))} nodes",
+         "value": name}
+        for name in fx_graphs(run, rank)
+    ]  # fmt: skip
 
 
-def _depth(context: Context, rank: int, deepest: int) -> int:
+def _first(run: Run, rank: int) -> str | None:
+    return next(iter(fx_graphs(run, rank)), None)
+
+
+def _depth(run: Run, rank: int, deepest: int) -> int:
     """The deepest cut that leaves a readable number of modules."""
     for depth in range(min(deepest, DEEPEST), 1, -1):
-        graph = graph_of(context.run, rank, depth)
+        graph = graph_of(run, rank, depth)
         if graph is not None and len(graph.groups) <= READABLE:
             return depth
     return 1

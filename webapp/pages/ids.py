@@ -59,6 +59,12 @@ GRAPH_OPENED = "graph-opened"
 GRAPH_NOTE = "graph-note"
 GRAPH_CUT = "graph-cut"
 GRAPH_CHART = "graph-chart"
+GRAPH_FIND = "graph-find"
+GRAPH_FX = "graph-fx"
+GRAPH_FX_CHART = "graph-fx-chart"
+GRAPH_FX_NOTE = "graph-fx-note"
+GRAPH_BREAKS = "graph-breaks"
+GRAPH_TIES = "graph-ties"
 
 # diff
 REPEAT_THREADS = "repeat-threads"

@@ -1,0 +1,326 @@
+"""torch.fx graphs: of modules that are one (`GraphModule`), of what torch.compile captures, with
+the places where it gave up, and, where that is asked for, of any model.
+
+The first two exist already and are only written down. A trace of a model runs its `forward` once
+more, with stand-ins for tensors, and such code may count calls or keep what it was given; so it
+happens in a forked copy of the process, of which nothing comes back but the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.fx
+
+from .. import clock
+from ..journal import Kind
+from ..kinds import FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
+from ..recorder import Recorder
+from .modules import WRAPPED, Modules, own_class, unwrap
+from .stacks import Stacks
+
+MOST_NODES = 20_000
+MOST_GRAPHS = 16
+"""Of a process: a program may be compiled again for every shape."""
+
+PATIENCE_S = 20.0
+"""A copy of a process may hang on a lock that another thread had; then it is ended."""
+
+_WRAPPERS = frozenset(WRAPPED.values())
+_OUTPUT_GRAPH = "torch._dynamo.output_graph"
+_LOWERED = "<lambda>"
+"""Class of what a backend makes of a captured graph, which is recorded already."""
+
+Frame = tuple[str, int, str]
+"""File, line, function."""
+
+Row = dict[str, Any]
+"""name, op, target, module, frames (innermost first) and users (numbers) of a node."""
+
+
+class FxGraphs:
+    """Writes the rows of the fx table."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._graphs = 0
+        self._undo: list[Callable[[], None]] = []
+        self._is_library = Stacks(recorder.intern, 1).is_library
+
+    def install(self, modules: Modules) -> Callable[[], None]:
+        """See the models that are called; returns how to undo it."""
+
+        def named(root: torch.nn.Module, prefix: str) -> None:
+            if not self._undo:
+                self._follow_dynamo(modules)
+            self._named(root, prefix)
+
+        modules.named = named
+
+        def uninstall() -> None:
+            modules.named = None
+            for undo in self._undo:
+                undo()
+
+        return uninstall
+
+    def _named(self, root: torch.nn.Module, prefix: str) -> None:
+        """A model is called for the first time."""
+        if self._graphs >= MOST_GRAPHS or not self._recorder.active:
+            return
+        if getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False):
+            return  # the program itself traces: what is called is no training
+        model = unwrap(root)
+        top = prefix.rstrip(".") or own_class(model).__name__
+        if isinstance(model, torch.fx.GraphModule):
+            if type(model).__name__ != _LOWERED:
+                self._write(type(model).__name__, rows_of(model.graph), prefix, top)
+        elif self._recorder.options.trace_model and model._modules:
+            with self._recorder.unseen():
+                self._write(type(model).__name__, traced(model, self._recorder), prefix, top)
+
+    def _write(self, graph: str, rows: list[Row], prefix: str = "", top: str = "") -> None:
+        """`prefix`: what its modules' names begin with; `top`: the name of the model itself."""
+        recorder, instant = self._recorder, clock.now()
+        self._graphs += 1
+        state, around = recorder.thread(), f"{self._graphs} {graph}"
+        for number, row in enumerate(rows[:MOST_NODES]):
+            frames = [f for f in row["frames"] if not self._is_library(f[0])]
+            stack = "\n".join(f"{file}\t{line}\t{name}" for file, line, name in frames)
+            users = " ".join(str(one) for one in row["users"] if one < MOST_NODES)
+            module = clean(row["module"])
+            recorder.put(
+                state, Kind.GRADIENT, scope=GradientScope.NODE, depth=FX_NODE, start=instant,
+                aux=number, name=recorder.intern(row["target"]), extra=recorder.intern(row["name"]),
+                sequence=recorder.intern(prefix + module if module else top),
+                signature=recorder.intern(f"{users}\t{row['op']}\t{around}"),
+                stack=recorder.intern(stack) if stack else 0,
+            )  # fmt: skip
+
+    def _follow_dynamo(self, modules: Modules) -> None:
+        """Once torch.compile is in use: what it hands to its backend, and why it breaks a graph."""
+        kind = getattr(sys.modules.get(_OUTPUT_GRAPH), "OutputGraph", None)
+        if kind is None:
+            return
+
+        def compiled(output: Any, module: torch.fx.GraphModule) -> None:
+            if self._graphs < MOST_GRAPHS:
+                prefix, rows = _prefix(modules, _compiled(output)), rows_of(module.graph)
+                self._write(_name(output), rows, prefix, prefix.rstrip("."))
+
+        def broken(output: Any, reason: Any) -> None:
+            if self._graphs < MOST_GRAPHS and getattr(reason, "graph_break", False):
+                row = _single(FX_BREAK, str(reason.reason), _frames(reason.user_stack))
+                self._write(_name(output), [row])
+
+        self._before(kind, "call_user_compiler", lambda given: compiled(given[0], given[1]))
+        self._before(kind, "compile_subgraph", lambda given: broken(given[0], _reason(given)))
+
+    def _before(self, kind: Any, name: str, look: Callable[[tuple[Any, ...]], None]) -> None:
+        original: Callable[..., Any] | None = getattr(kind, name, None)
+        if original is None:  # of another version of torch
+            return
+
+        @wraps(original)
+        def looked_at(*arguments: Any, **settings: Any) -> Any:
+            recorder = self._recorder
+            if not recorder.closed:
+                with recorder.guarded():
+                    look((*arguments, *settings.values()))
+            return original(*arguments, **settings)
+
+        setattr(kind, name, looked_at)
+        self._undo.append(lambda: setattr(kind, name, original))
+
+
+forking = False
+"""Whether the fork that is under way makes a copy that traces, and records nothing."""
+
+
+def traced(model: torch.nn.Module, recorder: Recorder) -> list[Row]:
+    """The nodes of a trace of the model, made in a copy of this process."""
+    global forking
+    reading, writing = os.pipe()
+    try:
+        forking = True
+        with warnings.catch_warnings():  # of threads that are not in the copy; see PATIENCE_S
+            warnings.simplefilter("ignore", DeprecationWarning)
+            copy = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        return [_single(FX_UNTRACEABLE, f"the process could not be copied: {error}")]
+    finally:
+        forking = False
+    if copy == 0:
+        try:
+            _apart(recorder, writing)
+            _answer(model, writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        return _received(copy, reading)
+    finally:
+        os.close(reading)
+
+
+class _Nowhere:
+    """A journal that keeps nothing."""
+
+    def _nothing(self, *fields: Any) -> None:
+        pass
+
+    append = append_all = push_open = pop_open = _nothing
+
+
+def _apart(recorder: Recorder, writing: int) -> None:
+    """In the copy: whatever is open, the journal's texts among it, is the program's alone."""
+    silence = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in (silence, writing):
+            with contextlib.suppress(OSError):  # the listing itself, closed by now
+                os.fstat(number)
+                os.dup2(silence, number)
+    nowhere: Any = _Nowhere()
+    recorder.thread().journal = nowhere
+    recorder.active = False
+    torch.set_num_threads(1)  # the others stayed behind
+
+
+def _answer(model: torch.nn.Module, writing: int) -> None:
+    """In the copy: trace, and send what came of it."""
+    try:
+        rows = rows_of(_Tracer().trace(model))
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        found = [(f.filename, f.lineno or 0, f.name) for f in reversed(frames)]
+        rows = [_single(FX_UNTRACEABLE, f"{type(error).__name__}: {error}"[:500], found)]
+    with open(writing, "w") as pipe:
+        json.dump(rows, pipe)
+
+
+def _received(copy: int, reading: int) -> list[Row]:
+    parts, until = [], time.monotonic() + PATIENCE_S
+    while select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
+        part = os.read(reading, 1 << 16)
+        if not part:
+            break
+        parts.append(part)
+    else:
+        os.kill(copy, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # the program waits for any child itself
+        os.waitpid(copy, 0)
+    try:
+        rows: list[Row] = json.loads(b"".join(parts))
+    except ValueError:
+        return [
+            _single(FX_UNTRACEABLE, f"the trace did not come to an end within {PATIENCE_S:g} s")
+        ]
+    return rows
+
+
+class _Tracer(torch.fx.Tracer):
+    record_stack_traces = True
+
+    def call_module(
+        self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        # Neither the program's hooks nor the recorder's are called.
+        return super().call_module(m, m.forward, args, kwargs)
+
+
+def rows_of(graph: torch.fx.Graph) -> list[Row]:
+    """The nodes of a graph, in its order."""
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "target": node.target if isinstance(node.target, str) else _function(node.target),
+            "module": _module(node),
+            "frames": _parsed(node.stack_trace or ""),
+            "users": [numbers[user] for user in node.users],
+        }
+        for node in graph.nodes
+    ]
+
+
+def _single(op: str, why: str, frames: Iterable[Frame] = ()) -> Row:
+    return {
+        "name": op, "op": op, "target": why, "module": "", "frames": list(frames), "users": [],
+    }  # fmt: skip
+
+
+def _function(target: Any) -> str:
+    name = getattr(target, "__name__", None) or str(target)
+    module = getattr(target, "__module__", None) or ""
+    return f"{module}.{name}" if module and not module.startswith("_") else name
+
+
+def _module(node: torch.fx.Node) -> str:
+    """Path of the module that the node was made in, as torch.fx has it."""
+    around = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(around.values()))[0]) if around else ""
+    return str(node.target) if node.op == "call_module" and not path else path
+
+
+def clean(path: str) -> str:
+    """A path of torch.fx or Dynamo as modules are named: `L['self'].blocks[0]` is blocks.0."""
+    path = re.sub(r"^[LG]\['\w+'\]\.?", "", path)
+    path = re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", path)
+    skipped = _WRAPPERS | {"_modules", ""}
+    return ".".join(part for part in path.split(".") if part not in skipped)
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+def _parsed(text: str) -> list[Frame]:
+    """Frames of a formatted stack, innermost first."""
+    found = [(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(text)]
+    return found[::-1]
+
+
+def _frames(stack: Any) -> list[Frame]:
+    return [(f.filename, f.lineno or 0, f.name) for f in reversed(list(stack or ()))]
+
+
+def _reason(given: tuple[Any, ...]) -> Any:
+    return next((one for one in given if hasattr(one, "graph_break")), None)
+
+
+def _compiled(output: Any) -> torch.nn.Module | None:
+    """The module whose code is captured; None: a function's."""
+    values = output.local_scope.values()
+    return next((one for one in values if isinstance(one, torch.nn.Module)), None)
+
+
+def _name(output: Any) -> str:
+    model, code = _compiled(output), str(output.root_tx.f_code.co_name)
+    return f"{code if model is None else type(unwrap(model)).__name__} (compiled)"
+
+
+def _prefix(modules: Modules, model: torch.nn.Module | None) -> str:
+    """What the names of a model's parameters begin with, where it is part of another or one of
+    several.
+    """
+    if model is not None:
+        for name, parameter in unwrap(model).named_parameters():
+            whole = modules.parameter_name(parameter) or ""
+            if whole.endswith(own := clean(name)):
+                return whole[: -len(own)]
+    return ""

@@ -1,0 +1,76 @@
+"""The forward that made the recorded autograd graph: its operators, each with those it called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.run import Run
+
+DETACH = ("detach", "aten::detach", "aten::detach_")
+
+
+@dataclass
+class Operator:
+    """An operator that no other called, with what those that it called did."""
+
+    row: int
+    name: str
+    start: int
+    end: int
+    made: set[int] = field(default_factory=set)  # sequence numbers
+    dtypes: list[str] = field(default_factory=list)
+    copies: str = ""  # dtypes of a copy inside of it: of the result, then of the source
+    reads: set[int] = field(default_factory=set)  # storages
+    writes: set[int] = field(default_factory=set)
+    born: set[int] = field(default_factory=set)  # storages that it made: nobody's before
+
+
+def forward_rows(run: Run, rank: int, nodes: pd.DataFrame) -> pd.DataFrame:
+    """Operators of the forward, on the thread of the backward, sorted."""
+    thread, before = str(nodes["thread"].iloc[0]), int(nodes["time_ns"].iloc[0])
+    columns = ["start_ns", "duration_ns", "name", "scope", "depth", "step", "module", "sequence",
+               "dtypes", "stack"]  # fmt: skip
+    rows = to_frame(run.events("op", rank, thread, columns=columns, window=(0, before)))
+    rows = rows[(rows["scope"] == "function") & (rows["step"] == nodes["step"].iloc[0])]
+    within = np.flatnonzero(rows["module"] != "")
+    rows = rows.iloc[int(within[0]) if len(within) else len(rows) :]
+    return rows.assign(end_ns=rows["start_ns"] + rows["duration_ns"].fillna(0)).reset_index()
+
+
+def outermost(rows: pd.DataFrame) -> list[Operator]:
+    """The operators of some rows that no other called, detaches left out."""
+    ops: list[Operator] = []
+    for row in rows.itertuples():
+        if str(row.name) in DETACH:
+            continue
+        if not ops or row.start_ns >= ops[-1].end:
+            ops.append(Operator(int(row.Index), str(row.name), int(row.start_ns), int(row.end_ns)))
+            ops[-1].dtypes = str(row.dtypes).split()
+        elif row.name == "aten::copy_" and not ops[-1].copies:
+            ops[-1].copies = str(row.dtypes)
+        if row.sequence == row.sequence:
+            ops[-1].made.add(int(row.sequence))
+    return ops
+
+
+def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None:
+    """Give the operators their reads and writes."""
+    if not ops or not run.counts_of(rank)["access"]:
+        return
+    columns = ["start_ns", "storage", "write", "birth"]
+    table = run.events("access", rank, str(nodes["thread"].iloc[0]), columns=columns,
+                       window=(ops[0].start, ops[-1].end + 1))  # fmt: skip
+    starts = np.array([op.start for op in ops])
+    at = np.searchsorted(starts, table["start_ns"].to_numpy(), side="right") - 1
+    rows = zip(at.tolist(), *(table[column].to_pylist() for column in columns), strict=True)
+    for number, start, storage, write, birth in rows:
+        if number < 0 or start >= max(ops[number].end, ops[number].start + 1):
+            continue
+        op = ops[number]
+        (op.writes if write or birth else op.reads).add(storage)
+        if birth:
+            op.born.add(storage)

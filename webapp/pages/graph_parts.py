@@ -1,0 +1,189 @@
+"""What the Graph page says beside its drawings: what is cut off, breaks, ties to torch.fx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from lanescope.collector.kinds import FX_UNTRACEABLE
+from lanescope.webapp import units
+from lanescope.webapp.analysis import gradient_breaks
+from lanescope.webapp.analysis.autograd_graph import CAUSES
+from lanescope.webapp.analysis.fx_graph import fx_graphs, refusals
+from lanescope.webapp.analysis.layer_map import backward_link
+from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.module_graph import OUTSIDE, Graph, group_names
+from lanescope.webapp.pages import parts
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.run import Run
+
+MOST_TIES = 5_000
+"""Rows of the table of fx nodes."""
+
+
+def norms(run: Run, rank: int, graph: Graph) -> dict[str, float]:
+    """Group -> norm of the gradient of its parameters at the graph's step."""
+    rows = gradient_rows(run)
+    rows = rows[(rows["step"] == graph.step) & ~rows["missing"]]
+    # Shards stand with the lowest rank that holds some.
+    mine = rows[rows["rank"] == rank]
+    known = dict(zip(rows["parameter"], rows["norm"], strict=True))
+    known |= dict(zip(mine["parameter"], mine["norm"], strict=True))
+    found = {}
+    for group in graph.groups:
+        squares = [known[name] ** 2 for name in group.parameters if name in known]
+        if squares:
+            found[group.name] = float(np.sqrt(sum(squares)))
+    return found
+
+
+def broken(
+    run: Run, rank: int, graph: Graph, depth: int | None, opened: list[str]
+) -> dict[str, str]:
+    """Group -> words about the breaks in it; what is cut off has a mark of its own."""
+    drawn = {group.name for group in graph.groups}
+    words: dict[str, str] = {}
+    for one in gradient_breaks.breaks(run, rank):
+        (name,) = group_names([one.module], depth, opened)
+        if name not in drawn:
+            continue
+        line = f"{one.op} {gradient_breaks.CAUSES[one.cause]}"
+        words[name] = f"{words[name]}<br>{line}" if name in words else f"<b>{name}</b><br>{line}"
+    return words
+
+
+def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
+    """How large a graph is, and what was found in it."""
+    modules = sum(group.name != OUTSIDE for group in graph.groups)
+    words = (
+        f"{units.count(graph.nodes)} {kind} nodes in {units.count(modules)} modules; "
+        f"{units.count(sum(graph.edges.values()))} edges between them."
+    )
+    if text.strip():
+        many = sum(found.values())
+        words += f" \N{LEFT DOUBLE QUOTATION MARK}{text.strip()}\N{RIGHT DOUBLE QUOTATION MARK}: "
+        words += f"{units.count(many)} nodes in {units.count(len(found))}." if many else "none."
+    return words
+
+
+def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
+    """Modules that get no gradient, and why."""
+    if not graph.cut_off:
+        return []
+    items = [
+        html.Li(
+            [
+                html.B(name or "the model itself"), f" {CAUSES[cause]}. ",
+                dcc.Link(
+                    "Step on the timeline",
+                    href=context.address(backward_link(context.run, rank, name, graph.step)),
+                ),
+            ]
+        )
+        for name, cause in graph.cut_off.items()
+    ]  # fmt: skip
+    words = "Trainable modules that get no gradient from this backward:"
+    return [
+        parts.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})], "warn")
+    ]
+
+
+def break_table(context: Context, rank: int) -> list[Component]:
+    """Operators at which a gradient ends."""
+    run = context.run
+    title = html.H2("Where gradients end")
+    if not run.counts_of(rank)["access"]:
+        words = (
+            "Which operators they end at follows from what these read and write, which is recorded "
+            "at level access and above. "
+        )
+        functions = gradient_breaks.breaks(run, rank)
+        if not functions:
+            return [title, html.P(words, className="muted")]
+    found = gradient_breaks.breaks(run, rank)
+    if not found:
+        words = "No operator between the parameters and the loss keeps a gradient back."
+        return [title, html.P(words, className="muted")]
+    rows = [
+        [
+            html.B(one.op), gradient_breaks.CAUSES[one.cause], one.module or OUTSIDE,
+            html.Code(short(one.where)) if one.where else "", units.count(one.count),
+            dcc.Link("timeline", href=context.address(one.link)),
+        ]
+        for one in found
+    ]  # fmt: skip
+    lead = (
+        "Some of these are meant: targets that are detached, masks, a metric under no_grad. What "
+        "is not is why a module learns less than it should."
+    )
+    heads = ("operator", "what it does", "module", "line", "times", "")
+    table = html.Div(parts.plain_table(heads, rows, numbers=[4]), className="wide-table")
+    return [title, html.P(lead, className="muted"), table]
+
+
+def fx_words(run: Run, rank: int) -> list[Component]:
+    """What torch.fx could not follow, and how to get a graph where there is none."""
+    items = [
+        html.Li(
+            [
+                html.B(one.graph),
+                " cannot be traced: " if one.kind == FX_UNTRACEABLE else " was broken in two: ",
+                one.reason,
+                html.Code(short(one.where)) if one.where else "",
+            ]
+        )
+        for one in refusals(run, rank)
+    ]
+    made: list[Any] = []
+    if items:
+        words = "Not followed by torch.fx:"
+        made.append(
+            parts.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})])
+        )
+    if not fx_graphs(run, rank) and not items:
+        made.append(
+            html.P(
+                [
+                    "This run holds no torch.fx graph to stand beside it. One is recorded of what "
+                    "torch.compile captures, of modules that torch.fx made, and of any model that "
+                    "it can trace with ",
+                    html.Code("lanescope record --trace-model"),
+                    ".",
+                ],
+                className="muted",
+            )
+        )
+    return made
+
+
+def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
+    """Fx nodes with their lines and the autograd nodes that they became; `chosen`: norms."""
+    rows = []
+    for row in ties.head(MOST_TIES).itertuples():
+        norm = chosen.get(str(row.module))
+        rows.append(
+            {
+                "node": row.node_name, "calls": row.target, "module": row.module,
+                "line": short(str(row.where)), "autograd": row.autograd or "none",
+                "norm": norm, "norm_text": "" if norm is None else f"{norm:.3g}",
+            }
+        )  # fmt: skip
+    columns = [
+        parts.column("node", "torch.fx node", flex=2),
+        parts.column("calls", "calls", flex=2),
+        parts.column("module", "module", flex=2),
+        parts.column("line", "line", flex=2),
+        parts.column("autograd", "autograd nodes", flex=3),
+        parts.column("norm", "gradient norm", number=True, text=True),
+    ]
+    return parts.grid("graph-tie-table", columns, rows, label="Nodes of torch.fx", height="320px")
+
+
+def short(where: str) -> str:
+    """The last two names of a path, with the line."""
+    return "/".join(where.split("/")[-2:])
