@@ -12,10 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from playwright.sync_api import Browser
 
 from lanescope.webapp.cli import main
-from lanescope.webapp.exporters.page import MOST_PAGE, modules, page_of
 from lanescope.webapp.exporters.report import escaped, markdown
 from lanescope.webapp.exporters.tables import ANALYSES
 from lanescope.webapp.run import Run, open_run
@@ -169,66 +167,3 @@ def test_a_report_in_words(run: Run, odd: Run, tmp_path: Path) -> None:
     assert "<script" not in hostile
     assert re.search(r"(?<!\\)\[x", hostile) is None
     assert escaped("a|b\n# `c` <i> _d_ @e") == ("a\\|b·\\# \\`c\\` &lt;i\\> \\_d\\_ \\@e")
-
-
-def test_the_page_holds_the_modules_it_imports() -> None:
-    found = modules()
-    assert {"still.js", "timeline.js", "viewport.js"} <= set(found)
-    assert "main.js" not in found  # nor what only a page with a server needs
-    assert "search.js" not in found
-
-
-@pytest.mark.browser
-def test_the_page_stands_alone(run: Run, tmp_path: Path, browser: Browser) -> None:
-    target = tmp_path / "x.html"
-    assert export(run, "html", target).exit_code == 0
-    assert target.stat().st_size < MOST_PAGE
-    problems: list[str] = []
-    requests: list[str] = []
-    page = browser.new_page(viewport={"width": 1000, "height": 700})
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(target.as_uri())
-    page.wait_for_function("globalThis.lanescope")
-
-    def state() -> dict[str, Any]:
-        page.evaluate("lanescope.idle()")
-        told: dict[str, Any] = page.evaluate("lanescope.debugState()")
-        return told
-
-    first = state()
-    assert first["viewport"]["t1"] == run.duration_ns
-    assert len(first["lanes"]) == len(page_lanes(run))
-    assert first["drawn"]["rectangles"] + first["drawn"]["cells"] > 20
-    box = first["canvas"]
-    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
-    for _ in range(3):
-        page.mouse.wheel(0, -400)
-        page.keyboard.press("w")
-    closer = state()
-    span = closer["viewport"]["t1"] - closer["viewport"]["t0"]
-    assert span < run.duration_ns / 4
-    assert closer["drawn"]["rectangles"] > 5
-    page.keyboard.press("d")
-    assert state()["viewport"]["t0"] > closer["viewport"]["t0"]
-    page.keyboard.press("Home")
-    assert state()["viewport"]["t0"] == 0
-    page.close()
-    assert problems == []
-    outside = [url for url in requests if not url.startswith(("data:", "blob:"))]
-    assert outside == [target.as_uri()]
-
-
-def page_lanes(run: Run) -> list[Any]:
-    from lanescope.webapp.timeline import Timeline
-
-    return list(Timeline.open(run).index.lanes)
-
-
-def test_a_page_of_strangers_names_runs_nothing_of_theirs(odd: Run) -> None:
-    text = page_of(odd)
-    assert EVIL not in text
-    assert text.count("</script>") == 4
-    window = page_of(odd, (100, 900))
-    assert '"view":{"t0":100,"t1":900}' in window

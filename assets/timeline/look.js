@@ -17,7 +17,7 @@ export class Look {
    * @param {string} etag of the run
    * @param {import("./idle.js").Idle} idle
    * @param {() => void} changed something is known that was not
-   * @param {((address: string) => Promise<any>)|null} [get] null: there is nobody to ask
+   * @param {(address: string) => Promise<any>} [get]
    */
   constructor(etag, idle, changed, get = getJson) {
     Object.assign(this, { etag, idle, changed, get });
@@ -29,9 +29,8 @@ export class Look {
   /** The hit with all that is known of it by now; the rest is asked for. @param {Hit|null} hit @returns {Hit|null} */
   of(hit) {
     if (!hit || hit.kind === "sample") return hit;
-    if (!this.get) return { ...hit, near: true };
     const address = this.address(hit);
-    if (this.known.has(address)) return { ...hit, ...this.known.get(address) };
+    if (this.known.has(address)) return { ...hit, ...(this.known.get(address) ?? { near: true }) };
     if (this.asked !== address) {
       this.asked = address;
       this.later(hit);
@@ -41,7 +40,7 @@ export class Look {
 
   /** The hit with everything; rejects where the server does not answer. @param {Hit} hit @returns {Promise<Hit>} */
   async ask(hit) {
-    if (hit.kind === "sample" || !this.get) return hit;
+    if (hit.kind === "sample") return hit;
     const address = this.address(hit);
     if (!this.known.has(address)) {
       const found = await this.idle.track("look", this.get(address));
@@ -66,5 +65,6 @@ function exactly(hit, found) {
   if (found.ref === null) return null;
   const slice = { ref: found.ref, exact: true };
   if (hit.kind === "slice") return { ...slice, start: found.start_ns, end: found.end_ns };
+  if (found.count === undefined) return { ref: found.ref }; // a page without a server may not know
   return { ...slice, count: found.count, covered: found.covered_ns / (hit.end - hit.start) };
 }

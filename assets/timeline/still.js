@@ -6,17 +6,18 @@ import { commandsOf } from "./commands.js";
 import { debugState } from "./debug.js";
 import { Details } from "./details.js";
 import { listen } from "./gestures.js";
-import { element, helpDialog } from "./help.js";
+import { helpDialog } from "./help.js";
 import { Idle } from "./idle.js";
 import { listenKeys } from "./keys.js";
-import { Look } from "./look.js";
+import { Kept } from "./kept.js";
+import { match, Search } from "./search.js";
 import { buildStage } from "./stage.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
 /** Commands that need nothing but what is in the file. */
-const GROUPS = new Set(["Move", "Lanes"]);
-const OTHERS = new Set(["let-go", "mark-range", "theme", "help"]);
+const GROUPS = new Set(["Move", "Select", "Lanes"]);
+const OTHERS = new Set(["mark-range", "search", "next-match", "previous-match", "theme", "help"]);
 
 const told = (id) => JSON.parse(document.getElementById(id).textContent);
 
@@ -31,30 +32,50 @@ async function unpacked(text) {
  * What answers instead of a server.
  * @param {ArrayBuffer} block all tiles one after another
  * @param {[number, number, number, number][]} places level, index, first byte, bytes
+ * @param {Kept} kept
  */
-function answering(block, places) {
+function answering(block, places, kept) {
   const tiles = new Map(places.map(([level, index, at, size]) => [`${level}/${index}`, block.slice(at, at + size)]));
-  return async (address) => {
+  return async (address, sent) => {
     const asked = /^\/tile\/[^/]+\/(\d+\/\d+)\?/.exec(String(address));
     const tile = asked && tiles.get(asked[1]);
     if (tile) return new Response(tile);
-    return new Response(JSON.stringify({ error: "This file does not hold that." }), { status: 404 });
+    const found = asked ? null : kept.answer(String(address), sent?.body && JSON.parse(sent.body));
+    return new Response(JSON.stringify(found ?? { error: "this file does not hold that" }), { status: found ? 200 : 404 });
   };
 }
 
 async function start() {
   const idle = new Idle();
   const done = idle.begin("boot");
-  const { run, view, places } = told("run");
+  const { run, view, places, slices } = told("run");
+  const [tiles, block] = await Promise.all(["tiles", "slices"].map((id) => unpacked(document.getElementById(id).textContent)));
+  const kept = new Kept(slices, new Uint8Array(block), run);
   // Nothing here may ask the net, whatever module it is in.
-  globalThis.fetch = answering(await unpacked(document.getElementById("tiles").textContent), places);
+  globalThis.fetch = answering(tiles, places, kept);
   const host = document.getElementById("timeline-host");
-  const timeline = new Timeline(buildStage(host), run, idle, new Details(element("div", ""), () => {}), { settled: () => {} });
+  const panel = document.getElementById("slice-panel");
+  const details = new Details(panel, ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
+  const settled = () => { panel.hidden = !timeline.selection.current; };
+  const timeline = new Timeline(buildStage(host), run, idle, details, { settled });
   timeline.feed.cache.failed = () => {}; // what is finer than the file goes: what is there is drawn
-  timeline.look = new Look(run.etag, idle, () => {}, null);
   const theme = new Theme("", () => timeline.retheme());
+  const find = (query) => {
+    const found = match(timeline.names, query, kept.modules);
+    timeline.setSearch(query, found);
+    search.set(query, found);
+  };
+  const search = new Search(document.getElementById("search-host"), timeline.names, {
+    begun: () => {},
+    changed: find,
+    step: (direction) => timeline.selection.match(direction),
+    leave: () => host.focus(),
+  });
+  search.modules = kept.modules;
+  timeline.onSearchCleared = () => find("");
+  timeline.onHits = () => search.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
   listen(timeline);
-  const known = commandsOf(timeline, { theme: () => theme.toggle(), help: () => help.showModal() });
+  const known = commandsOf(timeline, { theme: () => theme.toggle(), help: () => help.showModal(), search: () => search.focus() });
   const commands = known.filter(({ id, group }) => (GROUPS.has(group) && id !== "filter") || OTHERS.has(id));
   const help = document.body.appendChild(helpDialog(commands));
   listenKeys(commands, () => true);

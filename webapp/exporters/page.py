@@ -1,9 +1,9 @@
 """The timeline of a run, or a part of it, as one HTML file that needs no server.
 
-It holds the page's own modules and style, the description of the run, and tiles as the server
-would answer them: from the coarsest level down to the finest that fits. Panning and zooming work as
-in the page; past the finest level what is there is drawn larger. Nothing is fetched: the page's
-own policy forbids it.
+It holds the page's own modules and style, the description of the run, tiles as the server would
+answer them, from the coarsest level down to the finest that fits, and the slices (`kept`). Panning
+and zooming, selecting and searching work as in the page; past the finest level what is there is
+drawn larger. Nothing is fetched: the page's own policy forbids it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from lanescope import assets
 from lanescope.webapp import units
 from lanescope.webapp.details import run_facts
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.exporters.kept import Kept, kept_slices
 from lanescope.webapp.lod import TILE_BITS
 from lanescope.webapp.run import Run
 from lanescope.webapp.timeline import Timeline
 
-MOST_TILES = 3 << 20
+MOST_TILES = 2_000_000
 """Bytes of deflated tiles; base64 makes four of three."""
 MOST_PAGE = 5_000_000
 MOST_PLACES = 1500
@@ -42,8 +43,12 @@ _POLICY = (
 _STYLE = """
 html, body { height: 100%; margin: 0 }
 body { display: flex; flex-direction: column }
-.still-head { display: flex; gap: 1rem; align-items: baseline; padding: .5rem .75rem }
-.still-head span { color: var(--muted) }
+.still-head { display: flex; gap: 1rem; align-items: center; padding: .5rem .75rem }
+.still-head > span { color: var(--muted) }
+.still-head > .search-host { margin-left: auto }
+.still-panel { height: auto; max-height: 34vh; overflow: auto; padding: 12px 16px; display: block }
+.still-panel[hidden] { display: none }
+.still-panel .facts { grid-template-columns: 90px minmax(0, 1fr); max-width: 60rem }
 #timeline-host { flex: 1; min-height: 0; position: relative }
 """
 
@@ -68,8 +73,11 @@ def page_of(
     facts = run_facts(opened)
     facts["lanes"] = [lane for lane in facts["lanes"] if lane["id"] in set(lanes)]
     facts["title"] = run.title
-    data = {"run": facts, "view": {"t0": t0, "t1": t1}, "places": places}
-    made = _page(run, data, base64.b64encode(packed).decode())
+    kept = kept_slices(opened, (t0, t1), lanes)
+    data = {
+        "run": facts, "view": {"t0": t0, "t1": t1}, "places": places, "slices": kept.to_json(),
+    }  # fmt: skip
+    made = _page(run, data, packed, kept)
     if len(made.encode()) > MOST_PAGE:
         raise RunError(
             f"the page would have {units.size(len(made))}, expected less than "
@@ -133,7 +141,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
         yield f"lanescope/{name}", f"data:text/javascript;base64,{coded}"
 
 
-def _page(run: Run, data: dict[str, Any], tiles: str) -> str:
+def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
     folder = assets.FOLDER
     style = "".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES)
     style = _PICTURE.sub(lambda found: _picture(found[1]), style)
@@ -141,6 +149,9 @@ def _page(run: Run, data: dict[str, Any], tiles: str) -> str:
     ranks = sorted({lane["rank"] for lane in data["run"]["lanes"]})
     span = data["view"]["t1"] - data["view"]["t0"]
     about = f"{units.duration(span)} of {units.duration(run.duration_ns)}, {len(ranks)} ranks"
+    if kept.shortest_ns:
+        least = units.duration(kept.shortest_ns)
+        about += f" · slices of {least} or more can be selected and found"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -151,11 +162,14 @@ def _page(run: Run, data: dict[str, Any], tiles: str) -> str:
 <style>{style}{_STYLE}</style>
 <script type="importmap">{_script({"imports": dict(_addresses())})}</script>
 <script type="application/json" id="run">{_script(data)}</script>
-<script type="text/plain" id="tiles">{tiles}</script>
+<script type="text/plain" id="tiles">{base64.b64encode(tiles).decode()}</script>
+<script type="text/plain" id="slices">{base64.b64encode(kept.block).decode()}</script>
 </head>
 <body data-page="timeline">
-<header class="still-head"><b>{title}</b><span>{about} · press ? for the keys</span></header>
+<header class="still-head"><b>{title}</b><span>{about} · press ? for the keys</span>
+<div id="search-host" class="search-host"></div></header>
 <main id="timeline-host"></main>
+<aside id="slice-panel" class="dock still-panel" aria-label="Selected slice" hidden></aside>
 <script type="module">import "lanescope/{ENTRY}";</script>
 </body>
 </html>
