@@ -54,10 +54,8 @@ async function start() {
   // Nothing here may ask the net, whatever module it is in.
   globalThis.fetch = answering(tiles, places, kept);
   const host = document.getElementById("timeline-host");
-  const panel = document.getElementById("slice-panel");
-  const details = new Details(panel, ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
-  const settled = () => { panel.hidden = !timeline.selection.current; };
-  const timeline = new Timeline(buildStage(host), run, idle, details, { settled });
+  const details = new Details(document.getElementById("slice-panel"), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
+  const timeline = new Timeline(buildStage(host), run, idle, details, { settled: () => {} });
   timeline.feed.cache.failed = () => {}; // what is finer than the file goes: what is there is drawn
   const theme = new Theme("", () => timeline.retheme());
   const find = (query) => {

@@ -46,8 +46,7 @@ body { display: flex; flex-direction: column }
 .still-head { display: flex; gap: 1rem; align-items: center; padding: .5rem .75rem }
 .still-head > span { color: var(--muted) }
 .still-head > .search-host { margin-left: auto }
-.still-panel { height: auto; max-height: 34vh; overflow: auto; padding: 12px 16px; display: block }
-.still-panel[hidden] { display: none }
+.still-panel { height: 156px; overflow: auto; padding: 12px 16px; display: block }
 .still-panel .facts { grid-template-columns: 90px minmax(0, 1fr); max-width: 60rem }
 #timeline-host { flex: 1; min-height: 0; position: relative }
 """
@@ -169,7 +168,7 @@ def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
 <header class="still-head"><b>{title}</b><span>{about} · press ? for the keys</span>
 <div id="search-host" class="search-host"></div></header>
 <main id="timeline-host"></main>
-<aside id="slice-panel" class="dock still-panel" aria-label="Selected slice" hidden></aside>
+<aside id="slice-panel" class="dock still-panel" aria-label="Selected slice"></aside>
 <script type="module">import "lanescope/{ENTRY}";</script>
 </body>
 </html>
