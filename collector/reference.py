@@ -18,7 +18,6 @@ are passed over.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .validators import Event
+from .validators import Event, NowAndThen
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Allowed norm of the difference, as a share of the reference's norm. float32: it may be TF32."""
@@ -42,30 +41,21 @@ Expected = Callable[[torch.nn.Module, Sequence[Any], dict[str, Any], Tensor], An
 followed."""
 
 
-class Reference:
+class Reference(NowAndThen):
     """A validator of modules that is due now and then. Made by the functions of this file."""
 
     def __init__(
         self, name: str, expected: Expected, *, every: int = 100, tolerance: float | None = None
     ) -> None:
+        super().__init__(every)
         self.__name__ = name
         self._expected = expected
-        self._every = every
         self._tolerance = tolerance
-        self._last: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
-
-    def due(self, module: torch.nn.Module, step: int) -> bool:
-        """Whether this call of the module is to be looked at."""
-        last = self._last.get(module)
-        if last is not None and step - last < self._every:
-            return False
-        self._last[module] = step
-        return True
 
     def __call__(self, event: Event, inputs: Sequence[Any], outputs: Any) -> None:
         """Raise AssertionError with both values where they differ."""
         module = event.module
-        if _drops(module) or _sharded(module):
+        if _drops(module) or is_sharded(module):
             return
         pair = self._expected(module, inputs, event.keywords, outputs)
         if pair is None:
@@ -243,7 +233,8 @@ def _drops(module: torch.nn.Module) -> bool:
     return inner or bool(_first(module, "attention_dropout", "dropout_p", "attn_dropout"))
 
 
-def _sharded(module: torch.nn.Module) -> bool:
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether this rank has only a part of its weights, or none yet."""
     weights = list(module.parameters())
     return any(hasattr(w, "full_tensor") or w.is_meta for w in weights)
 

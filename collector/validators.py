@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +43,22 @@ class Validator(NamedTuple):
             return False
         due = getattr(self.function, "due", None)
         return True if due is None else bool(due(module, step))
+
+
+class NowAndThen:
+    """For validators that look at a module's first call, then once in `every` steps."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._last: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def due(self, module: Any, step: int) -> bool:
+        """Whether this call of the module is to be looked at."""
+        last = self._last.get(module)
+        if last is not None and step - last < self._every:
+            return False
+        self._last[module] = step
+        return True
 
 
 KNOWN: list[Validator] = []

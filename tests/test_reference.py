@@ -247,6 +247,7 @@ PROGRAM = """
     import torch
     import lanescope.collector as ls
     from lanescope.collector import reference
+    from lanescope.collector.gradcheck import gradcheck
     from rightly import Right
 
     class Wrong(torch.nn.Module):
@@ -257,8 +258,30 @@ PROGRAM = """
         def forward(self, x):
             return torch.nn.functional.layer_norm(x, (8,)) * self.weight
 
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x, weight):
+            context.save_for_backward(x, weight)
+            return x * weight
+        @staticmethod
+        def backward(context, gradient):
+            x, weight = context.saved_tensors
+            return gradient * weight, 2 * (gradient * x).sum(0)
+
+    class Scale(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8))
+            self.inner = torch.nn.Identity()
+        def forward(self, x):
+            return Doubled.apply(self.inner(x), self.weight)
+
     ls.validator(Wrong)(reference.rms_norm(every=2))
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Wrong(), Right(), torch.nn.Linear(8, 1))
+    ls.validator(Scale)(gradcheck())
+    ls.validator(Right)(gradcheck())
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), Wrong(), Right(), Scale(), torch.nn.Linear(8, 1)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     for step in range(5):
         model(torch.randn(16, 8) + 2).square().sum().backward()
@@ -301,7 +324,15 @@ def test_recorded_and_registered_by_a_package(
     assert "recorder error" not in recorded.stderr
     found = [one for one in findings(open_run(recorded.run)) if one.kind == "validator"]
     by_name = {one.evidence["validator"]: one for one in found}
-    assert sorted(by_name) == ["broken", "rms_norm"]
+    assert sorted(by_name) == ["broken", "gradcheck", "rms_norm"]
+    assert by_name["gradcheck"].evidence["target"] == "Scale"
+    assert by_name["gradcheck"].evidence["times"] == 1
+    words = "the gradient of output 0 by weight that backward computes is not the one of finite"
+    assert words in by_name["gradcheck"].title
+    # What a validator runs is not recorded: neither its phases nor the modules it calls.
+    phases = [row["name"] for row in recorded.rows("phase") if row["name"] == "backward"]
+    assert len(phases) == 5
+    assert {row["module"] for row in recorded.rows("op") if "3" in row["module"]} == {"3"}
     assert by_name["rms_norm"].evidence["target"] == "Wrong"
     assert by_name["rms_norm"].evidence["times"] == 3  # steps 0, 2 and 4
     assert "differs from the reference by" in by_name["rms_norm"].title

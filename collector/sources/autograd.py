@@ -37,9 +37,12 @@ def install(
     @wraps(original)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         try:
-            depth = recorder.begin_phase("backward", PhaseKind.backward)
+            unseen = recorder.thread().busy
+            depth = 0 if unseen else recorder.begin_phase("backward", PhaseKind.backward)
         except Exception as error:
+            unseen, depth = True, 0
             recorder.failed(error)
+        if unseen:
             return original(*args, **kwargs)
         with recorder.guarded():
             before(args)

@@ -55,6 +55,8 @@ class Modules:
         recorder = self._recorder
         try:
             state = recorder.thread()
+            if state.busy:
+                return
             known = self._paths.get(id(module))
             if known is not None and known[0]() is module:
                 path = known[1]
@@ -79,7 +81,7 @@ class Modules:
         try:
             state = recorder.thread()
             modules = state.modules
-            if not modules:
+            if state.busy or not modules:
                 return  # recording began inside this module
             path = modules.pop()
             if self.returned is not None:
