@@ -37,6 +37,7 @@ TOP: list[tuple[str, set[str]]] = [
     ("graph_charts", {"plotly"}),
     ("diff_charts", {"plotly"}),
     ("repeat_charts", {"plotly"}),
+    ("device_charts", {"plotly"}),
     ("routes", {"flask", "werkzeug"}),
     ("searching", {"flask"}),
     ("table_routes", {"flask"}),

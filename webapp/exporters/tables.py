@@ -19,6 +19,7 @@ ANALYSES: Mapping[str, tuple[str, str]] = {
     "overlap": ("overlap", "overlap"),
     "collectives": ("collectives", "collectives"),
     "communication": ("communication", "communication"),
+    "temporal_breakdown": ("devices", "temporal_breakdown"),
     "gradients": ("gradients", "gradients"),
     "gradient_norms": ("gradients", "gradient_norms"),
     "races": ("race_findings", "races"),

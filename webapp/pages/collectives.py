@@ -18,8 +18,8 @@ from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.skew import arrivals, call_window, late_map, lateness, straggling
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.pages import devices, ids, parts
 from lanescope.webapp.pages import findings as cards
-from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -44,9 +44,10 @@ def layout(context: Context) -> Component:
                 "This run holds no collectives.",
                 "They are recorded from ",
                 html.Code("torch.distributed"),
-                ", DDP and FSDP by themselves, at every level. This run has a single rank, or "
-                "ended before the first one.",
+                ", DDP and FSDP by themselves, at every level. This run has a single rank, "
+                "ended before the first one, or comes from a trace that does not name them.",
             ),
+            *devices.section(run),
         )
     found = [one for one in findings(run) if one.kind in KINDS]
     groups = [
@@ -73,6 +74,7 @@ def layout(context: Context) -> Component:
         html.H2("Ranks"),
         _ranks(run),
         parts.downloads("communication", "collectives"),
+        *devices.section(run),
         html.Div(
             [
                 html.Div([html.H2(title), parts.graph(id, height=340)])
@@ -97,6 +99,7 @@ def layout(context: Context) -> Component:
 def register(app: Dash, context: Context) -> None:
     """Charts follow the group and the theme; a click leads to the call."""
     run = context.run
+    devices.register(app, run)
 
     @app.callback(
         Output(ids.COLLECTIVE_HEAT, "figure"),

@@ -94,6 +94,7 @@ COLLECTIVE_NOTE = "collective-note"
 COLLECTIVE_LATENCY = "collective-latency"
 COLLECTIVE_BANDWIDTH = "collective-bandwidth"
 COLLECTIVE_TABLE = "collective-table"
+DEVICE_TIMES = "device-times"
 
 
 def rail(name: str) -> str:

@@ -1,0 +1,48 @@
+"""Part of a page: what the devices of ranks do all the time, where there are any."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import device_charts, units
+from lanescope.webapp.analysis.devices import temporal_breakdown
+from lanescope.webapp.colours import Theme
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.run import Run
+
+
+def section(run: Run) -> list[Component]:
+    """Heading, chart and table; nothing where no device was recorded."""
+    table = temporal_breakdown(run)
+    if table.empty:
+        return []
+    heads = ("rank", "from first to last kernel", "computes", "only communicates or copies",
+             "does nothing", "communication", "hidden behind computation")  # fmt: skip
+    rows = [
+        (
+            str(row["rank"]),
+            *(
+                parts.duration(row[name])
+                for name in ("kernel_time_ns", "compute_ns", "non_compute_ns", "idle_ns",
+                             "communication_ns")
+            ),
+            units.share(row["overlap"] if row["communication_ns"] else None),
+        )
+        for row in table.to_dict("records")
+    ]  # fmt: skip
+    return [
+        html.H2("Devices"),
+        parts.graph(ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows))),
+        parts.plain_table(heads, rows, range(1, len(heads))),
+        parts.downloads("temporal_breakdown"),
+    ]
+
+
+def register(app: Dash, run: Run) -> None:
+    """The chart follows the theme."""
+
+    @app.callback(Output(ids.DEVICE_TIMES, "figure"), Input(ids.THEME, "data"))
+    def times(theme: Theme | None) -> go.Figure:
+        return device_charts.breakdown(temporal_breakdown(run), theme or "light")
