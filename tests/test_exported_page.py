@@ -14,12 +14,13 @@ from lanescope.webapp.cli import main
 from lanescope.webapp.details import nearest
 from lanescope.webapp.exporters import kept
 from lanescope.webapp.exporters.kept import kept_slices
-from lanescope.webapp.exporters.page import MOST_PAGE, modules, page_of
+from lanescope.webapp.exporters.page import ENTRY, MOST_PAGE, page_of
 from lanescope.webapp.find import find
 from lanescope.webapp.hits import Wanted, hits, place_among
 from lanescope.webapp.hits import modules as modules_of
 from lanescope.webapp.lanes import COUNTER
 from lanescope.webapp.look import look
+from lanescope.webapp.modules import joined, reached
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.timeline import Timeline
 from tests.synthetic import START_NS, Builder, write_run
@@ -46,10 +47,12 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_page_holds_the_modules_it_imports() -> None:
-    found = modules()
+    found = reached(ENTRY)
     assert {"still.js", "timeline.js", "viewport.js"} <= set(found)
     assert "main.js" not in found  # nor what only a page with a server needs
     assert "dock.js" not in found
+    script, _ = joined(ENTRY)
+    assert not re.search("</script|<!--", script, re.IGNORECASE)  # either would end the element
 
 
 def state(page: Page) -> dict[str, Any]:
@@ -227,6 +230,6 @@ def test_of_too_many_slices_the_longest_are_kept(run: Run, monkeypatch: pytest.M
 def test_a_page_of_strangers_names_runs_nothing_of_theirs(odd: Run) -> None:
     text = page_of(odd)
     assert EVIL not in text
-    assert text.count("</script>") == 5
+    assert text.count("</script>") == 4
     window = page_of(odd, (100, 900))
     assert '"view":{"t0":100,"t1":900}' in window

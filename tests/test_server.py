@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
+import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ import pytest
 from flask.testing import FlaskClient
 
 from lanescope import assets
-from lanescope.webapp.exporters.page import ENTRY
+from lanescope.webapp import modules
+from lanescope.webapp.modules import FOLDER, joined
 from lanescope.webapp.pages import repeat
 from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.server import PAGES, make_app
+from lanescope.webapp.server import ENTRY, HOOKS, PAGES, make_app
 from lanescope.webapp.timeline import Timeline
 from tests.synthetic import write_run
 
@@ -66,19 +69,72 @@ def test_the_page_names_nothing_outside(client: FlaskClient) -> None:
     assert [link for link in links if not link.startswith("/")] == []
 
 
-def test_every_module_is_named_and_served_once_for_all(client: FlaskClient) -> None:
+def test_the_modules_are_one_script_served_once_for_all(client: FlaskClient) -> None:
     page = client.get("/", headers=HOST).get_data(as_text=True)
-    for module in (assets.FOLDER / "timeline").glob("*.js"):
-        found = re.search(rf'"(/modules/\w+/{module.name})"', page)
-        if module.name == ENTRY:  # of pages without a server
-            assert found is None
-            continue
-        assert found, module.name
+    for name in (ENTRY, HOOKS):
+        found = re.search(rf'<script [^>]*src="(/modules/\w+/{name})"', page)
+        assert found, name
         response = client.get(found[1], headers=HOST)
-        assert response.get_data() == module.read_bytes()
         assert response.mimetype == "text/javascript"
         assert "immutable" in response.headers["Cache-Control"]
-    assert client.get("/modules/old/main.js", headers=HOST).mimetype == "text/html"
+        assert client.get(found[1].replace(name, "x.js"), headers=HOST).status_code == 404
+    assert client.get(f"/modules/old/{ENTRY}", headers=HOST).mimetype == "text/html"
+
+
+def test_every_line_of_a_joined_module_is_found_in_its_file() -> None:
+    script, source_map = joined(ENTRY)
+    told = json.loads(source_map)
+    beside = {path.name for path in FOLDER.glob("*.js")} - {HOOKS, "still.js"}
+    assert set(told["sources"]) == beside
+    source = line = 0
+    lines = script.splitlines()
+    mapped = told["mappings"].split(";")
+    assert len(mapped) == len(lines)
+    for text, mapping in zip(lines, mapped, strict=True):
+        if not mapping:
+            continue  # the function around a module
+        column, source_by, line_by, _ = vlq(mapping)
+        source, line = source + source_by, line + line_by
+        original = told["sourcesContent"][source].splitlines()[line]
+        assert column == 0
+        if not original.startswith("import "):
+            assert original.removeprefix("export ") == text
+
+
+def vlq(text: str) -> list[int]:
+    """The numbers of a mapping."""
+    digits = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    found, number, shift = [], 0, 0
+    for letter in text:
+        digit = digits.index(letter)
+        number |= (digit & 31) << shift
+        shift += 5
+        if not digit & 32:
+            found.append(-(number >> 1) if number & 1 else number >> 1)
+            number = shift = 0
+    return found
+
+
+@pytest.mark.parametrize(
+    "text", ["import x from './x.js';", 'export { a } from "./a.js";', "export let a = 1;"]
+)
+def test_a_module_that_cannot_be_joined_is_told(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.js").write_text(f"const b = 1;\n{text}\n")
+    monkeypatch.setattr(modules, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match=re.escape(f"a.js: cannot be joined: {text}")):
+        joined("a.js")
+
+
+def test_modules_that_import_each_other_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one, other in ("ab", "ba"):
+        (tmp_path / f"{one}.js").write_text(f'import {{ x }} from "./{other}.js";\n')
+    monkeypatch.setattr(modules, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match=r"each other: a\.js -> b\.js -> a\.js"):
+        joined("a.js")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8050", ""])

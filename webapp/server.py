@@ -27,7 +27,7 @@ from lanescope.webapp.access import LOCAL_NAMES
 from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.repeats import repetition_of
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.exporters.page import ENTRY
+from lanescope.webapp.modules import FOLDER, joined
 from lanescope.webapp.pages import (
     checks,
     collectives,
@@ -56,13 +56,15 @@ PAGES = (
 )  # fmt: skip
 """What the rail lists beside the timeline; of a repeated run also how it repeats."""
 
-SCRIPTS = "timeline"
-"""Folder of the timeline's modules: loaded as modules by the index page, not one by one by Dash."""
+ENTRY = "main.js"
+"""The module that starts the page."""
 
 HOOKS = "dash_hooks.js"
 """The one of them that is a classic script: Dash calls its functions before modules have run."""
 
 _PORT = re.compile(r":[0-9]{1,5}$")
+_SCRIPT = re.compile(r"<script\b([^>]*)>")
+_TYPE = re.compile(r' type="[^"]*"')
 
 log = logging.getLogger(__name__)
 
@@ -86,18 +88,18 @@ def make_app(
     opened = Timeline.open(run, baseline) if index is None else index
     queries = Queries(run)
     context = Context(run, baseline, opened, settings, queries)
-    app = Dash(
+    app = _Page(
         __name__,
         title=f"{run.title} · LaneScope",
         update_title="",
         assets_folder=str(assets.FOLDER),
-        assets_path_ignore=[SCRIPTS],
+        assets_path_ignore=[FOLDER.name],
         serve_locally=True,
         suppress_callback_exceptions=True,  # pages other than the one shown are not in the layout
         on_error=_callback_failed,
         **_without_extras(),
     )
-    app.index_string = _index(app, _register_modules(app.server))
+    app.index_string = _index(app, *_register_modules(app.server))
     routes.register(app.server, opened, live=live)
     searching.register(app.server, opened)
     note_routes.register(app.server, opened)
@@ -119,35 +121,37 @@ def _without_extras() -> dict[str, Any]:
     return {name: value for name, value in {"enable_mcp": False}.items() if name in known}
 
 
-def _register_modules(server: flask.Flask) -> str:
-    """Serves the timeline's modules under an address that changes with them; returns it.
+def _register_modules(server: flask.Flask) -> tuple[str, str]:
+    """Serves the timeline's scripts under addresses that change with them.
 
-    They import each other by relative names, so no name can carry a version, but their folder can:
-    a browser then keeps them and asks for none of them again.
+    Returns those of the modules, joined into one, and of the classic script.
     """
-    folder = assets.FOLDER / SCRIPTS
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.js")):
-        digest.update(path.read_bytes())
-    address = f"/modules/{digest.hexdigest()[:12]}"
+    script, source_map = joined(ENTRY)
+    hooks = (FOLDER / HOOKS).read_text(encoding="utf-8")
+    digest = hashlib.sha256((script + hooks).encode()).hexdigest()[:12]
+    texts = {
+        ENTRY: f"{script}//# sourceMappingURL={ENTRY}.map\n",
+        f"{ENTRY}.map": source_map,
+        HOOKS: hooks,
+    }
 
-    @server.get(f"{address}/<name>")
+    @server.get(f"/modules/{digest}/<name>")
     def module(name: str) -> flask.Response:
-        response = flask.send_from_directory(folder, name, mimetype="text/javascript")
+        if name not in texts:
+            flask.abort(404)
+        kind = "application/json" if name.endswith(".map") else "text/javascript"
+        response = flask.Response(texts[name], mimetype=kind)
         response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
         return response
 
-    return address
+    return f"/modules/{digest}/{ENTRY}", f"/modules/{digest}/{HOOKS}"
 
 
-def _index(app: Dash, url: str) -> str:
-    """The HTML around everything. Modules are named at once, so that they load side by side.
+def _index(app: Dash, modules: str, hooks: str) -> str:
+    """The HTML around everything.
 
-    The timeline's are `async`: modules would otherwise wait for all of Dash's scripts to have run.
+    The timeline's script is `async`: a module would otherwise wait for the document to be parsed.
     """
-    modules = sorted(path.name for path in (assets.FOLDER / SCRIPTS).glob("*.js"))
-    modules = [name for name in modules if name not in (HOOKS, ENTRY)]
-    preloads = "\n".join(f'<link rel="modulepreload" href="{url}/{name}">' for name in modules)
     icon = app.get_asset_url("icon-app.svg")
     title = html.escape(app.title).replace("{%", "{&#37;")  # not one of Dash's placeholders
     return f"""<!DOCTYPE html>
@@ -156,19 +160,41 @@ def _index(app: Dash, url: str) -> str:
 {{%metas%}}
 <title>{title}</title>
 <link rel="icon" type="image/svg+xml" href="{icon}">
-{{%css%}}
+<link rel="modulepreload" href="{modules}">
 <link rel="preload" as="fetch" crossorigin="anonymous" href="/api/run">
-<script src="{url}/{HOOKS}"></script>
-{preloads}
+{{%css%}}
+<script src="{hooks}"></script>
 </head>
 <body>
-<script type="module" async src="{url}/main.js"></script>
+<script type="module" async src="{modules}"></script>
 {{%app_entry%}}
 {{%config%}}
 {{%scripts%}}
 {{%renderer%}}
 </body>
 </html>"""
+
+
+class _Page(Dash):
+    """Dash whose own scripts are held back until the lanes are drawn: see dash_scripts.js."""
+
+    def interpolate_index(
+        self, metas: str = "", title: str = "", css: str = "", config: str = "",
+        scripts: str = "", app_entry: str = "", favicon: str = "", renderer: str = "",
+    ) -> str:  # fmt: skip
+        """The index page, with every script of Dash's marked as one that does not run yet."""
+        whole: Any = super().interpolate_index  # Dash leaves it untyped
+        return str(
+            whole(
+                metas=metas, title=title, css=css, config=config, app_entry=app_entry,
+                favicon=favicon, scripts=_SCRIPT.sub(_held, scripts),
+                renderer=_SCRIPT.sub(_held, renderer),
+            )
+        )  # fmt: skip
+
+
+def _held(script: re.Match[str]) -> str:
+    return f'<script{_TYPE.sub("", script[1])} type="text/lanescope-held">'
 
 
 def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import { format, parse } from "./address.js";
 import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
 import { CommandBar } from "./command_bar.js";
 import { commandsOf } from "./commands.js";
+import { startDash } from "./dash_scripts.js";
 import { debugState } from "./debug.js";
 import { Details } from "./details.js";
 import { Dock } from "./dock.js";
@@ -28,6 +29,8 @@ import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
 const PATHS = new Set(["/", "/timeline"]);
+/** Dash waits so long for the lanes to be drawn, ms. */
+const PATIENCE = 1500;
 const idle = new Idle(dashBusy);
 const booted = idle.begin("boot");
 const onTimeline = () => PATHS.has(location.pathname);
@@ -166,10 +169,15 @@ async function start() {
   description.catch(() => {});
   // The lanes do not wait for Dash, which takes longer to load than they take to be drawn.
   const host = element("div", "", "timeline-host tl-mount");
+  let lanesDrawn = () => {};
   if (onTimeline()) {
     host.classList.add("early");
     document.body.append(host);
+    const drawn = new Promise((resolve) => { lanesDrawn = resolve; });
+    setTimeout(lanesDrawn, PATIENCE);
+    drawn.then(startDash);
   } else {
+    startDash();
     (await appears("timeline-host")).append(host);
   }
   let run;
@@ -177,6 +185,7 @@ async function start() {
     run = await description;
   } catch (error) {
     failed(host, error);
+    lanesDrawn();
     return;
   }
   const dom = buildStage(host);
@@ -186,7 +195,8 @@ async function start() {
     writeAddress();
     tellView();
   };
-  timeline = new Timeline(dom, run, idle, details, { settled });
+  // The frame is painted before what is put off runs.
+  timeline = new Timeline(dom, run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
   if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
   if (onTimeline()) applyAddress(location.search);
 

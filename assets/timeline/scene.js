@@ -11,7 +11,11 @@ import { wordsFor } from "./tooltip.js";
 
 /** @typedef {import("./timeline.js").Timeline} Timeline */
 
-/** Lanes, labels and what depends on the window. @param {Timeline} timeline */
+/**
+ * Lanes, labels and what depends on the window.
+ * @param {Timeline} timeline
+ * @returns {boolean} whether all lanes in sight are drawn from tiles of the window's level
+ */
 export function drawLanes(timeline) {
   const { view, layout, scrollY, palette, matches, feed, width, height } = timeline;
   const inSight = layout.parts(scrollY, height).flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
@@ -27,6 +31,7 @@ export function drawLanes(timeline) {
   const { corner } = timeline.dom;
   corner.run.textContent = `whole run · ${formatDuration(timeline.duration)}`;
   corner.base.textContent = timeline.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`;
+  return inSight.every((lane) => feed.loaded(lane));
 }
 
 /** What the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */

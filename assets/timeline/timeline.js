@@ -37,10 +37,11 @@ export class Timeline {
    * @param {any} run as /api/run describes it
    * @param {import("./idle.js").Idle} idle
    * @param {import("./details.js").Details} details
-   * @param {{settled: () => void}} page told once the view has come to rest
+   * @param {{settled: () => void, drawn?: () => void}} page told once the view has come to rest, and
+   *   when all lanes in sight are drawn for the first time
    */
   constructor(dom, run, idle, details, page) {
-    Object.assign(this, { dom, run, idle });
+    Object.assign(this, { dom, run, idle, whenDrawn: page.drawn });
     this.painter = new Painter(dom.lanesCanvas, run.names);
     this.adopt(run, this.feedOf(run), groupsOf(run.lanes));
     this.view = { t0: 0, t1: this.duration };
@@ -351,7 +352,10 @@ export class Timeline {
     }
     const lanes = this.dirty.has("lanes");
     this.dirty.clear();
-    if (lanes) drawLanes(this);
+    if (lanes && drawLanes(this) && this.whenDrawn) {
+      this.whenDrawn();
+      this.whenDrawn = null;
+    }
     drawOverlay(this);
     this.frames.last = performance.now() - begin;
     this.frames.times[this.frames.count % this.frames.times.length] = this.frames.last;

@@ -13,7 +13,7 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lanescope import assets
@@ -22,6 +22,7 @@ from lanescope.webapp.details import run_facts
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.exporters.kept import Kept, kept_slices
 from lanescope.webapp.lod import TILE_BITS
+from lanescope.webapp.modules import joined
 from lanescope.webapp.run import Run
 from lanescope.webapp.timeline import Timeline
 
@@ -34,10 +35,9 @@ _RAW = 32 << 20
 """Bytes of tiles before they are deflated: what the browser has to keep."""
 
 ENTRY = "still.js"
-_IMPORT = re.compile(r'(from|import) "\./([a-z_]+\.js)"')
 _PICTURE = re.compile(r"""url\(["']?([a-z-]+\.svg)["']?\)""")
 _POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; "
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
 _STYLE = """
@@ -119,27 +119,6 @@ def _tiles(
     return places, b"".join(packed)
 
 
-def modules() -> dict[str, str]:
-    """The modules that the page needs, by name, as text."""
-    folder = assets.FOLDER / "timeline"
-    found: dict[str, str] = {}
-    waiting = [ENTRY]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found[name] = (folder / name).read_text(encoding="utf-8")
-            waiting += [other for _, other in _IMPORT.findall(found[name])]
-    return found
-
-
-def _addresses() -> Iterator[tuple[str, str]]:
-    """Name and address of each module: its text as data, importing the others by name."""
-    for name, text in sorted(modules().items()):
-        plain = _IMPORT.sub(r'\1 "lanescope/\2"', text)
-        coded = base64.b64encode(plain.encode()).decode()
-        yield f"lanescope/{name}", f"data:text/javascript;base64,{coded}"
-
-
 def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
     folder = assets.FOLDER
     style = "".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES)
@@ -159,7 +138,6 @@ def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title} · LaneScope</title>
 <style>{style}{_STYLE}</style>
-<script type="importmap">{_script({"imports": dict(_addresses())})}</script>
 <script type="application/json" id="run">{_script(data)}</script>
 <script type="text/plain" id="tiles">{base64.b64encode(tiles).decode()}</script>
 <script type="text/plain" id="slices">{base64.b64encode(kept.block).decode()}</script>
@@ -169,7 +147,7 @@ def _page(run: Run, data: dict[str, Any], tiles: bytes, kept: Kept) -> str:
 <div id="search-host" class="search-host"></div></header>
 <main id="timeline-host"></main>
 <aside id="slice-panel" class="dock still-panel" aria-label="Selected slice"></aside>
-<script type="module">import "lanescope/{ENTRY}";</script>
+<script type="module">{joined(ENTRY)[0]}</script>
 </body>
 </html>
 """
