@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from . import manifest as manifests
+from . import schema
 from .decode import Decoder
 from .journal_reader import JournalError, read_process, read_process_file
 from .kinds import JOURNAL_FOLDER
@@ -28,11 +29,14 @@ from .seal import seal_threads
 _UNREADABLE = "unreadable-"
 
 
-def compact(run: Path, *, wait_s: float = 0.0, exit_status: int | None = None) -> None:
+def compact(
+    run: Path, *, wait_s: float = 0.0, exit_status: int | None = None, stopped: str = ""
+) -> None:
     """Turn the journals of all processes that ended into Parquet, and finish the manifest.
 
     Processes still alive get up to `wait_s` seconds to end; what lives on keeps its journal.
-    Raises OSError where the run cannot be written.
+    `stopped` names the signal by which someone stopped the command. Raises OSError where the run
+    cannot be written.
     """
     deadline = time.monotonic() + wait_s
     while not advance(run) and time.monotonic() < deadline:
@@ -41,6 +45,8 @@ def compact(run: Path, *, wait_s: float = 0.0, exit_status: int | None = None) -
         manifest = manifests.read(run)
         if exit_status is not None:
             manifest["exit_status"] = exit_status
+        if stopped:
+            manifest["notes"].append(f"{schema.STOPPED}: {stopped} came while the command ran")
         manifest["complete"] = manifests.is_complete(manifest)
         narrow(run, manifest)
         manifests.write(run, manifest)

@@ -34,12 +34,12 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
     options = with_engine(options)
     prepare(run, options, command)
     process = _start(command, environment_for(run, options))
-    with _signals_passed_to(process):
+    with _signals_passed_to(process) as passed:
         follower = Follower(run)
         status = process.wait()
         follower.stop()
     status = 128 - status if status < 0 else status
-    finish(run, exit_status=status)
+    finish(run, exit_status=status, stopped=passed.name)
     return status
 
 
@@ -113,12 +113,12 @@ class Follower:
         self._process.wait()
 
 
-def finish(run: Path, *, exit_status: int) -> None:
+def finish(run: Path, *, exit_status: int, stopped: str) -> None:
     """Turn the journals into Parquet; what cannot be is said, and is recovered by the reader."""
     from .compact import compact  # loads pyarrow
 
     try:
-        compact(run, wait_s=SETTLE_S, exit_status=exit_status)
+        compact(run, wait_s=SETTLE_S, exit_status=exit_status, stopped=stopped)
     except Exception as error:  # the command's own status must come through whatever happens here
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         sys.stderr.write(f"lanescope: {run} is not finished ({reason}); it opens as it is\n")
@@ -149,23 +149,25 @@ class _signals_passed_to:
     """While inside, signals meant for the command reach it, and do not end this process.
 
     A terminal sends SIGINT to the whole foreground group, the command included: it is only
-    ignored here. SIGTERM comes to this process alone and is passed on.
+    noted here. SIGTERM comes to this process alone and is passed on.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._before: dict[int, object] = {}
+        self.name = ""  # of the signal that came
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        self._before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, self._pass_on)
+    def __enter__(self) -> _signals_passed_to:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._before[number] = signal.signal(number, self._came)
+        return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._process.send_signal(number)
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
+        if number != signal.SIGINT:
+            self._process.send_signal(number)

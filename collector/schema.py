@@ -42,6 +42,9 @@ from .kinds import (
     thread_id,
 )
 
+STOPPED = "stopped from outside"
+"""A note of the manifest begins so where someone stopped the recorded command: ": SIGTERM ..."."""
+
 __all__ = [
     "CUDA_CONTEXT",
     "FORMAT_VERSION",
@@ -57,6 +60,7 @@ __all__ = [
     "RAISED_IN_BACKWARD",
     "RECEIVING",
     "RECORDER_MEMORY",
+    "STOPPED",
     "TABLES",
     "THREAD_TABLES",
     "AxisReference",

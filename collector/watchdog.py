@@ -27,7 +27,7 @@ from .journal import ALIVE_FILE, ENDED_FILE, QUIET_FILE, STALL_STACKS_FILE, STAL
 from .recorder import Recorder
 from .stalls import activity
 
-LOOK_S = 1.0
+LOOK_S, FIRST_LOOK_S = 1.0, 0.1
 QUIET_NS, LONGEST_QUIET_NS = 2_000_000_000, 16_000_000_000
 """After so long without a record the threads are looked at in silence, in case the process is
 killed before the timeout. After twice the time whenever it went on: a program that pauses now and
@@ -90,7 +90,8 @@ class Watchdog:
     def _run(self, serial: int) -> None:
         step = min(LOOK_S, self._timeout / 4e9) if self._timeout else LOOK_S
         while serial == self._running:
-            time.sleep(step)
+            # Until there is a folder, no signal that ends the process can be noted.
+            time.sleep(step if self._files else min(step, FIRST_LOOK_S))
             if serial != self._running:
                 return
             with self._recorder.guarded():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lanescope.webapp.analysis.endings import endings
 from lanescope.webapp.analysis.findings import Finding, examine, findings
 from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run, open_run
@@ -26,6 +27,7 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "missing_rank_killed": ("hang", "0", 3, [0], [1]),
     "raised": ("hang", "0", 3, [0], [1]),
     "died": ("hang", "0", 3, [0], [1]),
+    "died_at_work": ("hang", "0", 3, [], [1]),
     "subgroup": ("hang", "2", 2, [2], [3]),
     "different_op": ("collective_mismatch", "0", 2, [], [1]),
     "different_shape": ("collective_mismatch", "0", 2, [], [1]),
@@ -36,7 +38,7 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
-SLOW = ("different_dtype", "different_root", "different_group", "subgroup")
+SLOW = ("different_dtype", "different_root", "different_group", "subgroup", "died", "interrupted")
 """Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
@@ -190,6 +192,14 @@ def test_what_was_killed_at_work_did_not_hang(runs: Runs, name: str) -> None:
     assert not run.complete
     assert "all_reduce" in run.events("collective", 1)["name"].to_pylist()
     assert [one.title for one in findings(run)] == []
+
+
+@pytest.mark.parametrize("name", _some_slow(["stopped", "interrupted"]))
+def test_a_job_that_was_stopped_from_outside_did_not_hang(runs: Runs, name: str) -> None:
+    run = runs.of(name)
+    assert run.manifest["exit_status"] != 0
+    assert [one.title for one in findings(run)] == []
+    assert {one.how for one in endings(run).values()} <= {"stopped", "gave up"}
 
 
 @pytest.mark.parametrize("name", ["missing_rank"])

@@ -40,9 +40,15 @@ def warnings_of(
         said.append(f"{word} {ranks_text(missing)} of {world} missing from the run")
     for process in manifest["processes"]:
         if not process["closed"] and process["rank"] in ranks:
+            name = process["ended"].removeprefix("signal ")
+            how = (
+                f"was ended by {name}"
+                if name.startswith("SIG")
+                else "did not close its log (still running, or it died)"
+            )
             said.append(
-                f"rank {process['rank']}: process {process['pid']} did not close its log "
-                "(still running, or it died); its events end where the log ends"
+                f"rank {process['rank']}: process {process['pid']} {how}; its events end where the "
+                "log ends"
             )
         overwritten = process["coverage"].get("overwritten", 0)
         if overwritten and process["rank"] in ranks:

@@ -142,12 +142,42 @@ def raised() -> None:
 
 
 def died() -> None:
-    """Rank 1 is killed; the others wait for it."""
+    """Rank 1 is killed; rank 0 waits for it, until its connection or the launcher ends it."""
     steps(3)
     if RANK == 1:
+        time.sleep(1.5)
         os.kill(os.getpid(), signal.SIGKILL)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher may be quicker than the connection
     dist.all_reduce(torch.ones(64))
+
+
+def died_at_work() -> None:
+    """Rank 1 is killed, and the launcher ends rank 0 before that comes to the next call."""
+    steps(3)
+    time.sleep(1.5)
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def stopped() -> None:
+    """The job is stopped while it works."""
+    work_until(signal.SIGTERM)
+
+
+def interrupted() -> None:
+    """The same by Ctrl-C."""
+    work_until(signal.SIGINT)
+
+
+def work_until(number: signal.Signals) -> None:
+    """Work that only the launcher ends, whom rank 1 has stopped by a signal."""
+    steps(3)
+    time.sleep(1.5)
+    if RANK == 1:
+        os.kill(os.getppid(), number)
+    while True:
+        steps(1)
+        time.sleep(0.02 * RANK)
 
 
 def subgroup() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import calls, group_title
+from lanescope.webapp.analysis.deaths import deaths
+from lanescope.webapp.analysis.endings import told_to_stop
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.mismatches import first_mismatches
@@ -48,7 +50,9 @@ def hangs(run: Run) -> list[Finding]:
         return [_circle(run, circle)]
     roots = [wait for wait in found if not _follows(wait, found)] or found
     made = [_verdict(run, wait, [other for other in found if other not in roots]) for wait in roots]
-    return [finding for finding in made if finding is not None]
+    told = [finding for finding in made if finding is not None]
+    missed = {rank for finding in told for rank in finding.ranks}
+    return [*told, *deaths(run, missed)]
 
 
 def _follows(wait: Wait, found: list[Wait]) -> bool:
@@ -72,7 +76,11 @@ def waited_ns(run: Run, wait: Wait) -> int:
     """How long the ranks that wait are known to have waited."""
     known = standings(run)
     waiting = [known[rank] for rank in wait.ranks]
-    over = bool(waiting) and all(one.ended != "killed" for one in waiting)
+    missing = [known[rank] for rank in wait.missing]
+    if told_to_stop(run) and all(one.ending.how == "stopped" for one in missing):
+        # That others took longer to end is no wait.
+        return max(0, max(one.end_ns for one in missing) - wait.since_ns)
+    over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
     # Who was killed had waited for as long as any other still recorded something.
     until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
     return max(0, until - wait.since_ns)
@@ -81,13 +89,15 @@ def waited_ns(run: Run, wait: Wait) -> int:
 def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     known = standings(run)
     missing = [known[rank] for rank in wait.missing]
-    if all(one.ended == "exit" for one in missing):
+    if all(one.ending.how == "exit" for one in missing):
         return _left_behind(run, wait)
     if not wait.waiting:
         return None
     waited = waited_ns(run, wait)
     gone = [one for one in missing if one.left]
-    stalled = any(known[rank].stalled or known[rank].gave_up for rank in wait.ranks)
+    stalled = any(known[rank].stalled for rank in wait.ranks)
+    # Ranks that end one after the other when a job is stopped lose their connections, too.
+    stalled |= not told_to_stop(run) and any(known[rank].gave_up for rank in wait.ranks)
     severity: Severity = "error"
     if not gone:
         until = wait.since_ns + waited
@@ -104,17 +114,20 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
             severity = "info" if unknown else "warning"
             if at_work and not dumped:
                 return None
-    who = _names(wait.missing)
-    reasons = "; ".join(_reason(known[rank].doing, known[rank].where) for rank in wait.missing[:3])
+    # Those who were on their way when others ended them are missing too, but not the reason.
+    blamed = gone or missing
+    first = blamed[0]
+    who = _names(tuple(one.rank for one in blamed))
+    reasons = "; ".join(_reason(one.doing, one.where) for one in blamed[:3])
     return Finding(
         kind="hang",
         severity=severity,
         title=f"{who} never entered {_call(run, wait)}: {reasons}; {_names(wait.ranks)} "
-        f"{'waits' if len(wait.ranks) == 1 else 'wait'} there{_for(waited)}",
-        rank=wait.missing[0],
-        ranks=wait.missing,
-        thread=known[wait.missing[0]].thread,
-        where=known[wait.missing[0]].where,
+        f"{'waits' if len(wait.ranks) == 1 else 'wait'} there{_for(waited)}{_stopped(run, wait)}",
+        rank=first.rank,
+        ranks=tuple(one.rank for one in blamed),
+        thread=first.thread,
+        where=first.where,
         evidence={**_evidence(run, wait), "waited_ns": waited, "also_waiting": _also(run, others)},
         **_place(run, wait),
     )
@@ -230,6 +243,15 @@ def _names(ranks: tuple[int, ...]) -> str:
 
 def _reason(doing: str, where: str | None) -> str:
     return f"{doing} at {where}" if where else doing
+
+
+def _stopped(run: Run, wait: Wait) -> str:
+    """That those who are missing were stopped, where others were not."""
+    known = standings(run)
+    stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
+    if stopped != set(wait.missing):
+        return ""
+    return f"; {_names(wait.missing)} {known[wait.missing[0]].ending.words}"
 
 
 def _for(waited: int) -> str:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp import units
+from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, own_processes
 from lanescope.webapp.run import Run
 
 NO_PROGRESS = ("no_progress", "abort")
@@ -31,11 +32,8 @@ QUIET_NS = 1_000_000_000
 _BUSY = 0.1
 """Share of a core from which on a thread is at work."""
 
-_RAISED_AT = re.compile(r"\(([^()\s]+:[0-9]+)\)$")
 _RECORDER = re.compile(r"/collector/(sources|engines)/[a-z_]+[.]py$")
 _NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
-_LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
-_GAVE_UP = re.compile(f"timed? ?out|{_LOST.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,18 +46,19 @@ class Standing:
     where: str | None  # file.py:12
     since_ns: int  # last event of its main thread and of those that call collectives
     end_ns: int  # until when it is known to have been there
-    ended: (
-        str  # exit, exception, signal ..., left (not known how), died, killed (the log just ends)
-    )
+    ending: Ending
     stalled: bool  # its watchdog saw no progress
     working: bool  # nothing was recorded, but its main thread used the processor
-    gave_up: bool  # ended by the error of a collective that did not come about
+
+    @property
+    def gave_up(self) -> bool:
+        """Ended by the error of a collective that did not come about."""
+        return self.ending.how == "gave up"
 
     @property
     def left(self) -> bool:
         """Its process ended before the others: nothing more will come of it."""
-        raised = self.ended == "exception" and not self.gave_up
-        return raised or self.ended in ("exit", "left", "died")
+        return self.ending.how in ("raised", "exit", "left", "died")
 
 
 @lru_cache(maxsize=4)
@@ -84,9 +83,7 @@ def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
 
 def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
     """Rows of the stall table of a rank's own process, in the order of the dumps."""
-    process = next(
-        (p for p in run.manifest["processes"] if p["rank"] == rank and p["role"] == "rank"), None
-    )
+    process = own_processes(run).get(rank)
     rows = run.events("stall", rank)
     rows = rows.filter(pc.equal(rows["pid"], pa.scalar(process["pid"] if process else -1)))
     found: list[dict[str, Any]] = rows.sort_by([("dump", "ascending")]).to_pylist()
@@ -94,55 +91,29 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
 
 
 def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
-    process = next(
-        (p for p in run.manifest["processes"] if p["rank"] == rank and p["role"] == "rank"), None
-    )
+    process = own_processes(run).get(rank)
     pid = process["pid"] if process else -1
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
     since = _worked_until_ns(run, rank, main)
     dump = _dump(run, rank, since)
-    ended = _ended(process, run.manifest["exit_status"])
-    raised = process["exception"] if process else ""
-    gave_up = ended == "exception" and bool(_GAVE_UP.search(raised))
+    ending = endings(run)[rank]
     end = max(last[rank], *(row["time_ns"] for row in dumps(run, rank)), 0)
-    if process is not None and not process["closed"]:
-        end = max(end, _alive_ns(run, process))
+    if process is not None:
+        end = max(end, alive_ns(run, process))
     thread = (dump["thread"] or main) if dump else main
     doing, where = _doing(run, rank, main, dump)
-    if ended == "exception" and not gave_up:
-        found = _RAISED_AT.search(raised)
-        doing = f"raised {_RAISED_AT.sub('', raised).strip()}"
-        where = PurePath(found[1]).name if found else where
-    elif ended in ("exit", "left"):
+    if ending.how == "raised":
+        doing, where = ending.words, ending.where or where
+    elif ending.how in ("exit", "left"):
         doing, where = "has ended", None
-    elif ended.startswith("signal") and not dump:
-        doing = f"was ended by {ended.partition(' ')[2] or 'a signal'}; {doing}"
-    elif ended == "killed" and not dump:
-        if any(_LOST.search(p["exception"]) for p in run.manifest["processes"]):
-            ended = "died"
+    elif ending.how == "died" or (ending.how in ("stopped", "killed") and not dump):
         quiet = max(last.values()) - since
-        word = "died" if ended == "died" else "recorded nothing more"
         before = f", {units.duration(quiet)} before the recording ended" if quiet > QUIET_NS else ""
-        doing = f"{word}{before}; {doing}"
+        doing = f"{ending.words or 'recorded nothing more'}{before}; {doing}"
     reason = str(dump["reason"]) if dump else ""
     stalled = reason in NO_PROGRESS
     working = dump is not None and reason == "quiet" and (dump["cpu"] or 0) >= _BUSY
-    return Standing(rank, thread, doing, where, since, end, ended, stalled, working, gave_up)
-
-
-def _ended(process: schema.Process | None, status: int | None) -> str:
-    if process is None:
-        return "killed"
-    if process["ended"] or not process["closed"]:
-        return process["ended"] or "killed"
-    return "left" if status else "exit"  # the job failed, and this rank may be why
-
-
-def _alive_ns(run: Run, process: schema.Process | None) -> int:
-    """Until when a process that closed nothing is known to have been there."""
-    if process is None:
-        return 0
-    return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
+    return Standing(rank, thread, doing, where, since, end, ending, stalled, working)
 
 
 def _doing(

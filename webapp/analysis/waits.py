@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector import schema
 from lanescope.webapp.analysis.calls import (
     SYNCHRONISING,
     collective_calls,
@@ -97,7 +98,10 @@ def _of_groups(run: Run) -> Iterator[Wait]:
         waiting = tuple(entry for entry, complete in entries if not complete)
         ended = tuple(entry for entry, complete in entries if complete)
         if any(entry.name in SYNCHRONISING for entry in ended) or not entries:
-            continue  # nobody can have left it without the others: they were not recorded
+            # Nobody can have left it without the others: it failed, or they were not recorded.
+            if not entries or not all(_died(run, rank) for rank in missing):
+                continue
+            waiting, ended = (*waiting, *ended), ()
         absent = tuple(rank for rank in ranks if rank not in run.ranks)
         yield Wait(str(group), sequence, waiting, missing, absent, ended)
 
@@ -141,6 +145,10 @@ def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[Entry, bool]]:
     return found
 
 
+def _died(run: Run, rank: int) -> bool:
+    return standings(run)[rank].ending.how == "died"
+
+
 def _complete(run: Run, row: pd.Series, quiet: bool) -> bool:
     """Seen to complete; or its thread went on where completions of its kind cannot be seen.
 
@@ -165,10 +173,12 @@ def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
-    """Whether a thread began anything after an instant."""
+    """Whether a thread began anything after an instant; that it failed then is no beginning."""
     for table in ("collective", "op", "phase"):
-        starts = run.events(table, rank, thread, ["start_ns"])["start_ns"]
-        if pc.any(pc.greater(starts, pa.scalar(instant_ns, pa.int64()))).as_py():
+        rows = run.events(table, rank, thread, ["start_ns", "name"])
+        later = pc.greater(rows["start_ns"], pa.scalar(instant_ns, pa.int64()))
+        failed = pc.starts_with(rows["name"].cast(pa.string()), schema.RAISED_IN_BACKWARD)
+        if pc.any(pc.and_not(later, failed)).as_py():
             return True
     return False
 

@@ -77,7 +77,7 @@ def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
         return html.Span("missing", className="tag bad")
     if waits_here:
         return html.Span("waits", className="tag warn")
-    return html.Span("ended" if standing.ended == "exit" else "–", className="tag")
+    return html.Span("ended" if standing.ending.how == "exit" else "–", className="tag")
 
 
 def _call(run: Run, held: list[Wait]) -> parts.Child:

@@ -1,0 +1,132 @@
+"""Which rank ended a job: told from how all of them ended, on runs made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.endings import endings
+from lanescope.webapp.analysis.hangs import hangs
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+MS = 1_000_000
+LIFE = 4_000 * MS
+"""All ranks live so long, or a little less or longer."""
+
+LOST = "RuntimeError: Read error [127.0.0.1]:41135: Connection reset by peer (train.py:9)"
+RAISED = "ValueError: bad batch (/home/u/train.py:12)"
+STOPPED = f"{schema.STOPPED}: SIGTERM came while the command ran"
+
+
+def rank(ended: str, *, calls: int = 10, after_ms: int = 0, exception: str = "") -> dict[str, Any]:
+    """A rank with some calls that ended at LIFE and some ms, as `ended` says."""
+    return {"ended": ended, "calls": calls, "after_ms": after_ms, "exception": exception}
+
+
+KILLED = rank("")
+"""SIGKILL leaves no word."""
+
+
+def job(path: Path, *ranks: dict[str, Any], **manifest: Any) -> Run:
+    """A job whose ranks make a call every 400 ms, all of them complete but one that others miss."""
+    builder = Builder(path, world_size=len(ranks), **{"exit_status": 1, **manifest})
+    least = min(one["calls"] for one in ranks)
+    for number, one in enumerate(ranks):
+        end = START_NS + LIFE + one["after_ms"] * MS
+        signal = one["ended"].startswith("signal")
+        builder.process(
+            number, engine="native", start_ns=START_NS, end_ns=end, ended=one["ended"],
+            closed=one["ended"] in ("exit", "exception"), exception=one["exception"],
+        )  # fmt: skip
+        thread = builder.thread(number)
+        starts = START_NS + np.arange(one["calls"]) * 400 * MS
+        complete = [at + 5 * MS if at < starts[0] + least * 400 * MS else None for at in starts]
+        builder.rows(
+            "collective", number, thread, start_ns=starts, duration_ns=MS, complete_ns=complete,
+            name="all_reduce", group="0", group_size=len(ranks), sequence=np.arange(one["calls"]),
+        )  # fmt: skip
+        if signal:
+            builder.row("stall", number, None, time_ns=end, duration_ns=0, pid=1000 + number,
+                        thread=thread, name="main", reason="signal")  # fmt: skip
+    return open_run(builder.write())
+
+
+def told(run: Run) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.kind, one.ranks) for one in hangs(run)]
+
+
+TERM = rank("signal SIGTERM", after_ms=90)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "how"),
+    [
+        # The launcher ended the others before they came to the next call, or in it.
+        ((TERM, KILLED, TERM), "died"),
+        ((rank("signal SIGTERM", calls=11, after_ms=90), KILLED, TERM), "died"),
+        ((TERM, rank("signal SIGSEGV"), TERM), "died"),
+        ((TERM, rank("exception", exception=RAISED), TERM), "raised"),
+        # They lost the connection.
+        ((rank("exception", calls=11, exception=LOST), KILLED), "died"),
+    ],
+)
+def test_the_rank_that_began_is_named(
+    tmp_path: Path, ranks: tuple[dict[str, Any], ...], how: str
+) -> None:
+    run = job(tmp_path / "run", *ranks)
+    assert endings(run)[1].how == how
+    assert told(run) == [("hang", (1,))]
+    (found,) = hangs(run)
+    assert (found.severity, found.evidence["group"], found.evidence["sequence"]) == (
+        "error",
+        "0",
+        10,
+    )
+    assert found.title.startswith("rank 1 ")
+
+
+INTERRUPTED = rank("exception", exception="KeyboardInterrupt: (train.py:7)")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "notes"),
+    [
+        # Stopped by a signal to all, which comes to one a little earlier than to another.
+        ((TERM, rank("signal SIGTERM", calls=11, after_ms=95), TERM), []),
+        ((INTERRUPTED, rank("exception", calls=11, exception=LOST)), []),
+        ((INTERRUPTED, {**INTERRUPTED, "calls": 11, "after_ms": 1500}), []),
+        # With a handler of its own, which ends one at once and lets another lose its connection.
+        ((rank("exit"), rank("exception", calls=11, exception=LOST, after_ms=700)), [STOPPED]),
+        # Who has a handler that leaves without a word has not died.
+        ((TERM, KILLED), [STOPPED]),
+        # Killed as a whole: nothing was left to note anything.
+        ((KILLED, KILLED), []),
+        # It went on after SIGTERM had come, and was killed when the launcher's patience ended.
+        ((TERM, rank("", after_ms=30_000)), []),
+    ],
+)
+def test_a_job_that_was_stopped_has_no_rank_that_died(
+    tmp_path: Path, ranks: tuple[dict[str, Any], ...], notes: list[str]
+) -> None:
+    assert told(job(tmp_path / "run", *ranks, notes=notes)) == []
+
+
+def test_a_rank_that_ended_early_was_not_stopped(tmp_path: Path) -> None:
+    waits = rank(
+        "exception", calls=11, exception="KeyboardInterrupt: (train.py:7)", after_ms=60_000
+    )
+    run = job(tmp_path / "run", waits, rank("exit"))
+    assert endings(run)[1].how == "exit"
+    assert told(run) == [("collective_mismatch", (0, 1))]
+
+
+def test_a_rank_that_alone_was_asked_to_end_is_said_to_have_been(tmp_path: Path) -> None:
+    alone = rank("signal SIGTERM")
+    run = job(tmp_path / "run", rank("exception", calls=11, exception=LOST, after_ms=40), alone)
+    (found,) = hangs(run)
+    assert found.title.endswith("; rank 1 was stopped by SIGTERM")

@@ -1,0 +1,67 @@
+"""Did a rank die or raise, and end a job whose other ranks were not yet waiting for it?
+
+A launcher ends the others within a tenth of a second. What they do then need not be a call that the
+dead rank is missing in; that they were ended, and it was not, tells who began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from lanescope.webapp.analysis.calls import calls
+from lanescope.webapp.analysis.endings import told_to_stop
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.standing import Standing, standings
+from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.run import Run
+
+_OWN_FAULT = ("died", "raised")
+_BY_OTHERS = ("stopped", "gave up")
+
+
+def deaths(run: Run, told: Collection[int]) -> list[Finding]:
+    """A finding for each rank that ended by its own fault and is not among those `told` of.
+
+    None where someone stopped the job: what a rank raises then has a reason outside of it.
+    """
+    known = standings(run)
+    others = [rank for rank, one in known.items() if one.ending.how in _BY_OTHERS]
+    if not others or told_to_stop(run):
+        return []
+    return [
+        _death(run, one, others)
+        for rank, one in known.items()
+        if one.ending.how in _OWN_FAULT and rank not in told
+    ]
+
+
+def _death(run: Run, one: Standing, others: list[int]) -> Finding:
+    frame = calls(run)
+    last = frame[frame["rank"] == one.rank].sort_values("start_ns").tail(1)
+    group, sequence, since = "0", -1, one.since_ns
+    for row in last.itertuples():
+        group, sequence, since = str(row.group), int(row.sequence), int(row.start_ns)
+    doing = f"{one.doing} at {one.where}" if one.where else one.doing
+    word = "rank" if len(others) == 1 else "ranks"
+    at = (group_lane(one.rank, group), since) if len(last) else None
+    return Finding(
+        kind="hang",
+        severity="error",
+        title=f"rank {one.rank} {doing}; {word} {ranks_text(others)} ended with it",
+        rank=one.rank,
+        ranks=(one.rank,),
+        thread=one.thread,
+        where=one.where,
+        time_ns=one.since_ns,
+        evidence={
+            "group": group,
+            "sequence": sequence + 1,
+            "op": {},
+            "called_at": {},
+            "waiting": [],
+            "missing": [{"rank": one.rank, "doing": one.doing, "where": one.where}],
+            "ended_by_it": others,
+        },
+        link=timeline_address(since, max(one.since_ns, since + 1), run.duration_ns, at),
+    )

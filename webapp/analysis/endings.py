@@ -1,0 +1,127 @@
+"""How did the process of each rank end: by itself, by a fault of its own, or by others?
+
+Two ends leave no word of their own: SIGKILL and `os._exit`. They are told from the end of the whole
+job by what the others noted: a connection that was lost, or the SIGTERM by which a launcher ends
+the ranks that are left, noted after the last sign of life of the one that noted nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePath
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.run import Run
+
+NOTES_SIGNALS_NS = 1_000_000_000
+"""A process that lived for so long was watched, and would have noted SIGTERM: ns."""
+
+LEAVING_NS = 5_000_000_000
+"""When a job is stopped, ranks that have a handler of their own may end so long one after the
+other."""
+
+_CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+_INTERRUPT = "KeyboardInterrupt:"
+_RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
+_LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
+_GAVE_UP = re.compile(f"timed? ?out|{_LOST.pattern}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended."""
+
+    how: str
+    """exit; raised; gave up (by the error of a collective that did not come about); died; stopped
+    (by a signal that asks it to); abort (by its watchdog); left (while the job failed, not known
+    how); killed (its log just ends)."""
+    words: str = ""  # what goes after "rank 1": raised ValueError: bad batch
+    where: str | None = None  # file.py:12 of what was raised
+
+
+@lru_cache(maxsize=4)
+def endings(run: Run) -> Mapping[int, Ending]:
+    """The ending of every recorded rank's own process."""
+    processes = own_processes(run)
+    lost = any(_LOST.search(p["exception"]) for p in run.manifest["processes"])
+    stopped = {
+        rank: at for rank, one in processes.items() if (at := _stopped_ns(run, one)) is not None
+    }
+    return MappingProxyType(
+        {rank: _ending(run, processes.get(rank), lost, stopped) for rank in run.ranks}
+    )
+
+
+def own_processes(run: Run) -> dict[int, schema.Process]:
+    """The process of each rank that is the rank, not one that it started."""
+    found: dict[int, schema.Process] = {}
+    for process in run.manifest["processes"]:
+        if process["role"] == "rank":
+            found.setdefault(process["rank"], process)
+    return found
+
+
+def alive_ns(run: Run, process: schema.Process) -> int:
+    """Until when a process is known to have been there, ns from the start of the run."""
+    return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
+
+
+def told_to_stop(run: Run) -> bool:
+    """Whether someone stopped the job as a whole: `lanescope record` saw it, or a Ctrl-C came."""
+    interrupted = any(p["exception"].startswith(_INTERRUPT) for p in run.manifest["processes"])
+    return interrupted or any(note.startswith(schema.STOPPED) for note in run.manifest["notes"])
+
+
+def _ending(
+    run: Run, process: schema.Process | None, lost: bool, stopped: Mapping[int, int]
+) -> Ending:
+    if process is None:
+        return Ending("killed")
+    ended, raised = process["ended"], process["exception"]
+    if ended == "exception":
+        if raised.startswith(_INTERRUPT):
+            return Ending("stopped", "was stopped by SIGINT")
+        if _GAVE_UP.search(raised):
+            return Ending("gave up")
+        found = _RAISED_AT.search(raised)
+        where = PurePath(found[1]).name if found else None
+        return Ending("raised", f"raised {_RAISED_AT.sub('', raised).strip()}", where)
+    if ended.startswith("signal "):
+        name = ended.partition(" ")[2]
+        if name in _CRASHES:
+            return Ending("died", f"died of {name}")
+        return Ending("stopped", f"was stopped by {name}")
+    if ended == "exit" and told_to_stop(run):
+        until = max(alive_ns(run, one) for one in own_processes(run).values())
+        if until - alive_ns(run, process) < LEAVING_NS:
+            return Ending("stopped", "ended when the job was stopped")
+    if ended or process["closed"]:
+        # The job failed, and this rank may be why.
+        return Ending(ended or ("left" if run.manifest["exit_status"] else "exit"))
+    return Ending("died", "died") if lost or _outlived(run, process, stopped) else Ending("killed")
+
+
+def _outlived(run: Run, process: schema.Process, stopped: Mapping[int, int]) -> bool:
+    """Whether a process that noted no signal was gone before others were asked to end."""
+    last = alive_ns(run, process)
+    would_note = (
+        process["engine"] == "native" and process["end_ns"] - process["start_ns"] > NOTES_SIGNALS_NS
+    )
+    first = min(stopped.values(), default=None)
+    return would_note and first is not None and last + run.clock_uncertainty_ns < first
+
+
+def _stopped_ns(run: Run, process: schema.Process) -> int | None:
+    """When a process noted SIGTERM; None: it did not."""
+    rows = run.events("stall", process["rank"], columns=["time_ns", "pid", "reason"])
+    own = pc.equal(rows["pid"], pa.scalar(process["pid"]))
+    asked = pc.equal(rows["reason"].cast(pa.string()), "signal")
+    found: int | None = pc.max(rows.filter(pc.and_(own, asked))["time_ns"]).as_py()
+    return found
