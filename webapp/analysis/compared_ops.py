@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lanescope.webapp.analysis.alignment import Ints, thread_pairs
 from lanescope.webapp.analysis.closeness import Mode, relative_differences, tensor_states
 from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_tensors, read_ops
+from lanescope.webapp.analysis.world_sizes import joined
 from lanescope.webapp.packing import enclosing
 from lanescope.webapp.run import Run, Thread
 
@@ -39,6 +40,7 @@ class ComparedOps:
     two: Ints
     state: States  # of each pair of tensors: IDENTICAL, WITHIN or DIFFERENT
     apart: NDArray[np.float64]  # how far each pair is, see `closeness.relative_differences`
+    left_out: int = 0  # pairs of tensors that are not among these, see `world_sizes`
 
     def op_states(self) -> States:
         """Of each pair of operators: the worst of its own tensors, UNKNOWN where it has none."""
@@ -65,6 +67,10 @@ def compared_ops(
     new = read_ops(run, theirs.rank, theirs.thread, words)
     left, right = pair_ops(old, new)
     one, two = pair_tensors(old, new, left, right, words)
+    left_out = 0
+    if base.world_size != run.world_size:
+        kept = joined(run, new, words)[new.owner[two]]
+        one, two, left_out = one[kept], two[kept], int((~kept).sum())
     was = {name: column[one] for name, column in old.tensors.items()}
     now = {name: column[two] for name, column in new.tensors.items()}
     state = tensor_states(was, now, words.known["dtype"], mode)
@@ -72,7 +78,7 @@ def compared_ops(
     rows = np.flatnonzero(state)
     sides = ({name: column[rows] for name, column in side.items()} for side in (was, now))
     apart[rows] = relative_differences(*sides)
-    return ComparedOps(theirs, old, new, left, right, one, two, state, apart)
+    return ComparedOps(theirs, old, new, left, right, one, two, state, apart, left_out)
 
 
 def all_compared(base: Run, run: Run, mode: Mode, words: Words) -> Iterator[ComparedOps]:

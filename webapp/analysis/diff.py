@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lanescope.webapp.analysis import world_sizes
 from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
@@ -132,6 +133,8 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         sides = (f"{what}: {one.words()}" for what, one in zip(_FLOORS, floors, strict=True))
         notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
     wanted = "different" if "different" in states else "within_tolerance"
+    first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
+    notes = [*notes, *_explained(base, run, norms, values)]
     frames = [norms, calls]
     if tables:
         rows = pd.concat(tables, ignore_index=True)
@@ -142,13 +145,26 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         compared=matched + ops,
         only_in_base=only[0] + alone[0],
         only_in_run=only[1] + alone[1],
-        first=_first_of_all(values, norms[norms["state"] == wanted], run, wanted),
+        first=first,
         table=pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS)),
         notes=tuple(notes),
         differing=differing,
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+def _explained(
+    base: Run, run: Run, norms: pd.DataFrame, values: ValueDifferences | None
+) -> list[str]:
+    """What is behind the differences, where a number of ranks or one factor is."""
+    told = []
+    if base.world_size != run.world_size:
+        shared = norms[norms["base"].notna() & norms["run"].notna()]
+        first = values.first.told if values is not None and values.first is not None else None
+        told += world_sizes.notes(base, run, shared, first, values.left_out if values else 0)
+    factor = world_sizes.common_factor(base, run, norms[norms["state"] == "different"])
+    return told if factor is None else [*told, factor]
 
 
 def _both_have_values(base: Run, run: Run) -> bool:

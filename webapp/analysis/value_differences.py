@@ -56,6 +56,7 @@ class ValueDifferences:
     only_in_run: int = 0
     different: int = 0  # tensors
     within_tolerance: int = 0
+    left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
     tables: list[pd.DataFrame] = field(default_factory=list)
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
     names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
@@ -95,11 +96,6 @@ def value_differences(
         ranks = sorted(set(one.ranks) - set(other.ranks))
         if ranks:
             found.notes.append(f"ranks {ranks_text(tuple(ranks))} are in the {name} only")
-    if base.world_size != run.world_size:
-        found.notes.append(
-            f"the base had {base.world_size} ranks, the run {run.world_size}: operators on "
-            "tensors of other shapes have no partner"
-        )
     for mine, theirs in thread_pairs(base, run):
         if mine is None or theirs is None:
             _unpaired(found, base, run, mine, theirs)
@@ -108,7 +104,7 @@ def value_differences(
     first = found.first
     if first is not None:
         first.told["origin"] = _origin(base, run, found, first)
-        if len(first.alone):
+        if len(first.alone) and base.world_size == run.world_size:
             found.notes.append(_before(run, first))
     return found
 
@@ -139,6 +135,7 @@ def _compare_thread(
     found.only_in_base += len(old) - len(right)
     found.only_in_run += len(new) - len(right)
     found.tensors += len(state)
+    found.left_out += pairs.left_out
     found.different += int((state == 2).sum())
     found.within_tolerance += int((state == 1).sum())
     found.growth.append(_growth(pairs, words))
@@ -269,10 +266,14 @@ def _origin(base: Run, run: Run, found: ValueDifferences, first: First) -> dict[
 
     An operator that found something else than before (`read`: what no recorded operator wrote)
     took it from a collective, where another rank of it had parted before its own call or was not
-    recorded, else from outside. One that found the same computed something else.
+    recorded, else from outside. One that found the same computed something else. Where the numbers
+    of ranks differ, the share of the first rank that one side has not is what came.
     """
     told = first.told
     rank, tensors = told["rank"], told["run"]["tensors"]
+    if base.world_size != run.world_size:  # what is compared then has been through one
+        other = set(base.ranks) ^ set(run.ranks)
+        return {"kind": "collective", "rank": min(other, default=rank)}
     if not any(tensor["position"].startswith("read") for tensor in tensors):
         return {"kind": "compute", "rank": rank}
     if not told["op"].startswith("c10d::"):

@@ -1,0 +1,140 @@
+"""Runs of different numbers of ranks: which values can be compared, and what the number explains.
+
+Until ranks join their values, by a collective in backward as a rule, each has those of its own
+share of the batch, and another number of ranks means other shares. What an optimizer works with has
+been joined, so that is compared: gradient norms, and tensors of operators inside its step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.webapp.analysis.calls import collective_calls
+from lanescope.webapp.analysis.closeness import relative_of
+from lanescope.webapp.analysis.fingerprints import Ops, Words
+from lanescope.webapp.run import Run
+
+SAME_FACTOR = 1e-3
+"""Norms whose ratios to the base's are this near to each other, relative, differ by one factor."""
+
+PLAINLY = 0.01
+"""A factor this far from 1 is none that rounding makes."""
+
+ROUNDING = 10.0
+"""What another order of a sum may do to a norm, in tolerances of its dtype (`relative_of`)."""
+
+_REDUCING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce")
+
+
+def joined(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
+    """Of each operator of a thread whether it is inside an optimizer's step: all are of a run in
+    which none steps, for its ranks have nothing to join.
+    """
+    phases = run.events("phase", columns=["kind", "name"])
+    names = pc.unique(phases.filter(pc.equal(phases["kind"], "optimizer"))["name"]).to_pylist()
+    if not names:
+        return np.ones(len(ops), np.bool_)
+    codes = [k for k, name in enumerate(words.known["phase"]) if name in names]
+    inside: NDArray[np.bool_] = np.isin(ops.texts["phase"], codes)
+    return inside
+
+
+def notes(
+    base: Run, run: Run, norms: pd.DataFrame, first: dict[str, Any] | None, left_out: int
+) -> list[str]:
+    """Sentences about two runs of different numbers of ranks: what was compared, why they part.
+
+    `norms`: rows of gradients that both have, with rank, step, name, base, run, dtype_base.
+    `first`: the first operator that differs, as `diff --json` tells it, if any. `left_out`: pairs
+    of tensors that were not compared.
+    """
+    compared = (
+        "compared are gradients and what optimizers work with; until ranks join their values each "
+        f"has those of its own share of the batch ({left_out:,} tensors)"
+        if left_out
+        else "operators on tensors of other shapes have no partner"
+    )
+    told = [f"the base had {base.world_size} {_ranks(base)}, the run {run.world_size}: {compared}"]
+    apart = norms[norms["base"] != norms["run"]]
+    apart = apart[apart["step"] == apart["step"].min()]
+    if apart.empty and first is None:
+        return told
+    joined_by = _joined_by(run, first)
+    if not (_is_rounding(apart) and (first is None or _close(first))):
+        return [*told, f"they part by more than the number of ranks explains, {joined_by}"]
+    return [
+        *told,
+        f"they part because of the number of ranks, {joined_by}: a sum over {run.world_size} is "
+        f"rounded in another order than one over {base.world_size}",
+    ]
+
+
+def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
+    """A sentence where one factor is between the gradients of the first step that differs.
+
+    `norms`: rows of gradients that differ beyond the mode, with step, name, base and run. None
+    where there are fewer than two parameters, or several factors.
+    """
+    rows = norms[norms["step"] == norms["step"].min()]
+    low, high = (rows[side].to_numpy(np.float64) for side in ("base", "run"))
+    usable = (low > 0) & (high > 0) & np.isfinite(low) & np.isfinite(high)
+    if rows["name"][usable].nunique() < 2:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = high[usable] / low[usable]
+        factor = float(np.median(ratio))
+        one = bool((np.abs(ratio / factor - 1) <= SAME_FACTOR).all())
+    if not one or abs(factor - 1) < PLAINLY:
+        return None
+    text = (
+        f"all gradients that differ in step {int(rows['step'].iloc[0])} are {factor:.4g} times "
+        "those of the base"
+    )
+    ranks = run.world_size / base.world_size
+    for times, here, there in ((ranks, "sums", "means"), (1 / ranks, "means", "sums")):
+        if ranks != 1 and abs(factor / times - 1) < PLAINLY:
+            return f"{text}, by the number of ranks: {here} over ranks where the base has {there}"
+    return f"{text}: a factor of the loss or of the gradients, not rounding"
+
+
+def _joined_by(run: Run, first: dict[str, Any] | None) -> str:
+    """Which collective call joined the ranks' values before an operator."""
+    calls = collective_calls(run)
+    calls = calls[calls["name"].isin(_REDUCING)]
+    if first is not None:
+        calls = calls[
+            (calls["rank"] == first["rank"]) & (calls["start_ns"] < first["run"]["time_ns"])
+        ]
+    if calls.empty:
+        return "and no collective is recorded that joined their values"
+    call = calls.iloc[0 if first is None else -1]
+    return (
+        f"whose values {call['name']} joined last before "
+        f"(call {call['sequence']} of group {call['group']}, step {call['step']})"
+    )
+
+
+def _is_rounding(norms: pd.DataFrame) -> bool:
+    low, high = (norms[side].to_numpy(np.float64) for side in ("base", "run"))
+    allowed = ROUNDING * norms["dtype_base"].map(relative_of).to_numpy(np.float64)
+    near = np.abs(high - low) <= allowed * np.maximum(np.abs(low), np.abs(high))
+    return bool(near.all())
+
+
+def _close(first: dict[str, Any]) -> bool:
+    """Whether the norms of the operator's tensors are as near as rounding leaves them."""
+    sides = (first[side].get("tensors", ()) for side in ("base", "run"))
+    for was, now in zip(*sides, strict=True):
+        low, high = was["l2"] or 0.0, now["l2"] or 0.0
+        if abs(high - low) > ROUNDING * relative_of(now["dtype"]) * max(low, high):
+            return False
+    return True
+
+
+def _ranks(run: Run) -> str:
+    return "rank" if run.world_size == 1 else "ranks"
