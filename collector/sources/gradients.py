@@ -68,14 +68,15 @@ class Gradients:
             if hashes and not known.sharded and can_read(own := local_part(parameter)):
                 there = gradient is not None and can_read(gradient)
                 hashed[own.device].append((known, gradient if there else None, own))
-            if gradient is None or gradient.is_sparse:
-                if gradient is not None:
-                    recorder.coverage["sparse_gradients"] += 1
+            if gradient is None:
                 recorder.put(
                     state, Kind.GRADIENT, scope=GradientScope.NONE, name=known.name, start=instant,
                     signature=known.signature, extra=known.numel, aux=ordinal,
                 )  # fmt: skip
                 continue
+            if gradient.is_sparse:  # its rows may stand in it several times, each a part of the sum
+                with recorder.unseen(), torch.no_grad():
+                    gradient = gradient.coalesce().values()
             alike = groups[gradient.device, gradient.dtype]
             alike.positions.append(position)
             alike.tensors.append(gradient)

@@ -243,14 +243,22 @@ def unused_rows() -> None:
     train(model, optimizer, torch.tensor([1, 2, 3]))
 
 
+@program
+def sparse_rows() -> None:
+    """An embedding with sparse gradients, in which each token's row stands several times."""
+    model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, torch.tensor([1, 2, 2, 3, 3, 3]))
+
+
 # --- loss scale -----------------------------------------------------------------------------------
 
 
-def scaled(overflows: Callable[[int], bool], steps: int) -> None:
+def scaled(overflows: Callable[[int], bool], steps: int, scale: float = 2.0**16) -> None:
     """Trains with a scaler; at steps that `overflows` names, a gradient is infinite."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", growth_interval=8)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=8)
     for step in range(steps):
         x = torch.ones(2, 4) * (float("inf") if overflows(step) else 1.0)
         scaler.scale(model(x).sum()).backward()
@@ -269,6 +277,12 @@ def scale_collapses() -> None:
 def scale_settles() -> None:
     """A few skips at the start, one now and then later."""
     scaled(lambda step: step < 8 or step % 11 == 0, 60)
+
+
+@program
+def scale_begins_too_high() -> None:
+    """It is halved forty times before the first step is taken."""
+    scaled(lambda step: step < 40, 80, scale=2.0**60)
 
 
 if __name__ == "__main__":

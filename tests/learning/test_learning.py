@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
+from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.run import open_run
 from tests.recording import run_program
 
@@ -35,8 +38,10 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "trained_by_hand": [],
     "decayed": [("dead_parameter", "decay", 0)],
     "unused_rows": [],
+    "sparse_rows": [],
     "scale_collapses": [("scaler_skips", "", 10)],
     "scale_settles": [],
+    "scale_begins_too_high": [],
     "lora_learns": [],
     "lora_first_steps": [],
     "lora_second_adapter": [],
@@ -82,6 +87,16 @@ def in_short(found: list[Finding]) -> list[Any]:
 def test_what_is_found(recorded: Path, name: str) -> None:
     found = learning(recorded / name)
     assert in_short(found) == EXPECTED[name], [f.title for f in found]
+
+
+def test_a_sparse_gradient_has_the_norm_of_its_summed_rows(recorded: Path) -> None:
+    rows = gradient_rows(open_run(recorded / "sparse_rows"))
+    norm = rows.loc[(rows["parameter"] == "0.weight") & (rows["step"] == 0), "norm"].item()
+    torch.manual_seed(0)
+    embedding, linear = nn.Embedding(50, 8), nn.Linear(8, 8)
+    (linear(embedding(torch.tensor([1, 2, 2, 3, 3, 3]))) - 1).square().mean().backward()
+    assert embedding.weight.grad is not None
+    assert norm == pytest.approx(float(embedding.weight.grad.norm()))
 
 
 def test_what_is_said(recorded: Path) -> None:

@@ -8,9 +8,60 @@ from pathlib import Path
 from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.lora import lora
 from lanescope.webapp.run import Run, open_run
+from tests.recording import record_program
 from tests.synthetic import START_NS, Builder
 
 NAMES = ("q_proj.lora_A.default.weight", "q_proj.lora_B.default.weight")
+
+
+THREE = """
+    import os, torch, torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = nn.Linear(8, 8).requires_grad_(False)
+            self.lora_A = nn.Linear(8, 2, bias=False)
+            self.lora_B = nn.Linear(2, 8, bias=False)
+            nn.init.zeros_(self.lora_B.weight)
+        def forward(self, x):
+            return self.base(x) + self.lora_B(self.lora_A(x))
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.adapted, self.last = Adapted(), nn.Linear(8, 8)
+        def forward(self, x):
+            return self.last(self.adapted(x).tanh())
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    clean, around, outside = Model(), Model(), Adapted()
+    wrapped, unused = DistributedDataParallel(clean), DistributedDataParallel(around)
+    owned = [p for m in (clean, around, outside) for p in m.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(owned, lr=0.1)
+    torch.manual_seed(1 + dist.get_rank())
+    for step in range(6):
+        x, y, z = torch.randn(3, 16, 8)
+        with wrapped.no_sync():
+            (wrapped(y) - 1).square().mean().backward()
+        (wrapped(x) - 1).square().mean().backward()
+        (around(z) - 1).square().mean().backward()
+        (outside(z) - 1).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+"""
+"""Adapters that two ranks train: through the wrapper (accumulating), around it, outside of it."""
+
+
+def test_two_real_ranks(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, THREE, "--level", "timing", ranks=2)
+    assert recorded.status == 0, recorded.stderr
+    (found,) = lora(open_run(recorded.run))
+    assert found.evidence["cause"] == "not_synchronised"
+    assert found.evidence["modules"] == ["Model#2.adapted", "Adapted"]
+    assert (found.ranks, found.step) == ((0, 1), 0)
+    assert "call it through the wrapper" in found.title
 
 
 def run_of(path: Path, norms: dict[int, float], *, calls: bool = True, whole: int = 4) -> Run:

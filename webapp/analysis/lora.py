@@ -7,7 +7,8 @@ that is frozen while another is trained. An adapter is inactive where, in this o
 - not_trainable: neither it nor another adapter of its model is trainable, or B is frozen;
 - not_in_optimizer: it is trainable, and no optimizer of the run ever held it;
 - compiled_away, no_gradient: its gradient was None at every step, of NO_GRADIENT_STEPS or more;
-- not_synchronised: ranks that began with the same B have gradients of B that differ;
+- not_synchronised: ranks that began with the same B have gradients of B that differ, at half of
+  the steps or more;
 - clipped: its gradients are zero or nearly so after clipping, and were not before;
 - zero: B is still zero after ZERO_STEPS steps;
 - decayed: B has shrunk to DECAYED of what it was, and weight decay is stronger than the gradient.
@@ -41,7 +42,8 @@ CLIPPED = 1e-7  # of the gradient is left
 LISTED = 20  # modules named in the evidence
 
 _NAME = re.compile(
-    r"(?P<module>.*?)\.?lora_(?:embedding_)?(?P<side>A|B|a|b|down|up)\.?(?P<adapter>[^.]*)(?:\.weight)?"
+    r"(?P<module>.*?)\.?lora_(?:embedding_)?(?P<side>A|B|a|b|down|up)"
+    r"(?:\.(?!weight$)(?P<adapter>[^.]*))?(?:\.weight)?"
 )
 _SIDES = {"a": "A", "down": "A", "b": "B", "up": "B"}
 
@@ -52,10 +54,10 @@ _ADVICE = {
     "adapter was added, or again",
     "no_gradient": "its gradient is always None: is it disabled, merged, or not called?",
     "not_synchronised": "ranks have different gradients for it: add it before the model is wrapped "
-    "for data parallelism",
+    "for data parallelism, and call it through the wrapper",
     "clipped": "clipping leaves nothing of its gradient: check max_norm, and what makes the norm "
     "so large",
-    "zero": "B is still zero: check its learning rate, and that A is not zero too",
+    "zero": "B is still zero: check its learning rate, the scaling factor, and that A is not zero",
     "decayed": "weight decay is stronger than its gradient: exclude it from decay",
 }
 
@@ -105,7 +107,7 @@ def lora(run: Run) -> list[Finding]:
 def _adapters(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[is_lora(rows["parameter"])]
     parts = [_NAME.fullmatch(name) for name in rows["parameter"]]
-    named = [part.groupdict() for part in parts if part is not None]
+    named = [part.groupdict("") for part in parts if part is not None]
     return rows.assign(
         module=[one["module"] for one in named],
         side=[_SIDES.get(one["side"], one["side"]) for one in named],
@@ -162,10 +164,9 @@ def _not_synchronised(one: _Adapter) -> Verdict:
     table = table.dropna()
     if table.shape[1] < 2:
         return None
-    apart = table[(table.max(axis=1) - table.min(axis=1)) > APART * table.max(axis=1)]
-    if len(apart) < len(table) / 2 or apart.empty:
-        return None
-    parameters = set(apart.reset_index()["parameter"])
+    apart = (table.max(axis=1) - table.min(axis=1)) > APART * table.max(axis=1)
+    share = apart.groupby("parameter").mean()
+    parameters = set(share.index[share >= 0.5])
     rows = one.samples[one.samples["parameter"].isin(parameters)]
     return _since(rows, _last(rows))
 

@@ -3,10 +3,11 @@
 A scaler that begins too high skips a few steps, and later one now and then when it tries a higher
 scale. It has collapsed where
 
-- SKIPPED_IN_A_ROW steps in a row are skipped, or
+- SKIPPED_IN_A_ROW steps in a row are skipped, later than its first ones or as all there are, or
 - the scale falls below LEAST_SCALE: then it magnifies nothing any more, and small gradients
   underflow, or
-- after the first SETTLING updates more than SKIPPED_SHARE of the steps are skipped.
+- from SETTLING updates after the first step that was taken on, more than SKIPPED_SHARE of the steps
+  are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lanescope.webapp.run import Run
 
 SKIPPED_IN_A_ROW = 15  # steps; 65536 halved so often is 2
 LEAST_SCALE = 1.0
-SETTLING = 20  # updates
+SETTLING = 20  # updates, from the first whose step was taken
 SKIPPED_SHARE = 0.2  # of the updates after these
 LEAST_UPDATES = 20  # to tell a share from
 LISTED = 20  # parameters named in the evidence
@@ -80,8 +81,10 @@ def _collapsed(updates: pd.DataFrame, skips: pd.DataFrame) -> tuple[str, pd.Seri
     skipped = np.zeros(len(updates) + 1, bool)
     skipped[before] = True
     skipped = skipped[: len(updates)]
+    taken = np.flatnonzero(~skipped)
+    begin = int(taken[0]) if len(taken) else 0  # however far it has to come down at first
     row = 0
-    for position, one in enumerate(skipped):
+    for position, one in list(enumerate(skipped))[begin:]:
         row = row + 1 if one else 0
         if row == SKIPPED_IN_A_ROW:
             first = updates.iloc[position - row + 1]
@@ -89,11 +92,11 @@ def _collapsed(updates: pd.DataFrame, skips: pd.DataFrame) -> tuple[str, pd.Seri
     low = updates[updates["value"] < LEAST_SCALE]
     if not low.empty:
         return f"it is below {LEAST_SCALE:g}, and magnifies nothing", low.iloc[0]
-    late = skipped[SETTLING:]
+    late = skipped[begin + SETTLING :]
     if len(late) >= LEAST_UPDATES and late.mean() > SKIPPED_SHARE:
         share = float(late.mean())
-        words = f"{share:.0%} of the steps after the first {SETTLING} were skipped"
-        return words, updates.iloc[SETTLING + int(np.argmax(late))]
+        words = f"{share:.0%} of the steps were skipped after it had {SETTLING} to settle"
+        return words, updates.iloc[begin + SETTLING + int(np.argmax(late))]
     return None
 
 
