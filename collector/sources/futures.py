@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable
+import concurrent.futures._base as _base
+from collections.abc import Callable, Iterator
+from multiprocessing import pool
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ _Method = Callable[..., Any]
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
-    """Record `concurrent.futures`, `torch.futures` and what is handed to an asyncio loop."""
+    """Record `concurrent.futures`, `torch.futures`, thread pools and what an asyncio loop gets."""
     patches = Patches()
 
     def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
@@ -30,6 +32,18 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(future, name, _getting)
     replace(future, "done", _looking)
     replace(future, "add_done_callback", _callback_on_done)
+    # What `wait` and `as_completed` look up each time, whatever name a program has them by.
+    for name, make in (
+        ("DoneAndNotDoneFutures", _waited),
+        ("_yield_finished_futures", _completed),
+    ):
+        if hasattr(_base, name):
+            patches.put(_base, name, make(handovers, getattr(_base, name)))
+    for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
+        replace(result, "_set", _setting)
+    replace(pool.ApplyResult, "ready", _looking)
+    for name in ("next", "__next__"):
+        replace(pool.IMapIterator, name, _taking)
     theirs: Any = torch.futures.Future
     for name in ("set_result", "set_exception"):
         replace(theirs, name, _setting)
@@ -77,6 +91,38 @@ def _looking(handovers: Handovers, original: _Method) -> _Method:
         return seen
 
     return done
+
+
+def _taking(handovers: Handovers, original: _Method) -> _Method:
+    def take(self: Any, *args: Any, **keywords: Any) -> Any:
+        result = original(self, *args, **keywords)
+        if handovers.concurrent:
+            handovers.note(SyncKind.future_get, handovers.key(self))
+        return result
+
+    return take
+
+
+def _waited(handovers: Handovers, original: Callable[..., Any]) -> Callable[..., Any]:
+    def done_and_not_done(done: Any, not_done: Any) -> Any:
+        if handovers.concurrent:
+            for future in done:
+                handovers.note(SyncKind.future_get, handovers.key(future))
+        return original(done, not_done)
+
+    return done_and_not_done
+
+
+def _completed(handovers: Handovers, original: Callable[..., Any]) -> Callable[..., Any]:
+    def finished(*args: Any, **keywords: Any) -> Iterator[Any]:
+        for future in original(*args, **keywords):
+            if handovers.concurrent:
+                handovers.note(SyncKind.future_get, handovers.key(future))
+            last = [future]
+            del future  # which the program may be the last to hold
+            yield last.pop()
+
+    return finished
 
 
 def _callback_on_done(handovers: Handovers, original: _Method) -> _Method:

@@ -7,11 +7,12 @@ receiving afterwards, so their order in time is never the wrong way round.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from .. import clock
@@ -21,6 +22,7 @@ from .stacks import Stacks
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000
+_BETWEEN = contextlib.ExitStack.__exit__.__code__.co_filename
 _SERIAL = "_lanescope_serial"
 _MASK = 2**63 - 1
 _SPREAD = 0x9E3779B97F4A7C15
@@ -96,14 +98,19 @@ class Handovers:
         return True
 
     def from_program(self, depth: int = 2) -> bool:
-        """Whether the call `depth` frames out is the program's own."""
-        code = sys._getframe(depth).f_code
-        known = self._known.get(code)
-        if known is None:
-            if len(self._known) >= _KNOWN_LIMIT:
-                self._known.clear()
-            known = self._known[code] = not self._is_library(code.co_filename)
-        return known
+        """Whether the call `depth` frames out is the program's own, or an ExitStack's of its."""
+        frame: FrameType | None = sys._getframe(depth)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename != _BETWEEN:
+                known = self._known.get(code)
+                if known is None:
+                    if len(self._known) >= _KNOWN_LIMIT:
+                        self._known.clear()
+                    known = self._known[code] = not self._is_library(code.co_filename)
+                return known
+            frame = frame.f_back
+        return False
 
     def note(self, kind: int, target: int, start: int = 0) -> None:
         """The calling thread published or received now; it waited since `start`, if that is given.

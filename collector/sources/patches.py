@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 
@@ -22,8 +23,8 @@ class Patches:
         if original is not None:
             self.put(owner, name, make(original))
 
-    def put(self, owner: type, name: str, replacement: Callable[..., Any]) -> None:
-        """`replacement` stands for the class's own method `name` until `undo`.
+    def put(self, owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
+        """`replacement` stands for the class's own method, or a module's function, until `undo`.
 
         A class that is written in C refuses new attributes, but looks its methods up in a
         dictionary like any other: in that, they are replaced for all its instances, also for those
@@ -40,6 +41,6 @@ class Patches:
             self._undo.pop()()
 
 
-def _assign_to_builtin(owner: type, name: str, value: Any) -> None:
+def _assign_to_builtin(owner: type | ModuleType, name: str, value: Any) -> None:
     gc.get_referents(owner.__dict__)[0][name] = value
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(threading.Semaphore, name, _programs(_waiting(SyncKind.semaphore_acquire)))
     for owner in (threading.Semaphore, threading.BoundedSemaphore):
         replace(owner, "release", _programs(_publishing(SyncKind.semaphore_release)))
+    replace(threading.Semaphore, "__exit__", _programs(_publishing(SyncKind.semaphore_release)))
     replace(threading.Barrier, "wait", _barrier_wait)
     return patches.undo
 
@@ -96,8 +98,11 @@ def _looking(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
 
 
 def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
+    in_between = threading.Condition.wait_for.__code__
+
     def wait(self: threading.Condition, *args: Any, **keywords: Any) -> Any:
-        if not handovers.concurrent or not handovers.from_program():
+        called_by = 2 if sys._getframe(1).f_code is in_between else 1
+        if not handovers.concurrent or not handovers.from_program(called_by + 1):
             return original(self, *args, **keywords)
         lock, target = lock_of(self), handovers.key(self)
         handovers.gives(lock)

@@ -12,6 +12,7 @@ from threading import Condition, Event, Lock, RLock
 import torch
 from torch import nn
 
+from tests.races import twins
 from tests.races.planted import together
 
 
@@ -60,61 +61,6 @@ def released_while_read() -> None:
         gradients.put(None)
 
     together(train, log)
-
-
-def gradients_handed_over() -> None:
-    """One thread computes gradients and lets go of them, another steps a model with them."""
-    model, master = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
-    optimizer = torch.optim.SGD(master.parameters(), lr=0.1)
-    gradients: queue.Queue[torch.Tensor | None] = queue.Queue()
-
-    def step() -> None:
-        while (gradient := gradients.get()) is not None:
-            master.weight.grad = gradient
-            optimizer.step()
-            del master.weight.grad
-
-    def compute() -> None:
-        for _ in range(3):
-            model(torch.ones(2, 4)).sum().backward()
-            gradients.put(model.weight.grad)
-            model.weight.grad = None
-        gradients.put(None)
-
-    together(step, compute)
-
-
-def let_go_in_turn() -> None:
-    model, lock = nn.Linear(4, 4, bias=False), Lock()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def train() -> None:
-        with lock:
-            model(torch.ones(2, 4)).sum().backward()
-            model.weight.grad = model.weight.grad * 0.5 if model.weight.grad is not None else None
-            optimizer.step()
-            model.weight.grad = None
-
-    together(train, train)
-
-
-def stepped_in_backward() -> None:
-    """Each gradient is used and let go of as soon as it is there."""
-
-    def train() -> None:
-        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
-        for parameter in model.parameters():
-            optimizer = torch.optim.SGD([parameter], lr=0.1)
-
-            def step(own: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
-                optimizer.step()
-                own.grad = None
-
-            parameter.register_post_accumulate_grad_hook(step)
-        for _ in range(2):
-            model(torch.ones(2, 4)).sum().backward()
-
-    together(train, train)
 
 
 def updated_between_forwards() -> None:
@@ -415,11 +361,11 @@ def read_by_all() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for clean in (
-        shared_gradient, step_after_backward, released_while_read, gradients_handed_over,
-        let_go_in_turn, stepped_in_backward, updated_between_forwards,
+        shared_gradient, step_after_backward, released_while_read, updated_between_forwards,
         statistics_of_evaluation, views_side_by_side, waited_for, event_set_after, tasks_in_turn,
         handed_over, two_buffers, done_before_join, in_steps, rounds_of_some,
         waiting_for_a_condition, counted, from_a_loop, each_its_own,
         read_by_all, training_in_turn, changed_after_backward, gradients_apart,
     ):  # fmt: skip
         clean()
+    twins.run()

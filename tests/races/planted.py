@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import ClassVar
 
 import torch
@@ -309,6 +309,60 @@ def refilled_batch() -> None:
     together(train, load)
 
 
+def added_up_in_hooks() -> None:
+    total, both = torch.zeros(4), threading.Barrier(2)
+
+    def work() -> None:
+        weight = torch.ones(4, requires_grad=True)
+
+        def add(gradient: torch.Tensor) -> None:
+            total.add_(gradient)  # race: added_up_in_hooks a b
+            both.wait()
+
+        weight.register_hook(add)
+        weight.sum().backward()
+
+    together(work, work)
+
+
+def inferred_by_the_model_itself() -> None:
+    model = nn.Linear(3, 3, bias=False)
+    model.weight.grad = torch.ones(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+
+    def train() -> None:
+        optimizer.step()  # race: inferred_by_the_model_itself a
+
+    def infer() -> None:
+        with torch.inference_mode():
+            model(torch.ones(1, 3))  # race: inferred_by_the_model_itself b
+
+    together(train, infer)
+
+
+def used_before_it_was_waited_for() -> None:
+    part = torch.zeros(3)
+
+    def task() -> None:
+        part.add_(1)  # race: used_before_it_was_waited_for a
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(task)
+        part.sum()  # race: used_before_it_was_waited_for b
+        wait([future])
+
+
+def semaphore_for_two() -> None:
+    total, some, both = torch.zeros(3), threading.Semaphore(2), threading.Barrier(2)
+
+    def work() -> None:
+        with some:
+            total.add_(1)  # race: semaphore_for_two a b
+            both.wait()
+
+    together(work, work)
+
+
 def two_conditions() -> None:
     total = torch.zeros(3)
     one, other = threading.Lock(), threading.Lock()
@@ -333,6 +387,7 @@ if __name__ == "__main__":
         barrier_entered_again,
         missing_join, event_set_too_early, tasks_share, changed_after_put, average_during_training,
         checkpoint_during_step,
-        swapped_during_evaluation, refilled_batch, two_conditions,
+        swapped_during_evaluation, refilled_batch, two_conditions, added_up_in_hooks,
+        inferred_by_the_model_itself, used_before_it_was_waited_for, semaphore_for_two,
     ):  # fmt: skip
         planted()
