@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
     from lanescope.webapp.analysis.race_findings import races
     from lanescope.webapp.analysis.turns import forward_to_backward
+    from lanescope.webapp.cluster import each_rank
     from lanescope.webapp.errors import RunError
     from lanescope.webapp.merging import merge
     from lanescope.webapp.packer import pack
@@ -41,6 +42,7 @@ _HOMES = {
     "analysis.race_findings": ("races",),
     "analysis.overlap": ("overlap", "overlap_rate", "overlap_regions"),
     "analysis.turns": ("forward_to_backward",),
+    "cluster": ("each_rank",),
     "errors": ("RunError",),
     "merging": ("merge",),
     "packer": ("pack",),
@@ -49,9 +51,9 @@ _HOMES = {
 
 __all__ = [
     "Comparison", "Finding", "Report", "Run", "RunError", "Steps", "Thread", "check", "collectives",
-    "communication", "compare", "diff", "findings", "forward_to_backward", "gradient_norms",
-    "gradients", "merge", "open_run", "overlap", "overlap_rate", "overlap_regions", "pack", "races",
-    "temporal_breakdown",
+    "communication", "compare", "diff", "each_rank", "findings", "forward_to_backward",
+    "gradient_norms", "gradients", "merge", "open_run", "overlap", "overlap_rate",
+    "overlap_regions", "pack", "races", "temporal_breakdown",
 ]  # fmt: skip
 
 

@@ -1,0 +1,52 @@
+"""Ranks asked side by side answer as they do one by one, wherever the work is done."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from lanescope.webapp.cluster import each_rank
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.packer import pack
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import write_run
+
+
+def time_in_ops(run: Run, rank: int) -> int:
+    return int(run.events("op", rank, columns=["self_ns"])["self_ns"].to_numpy().sum())
+
+
+def test_every_executor_gives_the_same(tmp_path: Path) -> None:
+    pack(open_run(write_run(tmp_path / "run", ranks=3, steps=2, ops=8)), tmp_path / "run.lanes")
+    run = open_run(tmp_path / "run.lanes")
+    expected = {rank: time_in_ops(run, rank) for rank in run.ranks}
+    assert len(expected) == 3
+    assert all(expected.values())
+    assert each_rank(run, time_in_ops) == expected
+    with ProcessPoolExecutor(1, get_context("spawn")) as processes:
+        assert each_rank(run, time_in_ops, processes) == expected
+    with Client(processes=False, dashboard_address=None, n_workers=1) as client:
+        assert each_rank(run, time_in_ops, client) == expected
+        with pytest.raises(RunError, match="gone wrong"):
+            each_rank(run, _fails, client)
+        # Another run lies at the address by now: its figures must not pass for this one's.
+        pack(open_run(write_run(tmp_path / "other", steps=1)), tmp_path / "new.lanes")
+        (tmp_path / "new.lanes").replace(tmp_path / "run.lanes")
+        _opened_anew()
+        with pytest.raises(RunError, match=re.escape(f"expected {run.etag}")):
+            each_rank(run, time_in_ops, client)
+
+
+def _opened_anew() -> None:
+    from lanescope.webapp.cluster import _opened
+
+    _opened.cache_clear()  # the workers are threads of this process
+
+
+def _fails(run: Run, rank: int) -> None:
+    raise RunError(f"rank {rank} has gone wrong")

@@ -1,0 +1,87 @@
+"""A bundle in an object store: written and read in place by the real S3 client over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lanescope.webapp import storage
+from lanescope.webapp.cli import main
+from lanescope.webapp.packer import pack
+from lanescope.webapp.run import Run, open_run
+from tests.s3_server import Store, serving
+from tests.synthetic import write_run
+
+ADDRESS = "s3://bucket/runs/mine.lanes"
+OBJECT = "/bucket/runs/mine.lanes"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with serving() as store:
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL": store.address,
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield store
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("store") / "run"
+    return open_run(write_run(path, ranks=4, threads=2, steps=3, ops=4000))
+
+
+def lanescope(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def test_a_bundle_in_a_store_is_the_run(
+    store: Store, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lanescope("pack", run.path, "-o", ADDRESS).exit_code == 0
+    pack(run, tmp_path / "local.lanes")
+    assert store.objects[OBJECT] == (tmp_path / "local.lanes").read_bytes()
+    size = len(store.objects[OBJECT])
+    monkeypatch.setattr(storage, "BLOCK", 1 << 17)
+
+    store.asked.clear()
+    there = open_run(ADDRESS)
+    assert there.etag == run.etag
+    opening = [sent for _, path, sent in store.asked if path == OBJECT]
+    assert sum(opening) < size / 2  # in place: not all of it
+    one = there.events("op", 2, columns=["name", "start_ns"])
+    assert one.equals(run.events("op", 2, columns=["name", "start_ns"]))
+    assert sum(sent for _, _, sent in store.asked) < size
+    for command in (["info"], ["verify"], ["export", "--to", "csv", "-o", str(tmp_path / "x")]):
+        result = lanescope(command[0], ADDRESS, *command[1:])
+        assert result.exit_code == 0, result.output
+
+
+def test_what_a_store_does_not_give_is_a_sentence(store: Store, run: Run) -> None:
+    for address, said in (
+        ("s3://bucket/none.lanes", "no such object"),
+        ("s3://bucket", "cannot be read"),
+        ("s3://", "cannot be read"),
+        ("nowhere://bucket/x", "cannot be opened"),
+    ):
+        refused = lanescope("info", address)
+        assert refused.exit_code == 2, address
+        assert said in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    store.objects[OBJECT] = b"no bundle"
+    assert "is a file that is no bundle" in lanescope("info", ADDRESS).stderr
+    store.broken = True
+    for arguments in (("info", ADDRESS), ("pack", run.path, "-o", ADDRESS)):
+        refused = lanescope(*arguments)
+        assert refused.exit_code == 2
+        assert "AWS Error" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert store.objects[OBJECT] == b"no bundle"
