@@ -38,23 +38,39 @@ def ops(timeline: Timeline, lane: int) -> list[tuple[str, int, int, str]]:
 
 
 def test_each_thread_has_its_like_above_it(timeline: Timeline) -> None:
-    told = [(lane.kind, lane.rank, lane.label) for lane in timeline.index.lanes]
+    drawn = run_facts(timeline)["lanes"]
+    told = [(lane["kind"], lane["rank"], lane["label"]) for lane in drawn]
     assert told == [
         ("baseline", 0, "baseline MainThread"), ("thread", 0, "MainThread"),
         ("baseline", 1, "baseline MainThread"), ("thread", 1, "MainThread"),
     ]  # fmt: skip
+    assert [lane["id"] for lane in drawn] == [2, 0, 3, 1]
     assert [lane.id for lane in timeline.index.lanes] == [0, 1, 2, 3]
-    assert modules(timeline).codes.keys() == {1, 3}
+    assert modules(timeline).codes.keys() == {0, 1}
+
+
+def test_an_address_of_the_run_alone_is_one_beside_a_baseline(timeline: Timeline) -> None:
+    alone = Timeline.open(timeline.run)
+    assert len(alone.index.lanes) == 2
+    for lane in alone.index.lanes:
+        there = timeline.lane(lane.id)
+        assert (there.key, there.rows) == (lane.key, lane.rows)
+        sides = []
+        for one in (alone, timeline):
+            rows = [slice(one.index.row_begin[row], one.index.row_end[row])
+                    for row in one.index.lane_rows[lane.id]]  # fmt: skip
+            sides.append([one.index.slices.start[row].tolist() for row in rows])
+        assert sides[0] == sides[1]  # so row and number of a slice mean the same
 
 
 def test_steps_begin_together_and_are_compressed_only_where_they_must(timeline: Timeline) -> None:
     # Steps of 2 ms in the room of 1 ms: everything takes half its time.
-    above = ops(timeline, 2)
+    above = ops(timeline, 3)
     assert above[0] == ("a", 0, 50 * US, "identical")
     assert above[3] == ("a", RUN_STEP, RUN_STEP + 50 * US, "identical")
     assert above[4][:3] == ("b", RUN_STEP + 100 * US, RUN_STEP + 150 * US)
     slower = Timeline.open(timeline.baseline or timeline.run, timeline.run)
-    first = ops(slower, 2)[3]  # 1 ms in the room of 2 ms: true lengths
+    first = ops(slower, 3)[3]  # 1 ms in the room of 2 ms: true lengths
     assert first == ("a", BASE_STEP, BASE_STEP + 100 * US, "identical")
 
 
@@ -65,11 +81,11 @@ def test_ops_are_coloured_by_what_became_of_them(timeline: Timeline) -> None:
         for lane in range(4)
     }  # fmt: skip
     assert odd == {
-        0: {("a", 2): "within tolerance", ("c", 2): "slower"},
-        1: {("a", 2): "within tolerance", ("c", 2): "slower", ("new", 1): "added",
+        0: {("a", 2): "within tolerance", ("c", 2): "slower", ("new", 1): "added",
             ("inside", 1): "added"},
-        2: {("b", 1): "different", ("gone", 2): "removed"},
-        3: {("b", 1): "different"},
+        1: {("b", 1): "different"},
+        2: {("a", 2): "within tolerance", ("c", 2): "slower"},
+        3: {("b", 1): "different", ("gone", 2): "removed"},
     }  # fmt: skip
 
 
@@ -94,9 +110,9 @@ def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
 
 
 def test_a_slice_of_the_baseline_tells_what_the_baseline_recorded(timeline: Timeline) -> None:
-    drawn = ops(timeline, 2)
+    drawn = ops(timeline, 3)
     ref = 6 + [one[0] for one in drawn].index("gone")  # after six phases
-    facts = slice_facts(timeline, 2, ref)
+    facts = slice_facts(timeline, 3, ref)
     assert (facts["name"], facts["step"], facts["difference"]) == ("gone", 2, "removed")
     assert facts["start_ns"] == str(2 * BASE_STEP + 700 * US)
     assert facts["duration_ns"] == str(100 * US)
@@ -143,7 +159,7 @@ def test_the_address_of_the_next_difference(timeline: Timeline) -> None:
     client = app.server.test_client()
     address = f"/api/difference/{timeline.etag}"
     told: dict[str, Any] = client.get(f"{address}?t=0").get_json()
-    assert (told["lane"], told["kind"], told["position"], told["total"]) == (3, "different", 1, 4)
+    assert (told["lane"], told["kind"], told["position"], told["total"]) == (1, "different", 1, 4)
     assert client.get(f"{address}?t=0&dir=prev").get_json() == {"ref": None, "total": 4}
     assert client.get(f"{address}?t=0&dir=up").status_code == 400
     assert client.get(f"/api/difference/{timeline.run.etag}?t=0").status_code == 409

@@ -51,10 +51,11 @@ PROGRAM = """
             return torch.log(torch.softmax(x, 1)) if variant == "unfused" else F.log_softmax(x, 1)
 
     def train(variant):
-        torch.manual_seed(0)
+        torch.manual_seed(variant == "seed")
         model = Model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2 if variant == "lr" else 0.1)
-        x, y = torch.randn(16, 8), torch.arange(16) % 8
+        count = 24 if variant == "batch" else 16
+        x, y = torch.randn(24, 8)[:count], torch.arange(count) % 8
         for step in range(2):
             for kind in KINDS:
                 with ls.phase(kind):
@@ -80,7 +81,7 @@ def recorded(path: Path, engine: str, *names: str) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    names = ("base", "again", "lr", "swapped", "unfused", "dtype", "bits")
+    names = ("base", "again", "lr", "swapped", "unfused", "dtype", "bits", "seed", "batch")
     return recorded(tmp_path_factory.mktemp("planted"), "auto", *names)
 
 
@@ -128,6 +129,7 @@ def test_single_bits_are_placed_at_the_operator_that_has_them(base: Run, folder:
         ("swapped", 0, "aten::addmm", "b"),
         ("unfused", 0, "aten::nll_loss_forward", ""),
         ("dtype", 0, "aten::addmm", "b"),
+        ("seed", 0, "aten::uniform_", ""),
     ],
 )
 def test_a_change_gives_the_right_first_place(
@@ -145,3 +147,21 @@ def test_a_change_gives_the_right_first_place(
     if name == "unfused":
         assert any("operators of that step" in note and "aten::log" in note
                    for note in found.notes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("again", ""),
+        ("lr", "the learning rate in step 0 is 0.2, in the base 0.1"),
+        ("seed", "aten::uniform_ draws random numbers: another seed"),
+        ("batch", "the first of other shapes aten::"),
+        ("dtype", "the last aten::"),
+    ],
+)
+def test_what_is_behind_the_first_difference_is_said(
+    base: Run, folder: Path, name: str, told: str
+) -> None:
+    notes = "\n".join(against(base, folder, name).notes)
+    assert told in notes
+    assert ("learning rate" in notes, "draws random" in notes) == (name == "lr", name == "seed")

@@ -94,21 +94,31 @@ class Beside:
         self._places: list[I64] = []
 
     def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
-        """As `lanes.lanes_of`, with lanes of kind BASELINE among them."""
+        """As `lanes.lanes_of` with the same numbers, and after these those of kind BASELINE."""
         pairs = thread_pairs(self._base, self._run)
         partner = {(b.rank, b.thread): a for a, b in pairs if b is not None}
         alone = [a for a, b in pairs if a is not None and b is None]
         self._pools = _pools(self._base) | _pools(self._run)
         words = Words()
         number = 0
+        ghosts: list[tuple[int | None, _Made]] = []
         for rank, found in groupby(lanes_of(self._run, names), key=lambda one: one[0].rank):
             warp = Warp(self._steps(self._base, rank), self._steps(self._run, rank))
-            for made in self._of_rank(rank, found, partner, alone, warp, names, words):
-                for lane, content, state, stops in made:
-                    if isinstance(content, LaneSlices) and state is not None and stops is not None:
-                        self._places.append(_places(number, content, state, stops))
-                    yield replace(lane, id=number), content
+            for ghost, own in self._of_rank(rank, found, partner, alone, warp, names, words):
+                if ghost is not None:
+                    ghosts.append((None if own is None else number, ghost))
+                if own is not None:
+                    yield self._numbered(number, own)
                     number += 1
+        for above, (lane, content, state, stops) in ghosts:
+            yield self._numbered(number, (replace(lane, above=above), content, state, stops))
+            number += 1
+
+    def _numbered(self, number: int, made: _Made) -> tuple[Lane, Content]:
+        lane, content, state, stops = made
+        if isinstance(content, LaneSlices) and state is not None and stops is not None:
+            self._places.append(_places(number, content, state, stops))
+        return replace(lane, id=number), content
 
     def differences(self) -> Differences:
         """What `lanes` came by."""
@@ -127,21 +137,24 @@ class Beside:
         self, rank: int, found: Iterator[tuple[Lane, Content]],
         partner: dict[tuple[int, str], Thread | None], alone: list[Thread], warp: Warp,
         names: Names, words: Words,
-    ) -> Iterator[list[_Made]]:  # fmt: skip
+    ) -> Iterator[tuple[_Made | None, _Made | None]]:  # fmt: skip
+        """A thread of the baseline and the lane of the run that it belongs above."""
         threads = {t.thread: t for t in self._run.threads if t.rank == rank}
         for lane, content in found:
             theirs = threads.get(lane.thread or "")
             mine = partner.get((rank, lane.thread or ""))
             if lane.kind != THREAD or theirs is None or not isinstance(content, LaneSlices):
-                yield [(lane, content, None, None)]
+                yield None, (lane, content, None, None)
             elif (rank, theirs.kind, theirs.name) in self._pools:
                 there = None if mine is None else self._slices(mine, names)
+                ghost = None
                 if mine is not None and there is not None:
-                    yield [self._ghost(mine, there, np.full(_ops_of(there), UNKNOWN), warp)]
-                yield [(lane, content, None, None)]
+                    ghost = self._ghost(mine, there, np.full(_ops_of(there), UNKNOWN), warp)
+                yield ghost, (lane, content, None, None)
             elif mine is None:
                 state = np.full(_ops_of(content), ADDED, np.int8)
-                yield [(lane, _styled(content, state), state, _outermost(content, state, ADDED))]
+                stops = _outermost(content, state, ADDED)
+                yield None, (lane, _styled(content, state), state, stops)
             else:
                 pairs = compared_ops(self._base, self._run, mine, theirs, words, "tolerance")
                 yield self._pair(lane, content, mine, pairs, warp, names)
@@ -152,15 +165,14 @@ class Beside:
                     pooled = (rank, mine.kind, mine.name) in self._pools
                     became = UNKNOWN if pooled else REMOVED
                     state = np.full(_ops_of(content_there), became, np.int8)
-                    yield [self._ghost(mine, content_there, state, warp)]
+                    yield self._ghost(mine, content_there, state, warp), None
 
     def _pair(
         self, lane: Lane, content: LaneSlices, mine: Thread, pairs: ComparedOps, warp: Warp,
         names: Names,
-    ) -> list[_Made]:  # fmt: skip
+    ) -> tuple[_Made | None, _Made]:  # fmt: skip
         values = pairs.op_states()
         slower, faster = pairs.slower()
-        made: list[_Made] = []
         own = np.full(len(pairs.new), UNKNOWN, np.int8)
         own[pairs.right] = values
         shown = {}
@@ -176,12 +188,11 @@ class Beside:
             state[single] = ADDED if side == "run" else REMOVED
             shown[side] = state
         there = self._slices(mine, names)
-        if there is not None:
-            made.append(self._ghost(mine, there, shown["base"], warp))
+        ghost = None if there is None else self._ghost(mine, there, shown["base"], warp)
         stops = (own >= WITHIN) | (shown["run"] == SLOWER)
         stops |= _outermost(content, shown["run"], ADDED)
         state = np.where(own >= WITHIN, own, shown["run"]).astype(np.int8)
-        return [*made, (lane, _styled(content, shown["run"]), state, stops)]
+        return ghost, (lane, _styled(content, shown["run"]), state, stops)
 
     def _slices(self, thread: Thread, names: Names) -> LaneSlices | None:
         return thread_slices(self._base, thread, names, phase_styles(self._base, thread.rank))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
 from lanescope.webapp.handovers import handovers
 from lanescope.webapp.index import SAMPLES
-from lanescope.webapp.lanes import BASELINE, THREAD, Lane
+from lanescope.webapp.lanes import BASELINE, THREAD, Lane, in_order
 from lanescope.webapp.launches import launches
 from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
 from lanescope.webapp.racing import races_of
@@ -61,7 +61,10 @@ def run_facts(timeline: Timeline) -> Json:
         "baseline": None if timeline.baseline is None else timeline.baseline.title,
         "differences": len(timeline.differences or ()),
         "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
-        "lanes": [{**asdict(lane), "group": f"rank {lane.rank}"} for lane in timeline.index.lanes],
+        "lanes": [
+            {**asdict(lane), "group": f"rank {lane.rank}"}
+            for lane in in_order(timeline.index.lanes)
+        ],
     }
 
 

@@ -7,7 +7,7 @@ value of each process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -63,6 +63,7 @@ class Lane:
     min: float | None = None  # least and greatest finite value of a counter
     max: float | None = None
     baseline: str | None = None  # of a lane of kind BASELINE: the thread there
+    above: int | None = None  # and which lane it is drawn above; None: below those of its rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,21 @@ def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSa
         for lane, content in _of_rank(run, rank, names):
             yield replace(lane, id=number), content
             number += 1
+
+
+def in_order(lanes: Sequence[Lane]) -> list[Lane]:
+    """The lanes as they are drawn: a baseline's come last by number, so that those of the run have
+    the numbers that they have without one.
+    """
+    over = {lane.above: lane for lane in lanes if lane.above is not None}
+    found: list[Lane] = []
+    for rank in dict.fromkeys(lane.rank for lane in lanes):
+        own = [lane for lane in lanes if lane.rank == rank]
+        for lane in own:
+            if lane.kind != BASELINE:
+                found += [over[lane.id], lane] if lane.id in over else [lane]
+        found += [lane for lane in own if lane.kind == BASELINE and lane.above is None]
+    return found
 
 
 def gradient_norms(run: Run, rank: int) -> LaneSamples:

@@ -23,7 +23,7 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     page.press("n")
     state = page.state
     assert state["selection"]["name"] == "b"
-    assert state["selection"]["lane"] == 3
+    assert state["selection"]["lane"] == 1
     assert "Difference 1 of 4 · different · rank 1" in page.text(".tl-toast")
     assert "different" in page.text("#slice-panel")
     start, end = page.window
@@ -37,9 +37,9 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     page.press("Escape", "Home")
     width = page.state["viewport"]["width"]
     for lane, row, at, token in (
-        (3, 1, RUN_STEP + 250 * US, "different"), (2, 1, RUN_STEP + 125 * US, "different"),
-        (1, 1, RUN_STEP + 750 * US, "added"), (2, 1, 2 * RUN_STEP + 375 * US, "removed"),
-        (1, 1, 2 * RUN_STEP + 50 * US, "within"), (1, 1, 2 * RUN_STEP + 500 * US, "slower"),
+        (1, 1, RUN_STEP + 250 * US, "different"), (3, 1, RUN_STEP + 125 * US, "different"),
+        (0, 1, RUN_STEP + 750 * US, "added"), (3, 1, 2 * RUN_STEP + 375 * US, "removed"),
+        (0, 1, 2 * RUN_STEP + 50 * US, "within"), (0, 1, 2 * RUN_STEP + 500 * US, "slower"),
     ):  # fmt: skip
         x = at / (3 * RUN_STEP) * width
         found, wanted = page.pixel(x, page.lane_y(lane, row)), page.token(token)

@@ -20,6 +20,7 @@ from lanescope.webapp.analysis import world_sizes
 from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.hints import hints
 from lanescope.webapp.analysis.noise import Floor, tensor_floor
 from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
 from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
@@ -157,14 +158,15 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
 def _explained(
     base: Run, run: Run, norms: pd.DataFrame, values: ValueDifferences | None
 ) -> list[str]:
-    """What is behind the differences, where a number of ranks or one factor is."""
+    """What is behind the differences, where that can be told."""
     told = []
+    first = values.first.told if values is not None and values.first is not None else None
     if base.world_size != run.world_size:
         shared = norms[norms["base"].notna() & norms["run"].notna()]
-        first = values.first.told if values is not None and values.first is not None else None
         told += world_sizes.notes(base, run, shared, first, values.left_out if values else 0)
     factor = world_sizes.common_factor(base, run, norms[norms["state"] == "different"])
-    return told if factor is None else [*told, factor]
+    told += [] if factor is None else [factor]
+    return told if first is None else [*told, *hints(base, run, first)]
 
 
 def _both_have_values(base: Run, run: Run) -> bool:

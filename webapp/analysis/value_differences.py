@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from lanescope.webapp.run import Run, Thread
 KEPT = 100_000
 """Differing tensors of a thread that are kept, the earliest; all are counted."""
 
+_SHAPES = 80
+"""Characters of an operator's shapes that a sentence tells."""
+
 _STATES = np.array(["identical", "within_tolerance", "different"], object)
 _SHOWN = ("mean", "l2", "nan", "inf")
 
@@ -34,6 +38,7 @@ class First:
     told: dict[str, Any]  # as `diff --json` tells it
     alone: Ints  # places, in its thread of `run`, of the operators before it of its step that the
     # base has not
+    reshaped: str = ""  # of one of these, by what shapes alone it is another than one of the base
 
     @property
     def when(self) -> tuple[int, int]:
@@ -161,7 +166,8 @@ def _compare_thread(
     same_op = rows[(new.owner[two[rows]] == place) & (state[rows] == worst)]
     for side, ops, chosen in (("base", old, one), ("run", new, two)):
         here[side]["tensors"] = [_tensor(ops, int(chosen[row]), words) for row in same_op]
-    first = First(worst, here, _alone(new, right, place))
+    alone = _alone(new, right, place)
+    first = First(worst, here, alone, _reshaped(pairs, alone, int(new.step[place]), words))
     if rank not in found.firsts or first.order < found.firsts[rank].order:
         found.firsts[rank] = first
     found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:KEPT], words))
@@ -227,6 +233,26 @@ def _alone(new: Ops, paired: Ints, place: int) -> Ints:
     return np.flatnonzero(alone).astype(np.int64)
 
 
+def _reshaped(pairs: ComparedOps, alone: Ints, step: int, words: Words) -> str:
+    lone = pairs.old.step == step
+    lone[pairs.left] = False
+    shapes = {}
+    for row in np.flatnonzero(lone)[::-1].tolist():
+        shapes[tuple(pairs.old.texts[key][row] for key in ("name", "module"))] = pairs.old.texts[
+            "shapes"
+        ][row]
+    for row in alone.tolist():
+        name, module, now = (pairs.new.texts[key][row] for key in ("name", "module", "shapes"))
+        was = shapes.get((name, module), now)
+        if was != now:
+            sides = [shorten(words.known["shapes"][code], _SHAPES) for code in (was, now)]
+            return (
+                f", the first of other shapes {words.known['name'][name]}: {sides[0]} in the base, "
+                f"{sides[1]} in the run"
+            )
+    return ""
+
+
 def _before(run: Run, first: First) -> str:
     told, last = first.told, int(first.alone[-1])
     rank, thread = told["rank"], told["thread"]
@@ -234,7 +260,7 @@ def _before(run: Run, first: First) -> str:
     where = _where(run, rank, thread, last)
     return (
         f"before the first difference the run has operators of that step that the base has not: "
-        f"{len(first.alone)}, the last {name}" + (f" at {where}" if where else "")
+        f"{len(first.alone)}, the last {name}" + (f" at {where}" if where else "") + first.reshaped
     )
 
 

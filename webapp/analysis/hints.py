@@ -1,0 +1,59 @@
+"""What is behind the first difference, where its operator or settings of optimizers tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.run import Run
+
+RANDOM = (
+    "bernoulli", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial",
+    "native_dropout", "normal", "poisson", "rand", "randint", "randn", "random_", "randperm",
+    "uniform",
+)  # fmt: skip
+"""Operators that draw, without namespace and without the _ of one that changes its input."""
+
+_SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
+
+
+def hints(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
+    """About the first operator that differs, as `diff --json` tells it."""
+    found = []
+    shapes = [[one["shape"] for one in first[side]["tensors"]] for side in ("base", "run")]
+    if first["origin"]["kind"] == "compute" and shapes[0] == shapes[1] and draws(first["op"]):
+        found.append(
+            f"{first['op']} draws random numbers: another seed, other draws before it, or another "
+            "distribution (a dropout rate, say)"
+        )
+    return [*found, *_settings(base, run, first)]
+
+
+def draws(op: str) -> bool:
+    """Whether an operator takes numbers from a generator."""
+    name = op.rpartition("::")[2]
+    return name in RANDOM or name.removesuffix("_") in RANDOM or name.startswith("rand")
+
+
+def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
+    """What optimizers were set to otherwise, at the first step at which both runs know."""
+    keys = ["step", "parameter", "optimizer"]
+    sides = []
+    for one in (base, run):
+        rows = one.events("parameter", first["rank"], columns=[*keys, *_SETTINGS, "rule"])
+        frame = to_frame(rows).astype({"parameter": object, "rule": object})
+        sides.append(frame.dropna(subset=["rule"]))
+    both = sides[0].merge(sides[1], on=keys, suffixes=("_base", "_run"))
+    both = both.sort_values(keys, kind="stable")
+    for name, words in _SETTINGS.items():
+        low, high = (both[f"{name}_{side}"].to_numpy(np.float64) for side in ("base", "run"))
+        apart = np.flatnonzero((low != high) & ~np.isnan(low) & ~np.isnan(high))
+        if len(apart):
+            at = apart[0]
+            return [
+                f"the {words} in step {both['step'].iloc[at]} is {high[at]:g}, in the base "
+                f"{low[at]:g}: the first of the sampled steps in which it is another"
+            ]
+    return []
