@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lanescope.webapp.analysis.compared_ops import WITHIN
 from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.cli import main
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.timeline import Timeline
 from tests.synthetic import START_NS, Builder
 from tests.test_diff_values import OPS, Op, run_of
 
@@ -39,6 +41,9 @@ def test_what_the_baselines_differ_by_is_no_difference(tmp_path: Path) -> None:
     assert verdict_of("dtype", apart(1e-3, 1, dtype="float64")) == "within_tolerance"
     same = compare(base, base, "tolerance", base)
     assert "tensors: none" in same.notes[-1]
+    beside = Timeline.open(run_of(tmp_path / "beside", *apart(1e-3, 1)), base, noise=again)
+    assert [one.state.tolist() for one in (beside.differences,) if one] == [[WITHIN]]
+    assert again.etag in beside.etag
     with pytest.raises(RunError, match="is for mode tolerance, not for mode bitwise"):
         compare(base, base, "bitwise", again)
 
@@ -57,6 +62,13 @@ def test_noise_of_gradient_norms_by_the_command(tmp_path: Path) -> None:
     assert (told.exit_code, "norms of gradients: float32 0.002" in told.stdout) == (0, True)
     assert runner.invoke(main, ["diff", base, far, "--noise", again]).exit_code == 1
     assert runner.invoke(main, ["diff", base, near, "--mode", "tolerance"]).exit_code == 1
+    checked = runner.invoke(main, ["check", near, "--baseline", base])
+    assert "gradients differ from the baseline" in checked.stdout
+    checked = runner.invoke(main, ["check", near, "--baseline", base, "--noise", again])
+    assert "gradients differ" not in checked.stdout
+    for command in ("check", "view"):
+        alone = runner.invoke(main, [command, near, "--noise", again])
+        assert (alone.exit_code, "--baseline RUN0" in alone.output) == (2, True)
     refused = runner.invoke(main, ["diff", base, near, "--noise", again, "--mode", "bitwise"])
     assert refused.exit_code == 2
     assert "not for mode bitwise" in refused.output

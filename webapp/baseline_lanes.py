@@ -28,6 +28,7 @@ from lanescope.webapp.analysis.compared_ops import (
     with_inner,
 )
 from lanescope.webapp.analysis.fingerprints import Words
+from lanescope.webapp.analysis.noise import tensor_floor
 from lanescope.webapp.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.slices import (
@@ -86,9 +87,13 @@ class Differences:
 
 
 class Beside:
-    """Lays out the lanes of `run` beside `base`. `lanes` first, then `differences`."""
+    """Lays out the lanes of `run` beside `base`. `lanes` first, then `differences`.
 
-    def __init__(self, base: Run, run: Run) -> None:
+    `noise` is another recording of the baseline: what these two are apart is within tolerance.
+    """
+
+    def __init__(self, base: Run, run: Run, noise: Run | None = None) -> None:
+        self._floor = None if noise is None else tensor_floor(base, noise)
         self._base = base
         self._run = run
         self._places: list[I64] = []
@@ -156,7 +161,9 @@ class Beside:
                 stops = _outermost(content, state, ADDED)
                 yield None, (lane, _styled(content, state), state, stops)
             else:
-                pairs = compared_ops(self._base, self._run, mine, theirs, words, "tolerance")
+                pairs = compared_ops(
+                    self._base, self._run, mine, theirs, words, "tolerance", self._floor
+                )
                 yield self._pair(lane, content, mine, pairs, warp, names)
         for mine in alone:
             if mine.rank == rank:

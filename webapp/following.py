@@ -105,11 +105,11 @@ class Following:
                 run = open_run(self._timeline.run.title)
                 ended = not growing(run)
                 if run.etag != self._timeline.run.etag:
-                    baseline = self._timeline.baseline
+                    baseline, noise = self._timeline.baseline, self._timeline.noise
                     cache = Path(self._cache.name)
                     for old in sorted(cache.iterdir(), key=os.path.getmtime)[: 1 - KEPT]:
                         shutil.rmtree(old, ignore_errors=True)  # what is mapped of it stays
-                    self._serve(Timeline.open(run, baseline, cache=cache))
+                    self._serve(Timeline.open(run, baseline, cache=cache, noise=noise))
             except (RunError, OSError):  # a file was replaced just now, or the run was taken away
                 ended = not self._timeline.run.path.exists()
             pause = max(POLL_S, time.monotonic() - began)
@@ -122,7 +122,9 @@ class Following:
             began = time.monotonic()
             if timeline.etag != done:
                 try:
-                    found = check(timeline.run, timeline.baseline, self._settings).findings
+                    found = check(
+                        timeline.run, timeline.baseline, self._settings, timeline.noise
+                    ).findings
                 except (RunError, OSError):
                     found = None
                 if found is not None:

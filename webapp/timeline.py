@@ -38,34 +38,36 @@ class Timeline:
 
     def __init__(
         self, run: Run, index: Index, baseline: Run | None = None,
-        differences: Differences | None = None,
+        differences: Differences | None = None, noise: Run | None = None,
     ) -> None:  # fmt: skip
         self.run = run
         self.index = index
         self.baseline = baseline
         self.differences = differences
+        self.noise = noise  # the baseline recorded again
 
     @classmethod
     def open(
         cls, run: Run, baseline: Run | None = None, *, cache: Path | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, noise: Run | None = None,
     ) -> Timeline:  # fmt: skip
         """Takes the run's index from the cache, or builds it; with a baseline always builds it.
 
         `cache` is the folder for indexes, by default one within the user's cache. The run itself
-        is never written to.
+        is never written to. `noise` is another recording of the baseline, see `Beside`.
         """
         if baseline is not None:
-            beside = Beside(baseline, run)
+            beside = Beside(baseline, run, noise)
             index = index_beside(beside, run, progress)
-            return cls(run, index, baseline, beside.differences())
+            return cls(run, index, baseline, beside.differences(), noise)
         folder = cache_folder() / "index" if cache is None else cache
         return cls(run, open_index(run, folder, progress))
 
     @property
     def etag(self) -> str:
         """Changes with the run and with the version of what is served of it."""
-        other = "" if self.baseline is None else f"-{self.baseline.etag}"
+        beside = (one for one in (self.baseline, self.noise) if one is not None)
+        other = "".join(f"-{one.etag}" for one in beside)
         return f"{self.run.etag}{other}-{indexes.VERSION}.{tiles.VERSION}"
 
     def run_of(self, lane: Lane) -> Run:

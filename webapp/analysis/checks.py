@@ -104,11 +104,14 @@ def counts(finding: Finding, least: Severity) -> bool:
     return SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
 
 
-def check(run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS) -> Report:
+def check(
+    run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS, noise: Run | None = None
+) -> Report:
     """Measures what can be measured of the run and holds it against the limits of `settings`.
 
-    With a baseline, a divergence from it (mode tolerance) is a finding. Findings that are meant to
-    be (`Settings.allowed`) are told as information, with the reason in their evidence.
+    With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
+    Findings that are meant to be (`Settings.allowed`) are told as information, with the reason in
+    their evidence.
     """
     metrics: dict[str, Any] = {
         "thread_overlap_rate": overlap_rate(run),
@@ -125,14 +128,14 @@ def check(run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS) 
     examined = examine(run)
     if baseline is not None:
         question = "Do the gradients agree with the baseline's?"
-        examined = (Examined(question, tuple(_divergence(baseline, run))), *examined)
+        examined = (Examined(question, tuple(_divergence(baseline, run, noise))), *examined)
     return Report(
         run.title, metrics, checks, tuple(acknowledged(one, settings) for one in examined)
     )
 
 
-def _divergence(baseline: Run, run: Run) -> list[Finding]:
-    result = compare(baseline, run, "tolerance")
+def _divergence(baseline: Run, run: Run, noise: Run | None) -> list[Finding]:
+    result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
         return []
     first = result.first or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_te
 from lanescope.webapp.analysis.world_sizes import joined
 from lanescope.webapp.packing import enclosing
 from lanescope.webapp.run import Run, Thread
+
+if TYPE_CHECKING:
+    from lanescope.webapp.analysis.noise import Floor
 
 UNKNOWN, IDENTICAL, WITHIN, DIFFERENT = -1, 0, 1, 2
 """What is known of an operator's values; the numbers of `closeness.tensor_states`."""
@@ -60,9 +64,13 @@ class ComparedOps:
 
 
 def compared_ops(
-    base: Run, run: Run, mine: Thread, theirs: Thread, words: Words, mode: Mode
-) -> ComparedOps:
-    """Pairs the operators of a thread of `base` with those of one of `run`, and their tensors."""
+    base: Run, run: Run, mine: Thread, theirs: Thread, words: Words, mode: Mode,
+    floor: Floor | None = None,
+) -> ComparedOps:  # fmt: skip
+    """Pairs the operators of a thread of `base` with those of one of `run`, and their tensors.
+
+    Tensors no further apart than `floor` are within tolerance.
+    """
     old = read_ops(base, mine.rank, mine.thread, words)
     new = read_ops(run, theirs.rank, theirs.thread, words)
     left, right = pair_ops(old, new)
@@ -78,6 +86,9 @@ def compared_ops(
     rows = np.flatnonzero(state)
     sides = ({name: column[rows] for name, column in side.items()} for side in (was, now))
     apart[rows] = relative_differences(*sides)
+    if floor is not None:
+        noise = floor.at(words.known["dtype"], old.tensors["dtype"][one], old.step[old.owner[one]])
+        state[(state == DIFFERENT) & (apart <= noise)] = WITHIN
     return ComparedOps(theirs, old, new, left, right, one, two, state, apart, left_out)
 
 

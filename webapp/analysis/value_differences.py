@@ -129,13 +129,9 @@ def _compare_thread(
 ) -> None:  # fmt: skip
     rank = mine.rank
     found.names[rank, mine.thread] = theirs.name
-    pairs = compared_ops(base, run, mine, theirs, words, mode)
+    pairs = compared_ops(base, run, mine, theirs, words, mode, floor)
     old, new, right, one, two = pairs.old, pairs.new, pairs.right, pairs.one, pairs.two
     state = pairs.state
-    if floor is not None:
-        step = old.step[old.owner[one]]
-        noise = floor.at(words.known["dtype"], old.tensors["dtype"][one], step)
-        state[(state == 2) & (pairs.apart <= noise)] = 1
     found.compared += len(right)
     found.only_in_base += len(old) - len(right)
     found.only_in_run += len(new) - len(right)

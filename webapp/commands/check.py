@@ -15,6 +15,7 @@ from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import Check, Report, counts, number
 from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.run import open_run
 from lanescope.webapp.settings import load_settings
 
@@ -22,6 +23,7 @@ from lanescope.webapp.settings import load_settings
 @click.command()
 @click.argument("run")
 @click.option("--baseline", metavar="RUN0", help="A run that this one must not diverge from.")
+@click.option("--noise", metavar="RUN0B", help=NOISE_HELP)
 @click.option(
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -47,6 +49,7 @@ def check(
     ctx: click.Context,
     run: str,
     baseline: str | None,
+    noise: str | None,
     settings: Path | None,
     as_json: bool,
     junit: Path | None,
@@ -54,8 +57,8 @@ def check(
 ) -> None:
     """Check RUN against the limits and list what is wrong with it."""  # fmt: skip
     opened = open_run(run)
-    base = open_run(baseline) if baseline else None
-    report = check_run(opened, base, load_settings(opened.path, settings))
+    base, again = baselines(baseline, noise)
+    report = check_run(opened, base, load_settings(opened.path, settings), again)
     least: Severity = "warning" if fail_on == "warning" else "error"
     if junit is not None:
         _write(junit, junit_of(report, least))

@@ -14,6 +14,7 @@ import click
 from lanescope.webapp import units
 from lanescope.webapp.access import binding_of
 from lanescope.webapp.analysis.repeats import FILE, Repetition, repetition_in
+from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.following import Following, growing
 from lanescope.webapp.preparing import Preparing, Progress, Wsgi
@@ -26,6 +27,7 @@ from lanescope.webapp.timeline import Timeline
 @click.command()
 @click.argument("run")
 @click.option("--baseline", metavar="RUN0", help="A run to compare with.")
+@click.option("--noise", metavar="RUN0B", help=NOISE_HELP)
 @click.option(
     "--settings",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -49,6 +51,7 @@ from lanescope.webapp.timeline import Timeline
 def view(
     run: str,
     baseline: str | None,
+    noise: str | None,
     settings: Path | None,
     host: str,
     port: int,
@@ -62,7 +65,7 @@ def view(
     known = repetition_in(Path(run))
     page = "" if known is None else "repeat"
     opened = open_run(run if known is None else _first_of(known))
-    base = open_run(baseline) if baseline else None
+    base, again = baselines(baseline, noise)
     loaded = load_settings(opened.path, settings)
     for warning in opened.warnings:
         click.echo(f"lanescope: {units.printable(warning)}", err=True)
@@ -77,7 +80,7 @@ def view(
         ) from None
     with listener:
         bound = listener.getsockname()[1]
-        preparing = Preparing(lambda told: _app(opened, base, loaded, told, binding.names))
+        preparing = Preparing(lambda told: _app(opened, base, again, loaded, told, binding.names))
         server = Server(binding.guarded(preparing, bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
@@ -103,12 +106,13 @@ def _first_of(repetition: Repetition) -> Path:
 
 
 def _app(
-    run: Run, baseline: Run | None, settings: Settings, told: Progress, names: tuple[str, ...]
-) -> Wsgi:
+    run: Run, baseline: Run | None, noise: Run | None, settings: Settings, told: Progress,
+    names: tuple[str, ...],
+) -> Wsgi:  # fmt: skip
     """The page, with its index made first; `told` hears how far that is."""
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
-    index = Timeline.open(run, baseline, progress=told)
+    index = Timeline.open(run, baseline, progress=told, noise=noise)
 
     def make(timeline: Timeline, live: Callable[[], dict[str, Any]] | None = None) -> Wsgi:
         application: Wsgi = make_app(

@@ -28,7 +28,12 @@ class Context:
 
     def report(self) -> Report:
         """The run against the limits, with all findings."""
-        return check(self.run, self.baseline, self.settings)
+        return check(self.run, self.baseline, self.settings, self.noise)
+
+    @property
+    def noise(self) -> Run | None:
+        """Another recording of the baseline, if there is one."""
+        return None if self.timeline is None else self.timeline.noise
 
     def address(self, link: str) -> str:
         """A finding's link as the timeline in the browser understands it, without asking again."""

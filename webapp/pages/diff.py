@@ -65,7 +65,8 @@ def layout(context: Context) -> Component:
             [
                 html.Label("numbers are the same", htmlFor=ids.DIFF_MODE),
                 dcc.Dropdown(
-                    [{"label": MODE_WORDS[m], "value": m} for m in MODES], "bitwise",
+                    [{"label": MODE_WORDS[m], "value": m} for m in MODES],
+                    "bitwise" if context.noise is None else "tolerance",
                     id=ids.DIFF_MODE, clearable=False, searchable=False,
                 ),
             ],
@@ -110,7 +111,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.DIFF_MODE, "value"),
     )
     def show(mode: Mode) -> tuple[list[Any], list[Any]]:
-        result = _compared(base, context.run, mode)
+        result = _compared(base, context.run, mode, context.noise)
         return verdict(result, context, base), tables(result)
 
     @app.callback(
@@ -122,7 +123,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.THEME, "data"),
     )
     def grow(mode: Mode, rank: int, theme: Theme | None) -> tuple[go.Figure, go.Figure, bool]:
-        growth = _compared(base, context.run, mode).growth
+        growth = _compared(base, context.run, mode, context.noise).growth
         shown = theme or "light"
         if not len(growth) or not growth["differing"].any():
             return go.Figure(), go.Figure(), True
@@ -136,7 +137,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.THEME, "data"),
     )
     def draw(mode: Mode, rank: int, theme: Theme | None) -> go.Figure:
-        table = _compared(base, context.run, mode).table
+        table = _compared(base, context.run, mode, context.noise).table
         return charts.compared_norms(table, rank, theme or "light")
 
 
@@ -277,8 +278,8 @@ def _table(kind: str, rows: Any) -> Component:
 
 
 @lru_cache(maxsize=6)
-def _compared(base: Run, run: Run, mode: Mode) -> Comparison:
-    return compare(base, run, mode)
+def _compared(base: Run, run: Run, mode: Mode, noise: Run | None) -> Comparison:
+    return compare(base, run, mode, noise if mode == "tolerance" else None)
 
 
 PAGE = Page("diff", "Diff", layout, register)
