@@ -1,6 +1,7 @@
-"""What a recorder adds to a collective call: two gloo ranks, all_reduce of 16 numbers.
+"""What a recorder adds to a collective call: all_reduce of 16 numbers, alone and on two gloo ranks.
 
-Both ranks take the same turns, bare and with each recorder, round after round. Counted is
+Alone, torch's fake backend is done at once: no other rank and no other thread, only the call. Then
+both ranks take the same turns, bare and with each recorder, round after round. Counted is
 processor time, because a call also waits for the other rank: of the thread that calls, and of the
 process with gloo's threads, which also holds what the scheduler does with two ranks that hand over
 to each other all the time.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import lanescope.collector as ls
 from lanescope.collector.options import SUPERVISOR_VARIABLE
@@ -26,6 +28,8 @@ from lanescope.collector.options import SUPERVISOR_VARIABLE
 CALLS = 100
 SLICES = 2
 ROUNDS = 4
+ROUNDS_ALONE = 16
+ALONE = "alone"
 BARE = "bare"
 RECORDERS: dict[str, dict[str, object]] = {
     "native": {"engine": "native"},
@@ -41,6 +45,30 @@ def call() -> None:
     tensor = torch.zeros(16)
     for _ in range(CALLS):
         dist.all_reduce(tensor)
+
+
+def alone(folder: Path) -> None:
+    """Prints what a recorder adds to the thread that calls, without anything to wait for."""
+    os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    costs: dict[str, list[float]] = {name: [] for name in (BARE, *RECORDERS)}
+    for number in range(ROUNDS_ALONE):
+        for name in costs:
+            run = folder / f"{name}-{number}"
+            with nullcontext() if name == BARE else ls.record(run, **RECORDERS[name]):
+                call()
+                slices = []
+                for _ in range(2 * SLICES):
+                    began = time.thread_time()
+                    call()
+                    slices.append(time.thread_time() - began)
+            costs[name].append(min(slices) * 1e6 / CALLS)
+    bare = costs.pop(BARE)
+    print(f"alone, {min(bare):.1f} us bare; added to the thread, quickest and median, us:")
+    for name, found in costs.items():
+        middle = statistics.median(a - b for a, b in zip(found, bare, strict=True))
+        print(f"  {name:24}{min(found) - min(bare):9.1f}{middle:9.1f}", flush=True)
 
 
 def rank(folder: Path) -> None:
@@ -92,6 +120,7 @@ def own() -> int:
 def main() -> int:
     """Start both ranks; 1 if one of them failed."""
     with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, __file__, folder, ALONE], check=True)
         ranks = [
             subprocess.Popen(
                 [sys.executable, __file__, folder], env={**os.environ, "RANK": str(number)}
@@ -103,7 +132,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if ALONE in sys.argv:
+        alone(Path(sys.argv[1]))
+    elif len(sys.argv) > 1:
         rank(Path(sys.argv[1]))
     else:
         sys.exit(main())

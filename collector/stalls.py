@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .kinds import SyncKind, thread_id
 RECENT_SEGMENTS = 2
 """Segments of a thread that are searched for its last op and its open collectives."""
 
+_OWN = str(Path(__file__).parent) + os.sep
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _MAIN = 0
 _JOIN, _ACQUIRE = int(SyncKind.thread_join), int(SyncKind.lock_acquire)
@@ -136,7 +138,13 @@ def _threads(folder: Path, dump: dict[str, Any]) -> list[dict[str, Any]]:
         raw = (folder / STALL_STACKS_FILE).read_bytes()[first:last].decode("utf-8", "replace")
     except (OSError, ValueError, TypeError):
         return []
-    return _with_activity(folder, parse_stacks(raw))
+    return _with_activity(folder, [t for t in parse_stacks(raw) if not _is_ours(t)])
+
+
+def _is_ours(thread: dict[str, Any]) -> bool:
+    """Whether a thread does nothing but the recorder's own work."""
+    frames = thread["frames"]
+    return bool(frames) and all(file.startswith(_OWN) for file, _, _ in frames)
 
 
 def _with_activity(folder: Path, threads: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -164,6 +164,8 @@ def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path) -
     main = next(s for s in stalls(recorded, 0) if s["name"] == "main")
     assert main["reason"] == "signal"
     assert "waits" in line_of(recorded, 0, main["stack"])
+    stacks = [line_of(recorded, 0, s["stack"]) for s in stalls(recorded, 0)]
+    assert "_run" not in {functions[-1] for functions in stacks}  # the recorder's own thread
 
 
 RAISES = """

@@ -90,7 +90,7 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     known = standings(run)
     missing = [known[rank] for rank in wait.missing]
     if all(one.ending.how == "exit" for one in missing):
-        return _left_behind(run, wait)
+        return _left_behind(run, wait, others)
     if not wait.waiting:
         return None
     waited = waited_ns(run, wait)
@@ -150,7 +150,7 @@ def _late(run: Run, wait: Wait, waited: int) -> Finding:
     )
 
 
-def _left_behind(run: Run, wait: Wait) -> Finding:
+def _left_behind(run: Run, wait: Wait, waiters: list[Wait]) -> Finding:
     who, others = _names(wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
     if others[0].name in ("send", "recv"):
@@ -159,7 +159,7 @@ def _left_behind(run: Run, wait: Wait) -> Finding:
     else:
         title = f"{_call(run, wait)} was called by {_names(ranks)} only: {who} ended without it"
     severity: Severity = "error" if wait.waiting else "warning"
-    return _mismatch(run, wait, title, severity)
+    return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
 
 
 def _circle(run: Run, circle: tuple[Wait, ...]) -> Finding:

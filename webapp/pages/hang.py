@@ -73,11 +73,14 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
 
 
 def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
-    if awaited and not waits_here:
-        return html.Span("missing", className="tag bad")
     if waits_here:
         return html.Span("waits", className="tag warn")
-    return html.Span("ended" if standing.ending.how == "exit" else "–", className="tag")
+    how = standing.ending.how
+    if how in ("died", "raised"):
+        return html.Span(how, className="tag bad")
+    if awaited:
+        return html.Span("missing", className="tag bad")
+    return html.Span({"exit": "ended", "stopped": "stopped"}.get(how, "–"), className="tag")
 
 
 def _call(run: Run, held: list[Wait]) -> parts.Child:
@@ -103,7 +106,8 @@ def _since(context: Context, standing: Standing, held: list[Wait]) -> parts.Chil
         at = thread_lane(rank, standing.thread or ""), start
     end = max(start + 1, standing.end_ns)
     link = timeline_address(start, end, run.duration_ns, at)
-    lasted = f", for {parts.duration(end - start)}" if end - start > 1_000_000 else ""
+    over = not held and standing.left
+    lasted = "" if over or end - start <= 1_000_000 else f", for {parts.duration(end - start)}"
     return dcc.Link(f"{parts.duration(start)}{lasted}", href=context.address(link))
 
 
@@ -127,9 +131,10 @@ def _threads(run: Run) -> list[Component]:
             ]
             for row in last
         ]  # fmt: skip
-        quiet = parts.duration(last[0]["duration_ns"])
+        quiet = f"nothing recorded for {parts.duration(last[0]['duration_ns'])}"
+        when = "when SIGTERM came" if last[0]["reason"] == "signal" else quiet
         heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")
-        made.append(html.H3(f"rank {rank}, nothing recorded for {quiet}"))
+        made.append(html.H3(f"rank {rank}, {when}"))
         made.append(html.Div(parts.plain_table(heads, seen), className="wide-table"))
     return [html.H2("Threads, as the watchdog saw them"), *made] if made else []
 
