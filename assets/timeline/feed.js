@@ -22,6 +22,9 @@ export class Feed {
    */
   constructor(run, duration, idle, changed, failed) {
     this.duration = duration;
+    this.idle = idle;
+    /** @type {import("./cache.js").Asked[]|null} what the cache will be asked for */
+    this.wishes = null;
     this.top = topLevel(duration);
     this.level = this.top;
     this.paints = paintsOf(run);
@@ -41,23 +44,47 @@ export class Feed {
   /**
    * Begin a frame: ask for tiles where the window has left what was asked for before. As long as
    * it stays within, panning asks for nothing.
+   *
+   * While the window glides, tiles are asked for where it will stop: those of the levels on the
+   * way would come when it has passed them.
    * @param {{t0: number, t1: number}} view
+   * @param {{t0: number, t1: number}} goal where the window will be, mostly the view itself
    * @param {number} width px
    * @param {number[]} lanes in sight, top to bottom, some more than once
    */
-  frame(view, width, lanes) {
+  frame(view, goal, width, lanes) {
     this.view = view;
     this.perFrame.clear();
     this.level = levelFor(view.t1 - view.t0, width, this.top);
-    const { t0, t1 } = view;
+    const { t0, t1 } = goal;
+    const level = levelFor(t1 - t0, width, this.top);
     const p = this.planned;
-    if (p && p.level === this.level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
+    if (p && p.level === level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
     const span = (t1 - t0) * AHEAD;
-    const { level, top, duration } = this;
+    const { top, duration } = this;
     const seen = new Set(lanes);
     this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
-    const places = [...wanted(view, view, level, duration), { level: top, index: 0 }, ...wanted(this.planned, view, level, duration)];
-    this.cache.want(places.map((place) => ({ ...place, lanes: [...seen] })));
+    const places = [...wanted(goal, goal, level, duration), { level: top, index: 0 }, ...wanted(this.planned, goal, level, duration)];
+    this.ask(places.map((place) => ({ ...place, lanes: [...seen] })));
+  }
+
+  /** After the frame: a dozen requests take longer to send than the lanes to draw. */
+  ask(wishes) {
+    if (!this.wishes) {
+      const asked = this.idle.begin("wishes");
+      setTimeout(() => {
+        const { wishes } = this;
+        this.wishes = null;
+        this.cache.want(wishes);
+        asked();
+      });
+    }
+    this.wishes = wishes;
+  }
+
+  /** Whether something asked for has not come yet. */
+  get loading() {
+    return Boolean(this.wishes) || this.cache.loading;
   }
 
   /** The strip waits until the lanes are there: nobody misses it as much. */

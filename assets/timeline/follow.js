@@ -101,7 +101,8 @@ export class Follow {
     const feed = timeline.feedOf(run);
     const ids = renumbered(timeline.lanes, run.lanes);
     const inSight = timeline.layout.items.flatMap((item) => (item.lane && ids.has(item.lane.id) ? [ids.get(item.lane.id)] : []));
-    feed.frame(this.after(run), Math.max(timeline.width, 1), inSight);
+    const window = this.after(run);
+    feed.frame(window, window, Math.max(timeline.width, 1), inSight);
     await quiet(feed, PATIENCE);
     const view = this.after(run); // the user may have moved meanwhile
     replace(timeline, run, feed, ids);
@@ -137,7 +138,7 @@ function renumbered(old, lanes) {
 
 async function quiet(feed, patience) {
   const until = performance.now() + patience;
-  while (feed.cache.loading && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 20));
+  while (feed.loading && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 20));
 }
 
 /** The timeline shows another state of its run; what is closed, opened, pinned, selected stays. */

@@ -14,6 +14,27 @@ const RASTER_WIDTH = 2;
 /** From this width on a slice leaves a pixel to its neighbour. */
 const GAP_WIDTH = 4;
 
+/** A frame that takes so many budgets is drawn whole: cutting it in two would cost more. */
+const WHOLE = 1.3;
+/** What was drawn is stretched by less than this. */
+const FARTHEST = 4;
+
+/** How much longer the one window is than the other, at least 1. */
+function ratioOf(a, b) {
+  const ratio = (a.t1 - a.t0) / (b.t1 - b.t0);
+  return Math.max(ratio, 1 / ratio);
+}
+
+/** The parts cut at each item: together they are all that is in sight, and none touches another. */
+function stripsOf(parts) {
+  return parts.flatMap((part) => {
+    const { items, shift, top, bottom } = part;
+    const tops = items.map((item, i) => (i ? Math.max(top, item.y - shift) : top));
+    if (!items.length) return [{ part, item: null, top, bottom }];
+    return items.map((item, i) => ({ part, item, top: tops[i], bottom: i + 1 < items.length ? Math.min(bottom, tops[i + 1]) : bottom }));
+  });
+}
+
 /** Position of the first number that is at least `least`. */
 function firstAt(numbers, n, least) {
   let low = 0;
@@ -52,8 +73,13 @@ export class Painter {
     this.height = 0;
     this.rename(names);
     this.stats = { rectangles: 0, cells: 0, texts: 0, rows: 0 };
-    /** @type {Label[]} */
-    this.labels = [];
+    /** @type {Label[][]} by strip */
+    this.labelled = [];
+    this.pass = { strips: [], next: 0, left: 0, spent: 0 };
+    /** What the last frame took as a whole, ms. */
+    this.cost = 0;
+    /** @type {Frame|null} what stands on the canvas */
+    this.shown = null;
   }
 
   /** @param {string[]} names by id */
@@ -73,72 +99,126 @@ export class Painter {
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans") || "sans-serif"}`;
     this.labeller.widths.clear();
+    this.shown = null;
   }
 
-  /** @param {Frame} frame */
-  draw(frame) {
-    const { context: c, width, height } = this;
-    const { view, layout, scrollY, palette } = frame;
+  /**
+   * Draws a frame, whole or as far as there is time. Where it has no time for all lanes, what stood
+   * there is first moved and stretched to where it belongs now, and `resume` draws the others.
+   * @param {Frame} frame
+   * @param {number} [budget] ms
+   */
+  draw(frame, budget = Infinity) {
+    const { view, layout, scrollY } = frame;
+    const { shown, pass: before, width, height } = this;
+    const same = shown && ["layout", "scrollY", "palette"].every((key) => shown[key] === frame[key]);
+    // Stretched too far it would show nothing that is true.
+    const near = same && ratioOf(shown.view, view) < FARTHEST && shown.view.t0 < view.t1 && shown.view.t1 > view.t0;
+    const strips = stripsOf(layout.parts(scrollY, height));
     this.frame = frame;
+    this.shown = frame;
     this.scale = width / (view.t1 - view.t0);
     this.stats = { rectangles: 0, cells: 0, texts: 0, rows: 0 };
-    const parts = layout.parts(scrollY, height);
-
-    c.font = this.font;
-    c.textBaseline = "middle";
-    c.fillStyle = palette.token("ground");
-    c.fillRect(0, 0, width, height);
-    this.labels = [];
-    for (const part of parts) this.part(part);
+    this.washes = this.washesOf(frame);
+    this.labelled = strips.map(() => []);
+    // Goes on where it was, or the lanes below would never have their turn while the view moves.
+    const next = near && before.left ? before.next % strips.length : 0;
+    this.pass = { strips, next, left: strips.length, spent: 0 };
+    const whole = !near || this.cost <= budget * WHOLE;
+    const moved = near && (shown.view.t0 !== view.t0 || shown.view.t1 !== view.t1);
+    if (!whole && moved) this.stretch(shown.view, view);
+    this.resume(whole ? Infinity : budget);
   }
 
-  /** The lanes that scroll, or those that are pinned above them. @param {ReturnType<import("./layout.js").Layout["parts"]>[0]} part */
-  part({ items, shift, top, bottom }) {
-    const { context: c, frame, width } = this;
+  /** Whether lanes are left that stand there only stretched. */
+  get unfinished() {
+    return this.pass.left > 0;
+  }
+
+  /** Names that are drawn, from top to bottom. @returns {Label[]} */
+  get labels() {
+    return this.labelled.flat();
+  }
+
+  /** Draws what is left of the frame, as far as there is time. @param {number} budget ms */
+  resume(budget) {
+    const { pass } = this;
+    const begin = performance.now();
+    this.context.font = this.font;
+    this.context.textBaseline = "middle";
+    do {
+      this.some(begin + budget);
+    } while (pass.left && performance.now() - begin < budget);
+    pass.spent += performance.now() - begin;
+    if (!pass.left) this.cost = pass.spent;
+  }
+
+  /** What was drawn for another window, where it lies in this one. */
+  stretch(from, { t0, t1 }) {
+    const { context: c, canvas, scale, width, height } = this;
+    const x0 = (from.t0 - t0) * scale;
+    const x1 = (from.t1 - t0) * scale;
+    c.imageSmoothingEnabled = false;
+    c.drawImage(canvas, 0, 0, canvas.width, canvas.height, x0, 0, x1 - x0, height);
+    c.fillStyle = this.frame.palette.token("ground");
+    if (x0 > 0) c.fillRect(0, 0, x0, height);
+    if (x1 < width) c.fillRect(x1, 0, width - x1, height);
+  }
+
+  /** At least one strip, and others of the same part while there is time. @param {number} until ms */
+  some(until) {
+    const { context: c, frame, pass, width } = this;
+    const { part } = pass.strips[pass.next];
     this.pending = [];
     this.marks = [];
     c.save();
     c.beginPath();
-    c.rect(0, top, width, bottom - top);
+    c.rect(0, part.top, width, part.bottom - part.top);
     c.clip();
-    this.bands(items, shift);
-    this.gridlines(frame.ticks);
-    this.raster.begin(width, items.reduce((n, item) => n + item.rows.length, 0));
-    for (const item of items) {
-      for (const row of item.rows) {
-        const y = row.y - shift;
-        if (y + row.h <= top || y >= bottom) continue;
-        this.stats.rows += 1;
-        if (row.lane.kind === "counter") this.counter(row, y);
-        else this.slices(row, y);
-      }
-    }
+    this.raster.begin(width, part.items.reduce((n, item) => n + item.rows.length, 0));
+    const done = [];
+    do {
+      this.strip(pass.strips[pass.next], pass.next);
+      done.push(pass.strips[pass.next]);
+      pass.left -= 1;
+      pass.next = (pass.next + 1) % pass.strips.length;
+    } while (pass.left && pass.next && pass.strips[pass.next].part === part && performance.now() < until);
     this.raster.flush(c);
     this.stats.cells += this.raster.cells;
     this.drawMarks();
-    this.shade(frame.shaded, items, shift);
+    for (const strip of done) this.shade(strip);
     this.names();
     c.restore();
-    if (top === 0 && frame.layout.pinnedHeight) {
+    if (part.top === 0 && frame.layout.pinnedHeight) {
       c.fillStyle = frame.palette.token("muted", 0.5);
-      c.fillRect(0, bottom - 2, width, 1);
+      c.fillRect(0, part.bottom - 2, width, 1);
     }
   }
 
-  /** Header bands of the groups and a hairline below each. */
-  bands(items, shift) {
-    const { context: c, frame } = this;
-    for (const item of items) {
-      if (item.type !== "group") continue;
-      c.fillStyle = frame.palette.token("panel");
-      c.fillRect(0, item.y - shift, this.width, item.h);
+  /** An item as far as it is in sight, on its own ground. */
+  strip({ part, item, top, bottom }, number) {
+    const { context: c, frame, width } = this;
+    c.fillStyle = frame.palette.token(item?.type === "group" ? "panel" : "ground");
+    c.fillRect(0, top, width, bottom - top);
+    if (item && item.y + item.h - part.shift < bottom) { // the gap below a rank is nobody's
+      c.fillStyle = frame.palette.token("ground");
+      c.fillRect(0, item.y + item.h - part.shift, width, bottom - (item.y + item.h - part.shift));
+    }
+    this.gridlines(frame.ticks, top, bottom);
+    for (const row of item?.rows ?? []) {
+      const y = row.y - part.shift;
+      if (y + row.h <= part.top || y >= part.bottom) continue;
+      this.number = number;
+      this.stats.rows += 1;
+      if (row.lane.kind === "counter") this.counter(row, y);
+      else this.slices(row, y);
     }
   }
 
-  gridlines(ticks) {
+  gridlines(ticks, top, bottom) {
     const { context: c, frame } = this;
     c.fillStyle = frame.palette.token("line", 0.7);
-    for (const { t } of ticks) c.fillRect(this.snap((t - frame.view.t0) * this.scale), 0, 1 / this.ratio, this.height);
+    for (const { t } of ticks) c.fillRect(this.snap((t - frame.view.t0) * this.scale), top, 1 / this.ratio, bottom - top);
   }
 
   snap(x) {
@@ -212,7 +292,7 @@ export class Painter {
       c.fillRect(a, y, w, row.h);
     }
     if (faded) c.globalAlpha = 1;
-    else if (row.text && w >= LEAST_WIDTH) this.pending.push({ row, y, a: Math.max(a, 0), b: Math.min(a + w, this.width), colour, name: paints.name[paint] });
+    else if (row.text && w >= LEAST_WIDTH) this.pending.push({ number: this.number, row, y, a: Math.max(a, 0), b: Math.min(a + w, this.width), colour, name: paints.name[paint] });
   }
 
   /** Stripes say "had not ended" without relying on colour. */
@@ -237,14 +317,14 @@ export class Painter {
   /** Names last, so that no neighbour paints over them. */
   names() {
     const { context: c, frame, labeller } = this;
-    for (const { row, y, a, b, colour, name } of this.pending) {
+    for (const { number, row, y, a, b, colour, name } of this.pending) {
       const text = labeller.fit(name, b - a);
       if (!text) continue;
       c.fillStyle = frame.palette.text[colour];
       c.fillText(text, a + TEXT_PAD, y + row.h / 2 + 0.5);
-      this.labels.push({ lane: row.lane.id, row: row.row, name, text, x: a, y, w: b - a, h: row.h });
+      this.stats.texts += 1;
+      this.labelled[number].push({ lane: row.lane.id, row: row.row, name, text, x: a, y, w: b - a, h: row.h });
     }
-    this.stats.texts = this.labels.length;
   }
 
   drawMarks() {
@@ -262,35 +342,35 @@ export class Painter {
   }
 
   /** Regions where threads overlap: a wash over their rank, with edges, so that it needs no colour. */
-  shade(regions, items, shift) {
+  shade({ part, item, top, bottom }) {
     const { context: c, frame } = this;
-    const extents = regions.length ? this.extents(items, shift) : null;
-    for (const [from, to, lanes] of regions) {
-      const x0 = (from - frame.view.t0) * this.scale;
-      const x1 = (to - frame.view.t0) * this.scale;
-      if (x1 < 0 || x0 > this.width) continue;
-      for (const extent of new Set(lanes.map((lane) => extents.get(lane)).filter(Boolean))) {
-        const [top, h] = extent;
-        c.fillStyle = frame.palette.token("bad", 0.16);
-        c.fillRect(x0, top, Math.max(x1 - x0, 1), h);
-        if (x1 - x0 < 3) continue;
-        c.fillStyle = frame.palette.token("bad", 0.7);
-        c.fillRect(this.snap(x0), top, 1 / this.ratio, h);
-        c.fillRect(this.snap(x1), top, 1 / this.ratio, h);
-      }
+    const end = item ? Math.min(bottom, item.y + item.h - part.shift) : top;
+    for (const [x0, x1] of this.washes.get(item?.group ?? item?.lane) ?? []) {
+      c.fillStyle = frame.palette.token("bad", 0.16);
+      c.fillRect(x0, top, Math.max(x1 - x0, 1), end - top);
+      if (x1 - x0 < 3) continue;
+      c.fillStyle = frame.palette.token("bad", 0.7);
+      c.fillRect(this.snap(x0), top, 1 / this.ratio, end - top);
+      c.fillRect(this.snap(x1), top, 1 / this.ratio, end - top);
     }
   }
 
-  /** Top and height of what stands for each lane: its group, or itself where it is pinned. @returns {Map<number, [number, number]>} */
-  extents(items, shift) {
-    const { layout } = this.frame;
-    if (items === layout.pinned) return new Map(layout.pinned.map(({ lane, y, h }) => [lane.id, [y, h]]));
-    const groups = new Map();
-    for (const { group, y, h } of layout.items) {
-      const known = groups.get(group) ?? [y - shift, 0];
-      groups.set(group, [known[0], y - shift + h - known[0]]);
+  /** From where to where, px, each rank is to be shaded, and each lane that is pinned. @returns {Map<object, [number, number][]>} */
+  washesOf({ shaded, view, layout }) {
+    const washes = new Map();
+    if (!shaded.length) return washes;
+    const places = new Map();
+    for (const { group } of layout.items) for (const lane of group.lanes) places.set(lane.id, [group]);
+    for (const { lane } of layout.pinned) places.set(lane.id, [...(places.get(lane.id) ?? []), lane]);
+    for (const [from, to, lanes] of shaded) {
+      const [x0, x1] = [from, to].map((t) => (t - view.t0) * this.scale);
+      if (x1 < 0 || x0 > this.width) continue;
+      for (const place of new Set(lanes.flatMap((lane) => places.get(lane) ?? []))) {
+        if (!washes.has(place)) washes.set(place, []);
+        washes.get(place).push([x0, x1]);
+      }
     }
-    return new Map([...groups].flatMap(([group, extent]) => group.lanes.map((lane) => [lane.id, extent])));
+    return washes;
   }
 
   counter(row, y) {

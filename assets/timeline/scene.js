@@ -9,6 +9,9 @@ import { drawLaneHits } from "./hits.js";
 import { ticksFor } from "./ticks.js";
 import { wordsFor } from "./tooltip.js";
 
+/** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
+export const BUDGET = 6;
+
 /** @typedef {import("./timeline.js").Timeline} Timeline */
 
 /**
@@ -19,10 +22,10 @@ import { wordsFor } from "./tooltip.js";
 export function drawLanes(timeline) {
   const { view, layout, scrollY, palette, matches, feed, width, height } = timeline;
   const inSight = layout.parts(scrollY, height).flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
-  feed.frame(view, width, inSight);
+  feed.frame(view, timeline.goal, width, inSight);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
   timeline.shaded = timeline.overlaps.visible(view);
-  timeline.painter.draw(lanesFrame(timeline));
+  timeline.painter.draw(lanesFrame(timeline), BUDGET);
   timeline.labels.draw(layout, scrollY, height, {
     collapsed: timeline.collapsed, expanded: timeline.expanded, selectedLane: timeline.selection.current?.lane ?? -1,
     aside: (lane) => aside(timeline, lane),

@@ -19,7 +19,7 @@ import { Overlaps } from "./overlaps.js";
 import { Overlay } from "./overlay.js";
 import { Painter } from "./painter.js";
 import { Palette, readTokens } from "./palette.js";
-import { drawLanes, drawOverlay } from "./scene.js";
+import { BUDGET, drawLanes, drawOverlay } from "./scene.js";
 import { Selection } from "./selection.js";
 import { verticalScroll } from "./stage.js";
 import { Tooltip } from "./tooltip.js";
@@ -327,7 +327,7 @@ export class Timeline {
 
   // ---- frames ----
 
-  /** @param {"lanes"|"overlay"} what */
+  /** @param {"lanes"|"overlay"|"rest"} what rest: lanes for which the last frame had no time */
   invalidate(what) {
     this.dirty.add(what);
     if (this.scheduled) return;
@@ -351,16 +351,20 @@ export class Timeline {
       this.dirty.add("lanes");
     }
     const lanes = this.dirty.has("lanes");
+    const overlay = lanes || this.dirty.has("overlay");
     this.dirty.clear();
-    if (lanes && drawLanes(this) && this.whenDrawn) {
+    if (lanes) this.sharp = drawLanes(this);
+    else if (this.painter.unfinished) this.painter.resume(BUDGET);
+    if (overlay) drawOverlay(this);
+    if (this.sharp && !this.painter.unfinished && this.whenDrawn) {
       this.whenDrawn();
       this.whenDrawn = null;
     }
-    drawOverlay(this);
     this.frames.last = performance.now() - begin;
     this.frames.times[this.frames.count % this.frames.times.length] = this.frames.last;
     this.frames.count += 1;
     if (this.goal !== this.view) this.invalidate("lanes");
+    else if (this.painter.unfinished) this.invalidate("rest");
   }
 
   /** A sentence at the foot of the lanes. @param {string} message empty: take it away @param {boolean} [stays] */
