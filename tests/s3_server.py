@@ -16,10 +16,17 @@ XML = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 class Store:
-    """Objects by path, /bucket/key, and what was asked: (method, path, bytes sent)."""
+    """Objects by path, /bucket/key, what was asked: (method, path, bytes sent), and the settings of
+    the environment by which a client finds it."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        self.settings = {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL": address,
+        }
         self.objects: dict[str, bytes] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         self.asked: list[tuple[str, str, int]] = []

@@ -22,7 +22,6 @@ from lanescope.collector import schema
 from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.webapp import bundle as bundles
-from lanescope.webapp import index as indexes
 from lanescope.webapp import parts, storage
 from lanescope.webapp.bundle import BUNDLE, Bundle
 from lanescope.webapp.cli import main
@@ -95,25 +94,6 @@ def test_commands_open_a_bundle(whole: Path, bundle: Path) -> None:
         assert told[0].exit_code == told[1].exit_code
         answers = [json.loads(one.stdout) for one in told]
         assert answers[0] | {"run": ""} == answers[1] | {"run": ""}
-
-
-def test_its_index_is_mapped_and_not_built(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = open_run(bundle)
-    built = indexes.open_index(open_run(bundle), None)
-
-    def never(*_: object) -> None:
-        raise AssertionError("the index was built")
-
-    monkeypatch.setattr(indexes, "_built", never)
-    timeline = Timeline.open(run, cache=tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-    assert timeline.index.lanes == built.lanes
-    assert timeline.tile(12, 0, [0, 1]) == Timeline(run, built).tile(12, 0, [0, 1])
-    for array in timeline.index.arrays.values():
-        assert not array.size or not array.flags.owndata
-        assert not array.size or array.__array_interface__["data"][0] % 64 == 0
 
 
 def test_the_same_run_gives_the_same_bytes(whole: Path, bundle: Path, tmp_path: Path) -> None:
@@ -247,6 +227,7 @@ def test_a_bundle_is_read_through_a_file_system_of_any_kind(
 
 # ---- damage ----
 
+STACK_FILE = "rank=00002/stack.parquet"
 OP_FILE = "rank=00001/thread=1001-0/op-00000.parquet"
 
 
@@ -265,10 +246,10 @@ def flipped(bundle: Path, name: str, at: int = 40) -> None:
 def test_verify_names_the_member_that_was_changed(bundle: Path) -> None:
     flipped(bundle, "notes.json")
     flipped(bundle, OP_FILE)
-    flipped(bundle, "index/start")
+    flipped(bundle, STACK_FILE)
     result = lanescope("verify", bundle)
     assert result.exit_code == 1
-    for name in ("notes.json", OP_FILE, "index/start"):
+    for name in ("notes.json", OP_FILE, STACK_FILE):
         assert f"{name!r} was changed: its checksum" in result.stdout
     told = json.loads(lanescope("verify", "--json", bundle).stdout)
     assert told["whole"] is False

@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lanescope.webapp.baseline_lanes import Beside
 from lanescope.webapp.bundle import MAX_JSON, Bundle
 from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.lod import TILE_BITS, offsets, pyramid
+from lanescope.webapp.packed_index import arrays_in, pieces_of
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_pyramid
 from lanescope.webapp.slices import SOURCES, LaneSlices, Names
@@ -36,7 +38,7 @@ from lanescope.webapp.tiles import (
     slice_blocks,
 )
 
-VERSION = 2
+VERSION = 3
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
 
 DTYPES: Mapping[str, str] = {
@@ -59,6 +61,13 @@ SAMPLES = 0xFF
 
 SMALL = 200_000
 """A run of fewer events is indexed faster than it is worth storing."""
+
+MAPPED = 20_000_000
+"""Of a run of so many events a bundle holds the arrays as they are, five times as large: they are
+mapped and need not fit into memory."""
+
+_MOST_BYTES = 64
+"""Of an index, per event: what a bundle claims to hold beyond that is not believed."""
 
 BATCH = 1_000_000
 """Slices after which tiles are made ahead: enough for numpy's cost per call not to matter."""
@@ -217,26 +226,35 @@ def _packed(run: Run) -> Index | None:
         catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE}", MAX_JSON))
         if (catalogue["run"], catalogue["version"]) != (run.etag, VERSION):
             return None
-        buffers = {name: bundle.buffer(f"{PACKED}/{name}") for name in DTYPES}
-        arrays = {
-            name: np.frombuffer(buffer, DTYPES[name]) if buffer.size else np.empty(0, DTYPES[name])
-            for name, buffer in buffers.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        most = _MOST_BYTES * (_events(run) + SMALL)
+        arrays = arrays_in(bundle, PACKED, DTYPES, catalogue["counts"], most)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException):
         return None
     return _restored(arrays, catalogue)
 
 
-def members(index: Index, run: Run) -> Iterator[tuple[str, memoryview]]:
-    """What a bundle of a run keeps of its index: paths and bytes. `_packed` reads them."""
+def travels(run: Run) -> bool:
+    """Whether a bundle of the run brings its index."""
+    return _events(run) >= SMALL
+
+
+def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
+    """What a bundle of a run keeps of its index: paths and bytes. `_packed` reads them.
+
+    Nothing of a small run: it is indexed as fast as its index would be read.
+    """
+    if not travels(run):
+        return
+    plain = _events(run) >= MAPPED
     about = {
         "run": run.etag,
         "version": VERSION,
+        "counts": None if plain else {name: len(index.arrays[name]) for name in DTYPES},
         **catalogue_of(index.lanes, index.names, index.paints),
     }
     yield f"{PACKED}/{CATALOGUE}", memoryview(json.dumps(about, separators=(",", ":")).encode())
-    for name, dtype in DTYPES.items():
-        yield f"{PACKED}/{name}", np.ascontiguousarray(index.arrays[name], dtype).data.cast("B")
+    for name, data in pieces_of(index.arrays, DTYPES, plain=plain):
+        yield f"{PACKED}/{name}", data
 
 
 def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:

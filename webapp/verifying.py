@@ -62,7 +62,8 @@ def _problems(run: Run) -> Iterator[str]:
         Notes(files).read()
     except RunError as error:
         yield str(error)
-    if isinstance(files, Bundle) and f"{indexes.PACKED}/{CATALOGUE}" not in files:
+    lacking = f"{indexes.PACKED}/{CATALOGUE}" not in files if isinstance(files, Bundle) else False
+    if lacking and indexes.travels(run):
         yield f"{files.where}: has no index; pack it again, or it is built when it is viewed"
 
 
