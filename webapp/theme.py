@@ -40,6 +40,10 @@ def template(theme: Theme) -> go.layout.Template:
         "tickfont": {"color": colour["muted"], "size": 12},
         "exponentformat": "power",
     }
+    scale = {
+        "title": {"font": {"color": colour["muted"], "size": 12}},
+        "tickfont": {"color": colour["muted"], "size": 12},
+    }
     return go.layout.Template(
         layout={
             "font": {"family": SANS, "size": 13, "color": colour["ink"]},
@@ -68,7 +72,8 @@ def template(theme: Theme) -> go.layout.Template:
                 "bgcolor": "rgba(0,0,0,0)", "color": colour["muted"],
                 "activecolor": colour["accent"],
             },
-        }
+        },
+        data={"heatmap": [{"colorbar": scale}]},
     )  # fmt: skip
 
 
