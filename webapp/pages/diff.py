@@ -60,7 +60,9 @@ def layout(context: Context) -> Component:
     return parts.page(
         "Diff",
         [html.B(context.run.title), " compared with the baseline ", html.B(base.title),
-         ", aligned by rank, step and name."],
+         ", aligned by rank, step and name",
+         "." if context.noise is None else
+         f"; what the baseline is apart from {context.noise.title} is allowed."],
         html.Div(
             [
                 html.Label("numbers are the same", htmlFor=ids.DIFF_MODE),
@@ -154,9 +156,14 @@ def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
     return [
         parts.note([html.B(word), words], tone),
         *_first(result, context),
-        *(parts.note(note) for note in result.notes),
-        html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)]),
+        *(parts.note(_sentence(note)) for note in result.notes),
+        html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)], className="pasted"),
     ]
+
+
+def _sentence(note: str) -> str:
+    """As it stands on its own; the name of an operator keeps its letters."""
+    return note if "::" in note.partition(" ")[0] else note[:1].upper() + note[1:]
 
 
 def tables(result: Comparison) -> list[Any]:
