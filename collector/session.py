@@ -105,8 +105,10 @@ class Session:
         self._undo.append(clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
-        sample = graphs.Graphs(recorder, names.parameter_name).sample if self._library else _nothing
-        self._undo.append(autograd.install(recorder, sample, engine.flush_node))
+        found_graphs = graphs.Graphs(
+            recorder, names.parameter_name, counts=self._library is not None
+        )
+        self._undo.append(autograd.install(recorder, found_graphs.sample, engine.flush_node))
         self._undo.append(data.install(recorder))
         measured = clocks.Clocks(recorder)
         self._undo.append(ranks.install(recorder, measured.joined))
@@ -187,10 +189,6 @@ class Session:
 
     def _close_at_exit(self) -> None:
         multiprocessing.util.Finalize(None, self.recorder.close, exitpriority=0)
-
-
-def _nothing(_: object) -> None:
-    """Done before a backward where there is nothing to do."""
 
 
 def _process(options: Options) -> dict[str, object]:

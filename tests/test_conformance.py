@@ -238,7 +238,8 @@ def test_nodes_and_scopes(both: dict[str, Recorded]) -> None:
 
 
 @pytest.mark.parametrize(
-    "table", ["phase", "gradient", "parameter", "activation", "collective", "sync", "module"]
+    "table",
+    ["phase", "gradient", "parameter", "activation", "node", "collective", "sync", "module"],
 )
 def test_other_tables(both: dict[str, Recorded], table: str) -> None:
     times = {"start_ns", "duration_ns", "complete_ns", "time_ns", "runnable_ns", "peer", "stack"}

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from lanescope.collector import schema
-from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.errors import RunError
+from lanescope.webapp.examining import Examining
 from lanescope.webapp.preparing import Wsgi
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
 
-POLL_S = 0.5
+POLL_S = 0.25
 """Between two looks at the run; more where opening it takes long, so that half the time is free."""
 
 QUIET_S = 10.0
@@ -33,9 +33,6 @@ QUIET_S = 10.0
 
 KEPT = 3
 """States that are still answered for."""
-
-EXAMINE = 4
-"""Times as long as examining took, until it is done again."""
 
 _NUMBER = re.compile("[0-9]+")
 
@@ -116,26 +113,28 @@ class Following:
         self._ended = True
 
     def _examine(self) -> None:
+        examining = Examining(self._settings)
+
+        def told() -> None:
+            found = examining.findings()
+            if found is not None:
+                self._findings = [
+                    {
+                        "key": f"{one.kind} {one.rank} {_NUMBER.sub('#', one.title)}",
+                        "title": one.title,
+                        "link": one.link,
+                    }
+                    for one in found
+                    if one.severity != "info"
+                ]
+
         done = ""
         while not (self._ended and done == self._timeline.etag):
-            timeline = self._timeline
+            last, timeline = self._ended, self._timeline
             began = time.monotonic()
-            if timeline.etag != done:
-                try:
-                    found = check(
-                        timeline.run, timeline.baseline, self._settings, timeline.noise
-                    ).findings
-                except (RunError, OSError):
-                    found = None
-                if found is not None:
-                    self._findings = [
-                        {
-                            "key": f"{one.kind} {one.rank} {_NUMBER.sub('#', one.title)}",
-                            "title": one.title,
-                            "link": one.link,
-                        }
-                        for one in found
-                        if one.severity != "info"
-                    ]
+            whole = done == timeline.etag or examining.look(
+                timeline.run, timeline.baseline, told, noise=timeline.noise, last=last
+            )
+            if whole or last:
                 done = timeline.etag
-            time.sleep(max(POLL_S, EXAMINE * (time.monotonic() - began)))
+            time.sleep(max(POLL_S, time.monotonic() - began))

@@ -9,7 +9,7 @@ import { element } from "./help.js";
 import { groupsOf } from "./layout.js";
 import { Look } from "./look.js";
 
-const EVERY = 500;
+const EVERY = 250;
 /** For so long the tiles of a new state are waited for before it is shown, ms. */
 const PATIENCE = 1500;
 const WORDS = { recording: "recording", quiet: "no news", ended: "recording ended" };
@@ -63,8 +63,8 @@ export class Follow {
     try {
       const told = await getJson("/api/live");
       state = told.state;
+      this.compare(told.findings); // said at once: drawing the new state may take a while
       if (told.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
-      this.compare(told.findings);
       if (state === "ended" && told.findings) {
         this.show(state);
         return;

@@ -33,11 +33,17 @@ _INPUTS = 4
 
 
 class Graphs:
-    """Counts the nodes below what a backward starts from. `name_of` names a parameter."""
+    """Counts the nodes below what a backward starts from. `name_of` names a parameter.
 
-    def __init__(self, recorder: Recorder, name_of: Callable[[torch.Tensor], str | None]) -> None:
+    `counts`: whether the engine sees all nodes, so that their numbers can be held against it.
+    """
+
+    def __init__(
+        self, recorder: Recorder, name_of: Callable[[torch.Tensor], str | None], *, counts: bool
+    ) -> None:
         self._recorder = recorder
         self._name_of = name_of
+        self._counts = counts
         self._sampled = -1  # step
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
@@ -45,12 +51,15 @@ class Graphs:
         recorder, step = self._recorder, self._recorder.step
         if step & (step - 1) or step == self._sampled or not recorder.active:
             return
+        if step and not self._counts:
+            return
         if len(arguments) > _INPUTS and arguments[_INPUTS]:
             return
         self._sampled = step
         nodes = reached(arguments[0])
-        for name, count in Counter(short_name(node) for node in nodes).items():
-            recorder.value(GRAPH_SERIES + name, count)
+        if self._counts:
+            for name, count in Counter(short_name(node) for node in nodes).items():
+                recorder.value(GRAPH_SERIES + name, count)
         if step == 0 and len(nodes) <= MOST_DRAWN:
             self._write(nodes)
 

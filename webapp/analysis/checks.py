@@ -128,13 +128,16 @@ def check(
     examined = examine(run)
     if baseline is not None:
         question = "Do the gradients agree with the baseline's?"
-        examined = (Examined(question, tuple(_divergence(baseline, run, noise))), *examined)
+        examined = (Examined(question, tuple(divergence(baseline, run, noise))), *examined)
     return Report(
         run.title, metrics, checks, tuple(acknowledged(one, settings) for one in examined)
     )
 
 
-def _divergence(baseline: Run, run: Run, noise: Run | None) -> list[Finding]:
+def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
+    """Findings of kind `divergence`, at most one: where the run parts from its baseline, by more
+    than a second run of the baseline (`noise`) does.
+    """
     result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
         return []

@@ -137,7 +137,7 @@ _EXAMINING = Lock()
 
 @lru_cache(maxsize=4)  # header, pages and callbacks ask again and again; a Run never changes
 def _examined(run: Run) -> tuple[Examined, ...]:
-    return tuple(_ask(analysis, run) for analysis in ANALYSES)
+    return tuple(ask(analysis, run) for analysis in ANALYSES)
 
 
 def findings(run: Run) -> list[Finding]:
@@ -189,7 +189,8 @@ def ranked(found: list[Finding]) -> list[Finding]:
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.time_ns or 0))
 
 
-def _ask(analysis: Analysis, run: Run) -> Examined:
+def ask(analysis: Analysis, run: Run) -> Examined:
+    """What comes of one question."""
     try:
         found = ranked(analysis.ask(run))
     except Unanswered as reason:

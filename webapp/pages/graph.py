@@ -31,7 +31,15 @@ def layout(context: Context) -> Component:
     )
     ranks = [rank for rank in run.ranks if run.counts_of(rank)["node"]]
     if not ranks:
-        return parts.page("Graph", lead, _absent(run))
+        return parts.page(
+            "Graph",
+            lead,
+            parts.empty(
+                "This run holds no autograd graph.",
+                "A run holds that of the first backward of step 0, of up to 20,000 nodes. One "
+                "whose recording began later, or that ran no backward, has none.",
+            ),
+        )
     whole = graph_of(run, ranks[0])
     assert whole is not None
     deepest = max((g.name.count(".") + 1 for g in whole.groups), default=1)
@@ -94,20 +102,6 @@ def layout(context: Context) -> Component:
         html.Div(id=ids.GRAPH_TIES),
         html.Div(id=ids.GRAPH_BREAKS),
     )  # fmt: skip
-
-
-def _absent(run: Run) -> Component:
-    if any(process["engine"] == "portable" for process in run.manifest["processes"]):
-        why = (
-            "Its processes were recorded by the portable engine, which does not see nodes that run "
-            "no operator. Recorded by the native engine, a run holds the graph"
-        )
-    else:
-        why = "It holds the graph"
-    return parts.empty(
-        "This run holds no autograd graph.",
-        f"{why} of the first backward of step 0, of up to 20,000 nodes.",
-    )
 
 
 def register(app: Dash, context: Context) -> None:

@@ -99,11 +99,10 @@ def break_table(context: Context, rank: int) -> list[Component]:
     title = html.H2("Where gradients end")
     if not run.counts_of(rank)["access"]:
         words = (
-            "Which operators they end at follows from what these read and write, which is recorded "
-            "at level access and above. "
+            "Which operators they end at follows from what these read and write, which the native "
+            "engine records at level access and above."
         )
-        functions = gradient_breaks.breaks(run, rank)
-        if not functions:
+        if not gradient_breaks.breaks(run, rank):
             return [title, html.P(words, className="muted")]
     found = gradient_breaks.breaks(run, rank)
     if not found:

@@ -1,0 +1,60 @@
+"""Findings of a run that grows: what is quick is asked of each state, what is slow now and then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp import examining
+from lanescope.webapp.analysis.findings import Analysis, Examined, Finding
+from lanescope.webapp.examining import SHARE, Examining
+from lanescope.webapp.run import open_run
+from lanescope.webapp.settings import Settings
+from tests.synthetic import START_NS, Builder
+
+QUICK, SLOW = Analysis("Quick?", "quick:quick"), Analysis("Slow?", "slow:slow")
+TAKES = {"quick:quick": 0.1, "slow:slow": 5.0}
+
+
+class World:
+    """A clock that answers move on, and what was asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[str] = []
+
+    def ask(self, analysis: Analysis, run: object) -> Examined:
+        self.now += TAKES[analysis.entry]
+        self.asked.append(analysis.question)
+        title = f"{analysis.question} {len(self.asked)}"
+        return Examined(analysis.question, (Finding(kind="nan", severity="error", title=title),))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(examining, "ask", world.ask)
+    return world
+
+
+def test_a_slow_question_holds_up_no_quick_one(tmp_path: Path, world: World) -> None:
+    builder = Builder(tmp_path)
+    builder.op(START_NS, 10)
+    run = open_run(builder.write())
+    one = Examining(Settings(), (SLOW, QUICK), lambda: world.now)
+    told: list[int] = []
+    assert one.findings() is None
+    assert one.look(run, None, lambda: told.append(len(one.findings() or ())))
+    assert (world.asked, told) == (["Slow?", "Quick?"], [0, 2])
+    for _ in range(3):  # new states, half a second apart
+        world.now += 0.5
+        assert not one.look(run, None, lambda: None)
+    assert world.asked[2:] == ["Quick?"] * 3
+    assert [found.title for found in one.findings() or ()] == ["Slow? 1", "Quick? 5"]
+    world.now += SHARE * TAKES["slow:slow"]
+    assert one.look(run, None, lambda: None)
+    assert world.asked[5:] == ["Quick?", "Slow?"]  # what was quick comes first
+    world.asked.clear()
+    assert one.look(run, None, lambda: None, last=True)
+    assert sorted(world.asked) == ["Quick?", "Slow?"]
