@@ -67,6 +67,8 @@ class Library:
         library = ctypes.PyDLL(str(path))
         c_text, c_any, i32, i64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         u32 = ctypes.c_uint32
+        # An integer of any size: ctypes makes no object of it on the way, so a call takes half.
+        number = ctypes.c_void_p
 
         def function(name: str, result: Any, *arguments: Any) -> Any:
             found = getattr(library, f"lanescope_{name}")
@@ -86,7 +88,7 @@ class Library:
         self.detach = function("detach", None)
         self.install = function("install", None)
         self.remove = function("remove", None)
-        self.moment = function("moment", None, i32, i32)
+        self.moment = function("moment", None, number, number)
         self.describe = function("describe", None, c_text)
         self.opened = function("opened", i32)
         self.failure = function("failure", i32)
@@ -95,12 +97,12 @@ class Library:
         self.enter = function("enter", c_any, i64, i32, i64)
         self.entered = function("entered", c_any)
         self.leave = function("leave", None)
-        self.append = function("append", None, c_text, i64)
+        self.append = function("append", None, c_text, number)
         self.keep = function("keep", None, c_text)
-        self.sync = function("sync", None, i32, i64, i64, u32)
-        self.handover = function("handover", None, i32, i64)
+        self.sync = function("sync", None, number, number, number, number)
+        self.handover = function("handover", None, number, number)
         self.push_open = function("push_open", u32, c_text)
-        self.pop_open = function("pop_open", None, u32)
+        self.pop_open = function("pop_open", None, number)
         self.count = function("count", None, c_any)
         self.progress = function("progress", ctypes.c_uint64)
         self.watch = function("watch", None, i32, i32, i32, i32, i64, i32)

@@ -45,7 +45,8 @@ class Handovers:
         self.programs: set[int] = set()  # locks that it used
         self._held: dict[int, int] = {}  # lock -> ident of the thread that has it
         self._again: dict[int, int] = {}  # lock -> how often more, where it may take it again
-        self._handover = recorder.store.put_handover or self.note
+        # The calling thread has a lock now (and waited since `start`), or is about to give it up.
+        self.took, self.gives = self._keeping(recorder.store.put_handover or self.note)
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
         self._on_second: list[Callable[[], None]] = []
@@ -132,30 +133,36 @@ class Handovers:
         except Exception as error:
             recorder.failed(error)
 
-    def took(self, lock: int, start: int = 0) -> None:
-        """The calling thread has a lock now; it waited since `start`, if that is given."""
-        me = get_ident()
-        if self._held.get(lock) == me:
-            self._again[lock] = self._again.get(lock, 0) + 1
-        else:
-            if len(self._held) >= _KNOWN_LIMIT:
-                self._held.clear()
-            self._held[lock] = me
-        if start:
-            self.note(SyncKind.lock_acquire, lock, start)
-        else:
-            self._handover(_ACQUIRE, lock)
+    def _keeping(
+        self, handover: Callable[[int, int], None]
+    ) -> tuple[Callable[..., None], Callable[[int], None]]:
+        # Closures: programs take and give locks by the million, and `self` is looked up each time.
+        held, again, note = self._held, self._again, self.note
 
-    def gives(self, lock: int) -> None:
-        """The calling thread is about to give a lock up."""
-        again = self._again.get(lock) if self._again else None
-        if again is None:
-            self._held.pop(lock, None)
-        elif again == 1:
-            del self._again[lock]
-        else:
-            self._again[lock] = again - 1
-        self._handover(_RELEASE, lock)
+        def took(lock: int, start: int = 0) -> None:
+            me = get_ident()
+            if held.get(lock) == me:
+                again[lock] = again.get(lock, 0) + 1
+            else:
+                if len(held) >= _KNOWN_LIMIT:
+                    held.clear()
+                held[lock] = me
+            if start:
+                note(SyncKind.lock_acquire, lock, start)
+            else:
+                handover(_ACQUIRE, lock)
+
+        def gives(lock: int) -> None:
+            if again and lock in again:
+                if again[lock] == 1:
+                    del again[lock]
+                else:
+                    again[lock] -= 1
+            else:
+                held.pop(lock, None)
+            handover(_RELEASE, lock)
+
+        return took, gives
 
     def holder(self, lock: int) -> int | None:
         """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
