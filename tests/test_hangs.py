@@ -36,13 +36,15 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "barrier_on_some": ("collective_mismatch", "0", 2, [], [1]),
     "different_group": ("collective_mismatch", "0", 2, [0], [1]),
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
+    "skipped_step": ("collective_mismatch", "0", 4, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
-SLOW = ("different_dtype", "different_root", "different_group", "subgroup", "died", "interrupted")
+SLOW = ("different_dtype", "different_root", "different_group", "subgroup", "died", "interrupted",
+        "skipped_step")  # fmt: skip
 """Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
-    "clean_different_models", "clean_pipeline",
+    "clean_different_models", "clean_pipeline", "clean_mixed",
 )  # fmt: skip
 STEPS = 8
 EXCHANGED = {

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import torch
@@ -180,6 +181,13 @@ def work_until(number: signal.Signals) -> None:
         time.sleep(0.02 * RANK)
 
 
+def skipped_step() -> None:
+    """Rank 1 has no memory for a batch, takes the next one, and so makes a call less."""
+    for step in range(5):
+        if (RANK, step) != (1, 2):
+            steps(1)
+
+
 def subgroup() -> None:
     """Of four ranks in two groups, rank 3 does not come; the other group waits for all."""
     groups = [group(0, 1), group(2, 3)]
@@ -345,6 +353,26 @@ def clean_pipeline() -> None:
             dist.send(buffer.grad, 0)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def clean_mixed() -> None:
+    """Objects, uneven exchanges, groups by two threads, a work that nobody waits for."""
+    ranks = dist.get_world_size()
+    dist.all_gather_object([None] * ranks, "x" * 10 * RANK)
+    sent, got = [1 + RANK] * ranks, [1 + rank for rank in range(ranks)]
+    dist.all_to_all_single(torch.empty(sum(got)), torch.ones(sum(sent)), got, sent)
+
+    def reduces(over: dist.ProcessGroup) -> None:
+        for _ in range(10):
+            dist.all_reduce(torch.ones(32), group=over)
+
+    groups = [dist.new_group() for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(dist.all_reduce(torch.ones(64), async_op=True).wait)
+        list(pool.map(reduces, groups))
+    dist.all_reduce(torch.ones(64), async_op=True)
+    time.sleep(0 if RANK else 1.2)  # as for a checkpoint
+    dist.barrier()
 
 
 def together(folder: str, level: str, *names: str) -> None:
