@@ -157,7 +157,9 @@ def test_the_page_of_a_repetition(tmp_path: Path) -> None:
     assert list(line.y) == [None, pytest.approx(np.std([2, 3, 4])), None]
     [crosses] = spread_by_step(spread.assign(std=np.inf), 1e-5, "dark").data[2:]
     assert list(crosses.x) == [0, 1, 2]
-    counts, same = fluctuation_by_threads(found.entries, 1e-5, "light").data
+    figure = fluctuation_by_threads(found.entries, 1e-5, "light")
+    assert figure.layout.yaxis.range[0] == pytest.approx(-6)  # room below the limit
+    counts, same = figure.data
     assert (list(counts.x), list(same.x)) == (["1", "2"], ["1"])
     assert list(counts.y) == [None, pytest.approx(np.std([2, 3, 4]))]
 

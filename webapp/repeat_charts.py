@@ -78,6 +78,11 @@ def fluctuation_by_threads(
             hovertemplate="<b>%{x} threads</b><br>the same bits each time<extra></extra>",
         )  # fmt: skip
         figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
+        # Fluctuating not at all, they must not stand above the limit.
+        heights = [value for value in (limit, *values) if value and np.isfinite(value)]
+        if heights:
+            low, high = float(np.log10(min(heights))), float(np.log10(max(heights)))
+            figure.update_layout(yaxis={"range": [low - 1, high + 0.3]})
     _limit(figure, limit, theme)
     figure.update_xaxes(title_text="threads", type="category")
     figure.update_yaxes(title_text="gradient fluctuation")
