@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -54,11 +54,17 @@ def graph_by_module(
             edges[pair] += pair[0] != pair[1]
     between = {pair: count for pair, count in edges.items() if count}
     levels = _levels(list(dict.fromkeys(names)), between)
-    groups = []
-    for name, rows in nodes.assign(group=names).groupby("group", sort=False):
-        kinds = tuple(Counter(rows["name"]).most_common())
-        parameters = tuple(rows.loc[rows["parameter"] != "", "parameter"])
-        groups.append(Group(str(name), len(rows), kinds, parameters, levels[str(name)]))
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    parameters: dict[str, list[str]] = defaultdict(list)
+    for name, kind, parameter in zip(names, nodes["name"], nodes["parameter"], strict=True):
+        kinds[name][str(kind)] += 1
+        if parameter:
+            parameters[name].append(str(parameter))
+    groups = [
+        Group(name, found.total(), tuple(found.most_common()), tuple(parameters[name]),
+              levels[name])
+        for name, found in kinds.items()
+    ]  # fmt: skip
     return Graph(step, tuple(groups), between)
 
 

@@ -11,13 +11,13 @@ from dash.development.base_component import Component
 from lanescope.webapp import graph_charts, units
 from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
 from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
-from lanescope.webapp.analysis.module_graph import Graph, matches
+from lanescope.webapp.analysis.module_graph import Graph, group_names, matches
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import graph_parts, ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
-READABLE = 40
+READABLE = 60
 """Modules that can be read at once; of more, the tree is collapsed at first."""
 DEEPEST = 12
 
@@ -40,9 +40,8 @@ def layout(context: Context) -> Component:
                 "whose recording began later, or that ran no backward, has none.",
             ),
         )
-    whole = graph_of(run, ranks[0])
-    assert whole is not None
-    deepest = max((g.name.count(".") + 1 for g in whole.groups), default=1)
+    modules = set(graph_nodes(run, ranks[0])["module"])
+    deepest = max(str(module).count(".") + 1 for module in modules)
     levels = [{"label": f"{n} of {deepest} levels", "value": n} for n in range(1, deepest + 1)]
     both = any(fx_graphs(run, rank) for rank in ranks)
     return parts.page(
@@ -52,7 +51,7 @@ def layout(context: Context) -> Component:
             [
                 html.Label("modules", htmlFor=ids.GRAPH_DEPTH),
                 dcc.Dropdown(
-                    levels, _depth(run, ranks[0], deepest), id=ids.GRAPH_DEPTH,
+                    levels, _depth(modules, deepest), id=ids.GRAPH_DEPTH,
                     clearable=False, searchable=False,
                 ),
                 html.Label("rank", htmlFor=ids.GRAPH_RANK),
@@ -225,11 +224,10 @@ def _first(run: Run, rank: int) -> str | None:
     return next(iter(fx_graphs(run, rank)), None)
 
 
-def _depth(run: Run, rank: int, deepest: int) -> int:
+def _depth(modules: set[str], deepest: int) -> int:
     """The deepest cut that leaves a readable number of modules."""
     for depth in range(min(deepest, DEEPEST), 1, -1):
-        graph = graph_of(run, rank, depth)
-        if graph is not None and len(graph.groups) <= READABLE:
+        if len(set(group_names(modules, depth))) <= READABLE:
             return depth
     return 1
 
