@@ -7,6 +7,7 @@ records. Rows that only a journal holds so far become files.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ Put = Callable[[str, BinaryIO, int], None]
 _PIECE = 1 << 20
 _EARLIEST, _LATEST = -(2**63), 2**63 - 1
 Bools = npt.NDArray[np.bool_]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass
@@ -116,6 +119,8 @@ class Contents:
                 file.seek(0)
                 put(name, file, size)
         except OSError as error:
+            if error.errno in _FULL:  # of where it goes to: told by who writes
+                raise
             raise RunError(f"{files.named(name)}: cannot be read ({error})") from None
         return told
 

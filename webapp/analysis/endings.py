@@ -52,7 +52,9 @@ def endings(run: Run) -> Mapping[int, Ending]:
     processes = own_processes(run)
     lost = any(_LOST.search(p["exception"]) for p in run.manifest["processes"])
     stopped = {
-        rank: at for rank, one in processes.items() if (at := _stopped_ns(run, one)) is not None
+        rank: at
+        for rank, one in processes.items()
+        if rank in run.ranks and (at := _stopped_ns(run, one)) is not None
     }
     return MappingProxyType(
         {rank: _ending(run, processes.get(rank), lost, stopped) for rank in run.ranks}
