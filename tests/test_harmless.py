@@ -241,7 +241,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [("{", "LANESCOPE_OPTIONS cannot be used"), ('{"level": "all"}', "level is 'all'"),
+    [("{", "LANESCOPE_OPTIONS cannot be used"),
+     pytest.param('{"level": "all"}', "level is 'all'", marks=pytest.mark.slow),
      ('{"colour": 1}', "unknown settings colour")],
 )  # fmt: skip
 def test_settings_that_make_no_sense(tmp_path: Path, options: str, sentence: str) -> None:

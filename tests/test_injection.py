@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.recording import Recorded, record_program, run_program, write_program
 
 
@@ -138,8 +140,9 @@ def test_the_launcher_form_records_a_script_with_its_arguments(tmp_path: Path) -
     assert (manifest["level"], manifest["complete"]) == ("timing", True)
 
 
-def test_nothing_is_hooked_without_a_recording(tmp_path: Path) -> None:
-    """Also under -O: the program's interpreter has no trace of the recorder."""
+@pytest.mark.parametrize("flag", ["-B", pytest.param("-O", marks=pytest.mark.slow)])
+def test_nothing_is_hooked_without_a_recording(tmp_path: Path, flag: str) -> None:
+    """The program's interpreter has no trace of the recorder. -O compiles all of torch anew."""
     program = write_program(
         tmp_path,
         """
@@ -160,9 +163,8 @@ def test_nothing_is_hooked_without_a_recording(tmp_path: Path) -> None:
             sys.exit("loaded")
         """,
     )
-    for flags in ([], ["-O"]):
-        done = run_program([sys.executable, *flags, str(program)])
-        assert done.returncode == 0, done.stderr
+    done = run_program([sys.executable, flag, str(program)])
+    assert done.returncode == 0, done.stderr
 
 
 def test_all_hooks_are_gone_after_the_recording(tmp_path: Path) -> None:
