@@ -136,6 +136,25 @@ def depth_profile(
     return figure
 
 
+def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> go.Figure:
+    """Step -> what a thread contributed, a line per key; `customdata` is the key."""
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    for position, (name, series) in enumerate(curves.items()):
+        figure.add_scatter(
+            x=[int(step) for step in series.index],
+            y=[float(value) if np.isfinite(value) else None for value in series],
+            name=name,
+            mode="lines+markers" if len(series) <= 100 else "lines",
+            line=_line(name, position, theme),
+            marker={"size": 6},
+            customdata=[name] * len(series),
+            hovertemplate="<b>%{customdata}</b><br>step %{x}: %{y:.4g}<extra></extra>",
+        )
+    figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
+    figure.update_yaxes(title_text=title, rangemode="tozero")
+    return figure
+
+
 def _logarithmic(
     lines: Mapping[str, pd.Series], title: str, theme: Theme, band: tuple[float, float] | None
 ) -> go.Figure:

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
 from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, layers, parts
+from lanescope.webapp.pages import backward_threads, ids, layers, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -70,6 +70,7 @@ def layout(context: Context) -> Component:
         ),
         parts.graph(ids.GRADIENT_CHART, height=320),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
+        *backward_threads.section(context),
         *layers.section(context),
         html.H2("Parameters"),
         _table(run),
@@ -79,6 +80,7 @@ def layout(context: Context) -> Component:
 
 def register(app: Dash, context: Context) -> None:
     """The chart follows its controls and the theme; a click leads to the step."""
+    backward_threads.register(app, context)
     layers.register(app, context)
 
     @app.callback(

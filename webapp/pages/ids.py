@@ -50,6 +50,9 @@ LAYER_HEAT = "layer-heat"
 LAYER_NOTE = "layer-note"
 LAYER_CURVES = "layer-curves"
 LAYER_PROFILE = "layer-profile"
+THREADS_MEASURE = "threads-measure"
+THREADS_CHART = "threads-chart"
+THREADS_NOTE = "threads-note"
 
 # graph
 GRAPH_DEPTH = "graph-depth"

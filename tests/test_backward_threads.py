@@ -1,0 +1,85 @@
+"""What threads contribute to gradients, where several of a rank run backward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lanescope.webapp.analysis.backward_threads import backward_threads
+from lanescope.webapp.pages import backward_threads as page
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+MAIN, FIRST, SECOND = "1000-0", "1000-1", "1000-2"
+MILLISECOND = 1_000_000
+
+
+def run_of(path: Path, *threads: str, steps_on: tuple[str, ...] = (MAIN,)) -> Run:
+    """Two steps; of rank 0 each thread runs backward, thread k of them adds k + 1 gradients."""
+    builder = Builder(path, world_size=2)
+    for step in range(2):
+        at = START_NS + step * 100 * MILLISECOND
+        for place, thread in enumerate(threads):
+            common = {"thread": thread, "step": step}
+            builder.phase(at, (place + 1) * 10 * MILLISECOND, **common)
+            builder.phase(at + MILLISECOND, MILLISECOND, depth=1, **common)  # of a checkpoint
+            for k in range(place + 1):
+                builder.op(at + (2 + k) * MILLISECOND, 1000, "AccumulateGrad", scope="backward",
+                           shapes="[4, 8]", phase="backward", **common)  # fmt: skip
+            builder.op(at + 5 * MILLISECOND, 10, "aten::add_", shapes="[4, 8] [4, 8]", **common)
+        for thread in steps_on:
+            norms = (3.0, 4.0, None) if step == 0 else (3.0, float("nan"), None)
+            for name, norm in zip("abc", norms, strict=True):
+                builder.row("gradient", 0, thread, time_ns=at + 50 * MILLISECOND, step=step,
+                            parameter=name, norm=norm, numel=32)  # fmt: skip
+        builder.phase(at, 10 * MILLISECOND, rank=1, thread="1001-0", step=step)
+    return open_run(builder.write())
+
+
+def test_contributions_per_thread_and_step(tmp_path: Path) -> None:
+    table = backward_threads(run_of(tmp_path, FIRST, SECOND))
+    assert table[["rank", "thread", "step", "accumulations", "elements"]].values.tolist() == [
+        [0, FIRST, 0, 1, 32], [0, FIRST, 1, 1, 32], [0, SECOND, 0, 2, 64], [0, SECOND, 1, 2, 64],
+    ]  # fmt: skip
+    assert table["backward_s"].tolist() == pytest.approx([0.01, 0.01, 0.02, 0.02])  # nested: once
+    assert table["norm"].isna().all()  # the main thread's step uses the sum of both
+
+
+def test_norms_where_threads_step_themselves(tmp_path: Path) -> None:
+    table = backward_threads(run_of(tmp_path, FIRST, SECOND, steps_on=(FIRST, SECOND)))
+    norms = table["norm"].to_numpy()
+    assert norms[[0, 2]].tolist() == [5.0, 5.0]
+    assert np.isnan(norms[[1, 3]]).all()  # a NaN gradient is not left out of the sum
+
+
+def test_what_the_page_shows(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "two", FIRST, SECOND)
+    dropdown = page.section(Context(run))[1].children[1]
+    assert [one["value"] for one in dropdown.options] == ["accumulations", "elements", "backward_s"]
+    figure, note = page.figure(run, "accumulations", "light")
+    assert [trace.name for trace in figure.data] == ["rank 0, Thread-1", "rank 0, Thread-2"]
+    assert list(figure.data[1].x) == [0, 1]
+    assert list(figure.data[1].y) == [2.0, 2.0]
+    assert "norm itself is not recorded" in note
+    own = run_of(tmp_path / "own", FIRST, SECOND, steps_on=(FIRST, SECOND))
+    figure, note = page.figure(own, "norm", "dark")
+    assert list(figure.data[0].y) == [5.0, None]
+    assert "own optimizer steps" in note
+
+
+def test_many_threads_are_cut_to_those_with_most(tmp_path: Path) -> None:
+    run = run_of(tmp_path, *[f"1000-{k}" for k in range(1, 15)])
+    figure, note = page.figure(run, "backward_s", "light")
+    assert [trace.name for trace in figure.data] == [
+        f"rank 0, Thread-{k}" for k in range(3, 15)
+    ]  # in the order of threads
+    assert "12 of 14 threads" in note
+
+
+def test_one_thread_a_rank_has_nothing_to_compare(tmp_path: Path) -> None:
+    run = run_of(tmp_path, FIRST)
+    assert backward_threads(run).empty
+    assert page.section(Context(run)) == []

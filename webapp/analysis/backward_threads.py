@@ -1,0 +1,96 @@
+"""What does each thread contribute to a step's gradients, where several run backward?
+
+Gradients are measured when an optimizer uses them: by then the contributions of all threads are
+one sum, and what a single thread added to its norm is not in a recording. What is: the gradients
+that each thread added (autograd's AccumulateGrad nodes), how many elements they have, how long the
+thread was in backward, and the norm that an optimizer of the thread's own used.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.intervals import Intervals
+from lanescope.webapp.run import Run
+
+MEASURES = {
+    "accumulations": "gradients added",
+    "elements": "elements added",
+    "backward_s": "time in backward, s",
+    "norm": "norm at its own steps",
+}
+"""Columns of `backward_threads` that can be drawn, and what to call them beside an axis."""
+
+COLUMNS = ("rank", "thread", "step", *MEASURES)
+_KEYS = list(COLUMNS[:3])
+_ACCUMULATES = r"(^|::)AccumulateGrad$"
+
+
+@lru_cache(maxsize=2)
+def backward_threads(run: Run) -> pd.DataFrame:
+    """One row per rank, thread and step, of ranks on which more than one thread ran backward.
+
+    rank, thread, step, accumulations and elements (that the thread's AccumulateGrad nodes added to
+    gradients; NaN on a rank of which no such node was recorded), backward_s (time in backward,
+    nested ones once; NaN: no backward of that step was called there), norm (L2, of all gradients
+    that the thread's own optimizer steps used, where more than one of the threads that run backward
+    makes steps; NaN where it made none, or one of them was NaN).
+    """
+    phases = to_frame(
+        run.events("phase", columns=["rank", "thread", "step", "kind", "start_ns", "duration_ns"])
+    )
+    phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
+    count = phases.groupby("rank")["thread"].nunique()
+    ranks = [int(rank) for rank in count[count > 1].index]
+    phases = phases[phases["rank"].isin(ranks)]
+    parts = [_times(run, phases), *[_added(run, rank) for rank in ranks]]
+    table = pd.concat(parts).groupby(_KEYS, as_index=False).sum(min_count=1)
+    return table.merge(_norms(run, phases), on=_KEYS, how="outer").reindex(columns=list(COLUMNS))
+
+
+def _times(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
+    start = phases["start_ns"]
+    end = start + phases["duration_ns"].fillna(run.duration_ns - start)
+    rows = phases[_KEYS].assign(start=start, end=end.astype("int64"))
+    found = [
+        (*key, Intervals.of(own["start"].to_numpy(), own["end"].to_numpy()).total * 1e-9)
+        for key, own in rows.groupby(_KEYS)
+    ]
+    return pd.DataFrame(found, columns=[*_KEYS, "backward_s"])
+
+
+def _added(run: Run, rank: int) -> pd.DataFrame:
+    ops = run.events("op", rank, columns=[*_KEYS, "name", "shapes"])
+    names = pc.unique(ops["name"].cast(pa.string()))
+    meant = names.filter(pc.match_substring_regex(names, _ACCUMULATES))
+    rows = to_frame(ops.filter(pc.is_in(ops["name"].cast(pa.string()), meant)))
+    sizes = {shapes: _elements(str(shapes)) for shapes in rows["shapes"].unique()}
+    return rows[_KEYS].assign(accumulations=1.0, elements=rows["shapes"].map(sizes).astype(float))
+
+
+def _elements(shapes: str) -> float:
+    """Of the first tensor of an operator's shapes; NaN where it has none."""
+    first = re.search(r"\[([\d, ]*)\]", shapes)
+    return np.nan if first is None else float(prod(map(int, re.findall(r"\d+", first[1]))))
+
+
+def _norms(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
+    """Where one thread steps for all, its norm is that of the sum: nobody's contribution."""
+    lanes = phases[["rank", "thread"]].drop_duplicates()
+    rows = gradients(run).merge(lanes, on=["rank", "thread"])
+    several = rows.groupby("rank")["thread"].transform("nunique") > 1
+    rows = rows[several & ~rows["missing"]]
+    rows = rows.assign(square=rows["norm"] ** 2, nan=rows["norm"].isna())
+    steps = rows.groupby(_KEYS)
+    norms = np.sqrt(steps["square"].sum()).where(~steps["nan"].any())
+    return norms.rename("norm").reset_index()

@@ -1,0 +1,89 @@
+"""The part of the Gradients page about ranks on which several threads run backward."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import gradient_charts
+from lanescope.webapp.analysis.backward_threads import MEASURES, backward_threads
+from lanescope.webapp.charts import MOST_LINES
+from lanescope.webapp.colours import Theme
+from lanescope.webapp.pages import ids, parts
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.run import Run
+
+WORDS = {
+    "accumulations": "How many gradients each thread added to those of parameters in a step: "
+    "autograd's AccumulateGrad nodes that it ran. ",
+    "elements": "How many elements the gradients had that each thread added in a step. ",
+    "backward_s": "How long each thread was in backward in a step. ",
+    "norm": "L2 norm of the gradients that each thread's own optimizer steps used. Where threads "
+    "share parameters, that holds what others had added by then. ",
+}
+NOT_RECORDED = (
+    "What a thread adds to the norm itself is not recorded: gradients are measured when an "
+    "optimizer uses them, which by then are the sum of all threads'. "
+)
+
+
+def section(context: Context) -> list[Component]:
+    """A chart of threads by step; nothing where no rank has two threads that run backward."""
+    table = backward_threads(context.run)
+    known = [name for name in MEASURES if table[name].notna().any()]
+    if not known:
+        return []
+    options = [{"label": MEASURES[name], "value": name} for name in known]
+    return [
+        html.H2("Threads in backward"),
+        html.Div(
+            [
+                html.Label("show the", htmlFor=ids.THREADS_MEASURE),
+                dcc.Dropdown(
+                    options, "norm" if "norm" in known else known[0], id=ids.THREADS_MEASURE,
+                    clearable=False, searchable=False, className="wide",
+                ),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.THREADS_CHART, height=280),
+        html.P(id=ids.THREADS_NOTE, className="muted"),
+    ]  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """The chart follows its control and the theme."""
+
+    @app.callback(
+        Output(ids.THREADS_CHART, "figure"),
+        Output(ids.THREADS_NOTE, "children"),
+        Input(ids.THREADS_MEASURE, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw(measure: str, theme: Theme | None) -> tuple[go.Figure, str]:
+        return figure(context.run, measure, theme or "light")
+
+
+def figure(run: Run, measure: str, theme: Theme) -> tuple[go.Figure, str]:
+    """The chart of a measure of `MEASURES`, and what it is."""
+    curves = _curves(run, measure)
+    note = WORDS[measure] if measure == "norm" else WORDS[measure] + NOT_RECORDED
+    if len(curves) > MOST_LINES:
+        note += f"The {MOST_LINES} of {len(curves)} threads with the most of it are drawn."
+        most = sorted(curves, key=lambda name: -curves[name].sum())[:MOST_LINES]
+        curves = {name: series for name, series in curves.items() if name in most}
+    return gradient_charts.thread_curves(curves, MEASURES[measure], theme), note
+
+
+def _curves(run: Run, measure: str) -> dict[str, pd.Series]:
+    """In the order of `Run.threads`, named with the rank where the run has several."""
+    by_thread = dict(iter(backward_threads(run).groupby(["rank", "thread"])))
+    curves = {}
+    for key, name in parts.thread_names(run).items():
+        own = by_thread.get(key)
+        if own is not None and own[measure].notna().any():
+            label = name if len(run.ranks) == 1 else f"rank {key[0]}, {name}"
+            curves[label] = own.set_index("step")[measure].sort_index()
+    return curves
