@@ -1,0 +1,162 @@
+"""What else happens on threads: collectives, phases, waits, values."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from .columns import (
+    FLOAT64,
+    IN_MODULE,
+    IN_PHASE,
+    INT32,
+    INT64,
+    STACK_ID,
+    START,
+    STEP,
+    TEXT,
+    TIME,
+    Column,
+    Table,
+)
+
+COLLECTIVE = Table(
+    "collective",
+    True,
+    "One call of a collective or point-to-point operation.",
+    (
+        START,
+        Column("duration_ns", INT64, "ns", "time in the call itself; null: never returned"),
+        Column(
+            "complete_ns",
+            INT64,
+            "ns",
+            "instant at which the operation was complete; null: not seen",
+        ),
+        Column("name", TEXT, "", "all_reduce, broadcast, send, ... as torch.distributed names it"),
+        Column("group", TEXT, "", "process group: its name in torch.distributed"),
+        Column("group_size", INT32, "ranks", "number of ranks in the group"),
+        Column(
+            "sequence",
+            INT64,
+            "1",
+            "position among the collectives of this group in this process, from 0: the same call "
+            "has the same number on all ranks. Sends, and receives, count on their own per peer: "
+            "the k-th send to a rank meets its k-th recv from this one",
+        ),
+        Column(
+            "peer",
+            INT32,
+            "rank",
+            "other rank of a send or recv, by its position in the group; null: none, or any",
+        ),
+        Column(
+            "root",
+            INT32,
+            "rank",
+            "rank that sends to or gathers from all, in the group; null: none",
+        ),
+        Column("reduce_op", TEXT, "", "sum, avg, product, min, max, ...; empty: reduces nothing"),
+        Column("shapes", TEXT, "elements", "shapes of the tensors"),
+        Column("dtypes", TEXT, "", "dtypes of the tensors"),
+        Column(
+            "bytes", INT64, "B", "bytes of this rank's input tensors (outputs of recv and scatter)"
+        ),
+        Column("asynchronous", pa.bool_(), "", "called with async_op=True or from C++"),
+        Column(
+            "runnable_ns",
+            INT64,
+            "ns",
+            "time for which the thread was ready to run and had no processor, since an earlier "
+            "call of its own said so; null: not read (it is at most once in 5 ms, on Linux)",
+            since=2,
+        ),
+        STEP,
+        IN_PHASE,
+        IN_MODULE,
+        STACK_ID,
+    ),
+)
+
+PHASE = Table(
+    "phase",
+    True,
+    "An interval with a meaning (forward, backward, optimizer, data, user) or an instant mark.",
+    (
+        START,
+        Column("duration_ns", INT64, "ns", "duration; 0 for a mark; null: had not ended"),
+        Column("name", TEXT, "", "what is shown: forward, AdamW.step, thread 3 start"),
+        Column("kind", TEXT, "", "one of PhaseKind"),
+        Column("depth", pa.int16(), "1", "nesting among phases of the thread"),
+        STEP,
+        IN_MODULE,
+    ),
+)
+
+SYNC = Table(
+    "sync",
+    True,
+    "What orders threads: their start and join, locks, events, queues, futures.",
+    (
+        START,
+        Column("duration_ns", INT64, "ns", "time spent waiting; 0 for instants; null: not ended"),
+        Column("kind", TEXT, "", "one of SyncKind"),
+        Column("peer", pa.string(), "", "id of the other thread (<pid>-<ordinal>); null: none"),
+        Column(
+            "object",
+            INT64,
+            "",
+            "what was handed over by: a lock's address, a number below 0 for other objects and for "
+            "an item on its way through a queue; null: a thread",
+        ),
+        STEP,
+        STACK_ID,
+    ),
+)
+
+VALUE = Table(
+    "value",
+    True,
+    "A logged number: of the program, or a counter of the recorder (named lanescope/...).",
+    (
+        TIME,
+        Column("name", TEXT, "", "name of the series"),
+        Column("value", FLOAT64, "as logged", "the number"),
+        STEP,
+    ),
+)
+
+STALL = Table(
+    "stall",
+    False,
+    "What each thread of a process was doing when the watchdog saw no progress, or was asked.",
+    (
+        TIME,
+        Column("duration_ns", INT64, "ns", "how long no event had been recorded by then"),
+        Column("dump", INT32, "1", "number of the dump in its process, from 0"),
+        Column("pid", INT64, "", "process"),
+        Column("thread", pa.string(), "", "id: <pid>-<ordinal>; empty: recorded no event"),
+        Column("native_id", INT64, "", "the operating system's thread id; 0: not known"),
+        Column("name", pa.string(), "", "name in Python, or the operating system's"),
+        Column(
+            "reason",
+            TEXT,
+            "",
+            "no_progress, abort (and then ended), signal (SIGTERM came), quiet (had "
+            "recorded nothing for 2 s or more when it was killed)",
+        ),
+        Column(
+            "cpu", FLOAT64, "1", "share of a core that the thread used of late; null: not known"
+        ),
+        STACK_ID,
+        Column("last_op", pa.string(), "", "the operator being run, or the last one; may be empty"),
+        Column("waiting", pa.string(), "", "what it waits for, in words; empty: nothing is known"),
+        Column("owner", pa.string(), "", "id of the thread that holds what it waits for; or null"),
+        Column(
+            "collective",
+            pa.string(),
+            "",
+            "last collective it called that is not complete: name, group and sequence, separated "
+            "by tabs; null: none",
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""Types of what manifest.json says."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+STOPPED = "stopped from outside"
+"""A note of the manifest begins so where someone stopped the recorded command: ": SIGTERM ..."."""
+
+
+class Clock(TypedDict):
+    """How a process's monotonic clock maps to the run's axis: axis = local + offset + drift."""
+
+    offset_ns: int  # added to a local time
+    drift_ppb: float  # parts per billion by which the local clock runs slow
+    uncertainty_ns: int  # remaining error of the mapping, half-width
+    calibrated: bool  # False: aligned by wall clock only, or not at all
+    host: str  # boot id and time namespace: equal for processes that share the clock exactly
+
+
+class AxisReference(TypedDict):
+    """The clock that is the run's axis: rank 0's where clocks were compared, or else that of the
+    first process that was finished."""
+
+    clock_identity: str
+    wall_minus_monotonic_ns: int
+
+
+class Process(TypedDict):
+    """One recorded process, as the manifest lists it."""
+
+    rank: int
+    pid: int
+    parent_pid: int
+    role: str  # "rank", or "child" for what a rank started (data-loader workers, forks)
+    host: str  # host name
+    engine: str
+    start_ns: int
+    end_ns: int
+    closed: bool  # False: the process died, the log ends where it ended
+    ended: str  # "exit", "exception", "abort" or as in "signal SIGTERM"; empty: not known (SIGKILL)
+    exception: str  # last uncaught exception, "ValueError: ... (file.py:12)"; empty: none
+    argv: list[str]
+    python: str
+    torch: str
+    modules_root: str  # class of the outermost module, empty where none was called
+    clock: Clock
+    coverage: dict[str, int]  # what was dropped, filtered or not seen: reason -> count
+
+
+class Group(TypedDict):
+    """A process group, as the ranks that are in it know it."""
+
+    ranks: list[int]  # global ranks, by their position in the group
+    description: str  # default_pg, mesh_dp, ... as torch.distributed describes it; may be empty
+
+
+class File(TypedDict):
+    """One file of the run: what it must look like."""
+
+    bytes: int
+    rows: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """manifest.json. Written before recording (complete false) and after it."""
+
+    format: int
+    id: str  # unique id of the run
+    created: str  # ISO 8601, UTC
+    command: list[str]
+    level: str
+    options: dict[str, str | int | float | bool | list[str | int] | None]
+    world_size: int
+    complete: bool  # every expected rank is there and its processes were closed
+    exit_status: int | None  # of the recorded command, where one process knew it
+    notes: list[str]  # sentences for the user: what is missing and why
+    axis: AxisReference | None  # None while no process is listed
+    processes: list[Process]
+    groups: dict[str, Group]  # by the name that stands in the collective table
+    files: dict[str, File]  # path relative to the run -> what it must look like
