@@ -22,7 +22,8 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
     """A measure by layer and step, as `analysis.layer_map.layer_map` has it, in logarithms.
 
-    Zeros have no logarithm: they have a colour of their own. `customdata` is the step.
+    Zeros and what is infinite have no logarithm: they have a colour of their own. `customdata` is
+    the step.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
@@ -66,7 +67,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
     if wrong.any():
         figure.add_heatmap(
             z=_plain(np.where(wrong, 1.0, np.nan)),
-            text=[["zero" if value == 0 else "infinite" for value in row] for row in values],
+            text=[["zero" if value == 0 else "NaN or infinite" for value in row] for row in values],
             colorscale=[[0, colour["bad"]], [1, colour["bad"]]],
             showscale=False,
             hovertemplate="<b>%{y}</b><br>step %{customdata}<br>%{text}<extra></extra>",
@@ -121,7 +122,7 @@ def depth_profile(
             hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
     first = next(iter(profiles.values()), pd.Series(dtype="float64"))
-    known = first[first > 0]
+    known = first[(first > 0) & np.isfinite(first)]
     if decay is not None and len(known) > 1:
         count = len(first)
         figure.add_scatter(

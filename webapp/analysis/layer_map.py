@@ -45,7 +45,8 @@ _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "ste
 def layer_map(
     run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
 ) -> pd.DataFrame:
-    """A measure per layer (rows, in the order of the model) and step (columns). NaN: none.
+    """A measure per layer (rows, in the order of the model) and step (columns). NaN: none;
+    infinite: a norm in it is NaN or infinite.
 
     Several steps of an optimizer within one training step count by the last. Update and parameters
     are known at sampled steps only. `depth` cuts paths of modules after so many names.
@@ -110,16 +111,18 @@ def _measured(
     there = rows[~rows["missing"] & (rows["numel"] > 0)]
     there = there.drop_duplicates(["step", "parameter"], keep="last")
     there = there.assign(group=[cut(str(layer), depth) for layer in there["layer"]])
-    columns = {"square": there["norm"] ** 2, "numel": there["numel"]}
+    # NaN would be skipped by a sum: a layer of nothing but NaN would be one of zeros.
+    columns = {"square": there["norm"].fillna(np.inf) ** 2, "numel": there["numel"]}
     if measure == "update":
         columns["change"] = (there["norm"] * there["update_ratio"]) ** 2
     sums = there.assign(**columns).groupby(["group", "step"], sort=False)[list(columns)].sum()
     if measure == "relative":
         whole = sums.groupby(level="step").sum()
         mean = np.sqrt(sums["square"] / sums["numel"])
-        values = mean / np.sqrt(whole["square"] / whole["numel"]).replace(0, np.nan)
+        model = np.sqrt(whole["square"] / whole["numel"]).replace([0, np.inf], np.nan)
+        values = (mean / model).where(np.isfinite(mean), mean)
     elif measure == "update":
-        values = np.sqrt(sums["change"] / sums["square"].replace(0, np.nan))
+        values = np.sqrt(sums["change"] / sums["square"].replace([0, np.inf], np.nan))
     else:
         values = np.sqrt(sums["square"])
     order = list(dict.fromkeys(there["group"]))
@@ -128,5 +131,7 @@ def _measured(
         if baseline is None:
             return table.iloc[:0]
         base = layer_map(baseline, rank, "gradient", depth)
-        return table / base.reindex(index=table.index, columns=table.columns).replace(0, np.nan)
+        return table / base.reindex(index=table.index, columns=table.columns).replace(
+            [0, np.inf], np.nan
+        )
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from lanescope.webapp.analysis.layer_map import (
     profile,
 )
 from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.not_finite import not_finite_layers
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
@@ -78,6 +80,43 @@ def section(context: Context) -> list[Component]:
             ],
             className="split even",
         ),
+        *not_finite(context),
+    ]  # fmt: skip
+
+
+def not_finite(context: Context) -> list[Component]:
+    """Table of the layers with NaN or infinite gradients; nothing where there are none."""
+    table = not_finite_layers(context.run)
+    if table.empty:
+        return []
+    rows = table.assign(
+        layer=[str(layer) or "(model)" for layer in table["layer"]],
+        share_text=[f"{share * 100:.3g} %" for share in table["share"]],
+    ).to_dict("records")
+    columns = [
+        parts.column("layer", "layer", flex=3, minWidth=200),
+        parts.column("share", "share of steps", number=True, text=True, minWidth=130),
+        *[
+            parts.column(name, words, number=True)
+            for name, words in (
+                ("wrong", "steps"),
+                ("skipped", "skipped"),
+                ("first", "first"),
+                ("last", "last"),
+                ("parameters", "parameters"),
+            )
+        ],
+    ]
+    height = None if len(rows) <= 14 else "400px"
+    label = "NaN and infinite gradients"
+    return [
+        html.H2(label),
+        html.P(
+            "Layers a gradient of which was NaN or infinite, on any rank, and at what share of the "
+            "steps at which the layer had gradients. Skipped: left out by a gradient scaler.",
+            className="muted",
+        ),
+        parts.grid("not-finite-table", columns, rows, label=label, height=height),
     ]  # fmt: skip
 
 
@@ -159,7 +198,7 @@ def _note(
     context: Context, rank: int, layer: str, step: int, table: pd.DataFrame, picked: bool
 ) -> list[Any]:
     value = table.at[layer, step]
-    words = "none" if pd.isna(value) else f"{value:.3g}"
+    words = "none" if pd.isna(value) else "NaN or infinite" if value == inf else f"{value:.3g}"
     link = context.address(backward_link(context.run, rank, layer, step))
     hint = [] if picked else ["Click a cell to choose a layer and a step. "]
     return [

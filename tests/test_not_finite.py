@@ -1,0 +1,73 @@
+"""The share of steps at which a layer's gradient was not finite, and how the page says so."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from lanescope.webapp.analysis.layer_map import layer_map
+from lanescope.webapp.analysis.not_finite import not_finite_layers
+from lanescope.webapp.gradient_charts import layer_heat
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.pages.layers import chosen, not_finite
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+THREAD = "1000-0"
+
+
+def run_of(path: Path, wrong: bool = True) -> Run:
+    """Four steps of three layers; `a` is NaN at 1 and 2, `b.weight` infinite at 2, `c` never.
+
+    The scaler leaves step 4 out because of `a.bias`.
+    """
+    builder = Builder(path)
+    for step in range(4):
+        for name in ("a.weight", "a.bias", "b.weight", "c.weight", "c.unused"):
+            norm: float | None = None if name == "c.unused" else 2.0
+            if wrong and step in (1, 2) and name.startswith("a"):
+                norm = math.nan
+            if wrong and step == 2 and name == "b.weight":
+                norm = math.inf
+            builder.row("gradient", 0, THREAD, time_ns=START_NS + step, step=step, parameter=name,
+                        norm=norm, numel=4, optimizer=0)  # fmt: skip
+    if wrong:
+        builder.row("parameter", 0, THREAD, time_ns=START_NS + 9, step=4, parameter="a.bias",
+                    skipped=True, grad_norm=math.nan, numel=4, optimizer=0)  # fmt: skip
+    return open_run(builder.write())
+
+
+def test_share_of_steps_per_layer(tmp_path: Path) -> None:
+    assert not_finite_layers(run_of(tmp_path)).to_dict("records") == [
+        {"layer": "a", "share": 0.6, "wrong": 3, "steps": 5, "skipped": 1, "first": 1, "last": 4,
+         "parameters": 2},
+        {"layer": "b", "share": 0.2, "wrong": 1, "steps": 5, "skipped": 0, "first": 2, "last": 2,
+         "parameters": 1},
+    ]  # fmt: skip
+
+
+def test_a_healthy_run_has_no_such_layers(tmp_path: Path) -> None:
+    run = run_of(tmp_path, wrong=False)
+    assert not_finite_layers(run).empty
+    assert not_finite(Context(run)) == []
+
+
+def test_the_page_neither_hides_them_nor_calls_them_zero(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    table = layer_map(run, 0, "gradient")
+    assert table.loc["a", [1, 2]].tolist() == [math.inf, math.inf]
+    assert table.loc["c"].tolist() == [2.0] * 4
+    relative = layer_map(run, 0, "relative")
+    assert relative.at["a", 1] == math.inf
+    assert math.isnan(relative.at["c", 1])  # of the model's, which is not known
+    _, wrong = layer_heat(table, "gradient norm", "light").data
+    assert wrong.text[0][1] == "NaN or infinite"
+    assert list(wrong.z[0]) == [None, 1.0, 1.0, None]
+    click = {"points": [{"y": "a", "customdata": 2}]}
+    _, depth, note = chosen(Context(run), click, "gradient", None, 0, "light")
+    assert note[1] == " at step 2, rank 0: NaN or infinite. "
+    assert list(depth.data[0].y) == [None, None, 2.0]
+    assert len(depth.data) == 1  # no line of decay from one value
+    grid = not_finite(Context(run))[-1].children
+    assert [row["layer"] for row in grid.rowData] == ["a", "b"]
+    assert grid.rowData[0]["share_text"] == "60 %"

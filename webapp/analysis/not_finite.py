@@ -1,0 +1,50 @@
+"""Which layers had NaN or infinite gradients, at how many of their steps?
+
+A step that a gradient scaler left out counts too: what it skipped is what it found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.learning import layers_of
+from lanescope.webapp.run import Run
+
+COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
+
+
+def not_finite_layers(run: Run) -> pd.DataFrame:
+    """One row per layer that had a NaN or infinite gradient, in the order of the model.
+
+    layer (module), share (wrong / steps), wrong (steps at which a gradient of the layer was NaN or
+    infinite on a rank), steps (at which it had gradients), skipped (of the wrong ones, steps that a
+    scaler left out), first and last (wrong step), parameters (that were ever wrong). On a rank that
+    holds shards of parameters its shards count.
+    """
+    taken = gradients(run)
+    taken = taken[~taken["missing"]]
+    left_out = to_frame(run.events("parameter", columns=["step", "parameter", "skipped"]))
+    left_out = left_out[left_out["skipped"].astype(bool)]
+    rows = pd.concat(
+        [
+            taken[["step", "parameter"]].assign(wrong=~np.isfinite(taken["norm"]), skipped=False),
+            left_out[["step", "parameter"]].assign(wrong=True, skipped=True),
+        ]
+    )
+    rows["layer"] = layers_of(rows["parameter"])
+    wrong = rows[rows["wrong"]]
+    by_layer = wrong.groupby("layer", sort=False)
+    scaler = wrong[wrong["skipped"]].groupby("layer")["step"].nunique()
+    # Of a skipped step only wrong parameters have rows, but no layer was without gradients then.
+    skips, own = set(left_out["step"]), rows.groupby("layer", sort=False)["step"].agg(set)
+    table = pd.DataFrame({"wrong": by_layer["step"].nunique()})
+    table["steps"] = [len(own[layer] | skips) for layer in table.index]
+    table["share"] = table["wrong"] / table["steps"]
+    table["skipped"] = scaler.reindex(table.index).fillna(0).astype("int64")
+    table["first"], table["last"] = by_layer["step"].min(), by_layer["step"].max()
+    table["parameters"] = by_layer["parameter"].nunique()
+    order = [layer for layer in dict.fromkeys(rows["layer"]) if layer in table.index]
+    return table.reindex(order).rename_axis("layer").reset_index()[list(COLUMNS)]
