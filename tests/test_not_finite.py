@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from lanescope.webapp.analysis.layer_map import layer_map
-from lanescope.webapp.analysis.not_finite import not_finite_layers
+from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
 from lanescope.webapp.gradient_charts import layer_heat
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.pages.layers import chosen, not_finite
@@ -44,6 +44,23 @@ def test_share_of_steps_per_layer(tmp_path: Path) -> None:
         {"layer": "b", "share": 0.2, "wrong": 1, "steps": 5, "skipped": 0, "first": 2, "last": 2,
          "parameters": 1},
     ]  # fmt: skip
+
+
+def test_share_of_elements_is_of_what_a_layers_backward_computed(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    for place, (layer, wrong) in enumerate((("a", 3), ("b", 0))):
+        at = START_NS + 100 * place
+        builder.op(at, 10, "aten::addmm", module=layer, sequence=place)
+        builder.op(at + 1000, 50, "AddmmBackward0", scope="backward", sequence=place)
+        builder.op(at + 1060, 20, "AccumulateGrad", scope="backward")
+        for start, nan in ((at, 8), (at + 1010, wrong - wrong // 2), (at + 1065, 8)):
+            builder.row("tensor", 0, THREAD, start_ns=start, position="out0", numel=8, nan=nan,
+                        inf=wrong // 2 if start == at + 1010 else 0)  # fmt: skip
+    # Of another thread, whose numbers count for themselves.
+    builder.op(START_NS + 1000, 50, "AddmmBackward0", thread="1000-1", scope="backward", sequence=1)
+    builder.row("tensor", 0, "1000-1", start_ns=START_NS + 1010, position="out0", numel=8, nan=8)
+    assert not_finite_elements(open_run(builder.write())).to_dict() == {"a": 3 / 8, "b": 0.0}
+    assert not_finite_elements(run_of(tmp_path / "timing")).empty
 
 
 def test_a_healthy_run_has_no_such_layers(tmp_path: Path) -> None:

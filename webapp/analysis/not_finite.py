@@ -11,9 +11,12 @@ import pandas as pd
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.learning import layers_of
+from lanescope.webapp.analysis.nodes import BACKWARD, stem
 from lanescope.webapp.run import Run
 
 COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
+_TENSORS = ["start_ns", "numel", "nan", "inf"]
+_OPS = ["start_ns", "duration_ns", "name", "scope", "module", "sequence"]
 
 
 def not_finite_layers(run: Run) -> pd.DataFrame:
@@ -48,3 +51,38 @@ def not_finite_layers(run: Run) -> pd.DataFrame:
     table["parameters"] = by_layer["parameter"].nunique()
     order = [layer for layer in dict.fromkeys(rows["layer"]) if layer in table.index]
     return table.reindex(order).rename_axis("layer").reset_index()[list(COLUMNS)]
+
+
+def not_finite_elements(run: Run) -> pd.Series:
+    """Layer -> share of the elements that its backward computed which were NaN or infinite.
+
+    Of what the operators returned, or changed, within the autograd nodes that forward operators of
+    the layer's module made (by sequence number and name, on the same thread). Only layers of which
+    tensors were looked at (level numerics) are in it.
+    """
+    if not run.counts["tensor"]:
+        return pd.Series(dtype="float64")
+    sums = [_computed(run, one.rank, one.thread) for one in run.threads if one.kind != "stream"]
+    total = pd.concat(sums).groupby("layer", sort=False)[["wrong", "numel"]].sum()
+    return (total["wrong"] / total["numel"]).rename("elements")
+
+
+def _computed(run: Run, rank: int, thread: str) -> pd.DataFrame:
+    tensors = to_frame(run.events("tensor", rank, thread, columns=_TENSORS))
+    ops = to_frame(run.events("op", rank, thread, columns=_OPS))
+    ops = ops[ops["sequence"].notna()]
+    stems = {name: stem(str(name)) for name in ops["name"].unique()}
+    ops["stem"] = ops["name"].map(stems).astype("str")
+    backward = ops["scope"] == BACKWARD
+    forward = ops[~backward].drop_duplicates(["sequence", "stem"], keep="last")
+    forward = forward.rename(columns={"module": "layer"})[["sequence", "stem", "layer"]]
+    nodes = ops[backward].merge(forward, on=["sequence", "stem"]).sort_values("start_ns")
+    starts = nodes["start_ns"].to_numpy()
+    place = np.searchsorted(starts, tensors["start_ns"].to_numpy(), side="right") - 1
+    held = tensors[place >= 0]
+    own = nodes.iloc[place[place >= 0]]
+    ends = (own["start_ns"] + own["duration_ns"].fillna(run.duration_ns)).to_numpy()
+    inside = held["start_ns"].to_numpy() < ends
+    held, layers = held[inside], own["layer"].to_numpy()[inside]
+    wrong = held["nan"] + held["inf"]
+    return pd.DataFrame({"layer": layers, "wrong": wrong.to_numpy(), "numel": held["numel"]})

@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.layer_map import (
     profile,
 )
 from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.analysis.not_finite import not_finite_layers
+from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
@@ -89,13 +89,21 @@ def not_finite(context: Context) -> list[Component]:
     table = not_finite_layers(context.run)
     if table.empty:
         return []
+    elements = not_finite_elements(context.run).reindex(table["layer"])
     rows = table.assign(
+        elements=[None if pd.isna(share) else float(share) for share in elements],
+        elements_text=["" if pd.isna(share) else f"{share * 100:.3g} %" for share in elements],
         layer=[str(layer) or "(model)" for layer in table["layer"]],
         share_text=[f"{share * 100:.3g} %" for share in table["share"]],
     ).to_dict("records")
     columns = [
         parts.column("layer", "layer", flex=3, minWidth=200),
         parts.column("share", "share of steps", number=True, text=True, minWidth=130),
+        *(
+            [parts.column("elements", "of elements", number=True, text=True, minWidth=110)]
+            if elements.notna().any()
+            else []
+        ),
         *[
             parts.column(name, words, number=True)
             for name, words in (
@@ -109,11 +117,17 @@ def not_finite(context: Context) -> list[Component]:
     ]
     height = None if len(rows) <= 14 else "400px"
     label = "NaN and infinite gradients"
+    also = (
+        " Of elements: of what the layer's backward computed in the whole run."
+        if elements.notna().any()
+        else ""
+    )
     return [
         html.H2(label),
         html.P(
             "Layers a gradient of which was NaN or infinite, on any rank, and at what share of the "
-            "steps at which the layer had gradients. Skipped: left out by a gradient scaler.",
+            "steps at which the layer had gradients. Skipped: left out by a gradient scaler."
+            + also,
             className="muted",
         ),
         parts.grid("not-finite-table", columns, rows, label=label, height=height),
