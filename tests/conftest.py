@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from flask.testing import FlaskClient
     from playwright.sync_api import Browser
+
+    from lanescope.webapp.run import Run
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +38,22 @@ def native(engine: Path | None) -> Path:
     if engine is None:
         pytest.skip("there is no C++ compiler")
     return engine
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small made-up run of two ranks with two threads each, to be read and not written."""
+    from lanescope.webapp.run import open_run
+    from tests.synthetic import write_run
+
+    path = tmp_path_factory.mktemp("runs") / "one"
+    return open_run(write_run(path, ranks=2, threads=2, steps=3, ops=20))
+
+
+@pytest.fixture(scope="session")
+def client(run: Run) -> Iterator[FlaskClient]:
+    """Asks the server of `run`, without a socket."""
+    from lanescope.webapp.server import make_app
+
+    with make_app(run).server.test_client() as client:
+        yield client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,28 +14,14 @@ from flask.testing import FlaskClient
 from lanescope.webapp import units
 from lanescope.webapp.pages.sql import EXACT, EXAMPLES, SHOWN, answered, rows_of
 from lanescope.webapp.queries import MOST_CHARACTERS, Limits, Queries, QueryError
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.server import make_app
-from tests.synthetic import write_run
+from lanescope.webapp.run import Run
 
 HOST = {"Host": "127.0.0.1:8050"}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    path = tmp_path_factory.mktemp("runs") / "one"
-    return open_run(write_run(path, ranks=2, threads=2, steps=3, ops=20))
-
-
-@pytest.fixture(scope="module")
 def queries(run: Run) -> Queries:
     return Queries(run, Limits(seconds=20, memory_mb=1024))
-
-
-@pytest.fixture(scope="module")
-def client(run: Run) -> Iterator[FlaskClient]:
-    with make_app(run).server.test_client() as client:
-        yield client
 
 
 def test_answers_of_events_and_of_analyses(run: Run, queries: Queries) -> None:

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import string
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,6 @@ from lanescope.webapp.timeline import Timeline
 from tests.synthetic import write_run
 
 HOST = {"Host": "127.0.0.1:8050"}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    path = tmp_path_factory.mktemp("runs") / "one"
-    return open_run(write_run(path, ranks=2, threads=2, steps=3, ops=20))
-
-
-@pytest.fixture(scope="module")
-def client(run: Run) -> Iterator[FlaskClient]:
-    with make_app(run).server.test_client() as client:
-        yield client
 
 
 def policy(response: Any) -> dict[str, set[str]]:
