@@ -56,11 +56,12 @@ export class Overlaps {
 
   /** Shade, without going anywhere: from the address. */
   async show() {
+    this.on = true; // at once: an address that is written meanwhile must not lose them
     try {
       await this.load();
-      this.on = true;
       this.timeline.invalidate("lanes");
     } catch (error) {
+      this.hide();
       this.timeline.toast(error.message);
     }
   }
