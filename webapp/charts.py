@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 
 MOST_LINES = 12
 """More lines than this cannot be told apart; the ones with the greatest norm are drawn."""
+
+FROM_ZERO: dict[str, Any] = {"autorangeoptions": {"include": 0}}
+"""An axis that shows 0, with room beside it, unlike "tozero": on the very edge a point is half cut
+off, and Plotly's handles for dragging an axis take the clicks on it."""
 
 
 def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
@@ -74,9 +79,16 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     """
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = template(theme).layout.colorway
-    for position, (rank, rows) in enumerate(table.groupby("rank", sort=True)):
+    for position, (rank, stretches) in enumerate(table.groupby("rank", sort=True)):
+        # A step lasts until the next point: one that nothing follows needs a point at its end too.
+        known = stretches["rate"].notna()
+        last = stretches[known & ~known.shift(-1, fill_value=False)]
+        rows = pd.concat(
+            [last.assign(at_ns=last["end_ns"]), stretches.assign(at_ns=stretches["start_ns"])]
+        )
+        rows = rows.sort_values("at_ns", kind="stable")
         figure.add_scatter(
-            x=[float(t) / 1e9 for t in rows["start_ns"]],
+            x=[float(t) / 1e9 for t in rows["at_ns"]],
             y=[None if np.isnan(rate) else float(rate) * 100 for rate in rows["rate"]],
             name=f"rank {rank}",
             mode="lines",
@@ -85,7 +97,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
                 "dash": DASHES[position % len(DASHES)],
             },
             customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
-            hovertemplate=f"<b>rank {rank}</b><br>from %{{x:.4g}} s: %{{y:.3g}} %<extra></extra>",
+            hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} s: %{{y:.3g}} %<extra></extra>",
         )  # fmt: skip
     if limit is not None:
         figure.add_hline(
@@ -93,7 +105,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             annotation={"text": f"limit {limit * 100:.3g} %"},
         )  # fmt: skip
     figure.update_xaxes(title_text="time, s", rangemode="tozero")
-    figure.update_yaxes(title_text="overlap rate, %", rangemode="tozero")
+    figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)
     return figure
 
 
@@ -202,12 +214,12 @@ def _time(ns: float) -> str:
 
 def _figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.Figure:
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    figure.update_xaxes(step_axis([0, *map(int, steps)]), rangemode="tozero")
+    figure.update_xaxes(step_axis([0, *map(int, steps)]), **FROM_ZERO)
     figure.update_yaxes(title_text=title, type="log" if log else "linear")
     if log:
         figure.update_yaxes(dtick=1)
     else:
-        figure.update_yaxes(rangemode="tozero")
+        figure.update_yaxes(**FROM_ZERO)
     return figure
 
 
@@ -244,16 +256,23 @@ def _mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:
         wrong = wrong[~wrong["missing"]]  # None is no gradient, not a wrong one
     if wrong.empty:
         return
-    figure.add_scatter(
-        x=[int(step) for step in wrong["step"]],
-        y=[0.02] * len(wrong),
-        yaxis="y2",
+    add_at_foot(
+        figure,
+        [int(step) for step in wrong["step"]],
+        0.02,
         name="NaN or infinite",
-        mode="markers",
         marker={"symbol": "x", "size": 9, "color": tokens()[theme]["bad"]},
         customdata=[int(rank) for rank in wrong["rank"]],
         hovertemplate="<b>NaN or infinite</b><br>rank %{customdata}, step %{x}<extra></extra>",
     )
+
+
+def add_at_foot(figure: go.Figure, x: Sequence[Any], height: float, **trace: Any) -> None:
+    """Markers (`trace`: of a scatter) for what has no place on the vertical axis.
+
+    They stand at `height`, a share of the chart's, whatever the range: on a hidden second axis.
+    """
+    figure.add_scatter(x=x, y=[height] * len(x), yaxis="y2", mode="markers", **trace)
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
 
 

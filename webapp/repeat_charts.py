@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, escaped
+from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, add_at_foot, escaped
 from lanescope.webapp.colours import Theme, tokens
 from lanescope.webapp.theme import template
 
@@ -39,12 +39,14 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
         )  # fmt: skip
     wrong = sorted({int(step) for step in worst[np.isinf(worst["std"])]["step"]})
     if wrong:
-        figure.add_scatter(
-            x=wrong, y=[0.02] * len(wrong), yaxis="y2", name="NaN or infinite in some runs",
-            mode="markers", marker={"symbol": "x", "size": 9, "color": tokens()[theme]["bad"]},
+        add_at_foot(
+            figure,
+            wrong,
+            0.02,
+            name="NaN or infinite in some runs",
+            marker={"symbol": "x", "size": 9, "color": tokens()[theme]["bad"]},
             hovertemplate="<b>step %{x}</b><br>NaN or infinite in some runs<extra></extra>",
-        )  # fmt: skip
-        figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
+        )
     _limit(figure, limit, theme)
     figure.update_xaxes(title_text="step", tickformat="d")
     figure.update_yaxes(title_text="standard deviation of the gradient norm")
@@ -72,12 +74,14 @@ def fluctuation_by_threads(
     )
     same = [str(one["threads"]) for one in entries if one["bitwise_identical"]]
     if same:
-        figure.add_scatter(
-            x=same, y=[0.03] * len(same), yaxis="y2", mode="markers", name="the same bits",
+        add_at_foot(
+            figure,
+            same,
+            0.03,
+            name="the same bits",
             marker={"size": 9, "symbol": "circle-open", "color": tokens()[theme]["good"]},
             hovertemplate="<b>%{x} threads</b><br>the same bits each time<extra></extra>",
-        )  # fmt: skip
-        figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})
+        )
         # Fluctuating not at all, they must not stand above the limit.
         heights = [value for value in (limit, *values) if value and np.isfinite(value)]
         if heights:

@@ -28,6 +28,23 @@ def follow(page: LanePage, title: str) -> None:
     page.idle()
 
 
+def click_point(page: LanePage, chart: str) -> None:
+    """A click exactly on the first point that the chart draws."""
+    x, y = page.page.evaluate(
+        """id => { const drawn = document.querySelector(`#${id} .js-plotly-plot`);
+        drawn.scrollIntoView({ block: "center" });
+        const { x, y } = drawn.getBoundingClientRect();
+        const { _size: size, xaxis, yaxis } = drawn._fullLayout;
+        const [trace] = drawn._fullData;
+        const first = trace.y.findIndex(Number.isFinite);
+        return [x + size.l + xaxis.d2p(trace.x[first]), y + size.t + yaxis.d2p(trace.y[first])];
+        }""",
+        chart,
+    )
+    page.page.mouse.move(x, y)  # Plotly clicks on what it found under the pointer
+    page.page.mouse.click(x, y)
+
+
 def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> None:
     page = opened()
     links = page.page.locator(".rail a")
@@ -103,6 +120,15 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
     t0, t1 = page.window
     assert t1 - t0 < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
+    for chart in ("overlap-chart", "windows-chart"):
+        follow(page, "Overlap")
+        page.page.locator(f"#{chart} .scatterlayer .trace").first.wait_for()
+        click_point(page, chart)
+        page.page.wait_for_url("**/timeline?t=*")
+        page.idle()
+        assert page.page.locator(".tl-lanes").is_visible()
+        t0, t1 = page.window
+        assert t1 - t0 < MS
 
 
 def test_checks_page_lists_limits_and_questions(opened: Opener) -> None:

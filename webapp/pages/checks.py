@@ -49,10 +49,7 @@ def layout(context: Context) -> Component:
         html.H2("Limits"),
         _limits(report, context.settings.limits),
         html.H2("Questions"),
-        parts.plain_table(
-            ("asked", "answer", "most severe", ""),
-            [_question(context, one) for one in report.examined],
-        ),
+        _questions(context, report),
     )
 
 
@@ -105,6 +102,12 @@ def _value(name: str, value: Any) -> Component | str:
     known = [one for one in value.values() if one is not None]
     low, high = number(name, min(known)), number(name, max(known))
     return low if low == high else f"{low} to {high} over {units.count(len(known))} ranks"
+
+
+def _questions(context: Context, report: Report) -> Component:
+    head = ("asked", "answer", "most severe", "") if report.findings else ("asked", "answer")
+    rows = [_question(context, one)[: len(head)] for one in report.examined]
+    return parts.plain_table(head, rows)
 
 
 def _question(context: Context, one: Examined) -> list[Any]:

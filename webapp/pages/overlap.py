@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
@@ -75,26 +75,22 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.WINDOWS_CHART, "clickData"),
-        prevent_initial_call=True,
-    )
-    def show_window(click: dict[str, Any] | None) -> Any:
-        return follow(click, "")
-
-    @app.callback(
-        Output(ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.OVERLAP_CHART, "clickData"),
+        Input(ids.WINDOWS_CHART, "clickData"),
+        State(ids.OVERLAP_PHASE, "value"),
         prevent_initial_call=True,
     )
-    def show_stretch(click: dict[str, Any] | None) -> Any:
-        return follow(click, "&overlaps=1")
-
-    def follow(click: dict[str, Any] | None, more: str) -> Any:
-        stretch = (click or {}).get("points", [{}])[0].get("customdata")
-        if not isinstance(stretch, list):
+    def follow(
+        on_overlap: dict[str, Any] | None, on_windows: dict[str, Any] | None, phase: str
+    ) -> Any:
+        of_overlap = ctx.triggered_id == ids.OVERLAP_CHART
+        click = on_overlap if of_overlap else on_windows
+        bounds = (click or {}).get("points", [{}])[0].get("customdata")
+        if not isinstance(bounds, list):
             return no_update
-        low, high = stretch
-        return timeline_address(low, high, context.run.duration_ns) + more
+        low, high = bounds
+        address = timeline_address(low, high, context.run.duration_ns)
+        return f"{address}&of={phase}&overlaps=1" if of_overlap else address
 
 
 def body(run: Run, phase: str, limit: float) -> list[Any]:
@@ -178,18 +174,18 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
     regions = overlap_regions(run, phase)
     if not regions:
         return html.P("No two threads were in it at the same instant.", className="muted")
-    query = {"overlaps": "1"} if phase == "backward" else {}
     rows = [
         (
             parts.timeline_link(
-                parts.duration(one.start_ns), one.start_ns, one.end_ns, run.duration_ns, **query
+                parts.duration(one.start_ns), one.start_ns, one.end_ns, run.duration_ns,
+                of=phase, overlaps="1",
             ),
             parts.duration(one.end_ns - one.start_ns),
             str(one.rank),
             ", ".join(known[one.rank, thread] for thread in one.threads),
         )
         for one in regions[:REGIONS]
-    ]
+    ]  # fmt: skip
     table = parts.plain_table(("at", "length", "rank", "threads"), rows, (1, 2))
     if len(regions) <= REGIONS:
         return table
