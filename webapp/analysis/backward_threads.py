@@ -1,9 +1,9 @@
 """What does each thread contribute to a step's gradients, where several run backward?
 
-Gradients are measured when an optimizer uses them: by then the contributions of all threads are
-one sum, and what a single thread added to its norm is not in a recording. What is: the gradients
-that each thread added (autograd's AccumulateGrad nodes), how many elements they have, how long the
-thread was in backward, and the norm that an optimizer of the thread's own used.
+Gradients are measured when an optimizer uses them: by then the contributions of all threads that
+share them are one sum, and what a single thread added to its norm is not in a recording. What is:
+the gradients that each thread added (autograd's AccumulateGrad nodes), how many elements they have,
+how long the thread was in backward, and the norm that an optimizer of the thread's own used.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ WORDS = {
 }
 NOT_RECORDED = (
     "What a thread adds to the norm itself is not recorded: gradients are measured when an "
-    "optimizer uses them, which by then are the sum of all threads'. "
+    "optimizer uses them, and by then they are the sum over the threads that share them. "
 )
 
 
@@ -36,6 +36,7 @@ def section(context: Context) -> list[Component]:
     if not known:
         return []
     options = [{"label": MEASURES[name], "value": name} for name in known]
+    ranks = [{"label": f"rank {rank}", "value": str(rank)} for rank in table["rank"].unique()]
     return [
         html.H2("Threads in backward"),
         html.Div(
@@ -44,6 +45,11 @@ def section(context: Context) -> list[Component]:
                 dcc.Dropdown(
                     options, "norm" if "norm" in known else known[0], id=ids.THREADS_MEASURE,
                     clearable=False, searchable=False, className="wide",
+                ),
+                html.Label("rank", htmlFor=ids.THREADS_RANK),
+                dcc.Dropdown(
+                    ranks, ranks[0]["value"], id=ids.THREADS_RANK, clearable=False,
+                    searchable=False,
                 ),
             ],
             className="controls",
@@ -60,15 +66,16 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.THREADS_CHART, "figure"),
         Output(ids.THREADS_NOTE, "children"),
         Input(ids.THREADS_MEASURE, "value"),
+        Input(ids.THREADS_RANK, "value"),
         Input(ids.THEME, "data"),
     )
-    def draw(measure: str, theme: Theme | None) -> tuple[go.Figure, str]:
-        return figure(context.run, measure, theme or "light")
+    def draw(measure: str, rank: str, theme: Theme | None) -> tuple[go.Figure, str]:
+        return figure(context.run, measure, int(rank), theme or "light")
 
 
-def figure(run: Run, measure: str, theme: Theme) -> tuple[go.Figure, str]:
-    """The chart of a measure of `MEASURES`, and what it is."""
-    curves = _curves(run, measure)
+def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, str]:
+    """The chart of a measure of `MEASURES` on a rank, and what it is."""
+    curves = _curves(run, measure, rank)
     note = WORDS[measure] if measure == "norm" else WORDS[measure] + NOT_RECORDED
     if len(curves) > MOST_LINES:
         note += f"The {MOST_LINES} of {len(curves)} threads with the most of it are drawn."
@@ -77,13 +84,12 @@ def figure(run: Run, measure: str, theme: Theme) -> tuple[go.Figure, str]:
     return gradient_charts.thread_curves(curves, MEASURES[measure], theme), note
 
 
-def _curves(run: Run, measure: str) -> dict[str, pd.Series]:
-    """In the order of `Run.threads`, named with the rank where the run has several."""
+def _curves(run: Run, measure: str, rank: int) -> dict[str, pd.Series]:
+    """By name, in the order of `Run.threads`."""
     by_thread = dict(iter(backward_threads(run).groupby(["rank", "thread"])))
     curves = {}
     for key, name in parts.thread_names(run).items():
         own = by_thread.get(key)
-        if own is not None and own[measure].notna().any():
-            label = name if len(run.ranks) == 1 else f"rank {key[0]}, {name}"
-            curves[label] = own.set_index("step")[measure].sort_index()
+        if key[0] == rank and own is not None and own[measure].notna().any():
+            curves[name] = own.set_index("step")[measure].sort_index()
     return curves

@@ -51,6 +51,7 @@ LAYER_NOTE = "layer-note"
 LAYER_CURVES = "layer-curves"
 LAYER_PROFILE = "layer-profile"
 THREADS_MEASURE = "threads-measure"
+THREADS_RANK = "threads-rank"
 THREADS_CHART = "threads-chart"
 THREADS_NOTE = "threads-note"
 
