@@ -132,6 +132,7 @@ def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
     assert inside.count("aten::gelu") == 1
 
 
+@pytest.mark.slow
 def test_the_portable_engine_declares_that_it_sees_no_regions(tmp_path: Path) -> None:
     recorded = record_program(
         tmp_path, COMPILED, "--engine", "portable", arguments=("aot_eager",)

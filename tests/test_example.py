@@ -79,12 +79,14 @@ def test_losses_go_down_and_differ_between_ranks(losses: str) -> None:
     assert value[0, 0] != value[0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.torchrun
 def test_a_slow_rank_changes_no_bit(losses: str, tmp_path: Path) -> None:
     run(*TWO_RANKS, *SMALL, "--slow-rank=1", "--slow-ms=5", f"--losses={tmp_path / 'losses'}")
     assert (tmp_path / "losses").read_text() == losses
 
 
+@pytest.mark.slow
 @pytest.mark.torchrun
 def test_recording_changes_no_bit_and_sees_every_kind_of_event(losses: str, tmp_path: Path) -> None:
     record = (SCRIPTS / "lanescope", "record", "-o", tmp_path / "run", "--")

@@ -30,7 +30,10 @@ LONG = """
     except ChildProcessError:
         print("no child", signals)
     run = Path(os.environ["LANESCOPE_RECORD"])
-    print(*[p.read_text().strip() for p in run.glob(".follower-*")], flush=True)
+    until, followers = time.monotonic() + 60, []
+    while not any(followers) and time.monotonic() < until:  # it may still be starting
+        followers = [p.read_text().strip() for p in run.glob(".follower-*")]
+    print(*followers, flush=True)
 """
 
 
@@ -74,7 +77,7 @@ def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) ->
     program = write_program(
         tmp_path,
         """
-        import os, sys, torch
+        import os, sys, time, torch
         x = torch.ones(1)
         children = []
         for _ in range(3):
@@ -86,8 +89,10 @@ def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) ->
             children.append(child)
         assert sorted(os.wait()[0] for _ in children) == sorted(children)
         from pathlib import Path
-        found = list(Path(os.environ["LANESCOPE_RECORD"]).glob(".follower-*"))
-        print(len(found), *[p.read_text().strip() for p in found], flush=True)
+        run, until, found = Path(os.environ["LANESCOPE_RECORD"]), time.monotonic() + 60, []
+        while not any(found) and time.monotonic() < until:  # it may still be starting
+            found = [p.read_text().strip() for p in run.glob(".follower-*")]
+        print(len(found), *found, flush=True)
         os._exit(0)
         """,
     )

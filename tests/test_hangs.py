@@ -39,8 +39,8 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "skipped_step": ("collective_mismatch", "0", 4, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
-SLOW = ("different_dtype", "different_root", "different_group", "subgroup", "died", "interrupted",
-        "skipped_step")  # fmt: skip
+SLOW = ("different_shape", "different_dtype", "different_root", "different_group", "subgroup",
+        "died", "interrupted", "skipped_step")  # fmt: skip
 """Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",

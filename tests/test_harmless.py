@@ -256,7 +256,7 @@ def test_settings_that_make_no_sense(tmp_path: Path, options: str, sentence: str
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("rounds", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_short_threads(tmp_path: Path, rounds: int) -> None:
     recorded = record_program(
         tmp_path,

@@ -214,7 +214,8 @@ def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) ->
     assert 0 <= len(ops) + opened.coverage["overwritten"] - 20_002 <= 3
 
 
-@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["native", "portable"])
 def test_threads_that_come_and_go(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,

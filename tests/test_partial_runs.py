@@ -33,7 +33,9 @@ def elsewhere(run: Path) -> None:
     (run / OPS).symlink_to("/etc/passwd")
 
 
-@pytest.mark.parametrize("damage", [gone, truncated, elsewhere])
+@pytest.mark.parametrize(
+    "damage", [gone, *(pytest.param(one, marks=pytest.mark.slow) for one in (truncated, elsewhere))]
+)
 def test_every_command_goes_on_with_the_ranks_that_are_there(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

@@ -36,6 +36,7 @@ def hashes(recorded: Recorded, rank: int) -> dict[tuple[Any, Any], tuple[Any, An
     }
 
 
+@pytest.mark.slow
 @pytest.mark.torchrun
 def test_ranks_agree_until_a_gradient_is_not_synchronised(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, TRAINING, ranks=2)

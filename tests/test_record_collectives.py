@@ -104,7 +104,7 @@ EXPECTED = [
 ]
 
 
-@pytest.fixture(scope="module", params=["native", "portable"])
+@pytest.fixture(scope="module", params=["native", pytest.param("portable", marks=pytest.mark.slow)])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp(request.param)
     found = record_program(folder, PROGRAM, "--engine", request.param, ranks=2)

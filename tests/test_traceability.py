@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.collector import schema
 from lanescope.webapp import check, forward_to_backward, open_run
 from lanescope.webapp.analysis.traceability import untraceable_graphs, walks
 from lanescope.webapp.run import Run
@@ -89,3 +90,17 @@ def test_windows_between_forward_and_backward(tmp_path: Path) -> None:
     assert table[["forward_end_ns", "backward_start_ns", "window_ns"]].values.tolist() == [
         [50, 55, 5], [140, 140, 0],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("duration", "reached"), [(900, 3), (None, None)])
+def test_a_backward_in_which_the_program_was_killed_is_not_judged(
+    tmp_path: Path, duration: int | None, reached: int | None
+) -> None:
+    builder = Builder(tmp_path / "run")
+    thread = builder.thread()
+    builder.op(START_NS, 10)
+    builder.phase(START_NS + 100, duration)
+    name = schema.GRAPH_SERIES + "torch::autograd::AccumulateGrad"
+    builder.row("value", 0, thread, time_ns=START_NS + 200, name=name, value=3.0)
+    opened = open_run(builder.write())
+    assert [walk.reached for walk in walks(opened)] == ([] if reached is None else [reached])

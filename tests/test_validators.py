@@ -151,7 +151,7 @@ def test_the_program_and_its_recording_do_not_change(
 
 @pytest.mark.torchrun
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
-@pytest.mark.parametrize("kind", ["fault", "clean"])
+@pytest.mark.parametrize("kind", ["fault", pytest.param("clean", marks=pytest.mark.slow)])
 def test_collectives(tmp_path: Path, engine: str, kind: str) -> None:
     recorded = record_program(tmp_path, RANKS, "--engine", engine, ranks=2, arguments=(kind,))
     found = validated(recorded)

@@ -108,6 +108,7 @@ COMPUTES = """
 """
 
 
+@pytest.mark.slow
 def test_a_long_computation_is_not_aborted(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, COMPUTES, "--hang-timeout", "2", "--on-hang", "abort")
     assert recorded.status == 0

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.browser
 BLOCKS, OPERATORS = 50, 20
 
 
+@pytest.mark.slow
 def test_two_thousand_nodes(opened: Opener, serve: Server, tmp_path: Path) -> None:
     builder, thread = Builder(tmp_path), "1000-0"
     count = BLOCKS * OPERATORS

@@ -45,6 +45,7 @@ def click_point(page: LanePage, chart: str) -> None:
     page.page.mouse.click(x, y)
 
 
+@pytest.mark.slow
 def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> None:
     page = opened()
     links = page.page.locator(".rail a")

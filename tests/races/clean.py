@@ -218,12 +218,12 @@ def rounds_of_some() -> None:
     total, barrier, lock = torch.zeros(3), threading.Barrier(2), Lock()
 
     def work() -> None:
-        for _ in range(2):
-            with lock:
-                total.add_(1)
-            barrier.wait()
+        with lock:
+            total.add_(1)
+        barrier.wait()  # once: of four threads that came twice each, three could leave one alone
 
-    together(work, work, work, work)
+    for _ in range(2):
+        together(work, work, work, work)
     pair, parts = threading.Barrier(2), torch.zeros(2, 3)
     with contextlib.suppress(threading.BrokenBarrierError):
         pair.wait(0.001)

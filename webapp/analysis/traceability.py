@@ -88,7 +88,9 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     )
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
     length = phases["duration_ns"].fillna(run.duration_ns - phases["start_ns"])
-    phases = phases.assign(end_ns=phases["start_ns"] + length.astype("int64"))
+    phases = phases.assign(
+        end_ns=phases["start_ns"] + length.astype("int64"), ended=phases["duration_ns"].notna()
+    )
     ops = run.events("op", rank, columns=["start_ns", "name", "scope", "sequence", "thread"])
     made = _makers(ops)
     nodes = _plain(ops.filter(pc.equal(ops["scope"].cast(pa.string()), BACKWARD)))
@@ -100,6 +102,8 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
         if around.empty:
             continue
         phase = around.sort_values("depth").iloc[-1]
+        if not phase["ended"]:
+            continue  # killed in it: the rest of its nodes never ran
         ran = _ran(nodes, own, phase, engine | {thread})
         reached = Counter(
             {
