@@ -6,7 +6,8 @@ import json
 import threading
 from typing import Any
 
-from lanescope.webapp.preparing import Preparing, Progress, Wsgi
+from lanescope.webapp.preparing import Preparing, Progress
+from lanescope.webapp.wsgi import Wsgi
 
 
 def get(app: Wsgi, path: str) -> tuple[dict[str, str], str]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.preparing import Preparing, Progress, Wsgi
+from lanescope.webapp.preparing import Preparing, Progress
 from lanescope.webapp.serving import BODY_LIMIT, THREADS, Server
+from lanescope.webapp.wsgi import Wsgi
 
 
 @contextmanager

@@ -12,18 +12,20 @@ import hmac
 import ipaddress
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.preparing import Wsgi
+from lanescope.webapp.wsgi import Start, Wsgi, answer
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 PARAMETER = "token"
+
+_POLICY = (("Content-Security-Policy", "default-src 'none'"), ("Referrer-Policy", "no-referrer"))
 
 REFUSAL = (
     "This page is shown to whoever has its whole address: open the one that `lanescope view` "
@@ -116,7 +118,7 @@ class Guarded:
         self._token = token.encode()
         self._cookie = f"lanescope-{port}"
 
-    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         """Answers a request that has the token."""
         asked = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
         told = [value for name, value in asked if name == PARAMETER]
@@ -146,17 +148,5 @@ class Guarded:
         return hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
 
 
-def _answer(
-    start: Callable[..., Any], status: str, text: str, more: list[tuple[str, str]]
-) -> list[bytes]:
-    body = text.encode()
-    headers = [
-        ("Content-Type", "text/plain; charset=utf-8"),
-        ("Content-Length", str(len(body))),
-        ("Cache-Control", "no-store"),
-        ("Content-Security-Policy", "default-src 'none'"),
-        ("Referrer-Policy", "no-referrer"),
-        ("X-Content-Type-Options", "nosniff"),
-    ]
-    start(status, headers + more)
-    return [body]
+def _answer(start: Start, status: str, text: str, more: list[tuple[str, str]]) -> list[bytes]:
+    return answer(start, status, "text/plain; charset=utf-8", text, [*_POLICY, *more])

@@ -20,10 +20,10 @@ from typing import Any
 from lanescope.collector import schema
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.examining import Examining
-from lanescope.webapp.preparing import Wsgi
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.wsgi import Wsgi
 
 POLL_S = 0.25
 """Between two looks at the run; more where opening it takes long, so that half the time is free."""

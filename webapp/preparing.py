@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+from lanescope.webapp.wsgi import Start, Wsgi, answer
+
 Progress = Callable[[int, int], None]
 
 MOST_WAITING = 16
 """Requests that wait at once; the server has twice as many threads."""
 
+_POLICY = ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">
 <title>LaneScope: indexing {percent} %</title>
@@ -50,7 +52,7 @@ class Preparing:
         self._failed = failed
         threading.Thread(target=self._run, name="lanescope-index", daemon=True).start()
 
-    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         """Answers a request."""
         path = environ.get("PATH_INFO", "")
         if path == "/api/progress":
@@ -85,16 +87,5 @@ class Preparing:
         self._moved.set()
 
 
-def _answer(start: Callable[..., Any], kind: str, text: str, status: str = "200 OK") -> list[bytes]:
-    body = text.encode()
-    start(
-        status,
-        [
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
-            ("X-Content-Type-Options", "nosniff"),
-        ],
-    )
-    return [body]
+def _answer(start: Start, kind: str, text: str, status: str = "200 OK") -> list[bytes]:
+    return answer(start, status, kind, text, [_POLICY])

@@ -11,7 +11,7 @@ import socket
 from waitress import wasyncore
 from waitress.server import create_server
 
-from lanescope.webapp.preparing import Wsgi
+from lanescope.webapp.wsgi import Wsgi
 
 THREADS = 32
 """Requests that are answered at once. A browser keeps six connections to a server; what waits for

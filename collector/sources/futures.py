@@ -54,6 +54,12 @@ def install(handovers: Handovers) -> Callable[[], None]:
     return patches.undo
 
 
+def _received(handovers: Handovers, future: Any) -> None:
+    """The calling thread knows what whoever set the future did before."""
+    if handovers.concurrent:
+        handovers.note(SyncKind.future_get, handovers.key(future))
+
+
 def _setting(handovers: Handovers, original: _Method) -> _Method:
     def put(self: Any, *args: Any, **keywords: Any) -> Any:
         if handovers.concurrent:
@@ -86,8 +92,8 @@ def _getting(handovers: Handovers, original: _Method) -> _Method:
 def _looking(handovers: Handovers, original: _Method) -> _Method:
     def done(self: Any) -> Any:
         seen = original(self)
-        if seen and handovers.concurrent:
-            handovers.note(SyncKind.future_get, handovers.key(self))
+        if seen:
+            _received(handovers, self)
         return seen
 
     return done
@@ -96,8 +102,7 @@ def _looking(handovers: Handovers, original: _Method) -> _Method:
 def _taking(handovers: Handovers, original: _Method) -> _Method:
     def take(self: Any, *args: Any, **keywords: Any) -> Any:
         result = original(self, *args, **keywords)
-        if handovers.concurrent:
-            handovers.note(SyncKind.future_get, handovers.key(self))
+        _received(handovers, self)
         return result
 
     return take
@@ -105,9 +110,8 @@ def _taking(handovers: Handovers, original: _Method) -> _Method:
 
 def _waited(handovers: Handovers, original: Callable[..., Any]) -> Callable[..., Any]:
     def done_and_not_done(done: Any, not_done: Any) -> Any:
-        if handovers.concurrent:
-            for future in done:
-                handovers.note(SyncKind.future_get, handovers.key(future))
+        for future in done:
+            _received(handovers, future)
         return original(done, not_done)
 
     return done_and_not_done
@@ -116,8 +120,7 @@ def _waited(handovers: Handovers, original: Callable[..., Any]) -> Callable[...,
 def _completed(handovers: Handovers, original: Callable[..., Any]) -> Callable[..., Any]:
     def finished(*args: Any, **keywords: Any) -> Iterator[Any]:
         for future in original(*args, **keywords):
-            if handovers.concurrent:
-                handovers.note(SyncKind.future_get, handovers.key(future))
+            _received(handovers, future)
             last = [future]
             del future  # which the program may be the last to hold
             yield last.pop()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.frames import ends_ns, to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.intervals import Intervals
 from lanescope.webapp.run import Run
@@ -59,9 +59,7 @@ def backward_threads(run: Run) -> pd.DataFrame:
 
 
 def _times(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
-    start = phases["start_ns"]
-    end = start + phases["duration_ns"].fillna(run.duration_ns - start)
-    rows = phases[_KEYS].assign(start=start, end=end.astype("int64"))
+    rows = phases[_KEYS].assign(start=phases["start_ns"], end=ends_ns(phases, run.duration_ns))
     found = [
         (*key, Intervals.of(own["start"].to_numpy(), own["end"].to_numpy()).total * 1e-9)
         for key, own in rows.groupby(_KEYS)

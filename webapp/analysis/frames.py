@@ -18,6 +18,12 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas()
 
 
+def ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:
+    """Ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64, ns."""
+    length = slices["duration_ns"].fillna(until_ns - slices["start_ns"])
+    return slices["start_ns"] + length.astype("int64")
+
+
 def json_number(value: float | None) -> float | str | None:
     """A number as JSON may hold it: NaN and the infinities, which it may not, become texts."""
     if value is None or math.isfinite(value):

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.frames import ends_ns, to_frame
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.nodes import BACKWARD, stem
 from lanescope.webapp.run import Run
@@ -82,18 +83,17 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     values = values.filter(pc.starts_with(names, schema.GRAPH_SERIES))
     if not len(values):
         return
-    counts = _plain(values)
-    phases = _plain(
+    counts = to_frame(values)
+    phases = to_frame(
         run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "depth", "thread"])
     )
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
-    length = phases["duration_ns"].fillna(run.duration_ns - phases["start_ns"])
     phases = phases.assign(
-        end_ns=phases["start_ns"] + length.astype("int64"), ended=phases["duration_ns"].notna()
+        end_ns=ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
     )
     ops = run.events("op", rank, columns=["start_ns", "name", "scope", "sequence", "thread"])
     made = _makers(ops)
-    nodes = _plain(ops.filter(pc.equal(ops["scope"].cast(pa.string()), BACKWARD)))
+    nodes = to_frame(ops.filter(pc.equal(ops["scope"].cast(pa.string()), BACKWARD)))
     engine = {t.thread for t in run.threads if t.rank == rank and t.kind == "native"}
     for (thread, step), rows in counts.groupby(["thread", "step"]):
         own = phases[phases["thread"] == thread]
@@ -150,13 +150,6 @@ def _is_view(name: str) -> bool:
 
 def _bare(name: str) -> str:
     return name.rpartition("::")[2]
-
-
-def _plain(table: pa.Table) -> pd.DataFrame:
-    for position, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(position, field.name, table.column(position).cast(pa.string()))
-    return table.to_pandas()
 
 
 def _finding(run: Run, rank: int, found: list[Walk]) -> Finding:

@@ -17,11 +17,12 @@ from lanescope.webapp.analysis.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.following import Following, growing
-from lanescope.webapp.preparing import Preparing, Progress, Wsgi
+from lanescope.webapp.preparing import Preparing, Progress
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.serving import Server
 from lanescope.webapp.settings import Settings, load_settings
 from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.wsgi import Wsgi
 
 
 @click.command()
