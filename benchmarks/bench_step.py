@@ -24,14 +24,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from benchmarks.gpt_step import training_step
-from benchmarks.recorders import BARE, methods, readers
+from benchmarks.idle_observer import observed
+from benchmarks.recorders import BARE, Method, methods, readers
 
 SETS = 5
 STEPS = 30  # of each process that count
 FIRST = 4  # steps before: what is done once, and norms at doubling steps
 AGAIN = "bare again"  # what differs between the two bare ones is chance
+IDLE = "idle observer"  # torch's own share of what an engine of observers costs
 NAMES = (
-    *(BARE, AGAIN, "native, timing", "native, access", "native, numerics", "portable, access"),
+    *(
+        BARE,
+        AGAIN,
+        IDLE,
+        "native, timing",
+        "native, access",
+        "native, numerics",
+        "portable, access",
+    ),
     *("torch.profiler", "torch DebugMode"),
 )
 SLOW = (BARE, "portable, numerics", "torch DebugMode, hashes", "naive statistics")
@@ -44,7 +54,8 @@ def stepper() -> None:
     step = training_step()
     name, folder = sys.argv[2:]
     warnings.simplefilter("ignore")  # DebugMode says things of no use here
-    known = {AGAIN: nullcontext, **readers(Path(folder)), **methods(Path(folder))}
+    known: dict[str, Method] = {AGAIN: nullcontext, IDLE: lambda: observed(Path(folder))}
+    known |= {**readers(Path(folder)), **methods(Path(folder))}
     with known[name]():
         for _ in sys.stdin:
             began = time.process_time()
