@@ -2,7 +2,8 @@
 
 PYTHON   ?= python3
 VENV     ?= .venv
-JOBS     ?= 2
+# More than two cores' worth: recorded programs wait much of their time.
+JOBS     ?= 3
 HEADLESS ?=
 # Sizes that let four ranks finish in well under a minute on two cores.
 DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 120

@@ -43,7 +43,7 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize("observer", ["portable", "native"])
+@pytest.mark.parametrize("observer", [pytest.param("portable", marks=pytest.mark.slow), "native"])
 def test_an_exception_at_any_hook_changes_nothing(
     tmp_path: Path, native: Path, observer: str
 ) -> None:
