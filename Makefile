@@ -6,7 +6,7 @@ VENV     ?= .venv
 JOBS     ?= 3
 HEADLESS ?=
 # Sizes that let four ranks finish in well under a minute on two cores.
-DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 120
+DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 250
 
 BIN   := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready

@@ -103,9 +103,11 @@ def _conclude(report: Report, console: Console) -> None:
             console.print(Text(units.printable(words), style="dim"))
     answered = sum(not one.unanswered for one in report.examined)
     if not report.findings:
-        clean = all(check.passed for check in report.checks)
+        failed = sum(not one.passed for one in report.checks)
         words = "no findings" if answered else "no findings: nothing could be examined"
-        style = "green" if clean and answered else ""
+        if failed:
+            words = f"{units.count(failed)} of {len(report.checks)} checks failed, {words}"
+        style = "green" if answered and not failed else ""
         console.print(Text(f"{words}, {answered} questions asked" if answered else words, style))
 
 

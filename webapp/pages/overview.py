@@ -8,7 +8,7 @@ from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Report, number
+from lanescope.webapp.analysis.checks import Check, Report, number
 from lanescope.webapp.pages import checks, findings, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
@@ -79,15 +79,7 @@ def _health(run: Run, report: Report) -> list[Component]:
         notes.append(
             parts.note("The recording is complete: every rank is there and closed.", "good")
         )
-    for one in report.checks:
-        limits = f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
-        words = f"{checks.TITLES[one.name]}: {limits}"
-        tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
-        notes.append(
-            parts.note(
-                [html.B(verdict), f" · {words} · ", dcc.Link("details", href="/checks")], tone
-            )
-        )
+    notes += [_limit(one) for one in report.checks if one.passed]
     # What an engine cannot see is among the warnings: nobody knows how many events that is.
     coverage = {r: n for r, n in run.coverage.items() if n and not r.startswith("unseen_")}
     if not coverage:
@@ -101,16 +93,32 @@ def _health(run: Run, report: Report) -> list[Component]:
     return notes
 
 
+def _limit(one: Check) -> Component:
+    """A metric beside its limit."""
+    limits = f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
+    tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
+    return parts.note(
+        [
+            html.B(verdict), f" · {checks.TITLES[one.name]}: {limits} · ",
+            dcc.Link("show", href=checks.LINKS[one.name]), " · ",
+            dcc.Link("all checks", href="/checks"),
+        ],
+        tone,
+    )  # fmt: skip
+
+
 def _findings(context: Context, report: Report) -> list[Component]:
     found = report.findings
     answered = sum(not one.unanswered for one in report.examined)
+    made = [_limit(one) for one in report.checks if not one.passed]
     if found:
-        made = [findings.cards(context, found)]
+        made.append(findings.cards(context, found))
     elif answered:
-        words = f"Nothing was found. {units.count(answered)} questions were asked of the run."
-        made = [parts.note(words, "good")]
+        nothing = "Nothing else was found." if made else "Nothing was found."
+        words = f"{nothing} {units.count(answered)} questions were asked of the run."
+        made.append(parts.note(words, "good"))
     else:
-        made = [parts.note("The run does not hold what the questions below are asked of.")]
+        made.append(parts.note("The run does not hold what the questions below are asked of."))
     omitted = sum(one.omitted for one in report.examined)
     if omitted:
         made.append(parts.note(f"{units.count(omitted)} more of the same kinds are not listed."))
