@@ -84,7 +84,13 @@ def dead_parameters(run: Run) -> list[Finding]:
         if since is not None:
             for name, numel in group.groupby("parameter", sort=False)["numel"].first().items():
                 add(cause, str(name), int(rank), since, int(numel))
-    for (rank, name), group in sampled.groupby(["rank", "parameter"], sort=False):
+    # Once for all: of ten thousand parameters nearly every one is neither.
+    sampled = sampled.assign(decays=decays(sampled))
+    last = sampled.drop_duplicates(["rank", "parameter"], keep="last")
+    owned = pd.MultiIndex.from_frame(last[["rank", "parameter"]]).isin(held)
+    suspects = pd.MultiIndex.from_frame(last.loc[last["decays"] | ~owned, ["rank", "parameter"]])
+    suspected = pd.MultiIndex.from_frame(sampled[["rank", "parameter"]]).isin(suspects)
+    for (rank, name), group in sampled[suspected].groupby(["rank", "parameter"], sort=False):
         first = group.iloc[0]
         if (rank, name) not in held and _forgotten(group):
             add("not_in_optimizer", str(name), int(rank), int(first["step"]), int(first["numel"]))
@@ -148,11 +154,11 @@ def _forgotten(samples_: pd.DataFrame) -> bool:
 
 def _decaying(samples_: pd.DataFrame) -> int | None:
     tail = samples_.iloc[-DECAY_SAMPLES:]
-    if len(samples_) <= DECAY_SAMPLES or not decays(tail).all():
+    if len(samples_) <= DECAY_SAMPLES or not tail["decays"].all():
         return None
     if not tail["norm"].iloc[-1] < SHRUNK * samples_["norm"].iloc[0]:
         return None
-    weak = samples_[~decays(samples_)]
+    weak = samples_[~samples_["decays"]]
     after = samples_ if weak.empty else samples_[samples_["call"] > weak["call"].max()]
     return int(after["step"].iloc[0])
 
