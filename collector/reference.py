@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .reference_attention import attended
+from .reference_pieces import angles, linear, rotated, spread
 from .validators import Event, NowAndThen
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -122,7 +124,7 @@ def rotary(
         x = _tensors(inputs, keywords)[0]
         places = next((p for p in given if torch.is_tensor(p) and not p.is_floating_point()), None)
         if isinstance(output, (tuple, list)) and places is not None:
-            angle = _angles(places.double(), output[0].shape[-1], base)
+            angle = angles(places.double(), output[0].shape[-1], base)
             wide = angle.repeat_interleave(2, -1) if interleaved else torch.cat([angle, angle], -1)
             return torch.stack([output[0], output[1]]), torch.stack([wide.cos(), wide.sin()])
         if not torch.is_tensor(output):
@@ -131,21 +133,12 @@ def rotary(
             places = torch.arange(x.shape[tokens], device=x.device)
         if places.dim() != 1:
             return None
-        angle = _angles(places.double(), x.shape[-1], base)
+        angle = angles(places.double(), x.shape[-1], base)
         for _ in range(-1 - (tokens if tokens < 0 else tokens - x.dim()) - 1):
             angle = angle.unsqueeze(-2)  # dimensions between the tokens and the features
         return output, rotated(x.double(), angle.cos(), angle.sin(), interleaved)
 
     return Reference("rotary", expected, every=every)
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """Pairs of the last dimension of x (..., d) turned; cos and sin are (..., d/2)."""
-    if interleaved:
-        a, b = x[..., 0::2], x[..., 1::2]
-        return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 def attention(
@@ -161,10 +154,9 @@ def attention(
     `scale` is 1/sqrt(d) where it is not given; a mask is a tensor of numbers to add, or of
     booleans that are true where a query may look.
     """
-    from .reference_attention import expected
 
     def follow(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
-        return expected(module, inputs, keywords, output, causal, scale, heads, projections)
+        return attended(module, inputs, keywords, output, causal, scale, heads, projections)
 
     return Reference("attention", follow, every=every)
 
@@ -259,23 +251,3 @@ def _rows(x: Tensor) -> Tensor:
     """Some of the rows of x, (n, features), in double precision."""
     rows = x.reshape(-1, x.shape[-1])
     return rows[spread(len(rows), MOST_ROWS).to(rows.device)].double()
-
-
-def spread(many: int, most: int) -> Tensor:
-    """Up to `most` of 0..many-1, the first and the last among them."""
-    return torch.linspace(0, many - 1, min(many, most)).round().long()
-
-
-def linear(module: torch.nn.Module, name: str, x: Tensor) -> Tensor:
-    """What the module's linear layer of this name makes of x in double precision."""
-    layer = getattr(module, name, None)
-    if type(layer) is not torch.nn.Linear:
-        raise TypeError(f"{name!r} is {type(layer).__name__}, expected torch.nn.Linear; name it")
-    bias = None if layer.bias is None else layer.bias.detach().double()
-    return F.linear(x, layer.weight.detach().double(), bias)
-
-
-def _angles(places: Tensor, features: int, base: float) -> Tensor:
-    """(..., features / 2) of positions (...)."""
-    even = torch.arange(0, features, 2, device=places.device, dtype=torch.float64)
-    return places.unsqueeze(-1) * base ** (-even / features)

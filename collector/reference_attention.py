@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .reference import linear, rotated, spread
+from .reference_pieces import linear, rotated, spread
 
 MOST_QUERIES = 64
 """Of a sample: every one looks at all keys of all heads."""
@@ -20,7 +20,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 """q (heads, queries, d), k and v (key heads, tokens, d) of one sample."""
 
 
-def expected(
+def attended(
     module: Any, inputs: Sequence[Any], keywords: dict[str, Any], output: Any, causal: bool,
     scale: float | None, heads: int | None, projections: Sequence[str],
 ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
