@@ -39,6 +39,7 @@ PROCESS_FILE = "process.json"
 STRINGS_FILE = "strings.bin"
 STALLS_FILE = "stalls.jsonl"  # what the watchdog saw, a line per dump
 STALL_STACKS_FILE = "stalls.txt"  # stacks that Python could only write in its own form
+# The portable engine has them of SIGTERM alone: that there are some is its note of it.
 QUIET_FILE = "quiet.json"  # a dump of now, while nothing is recorded: gone as soon as it is
 ALIVE_FILE = "alive"  # when the watchdog last looked, i64 ns
 ENDED_FILE = "ended"  # the signal that ended the process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from .journal import (
     PROCESS_FILE,
     RECORD_BYTES,
     SEGMENT_SUFFIX,
+    STALL_STACKS_FILE,
     STRINGS_FILE,
     Kind,
 )
@@ -41,6 +42,7 @@ Records = NDArray[np.void]
 _MAXIMUM_JSON = 1 << 20
 _MAXIMUM_NAME = 64
 _LAST_KIND = max(Kind)
+_TERMINATED = "signal SIGTERM"
 
 
 class JournalError(Exception):
@@ -168,10 +170,28 @@ def read_process_file(folder: Path) -> dict[str, Any]:
         process["ended"] = (folder / ENDED_FILE).read_text()[:_MAXIMUM_NAME] or process.get(
             "ended", ""
         )
+    if terminated_ns(folder, process) is not None:
+        process["ended"] = _TERMINATED
     process["calibration"] = _calibration(folder / CALIBRATION_FILE)
     if not process.get("closed"):
         process["end_ns"] = max(process.get("end_ns") or 0, _alive_ns(folder))
     return process
+
+
+def terminated_ns(folder: Path, process: Mapping[str, Any]) -> int | None:
+    """When SIGTERM ended a process of the portable engine; None where it did not.
+
+    What notes it for Python writes stacks and no instant: that is told by the age of the files. A
+    process whose watchdog looked afterwards lived on; a child that it had just forked was ended.
+    """
+    if process.get("engine") != "portable" or process.get("closed"):
+        return None
+    with contextlib.suppress(OSError):
+        stacks, alive = ((folder / name).stat() for name in (STALL_STACKS_FILE, ALIVE_FILE))
+        later = stacks.st_mtime_ns - alive.st_mtime_ns
+        if stacks.st_size and later >= 0:
+            return _alive_ns(folder) + later
+    return None
 
 
 def _alive_ns(folder: Path) -> int:
@@ -284,4 +304,5 @@ __all__ = [
     "read_records",
     "read_texts",
     "take",
+    "terminated_ns",
 ]

@@ -145,7 +145,7 @@ class Session:
         self._watchdog = Watchdog(recorder, self._library, handovers.holder)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
-        self._undo.append(endings.install(recorder))
+        self._undo.append(endings.install(recorder, stacks.is_library))
         os.register_at_fork(after_in_child=self._after_fork)
         self._memory.started()
         # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.

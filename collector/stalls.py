@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from .journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
-from .journal_reader import JournalError, ProcessLog, read_process, read_records
+from .journal_reader import (
+    JournalError,
+    ProcessLog,
+    read_process,
+    read_records,
+    terminated_ns,
+)
 from .kinds import SyncKind, thread_id
 
 RECENT_SEGMENTS = 2
@@ -127,6 +133,9 @@ def _dumps(log: ProcessLog) -> list[dict[str, Any]]:
             continue
         if isinstance(dump, dict) and {"time_ns", "duration_ns", "reason"} <= dump.keys():
             found.append(dump)
+    if (terminated := terminated_ns(folder, log.process)) is not None:
+        raw = [0, (folder / STALL_STACKS_FILE).stat().st_size]
+        found.append({"time_ns": terminated, "duration_ns": 0, "reason": "signal", "raw": raw})
     return sorted(found, key=lambda dump: int(dump["time_ns"]))
 
 

@@ -26,6 +26,7 @@ from . import clock
 from .journal import ALIVE_FILE, ENDED_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE
 from .recorder import Recorder
 from .stalls import activity
+from .system_calls import waits_for
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.1
 QUIET_NS, LONGEST_QUIET_NS = 2_000_000_000, 16_000_000_000
@@ -63,9 +64,11 @@ class Watchdog:
         self._files: list[int] = []
         self._alive = -1
         self._signal = 0
+        self._notes_end = False
 
     def start(self) -> None:
         """Begin looking, also in a forked child, where no thread of the parent is."""
+        self._forget_end()  # which would be the parent's
         self._mark, self._since, self._due = 0, clock.now(), self._timeout
         self._before: tuple[int, dict[int, float]] | None = None
         self._quiet, self._quiet_due, self._quiet_told = QUIET_NS, QUIET_NS, False
@@ -81,6 +84,7 @@ class Watchdog:
         if self._signal:
             faulthandler.unregister(self._signal)
             self._signal = 0
+        self._forget_end()
         files, self._files = [*self._files, self._alive], []
         self._alive = -1
         for file in files:
@@ -158,6 +162,16 @@ class Watchdog:
                 faulthandler.register(self._signal, file=self._files[0], all_threads=True)
             abort = self._action == "abort" and self._is_rank()
             self._library.watch(self._signal, *self._files, self._timeout, int(abort))
+        elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # Written by the signal's handler in C, which no lock holds up; then it takes effect.
+            file = self._files[0]
+            faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)
+            self._notes_end = True
+
+    def _forget_end(self) -> None:
+        if self._notes_end:
+            self._notes_end = False
+            faulthandler.unregister(signal.SIGTERM)
 
     def _is_rank(self) -> bool:
         # What a rank starts (data-loader workers) may well wait for it for long.
@@ -249,7 +263,8 @@ def _describe(
         "last_op": doing.get("last_op", ""),
         "waiting": doing.get("waiting", "")
         or _waiting(frames)
-        or ("a lock" if frame.f_code.co_filename == _LOCKS else ""),
+        or ("a lock" if frame.f_code.co_filename == _LOCKS else "")
+        or waits_for(native),
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }

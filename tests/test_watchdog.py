@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,7 @@ import pytest
 
 from lanescope.collector.options import Options, parse_timeout
 from lanescope.collector.stalls import parse_stacks
+from lanescope.collector.system_calls import waits_for
 from tests.recording import Recorded, record_program
 
 HANG = """
@@ -150,15 +156,16 @@ def test_a_stuck_interpreter_is_noticed_without_its_lock(tmp_path: Path) -> None
 TERMINATED = """
     import os, queue, signal, threading, torch
     torch.ones(2).sum()
-    threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
     def waits():
         queue.Queue().get()
     waits()
 """
 
 
-def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path) -> None:
-    recorded = record_program(tmp_path, TERMINATED, "--engine", "native")
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path, engine: str) -> None:
+    recorded = record_program(tmp_path, TERMINATED, "--engine", engine)
     assert recorded.status == 128 + 15
     process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
     assert (process["ended"], process["closed"]) == ("signal SIGTERM", False)
@@ -167,6 +174,31 @@ def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path) -
     assert "waits" in line_of(recorded, 0, main["stack"])
     stacks = [line_of(recorded, 0, s["stack"]) for s in stalls(recorded, 0)]
     assert "_run" not in {functions[-1] for functions in stacks}  # the recorder's own thread
+    assert 1e9 < main["time_ns"] - process["start_ns"] < 60e9  # of its own clock
+
+
+OWN_HANDLERS = """
+    import os, signal, sys, time, torch
+    torch.ones(2).sum()
+    time.sleep(0.5)  # the watchdog has looked
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+    os.kill(child, signal.SIGTERM)
+    print(os.waitpid(child, 0)[1])
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    print(before is signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+"""
+
+
+def test_a_handler_of_the_program_and_the_end_of_a_child_are_let_be(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, OWN_HANDLERS, "--engine", "portable")
+    assert (recorded.status, recorded.stdout) == (7, "15\nTrue\n"), recorded.stderr
+    processes = json.loads((recorded.run / "manifest.json").read_text())["processes"]
+    assert [p["ended"] for p in processes if p["role"] == "rank"] == ["exit"]
+    assert not stalls(recorded, 0)
 
 
 RAISES = """
@@ -195,6 +227,44 @@ def test_a_process_that_ends_well_says_so(tmp_path: Path) -> None:
     process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
     assert (process["ended"], process["exception"]) == ("exit", "")
     assert stalls(recorded, 0) == []
+
+
+def test_what_a_thread_waits_for_in_the_kernel(tmp_path: Path) -> None:
+    ends, sockets = os.pipe(), socket.socketpair()
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    lock = threading.Lock()
+    lock.acquire()
+    calls: dict[str, Callable[[], object]] = {
+        "a read of a pipe": lambda: os.read(ends[0], 1),
+        "the network": lambda: sockets[0].recv(1),
+        "the opening of a file": lambda: fifo.open().close(),
+        "": lock.acquire,
+    }
+    threads = {words: threading.Thread(target=call) for words, call in calls.items()}
+    for thread in threads.values():
+        thread.start()
+    try:
+        for words, thread in threads.items():
+            assert thread.native_id is not None
+            seen = wait_until(lambda number=thread.native_id: waits_for(number), words)
+            assert seen == words
+    finally:
+        os.write(ends[1], b"x")
+        sockets[1].send(b"x")
+        fifo.open("w").close()
+        lock.release()
+        for thread in threads.values():
+            thread.join()
+    assert waits_for(threading.get_native_id()) in ("", "a read of a file")  # it reads of itself
+
+
+def wait_until(ask: Callable[[], str], expected: str) -> str:
+    """The answer, once it is the expected one or ten seconds are over."""
+    end = time.monotonic() + 10
+    while ask() != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return ask()
 
 
 def test_stacks_in_pythons_own_form() -> None:

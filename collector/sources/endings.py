@@ -15,21 +15,26 @@ LIMIT = 300
 """Characters kept of an exception's message."""
 
 
-def install(recorder: Recorder) -> Callable[[], None]:
-    """Keep the last uncaught exception in the process's description; hooks of others still run."""
+def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[], None]:
+    """Keep the last uncaught exception in the process's description; hooks of others still run.
+
+    `is_library` tells by a file whether its code is not the program's own.
+    """
     hook, thread_hook = sys.excepthook, threading.excepthook
 
     def uncaught(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> Any:
         with recorder.guarded():
-            recorder.describe(exception=describe(error, trace), ended="exception")
+            recorder.describe(exception=describe(error, trace, is_library), ended="exception")
         return hook(kind, error, trace)
 
     def uncaught_in_thread(args: Any) -> Any:
         with recorder.guarded():
             if args.exc_value is not None:
-                recorder.describe(exception=describe(args.exc_value, args.exc_traceback))
+                recorder.describe(
+                    exception=describe(args.exc_value, args.exc_traceback, is_library)
+                )
         return thread_hook(args)
 
     sys.excepthook = uncaught
@@ -45,14 +50,24 @@ def install(recorder: Recorder) -> Callable[[], None]:
     return uninstall
 
 
-def describe(error: BaseException, trace: TracebackType | None) -> str:
-    """`ValueError: ... (file.py:12)`: one line, with the place where it was raised."""
+def describe(
+    error: BaseException, trace: TracebackType | None, is_library: Callable[[str], bool]
+) -> str:
+    """`ValueError: ... (file.py:12)`: one line, with the program's own innermost place."""
     frames = traceback.extract_tb(trace)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    own = [frame for frame in frames if not is_library(frame.filename)] or frames
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{sentence(error)}{where}"
 
 
 def sentence(error: BaseException) -> str:
-    """`ValueError: ...`, in one line."""
-    message = " ".join(str(error).split())[:LIMIT]
+    """`ValueError: ...`, in one line: of a long message the first line and the last.
+
+    A worker's error carries the whole traceback, with what was wrong at its end.
+    """
+    message = str(error)
+    if len(message) > LIMIT:
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}" if len(lines) > 1 else message
+    message = " ".join(message.split())[:LIMIT]
     return f"{type(error).__name__}: {message}"
