@@ -22,7 +22,7 @@ def training(
     *,
     steps: tuple[int, ...] = (0, 1, 2, 4),
     broadcast: bool = True,
-    reduced: bool = True,
+    reduced: bool | tuple[int, ...] = True,
 ) -> list[Finding]:
     """Two ranks; `hashes(rank, step, name)` gives (gradient, parameter)."""
     builder = Builder(path, world_size=2)
@@ -35,7 +35,7 @@ def training(
                         bytes=1200, sequence=0, **values)  # fmt: skip
         for number, step in enumerate(steps):
             at = begin + (number + 1) * STEP_NS
-            if reduced:
+            if reduced is True or (reduced and step in reduced):
                 builder.row("collective", rank, thread, start_ns=at, name="all_reduce", bytes=1200,
                             sequence=number + 1, step=step, **values)  # fmt: skip
             for name in NAMES:
@@ -95,6 +95,29 @@ def test_a_parameter_written_on_one_rank_only(tmp_path: Path) -> None:
     (found,) = training(tmp_path, hashes)
     assert (found.step, found.evidence["what"]) == (4, "parameter")
     assert found.evidence["last_equal_step"] == 2
+
+
+def test_replicas_that_never_were_equal_though_their_gradients_are(tmp_path: Path) -> None:
+    def hashes(rank: int, step: int, name: str) -> tuple[int, int]:
+        grad, param = equal(rank, step, name)
+        return grad, param - rank
+
+    (found,) = training(tmp_path, hashes, broadcast=False)
+    assert (found.step, found.evidence["what"]) == (0, "parameter")
+    assert "was it not broadcast from one rank at the start?" in found.title
+
+
+@pytest.mark.parametrize("again", [4, 5])
+def test_ranks_that_average_their_parameters_now_and_then_do_not_part(
+    tmp_path: Path, again: int
+) -> None:
+    """In step 3, which is seen in step 4; or in step 4, which is not seen any more."""
+
+    def hashes(rank: int, step: int, name: str) -> tuple[int, int]:
+        grad, param = equal(rank, step, name)
+        return grad + rank, param - (rank if step not in (0, again) else 0)
+
+    assert training(tmp_path, hashes, reduced=(again - 1,)) == []
 
 
 def test_shards_and_other_models_are_not_compared(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_of_this_machine_as_json() -> None:
     assert (status["TORCH_DISTRIBUTED_DEBUG"], status["torch"]) == ("error", "ok")
 
 
-def training(path: Path, *, data_ns: int = 0, unused: bool = False) -> Path:
+def training(path: Path, *, data_ns: int = 0, unused: bool = False, reached: int = 2) -> Path:
     builder = Builder(path, world_size=1)
     thread = builder.thread()
     for step in range(8):
@@ -119,6 +119,8 @@ def training(path: Path, *, data_ns: int = 0, unused: bool = False) -> Path:
             builder.row("collective", 0, thread, start_ns=at + 500, duration_ns=1, step=step,
                         name="all_reduce", group="0", group_size=1, sequence=step,
                         shapes="[2]", dtypes="int32")  # fmt: skip
+        for k in range(reached):
+            builder.op(at + 600 + k, 1, "torch::autograd::AccumulateGrad", step=step)
         for name in ("a", "b"):
             builder.row("gradient", 0, thread, time_ns=at + 800, step=step, parameter=name,
                         norm=1.0, numel=4, dtype="float32", device="cpu")  # fmt: skip
@@ -151,6 +153,10 @@ def test_a_run_that_looks_for_unused_parameters_in_vain(tmp_path: Path) -> None:
     (found,) = of_run(training(tmp_path, unused=True))["findings"]
     assert "find_unused_parameters=False" in found["title"]
     assert found["evidence"]["name"] == "find_unused_parameters"
+
+
+def test_a_parameter_that_other_ranks_alone_used_is_not_used_in_vain(tmp_path: Path) -> None:
+    assert of_run(training(tmp_path, unused=True, reached=1))["findings"] == []
 
 
 def test_a_run_without_steps_cannot_tell(tmp_path: Path) -> None:

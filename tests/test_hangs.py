@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,18 +34,24 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "different_shape": ("collective_mismatch", "0", 2, [], [1]),
     "different_dtype": ("collective_mismatch", "0", 2, [], [1]),
     "different_root": ("collective_mismatch", "0", 2, [], [1]),
+    "different_reduction": ("collective_mismatch", "0", 2, [], [1]),
+    "different_message": ("collective_mismatch", "0", 0, [], [1]),
     "barrier_on_some": ("collective_mismatch", "0", 2, [], [1]),
     "different_group": ("collective_mismatch", "0", 2, [0], [1]),
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
     "skipped_step": ("collective_mismatch", "0", 4, [0], [1]),
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
+DIFFERENCES = {
+    "different_op": "operation", "different_shape": "shape", "different_dtype": "data type",
+    "different_reduction": "reduction", "different_message": "data type",
+}  # fmt: skip
 SLOW = ("different_shape", "different_dtype", "different_root", "different_group", "subgroup",
         "died", "interrupted", "skipped_step")  # fmt: skip
 """Told by what tells the others too."""
 CLEAN = (
-    "slow", "clean_ddp", "clean_no_sync", "clean_join", "clean_fsdp", "clean_tensor_parallel",
-    "clean_different_models", "clean_pipeline", "clean_mixed",
+    "slow", "clean_ddp", "clean_no_sync", "clean_local_sgd", "clean_join", "clean_fsdp",
+    "clean_tensor_parallel", "clean_different_models", "clean_pipeline", "clean_mixed",
 )  # fmt: skip
 STEPS = 8
 EXCHANGED = {
@@ -67,7 +74,10 @@ PARTING = {
     "parts_adapter_left_out": (0, "1.weight", 2),
     "parts_unsynchronised_parameter": (0, "2.bias", 1),
 }  # step, first parameter, how many
-TOGETHER = {"access": ("straggler", *CLEAN), "numerics": tuple(PARTING)}
+TOGETHER = {
+    "access": ("straggler", "different_reduction", "different_message", *CLEAN),
+    "numerics": tuple(PARTING),
+}
 """Programs that end, by the level at which they are recorded: one launch for all of each."""
 
 
@@ -111,7 +121,11 @@ class Runs:
         run_program([*recorder, *_launch(4 if name == "subgroup" else 2), name])
 
     def _record_together(self, level: str) -> None:
-        done = run_program([*_launch(2), "together", str(self._folder), level, *TOGETHER[level]])
+        command = [*_launch(2), "together", str(self._folder), level, *TOGETHER[level]]
+        paths = [str(PROGRAMS.parents[2]), os.environ.get("PYTHONPATH", "")]
+        done = run_program(
+            command, environment={"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -161,12 +175,10 @@ def test_a_planted_fault_is_named(runs: Runs, name: str) -> None:
     assert [one.kind for one in findings(runs.of(name)) if one.severity == "error"].count(kind) <= 1
 
 
-@pytest.mark.parametrize("name", _some_slow(["different_op", "different_shape", "different_dtype"]))
+@pytest.mark.parametrize("name", _some_slow(DIFFERENCES))
 def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
-    differs = {"different_op": "operation", "different_shape": "shape",
-               "different_dtype": "data type"}  # fmt: skip
     found = main_finding(runs.of(name))
-    assert found.evidence["differs"] == differs[name]
+    assert found.evidence["differs"] == DIFFERENCES[name]
     where = found.where or ""
     assert where.startswith("programs.py:")
     assert _line_of(name) < int(where.partition(":")[2]) <= _line_of(name) + 6

@@ -1,7 +1,7 @@
 """Programs for 2 to 4 gloo ranks: `torchrun ... programs.py NAME`.
 
-Each is a function named after its fault; `clean_*` have none. A rank that would hang for ever is
-ended from outside, or by the time limit of its process group.
+Each is a function named after its fault; those of `clean` have none. A rank that would hang for
+ever is ended from outside, or by the time limit of its process group.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -44,11 +44,11 @@ def steps(count: int, tensor: torch.Tensor | None = None) -> None:
 
 
 def missing_rank() -> None:
-    """Rank 1 waits for something in a queue and never comes."""
+    """Rank 1 waits for something in a queue and never comes; rank 0 waits for a result."""
     steps(3)
     if RANK == 1:
         queue.Queue[int]().get(timeout=60)  # the line that is looked for
-    dist.all_reduce(torch.ones(64))
+    functional.wait_tensor(functional.all_reduce(torch.ones(64), "sum", dist.group.WORLD))
 
 
 def missing_rank_killed() -> None:
@@ -100,6 +100,21 @@ def different_root() -> None:
     steps(2)
     dist.broadcast(torch.ones(64), RANK)
     steps(1)
+
+
+def different_reduction() -> None:
+    """Rank 1 asks for the largest, rank 0 for the sum: both get numbers, and go on."""
+    steps(2)
+    dist.all_reduce(torch.ones(64), dist.ReduceOp.MAX if RANK == 1 else dist.ReduceOp.SUM)
+    steps(2)
+
+
+def different_message() -> None:
+    """Rank 0 sends integers, which rank 1 takes for floating-point numbers of the same size."""
+    if RANK == 0:
+        dist.send(torch.ones(64, dtype=torch.int32), 1)
+    else:
+        dist.recv(torch.ones(64), 0)
 
 
 def different_group() -> None:
@@ -266,122 +281,15 @@ def parts_unsynchronised_parameter() -> None:
     train(DistributedDataParallel(inner))
 
 
-def clean_ddp() -> None:
-    """Data parallel training."""
-    train(DistributedDataParallel(network()))
-
-
-def clean_no_sync() -> None:
-    """Gradients are accumulated over four batches without synchronisation."""
-    model = DistributedDataParallel(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(RANK)
-    for _ in range(6):
-        with model.no_sync():
-            for _ in range(3):
-                model(torch.randn(4, 8)).sum().backward()
-        model(torch.randn(4, 8)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def clean_join() -> None:
-    """Rank 1 has twice the batches of rank 0."""
-    from torch.distributed.algorithms.join import Join
-
-    model = DistributedDataParallel(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(RANK)
-    with Join([model]):
-        for _ in range(5 * (RANK + 1)):
-            model(torch.randn(4, 8)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def clean_fsdp() -> None:
-    """Fully sharded parameters."""
-    from torch.distributed.fsdp import fully_shard
-
-    model = network()
-    for layer in (model[0], model[2], model):
-        fully_shard(layer)
-    train(model)
-
-
-def clean_tensor_parallel() -> None:
-    """Columns and rows of two layers on different ranks."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model = parallelize_module(network(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    torch.manual_seed(0)
-    for _ in range(8):
-        model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def clean_different_models() -> None:
-    """An actor and a learner: no two ranks train the same."""
-    train(network(RANK))
-    dist.barrier()
-
-
-def clean_pipeline() -> None:
-    """Two stages that hand tensors on."""
-    torch.manual_seed(0)
-    stage = nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
-    for _ in range(6):
-        buffer = torch.zeros(4, 8)
-        if RANK == 0:
-            out = stage(torch.randn(4, 8))
-            dist.send(out.detach(), 1)
-            dist.recv(buffer, 1)
-            out.backward(buffer)
-        else:
-            dist.recv(buffer, 0)
-            buffer.requires_grad_()
-            stage(buffer).sum().backward()
-            dist.send(buffer.grad, 0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def clean_mixed() -> None:
-    """Objects, uneven exchanges, groups by two threads, a work that nobody waits for."""
-    ranks = dist.get_world_size()
-    dist.all_gather_object([None] * ranks, "x" * 10 * RANK)
-    sent, got = [1 + RANK] * ranks, [1 + rank for rank in range(ranks)]
-    dist.all_to_all_single(torch.empty(sum(got)), torch.ones(sum(sent)), got, sent)
-
-    def reduces(over: dist.ProcessGroup) -> None:
-        for _ in range(10):
-            dist.all_reduce(torch.ones(32), group=over)
-
-    groups = [dist.new_group() for _ in range(2)]
-    with ThreadPoolExecutor(3) as pool:
-        pool.submit(dist.all_reduce(torch.ones(64), async_op=True).wait)
-        list(pool.map(reduces, groups))
-    dist.all_reduce(torch.ones(64), async_op=True)
-    time.sleep(0 if RANK else 1.2)  # as for a checkpoint
-    dist.barrier()
-
-
 def together(folder: str, level: str, *names: str) -> None:
     """Programs in which no rank is left waiting, each into a recording of its own."""
     import lanescope.collector as ls
+    from tests.faults import clean
 
     for name in names:
+        program = vars(clean).get(name) or globals()[name]
         with ls.record(os.path.join(folder, name), level=level):
-            globals()[name]()
+            program()
 
 
 def main() -> None:

@@ -6,15 +6,16 @@ their own, per peer, and are told apart by `POINT_TO_POINT`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.refinement import LEFT_TOGETHER
+from lanescope.webapp.analysis.attempts import of_last_attempt
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
 
@@ -35,6 +36,8 @@ COLUMNS = (
 def calls(run: Run) -> pd.DataFrame:
     """Every collective call, by rank and start: the columns of the collective table (COLUMNS).
 
+    Where the job was started again, those of the last attempt.
+
     Added are `returned_ns` (end of the call, -1: it never returned), `done_ns` (completion, -1: not
     seen) and `position`, the row's place in the rank's own table. Times are int64 ns from the start
     of the run; peer, root and stack are -1 where there is none, runnable_ns 0 where it is not
@@ -52,6 +55,7 @@ def calls(run: Run) -> pd.DataFrame:
         events = events.append_column(name, column)
     frame = to_frame(events)
     frame["position"] = position
+    frame = of_last_attempt(run, frame)
     return frame.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
 
 
@@ -72,22 +76,83 @@ def members(run: Run) -> Mapping[str, tuple[int, ...]]:
     """Global ranks of each process group, by their position in it; empty where not known.
 
     As the ranks themselves said; else all ranks of the job where the group is as large as it, else
-    the ranks that were seen in it where these are all.
+    the ranks that were seen in it where these are all. Not known are those of `ambiguous` groups.
     """
-    rows = run.events("collective", columns=["group", "group_size", "rank"])
-    rows = rows.set_column(0, "group", rows["group"].cast(pa.string()))
-    seen: dict[str, tuple[int, set[int]]] = {}
-    for row in rows.group_by(["group", "group_size", "rank"]).aggregate([]).to_pylist():
-        seen.setdefault(row["group"], (row["group_size"] or 0, set()))[1].add(row["rank"])
     found: dict[str, tuple[int, ...]] = {}
-    for group, (size, ranks) in seen.items():
-        if group in run.manifest["groups"]:
+    unclear = ambiguous(run)
+    for group, (sizes, ranks) in _seen(run).items():
+        size = max(sizes, default=0)
+        if group in unclear:
+            found[group] = ()
+        elif group in run.manifest["groups"]:
             found[group] = tuple(run.manifest["groups"][group]["ranks"])
         elif size == run.world_size:
             found[group] = tuple(range(run.world_size))
         else:
             found[group] = tuple(sorted(ranks)) if size == len(ranks) else ()
     return found
+
+
+@lru_cache(maxsize=4)
+def ambiguous(run: Run) -> frozenset[str]:
+    """Names of process groups that stand for several.
+
+    torch numbers them anew where a program leaves its groups and makes others. What calls of such
+    a name belong together is not known, so they are not held against each other.
+    """
+    found = set()
+    for group, (sizes, ranks) in _seen(run).items():
+        known = run.manifest["groups"].get(group)
+        if len(sizes) > 1 or (known and known["ranks"] and not ranks <= set(known["ranks"])):
+            found.add(group)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4)
+def _seen(run: Run) -> Mapping[str, tuple[set[int], set[int]]]:
+    """Per process group the sizes and the ranks that its calls name."""
+    seen: dict[str, tuple[set[int], set[int]]] = {}
+    rows = calls(run)[["group", "group_size", "rank"]].drop_duplicates()
+    for row in rows.itertuples(index=False):
+        sizes, ranks = seen.setdefault(str(row.group), (set(), set()))
+        if row.group_size > 0:
+            sizes.add(int(row.group_size))
+        ranks.add(int(row.rank))
+    return seen
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What one rank sends another in a group, and what that receives of it: rows of `calls`, in
+    the order of their numbers. The k-th send meets the k-th receive."""
+
+    group: str
+    sender: int
+    receiver: int
+    sends: pd.DataFrame
+    receives: pd.DataFrame
+
+
+def exchanges(run: Run) -> Iterator[Exchange]:
+    """Every exchange of two recorded ranks of which it is known what meets what.
+
+    It is not of a receiver that takes from whoever sends first.
+    """
+    for group, rows in point_to_point_calls(run).groupby("group", sort=True):
+        ranks = members(run)[str(group)]
+        anyone = set(rows.loc[(rows["name"] == "recv") & (rows["peer"] < 0), "rank"])
+        rows = rows[(rows["peer"] >= 0) & (rows["peer"] < len(ranks))]
+        other = rows["peer"].map(dict(enumerate(ranks)))
+        sends = rows["name"] == "send"
+        rows = rows.assign(
+            sender=rows["rank"].where(sends, other), receiver=other.where(sends, rows["rank"])
+        )
+        for (sender, receiver), both in rows.groupby(["sender", "receiver"], sort=True):
+            if receiver in anyone or not {sender, receiver} <= set(run.ranks):
+                continue
+            both = both.sort_values("sequence", kind="stable")
+            sent = both["name"] == "send"
+            yield Exchange(str(group), int(sender), int(receiver), both[sent], both[~sent])
 
 
 def group_title(run: Run, group: str) -> str:

@@ -5,10 +5,12 @@ Compared are the recorded hashes of both, on the ranks of a process group that a
 
 - the group was seen to keep them so: its ranks broadcast at least half of the parameters' bytes
   before the first step (as DDP does), or reduce at least half of the gradients' bytes in a step;
-- at least half of the elements are equal on all its ranks when they are first hashed. That leaves
-  out sharded, pipelined and deliberately different models, whose parameters never were equal.
+- at least half of the elements are equal on all its ranks when they are first hashed, in the
+  parameters or, where gradients are reduced, in these. That leaves out sharded, pipelined and
+  deliberately different models, which have neither in common.
 
-A parameter that never was equal is not looked at, for the same reason.
+A parameter of which neither was equal is not looked at, for the same reason. Nor are ranks that
+come together again: those that average their parameters now and then (local SGD) part in between.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Any
 
 import pandas as pd
 
+from lanescope.collector import schema
+from lanescope.webapp.analysis.attempts import of_last_attempt
 from lanescope.webapp.analysis.calls import collective_calls, group_title, members
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import to_frame
@@ -43,7 +47,7 @@ class Parting:
     what: str  # "gradient" or "parameter"
     last_equal: int | None  # last step at which all was equal
     synchronised: bool  # gradients were reduced in that step
-    compared: int  # parameters that were equal at first
+    compared: int  # parameters that are meant to be equal
     rows: pd.DataFrame  # rank, step, time_ns, thread, parameter, hash: all of that step that differ
 
 
@@ -70,11 +74,29 @@ def replicas(run: Run) -> dict[str, tuple[int, ...]]:
         common = _common(rows[rows["rank"].isin(present)], present, "param_hash")
         if common.empty:
             continue
-        first = common.groupby("parameter", sort=False).first()
-        equal = first.loc[first["equal"], "numel"].sum()
-        if equal >= SHARE * first["numel"].sum():
+        sizes = common.groupby("parameter", sort=False)["numel"].first()
+        equal = sizes[sizes.index.isin(_meant_equal(run, group, present))].sum()
+        if equal >= SHARE * sizes.sum():
             found[group] = present
     return found
+
+
+def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
+    """Parameters that are equal when first hashed, or whose gradients are, once reduced."""
+    rows = _hashes(run)
+    rows = rows[rows["rank"].isin(ranks)]
+    found = _equal_at_first(_common(rows, ranks, "param_hash"))
+    graded = _common(rows[rows["norm"] > 0], ranks, "grad_hash")  # zeros are alike on all shards
+    if not graded.empty:
+        step = int(graded.index.get_level_values("step")[0])
+        if _reduced(run, group, ranks[0], step):
+            found |= _equal_at_first(graded)
+    return found
+
+
+def _equal_at_first(common: pd.DataFrame) -> set[str]:
+    known = common.groupby("parameter", sort=False)["equal"].first()
+    return set(known.index[known])
 
 
 @lru_cache(maxsize=4)
@@ -84,18 +106,18 @@ def partings(run: Run) -> tuple[Parting, ...]:
     for group, ranks in replicas(run).items():
         rows = _hashes(run)
         rows = rows[rows["rank"].isin(ranks)]
-        held = _common(rows, ranks, "param_hash")
-        known = held.groupby("parameter", sort=False)["equal"].first()
-        equal_at_first = set(known.index[known])
+        meant = _meant_equal(run, group, ranks)
         parts = []
         for order, column in enumerate(("param_hash", "grad_hash")):
             common = _common(rows, ranks, column).reset_index()
-            common = common[common["parameter"].isin(equal_at_first) & ~common["equal"]]
+            common = common[common["parameter"].isin(meant) & ~common["equal"]]
             if not common.empty:
                 parts.append((int(common["step"].min()), order, column, common))
         if not parts:
             continue
         step, _, column, common = min(parts, key=lambda part: part[:2])
+        if _come_together(run, group, ranks, meant, step):
+            continue
         names = common.loc[common["step"] == step, "parameter"]
         odd = rows[(rows["step"] == step) & rows["parameter"].isin(set(names))]
         before = rows.loc[rows["step"] < step, "step"]
@@ -107,18 +129,43 @@ def partings(run: Run) -> tuple[Parting, ...]:
                 "gradient" if column == "grad_hash" else "parameter",
                 None if before.empty else int(before.max()),
                 _reduced(run, group, ranks[0], step),
-                len(equal_at_first),
+                len(meant),
                 odd.assign(hash=odd[column]),
             )
         )
     return tuple(found)
 
 
+def _come_together(
+    run: Run, group: str, ranks: tuple[int, ...], meant: set[str], parted: int
+) -> bool:
+    """Whether parameters are equal again later, or may be: were averaged and not hashed after it.
+
+    Averaging is a reduction of at least half of their bytes outside of backward.
+    """
+    rows = _hashes(run)
+    common = _common(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
+    common = common[common["parameter"].isin(meant) & (common["step"] > parted)]
+    equal = common.groupby("step")["equal"].all()
+    if equal.any():
+        return True
+    calls = _reductions(run, group, ranks[0])
+    calls = calls[calls["phase"] != schema.PhaseKind.backward.name]
+    moved = calls.groupby("step")["bytes"].sum()
+    enough = moved >= SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
+    averaged = set(moved.index[enough])
+    # What happens in every step is how gradients are synchronised by hand.
+    now_and_then = (
+        bool(averaged) and max(averaged) >= parted and not set(rows["step"]) - {parted} <= averaged
+    )
+    return now_and_then and not any(step - 1 in averaged for step in equal.index)
+
+
 @lru_cache(maxsize=4)
 def _hashes(run: Run) -> pd.DataFrame:
     """Gradient rows of steps at which hashes were taken, in the order of recording."""
     columns = [
-        "rank", "thread", "step", "time_ns", "parameter", "numel", "dtype", "grad_hash",
+        "rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "dtype", "grad_hash",
         "param_hash",
     ]  # fmt: skip
     events = run.events("gradient", columns=columns)
@@ -126,6 +173,7 @@ def _hashes(run: Run) -> pd.DataFrame:
     frame = to_frame(events.drop_columns(["grad_hash", "param_hash"]))
     for name in ("grad_hash", "param_hash"):
         frame[name] = pd.array(events[name].to_pylist(), dtype="Int64")
+    frame = of_last_attempt(run, frame)
     return frame[frame["param_hash"].notna() | frame["grad_hash"].notna()]
 
 
@@ -145,20 +193,28 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     mine = rows[rows["rank"] == ranks[0]]
     if mine.empty:
         return False
-    one_step = mine[mine["step"] == mine["step"].min()]
-    size = one_step["dtype"].map(_ITEM_BYTES).fillna(4) * one_step["numel"]
     calls = collective_calls(run)
     calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
-    reduced = calls[calls["name"].isin(_REDUCES)].groupby("step")["bytes"].sum()
+    reduced = _reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
-    return moved >= SHARE * float(size.sum())
+    return moved >= SHARE * _bytes_of_step(mine)
+
+
+def _bytes_of_step(rows: pd.DataFrame) -> float:
+    """Of all parameters of one rank that were hashed at its first step."""
+    first = rows[rows["step"] == rows["step"].min()]
+    return float((first["dtype"].map(_ITEM_BYTES).fillna(4) * first["numel"]).sum())
+
+
+def _reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
+    calls = collective_calls(run)
+    same = (calls["group"] == group) & (calls["rank"] == rank)
+    return calls[same & calls["name"].isin(_REDUCES)]
 
 
 def _reduced(run: Run, group: str, rank: int, step: int) -> bool:
-    calls = collective_calls(run)
-    same = (calls["group"] == group) & (calls["rank"] == rank) & (calls["step"] == step)
-    return bool(calls.loc[same, "name"].isin(_REDUCES).any())
+    return bool((_reductions(run, group, rank)["step"] == step).any())
 
 
 def _finding(run: Run, parting: Parting) -> Finding:
@@ -169,7 +225,9 @@ def _finding(run: Run, parting: Parting) -> Finding:
     time = int(first["time_ns"].min())
     window = _window(run, int(mine["rank"]), parting.step, time)
     more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
-    if parting.what == "gradient" and not parting.synchronised:
+    if parting.last_equal is None and parting.what == "parameter":
+        reason = "it was never equal: was it not broadcast from one rank at the start?"
+    elif parting.what == "gradient" and not parting.synchronised:
         reason = "nothing was reduced in that step: was the module called around its DDP wrapper?"
     elif len(names) < parting.compared:
         reason = "the others are equal: is it left out of the synchronisation?"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from lanescope.webapp.analysis.attempts import attempts
 from lanescope.webapp.analysis.calls import calls
-from lanescope.webapp.analysis.endings import told_to_stop
+from lanescope.webapp.analysis.endings import alive_ns, exception_of, gave_up, told_to_stop
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.standing import Standing, standings
@@ -26,14 +27,45 @@ def deaths(run: Run, told: Collection[int]) -> list[Finding]:
     None where someone stopped the job: what a rank raises then has a reason outside of it.
     """
     known = standings(run)
+    earlier = _before(run)
     others = [rank for rank, one in known.items() if one.ending.how in _BY_OTHERS]
     if not others or told_to_stop(run):
-        return []
-    return [
+        return earlier
+    return earlier + [
         _death(run, one, others)
         for rank, one in known.items()
         if one.ending.how in _OWN_FAULT and rank not in told
     ]
+
+
+def _before(run: Run) -> list[Finding]:
+    """A finding for each exception that ended an attempt before the last one."""
+    found = []
+    for rank, processes in attempts(run).items():
+        for number, process in enumerate(processes[:-1], 1):
+            if process["ended"] != "exception" or gave_up(process):
+                continue
+            said, where = exception_of(process)
+            time = alive_ns(run, process)
+            found.append(
+                Finding(
+                    kind="hang",
+                    severity="warning",
+                    title=f"rank {rank} {said}: that ended attempt {number} of {len(processes)}; "
+                    "the job was started again, and what follows is about the last attempt",
+                    rank=rank,
+                    ranks=(rank,),
+                    where=where,
+                    time_ns=time,
+                    evidence={
+                        "group": "0", "sequence": -1, "op": {}, "called_at": {}, "waiting": [],
+                        "missing": [{"rank": rank, "doing": said, "where": where}],
+                        "attempt": number, "attempts": len(processes),
+                    },
+                    link=timeline_address(max(0, time - 1_000_000), time, run.duration_ns),
+                )
+            )  # fmt: skip
+    return found
 
 
 def _death(run: Run, one: Standing, others: list[int]) -> Finding:

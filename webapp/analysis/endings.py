@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
+from lanescope.webapp.analysis.attempts import own_processes
 from lanescope.webapp.run import Run
 
 NOTES_SIGNALS_NS = 1_000_000_000
@@ -27,10 +28,14 @@ LEAVING_NS = 5_000_000_000
 """When a job is stopped, ranks that have a handler of their own may end so long one after the
 other."""
 
+_NOTE_SIGNALS = ("native", "portable")
+"""Engines whose processes note SIGTERM."""
+
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 _INTERRUPT = "KeyboardInterrupt:"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
 _LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
+_OWN_FILE = re.compile(r"\[\S+:[0-9]+\] ")  # of gloo, where it noticed
 _GAVE_UP = re.compile(f"timed? ?out|{_LOST.pattern}", re.IGNORECASE)
 
 
@@ -61,15 +66,6 @@ def endings(run: Run) -> Mapping[int, Ending]:
     )
 
 
-def own_processes(run: Run) -> dict[int, schema.Process]:
-    """The process of each rank that is the rank, not one that it started."""
-    found: dict[int, schema.Process] = {}
-    for process in run.manifest["processes"]:
-        if process["role"] == "rank":
-            found.setdefault(process["rank"], process)
-    return found
-
-
 def alive_ns(run: Run, process: schema.Process) -> int:
     """Until when a process is known to have been there, ns from the start of the run."""
     return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
@@ -90,11 +86,10 @@ def _ending(
     if ended == "exception":
         if raised.startswith(_INTERRUPT):
             return Ending("stopped", "was stopped by SIGINT")
-        if _GAVE_UP.search(raised):
-            return Ending("gave up")
-        found = _RAISED_AT.search(raised)
-        where = PurePath(found[1]).name if found else None
-        return Ending("raised", f"raised {_RAISED_AT.sub('', raised).strip()}", where)
+        said, where = exception_of(process)
+        if gave_up(process):
+            return Ending("gave up", _OWN_FILE.sub("", said).partition(". ")[0], where)
+        return Ending("raised", said, where)
     if ended.startswith("signal "):
         name = ended.partition(" ")[2]
         if name in _CRASHES:
@@ -110,12 +105,24 @@ def _ending(
     return Ending("died", "died") if lost or _outlived(run, process, stopped) else Ending("killed")
 
 
+def gave_up(process: schema.Process) -> bool:
+    """Whether its exception is the error of a collective that did not come about."""
+    return bool(_GAVE_UP.search(process["exception"]))
+
+
+def exception_of(process: schema.Process) -> tuple[str, str | None]:
+    """`raised ValueError: bad batch` and file.py:12 of what ended a process."""
+    raised = process["exception"]
+    found = _RAISED_AT.search(raised)
+    said = f"raised {_RAISED_AT.sub('', raised).strip()}"
+    return said, PurePath(found[1]).name if found else None
+
+
 def _outlived(run: Run, process: schema.Process, stopped: Mapping[int, int]) -> bool:
     """Whether a process that noted no signal was gone before others were asked to end."""
     last = alive_ns(run, process)
-    would_note = (
-        process["engine"] == "native" and process["end_ns"] - process["start_ns"] > NOTES_SIGNALS_NS
-    )
+    lived = process["end_ns"] - process["start_ns"]
+    would_note = process["engine"] in _NOTE_SIGNALS and lived > NOTES_SIGNALS_NS
     first = min(stopped.values(), default=None)
     return would_note and first is not None and last + run.clock_uncertainty_ns < first
 

@@ -21,6 +21,9 @@ WAITING = 0.2
 
 FEWEST_STEPS = 5
 
+_ACCUMULATES = "(^|::)AccumulateGrad$"
+"""The autograd node that a parameter has in each backward that reaches it."""
+
 
 def environment(run: Run) -> list[Finding]:
     """Findings of kind `environment`. Raises Unanswered for a run without steps."""
@@ -58,6 +61,10 @@ def _unused_parameters(run: Run) -> list[Finding]:
             & (rows["shapes"] == f"[{count}]")
         ]
         unused = run.events("gradient", rank, columns=["norm"])["norm"].null_count
+        # One that this rank did not use may have a gradient all the same, from others.
+        ops = run.events("op", rank, columns=["name"])["name"].cast(pa.string())
+        reached = int(pc.sum(pc.match_substring_regex(ops, _ACCUMULATES)).as_py() or 0)
+        unused += reached < count * len(mine)
         steps = len(run.steps(rank))
         if count and steps >= FEWEST_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
             title = (

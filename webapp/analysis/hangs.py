@@ -1,24 +1,27 @@
 """Is a rank waiting for another that does not come, and what is that one doing?
 
-A call is waited for when some members of its group made it and others did not (`waits`). That is a
+A call is waited for when some members of its group made it and others did not, or when all made it
+and it did not end (`waits`). That is a
 
 - mismatch, when those who are missing have ended normally, or themselves wait for the ranks that
   wait for them (two groups in opposite order, two receives that face each other);
-- hang, when they raised, died, or were seen to do nothing for longer than is normal in this run;
+- hang, when they raised, died, or were seen to do nothing for longer than is normal in this run,
+  or when nobody is missing;
 - late rank (`straggler`), when they went on recording events all the time: slow is not stuck.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import calls, group_title
+from lanescope.webapp.analysis.calls import POINT_TO_POINT, calls, group_title
 from lanescope.webapp.analysis.deaths import deaths
 from lanescope.webapp.analysis.endings import told_to_stop
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.mismatches import first_mismatches
+from lanescope.webapp.analysis.mismatches import ended_in, first_mismatches, unlike_exchanges
 from lanescope.webapp.analysis.skew import arrivals
 from lanescope.webapp.analysis.standing import QUIET_NS, standings, where_of
 from lanescope.webapp.analysis.waits import Wait, cut_short, cycle, waits
@@ -28,6 +31,21 @@ from lanescope.webapp.run import Run
 LEAST_WAIT_NS = 1_000_000_000
 TIMES_NORMAL = 2
 """A wait is too long from a second on, and from twice the longest one that came to an end."""
+
+LEAST_STUCK_NS = 10_000_000_000
+"""A call that all made moves data, which may take long: only from here on it is said to hang where
+neither a watchdog nor an error says so."""
+
+FAILED = ("raised", "died")
+"""How a rank ended by its own fault."""
+
+AGREE = {
+    "send": "do their tags agree?",
+    "recv": "do their tags agree?",
+    "all_to_all": "do the sizes agree that each rank sends and expects?",
+    "all_to_all_single": "do the sizes agree that each rank sends and expects?",
+}
+"""What to ask where all came to a call and it did not end; what is recorded of it agrees."""
 
 
 def hangs(run: Run) -> list[Finding]:
@@ -39,24 +57,37 @@ def hangs(run: Run) -> list[Finding]:
         raise Unanswered("no collective was recorded")
     if cut_short(run):
         raise Unanswered("the recording is not whole, so what is missing in it proves nothing")
-    broken = {(one.group, one.sequence) for one in first_mismatches(run)}
-    found = [
-        wait
-        for wait in waits(run)
-        if not any(group == wait.group and at <= wait.sequence for group, at in broken)
-    ]
-    circle = cycle(found)
+    found = waits(run)
+    rest = [wait for wait in found if not _disagrees(run, wait)]
+    circle = cycle(rest)
     if circle:
-        return [_circle(run, circle)]
-    roots = [wait for wait in found if not _follows(wait, found)] or found
-    made = [_verdict(run, wait, [other for other in found if other not in roots]) for wait in roots]
+        return [_circle(run, circle, [wait for wait in rest if wait not in circle])]
+    roots = [wait for wait in rest if not _follows(run, wait, found)]
+    if len(rest) == len(found) and not ended_in(run):
+        roots = roots or rest
+    made = [_verdict(run, wait, [other for other in rest if other not in roots]) for wait in roots]
     told = [finding for finding in made if finding is not None]
-    missed = {rank for finding in told for rank in finding.ranks}
+    missed = {rank for finding in told for rank in finding.ranks} | ended_in(run)
     return [*told, *deaths(run, missed)]
 
 
-def _follows(wait: Wait, found: list[Wait]) -> bool:
-    """Whether those who are missing are so because of another call that they wait in."""
+def _disagrees(run: Run, wait: Wait) -> bool:
+    """Whether the ranks of a call disagree on it or on one before: that is told as a mismatch."""
+    if wait.op in POINT_TO_POINT:
+        pair = {*wait.ranks, *wait.missing}
+        return any(
+            one.group == wait.group and one.sequence <= wait.sequence and set(one.values) == pair
+            for one in unlike_exchanges(run)
+        )
+    return any(
+        one.group == wait.group and one.sequence <= wait.sequence for one in first_mismatches(run)
+    )
+
+
+def _follows(run: Run, wait: Wait, found: Sequence[Wait]) -> bool:
+    """Whether those who are missing are so because of another call, that they wait or failed in."""
+    if wait.missing and set(wait.missing) <= ended_in(run):
+        return True
     return any(
         set(wait.missing) & set(other.ranks) and set(wait.missing) <= {*other.ranks, *other.missing}
         for other in found
@@ -77,9 +108,11 @@ def waited_ns(run: Run, wait: Wait) -> int:
     known = standings(run)
     waiting = [known[rank] for rank in wait.ranks]
     missing = [known[rank] for rank in wait.missing]
-    if told_to_stop(run) and all(one.ending.how == "stopped" for one in missing):
-        # That others took longer to end is no wait.
-        return max(0, max(one.end_ns for one in missing) - wait.since_ns)
+    others = missing or waiting
+    if told_to_stop(run) and all(one.ending.how == "stopped" for one in others):
+        # That some took longer to end is no wait.
+        ends = [one.end_ns for one in others]
+        return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
     over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
     # Who was killed had waited for as long as any other still recorded something.
     until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
@@ -87,6 +120,8 @@ def waited_ns(run: Run, wait: Wait) -> int:
 
 
 def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
+    if not wait.missing:
+        return _stuck(run, wait, others)
     known = standings(run)
     missing = [known[rank] for rank in wait.missing]
     if all(one.ending.how == "exit" for one in missing):
@@ -95,9 +130,7 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
         return None
     waited = waited_ns(run, wait)
     gone = [one for one in missing if one.left]
-    stalled = any(known[rank].stalled for rank in wait.ranks)
-    # Ranks that end one after the other when a job is stopped lose their connections, too.
-    stalled |= not told_to_stop(run) and any(known[rank].gave_up for rank in wait.ranks)
+    stalled = _made_no_progress(run, wait)
     severity: Severity = "error"
     if not gone:
         until = wait.since_ns + waited
@@ -108,6 +141,8 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
         if at_work and long and not any(one.stalled for one in missing):
             return _late(run, wait, waited)
         if not long and not stalled:
+            if all(one.ending.how == "stopped" for one in known.values()):
+                return None  # all were asked to end in the middle of it
             # It may well be how an ordinary moment looks when the log ends in it.
             dumped = run.manifest["options"].get("dump")  # nobody asks for one when all is well
             unknown = run.manifest["exit_status"] is None and not dumped
@@ -133,12 +168,86 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     )
 
 
+def _made_no_progress(run: Run, wait: Wait) -> bool:
+    """Whether a watchdog saw so, or an error of the call itself ended a rank that waits."""
+    known = standings(run)
+    # Ranks that end one after the other when a job is stopped lose their connections, too.
+    gave_up = not told_to_stop(run) and any(known[rank].gave_up for rank in wait.ranks)
+    return gave_up or any(known[rank].stalled for rank in wait.ranks)
+
+
+def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
+    """A call that all recorded members made, and that did not end."""
+    waited = waited_ns(run, wait)
+    long = waited >= max(LEAST_STUCK_NS, normal_wait_ns(run, wait.group))
+    known = standings(run)
+    gone = tuple(sorted(rank for rank in _made(run, wait) if known[rank].ending.how in FAILED))
+    if gone and not set(gone) >= set(wait.ranks):
+        return _failed_inside(run, wait, gone, others)
+    if not long and not _made_no_progress(run, wait):
+        return None
+    if wait.unrecorded:
+        reason = f"{_names(wait.unrecorded)} {_were(wait.unrecorded)} not recorded"
+    else:
+        reason = AGREE.get(wait.op, "no rank is missing in it")
+    first = min(wait.waiting, key=lambda entry: entry.start_ns)
+    done = f"{_names(wait.ranks)} made {_call(run, wait)}, and it did not end"
+    if wait.op in POINT_TO_POINT:
+        sides = {entry.name: entry.rank for entry in wait.waiting}
+        done = f"rank {sides['send']} sends to rank {sides['recv']}, which receives: {done}"
+    return Finding(
+        kind="hang",
+        severity="error",
+        title=f"{done}{_for(waited)}: {reason}",
+        rank=first.rank,
+        ranks=wait.ranks,
+        thread=first.thread,
+        where=where_of(run, first.rank, first.stack),
+        evidence={**_evidence(run, wait), "waited_ns": waited, "also_waiting": _also(run, others)},
+        **_place(run, wait),
+    )
+
+
+def _made(run: Run, wait: Wait) -> set[int]:
+    """Ranks that made a call."""
+    frame = calls(run)
+    names = {entry.name for entry in wait.waiting}
+    same = (frame["group"] == wait.group) & (frame["sequence"] == wait.sequence)
+    return set(wait.ranks) | {int(r) for r in frame.loc[same & frame["name"].isin(names), "rank"]}
+
+
+def _failed_inside(run: Run, wait: Wait, gone: tuple[int, ...], others: list[Wait]) -> Finding:
+    """Some ranks failed in a call, and left the others in it."""
+    known = [standings(run)[rank] for rank in gone]
+    left = tuple(rank for rank in wait.ranks if rank not in gone)
+    reasons = "; ".join(_reason(one.doing, one.where) for one in known[:3])
+    evidence = _evidence(run, wait)
+    missing = [{"rank": one.rank, "doing": one.doing, "where": one.where} for one in known]
+    return Finding(
+        kind="hang",
+        severity="error",
+        title=f"{_names(gone)} failed in {_call(run, wait)}: {reasons}; {_names(left)} "
+        f"{'waits' if len(left) == 1 else 'wait'} there{_for(waited_ns(run, wait))}",
+        rank=gone[0],
+        ranks=gone,
+        thread=known[0].thread,
+        where=known[0].where,
+        evidence={
+            **evidence, "waiting": list(left), "missing": missing,
+            "waited_ns": waited_ns(run, wait), "also_waiting": _also(run, others),
+        },
+        **_place(run, wait),
+    )  # fmt: skip
+
+
 def _late(run: Run, wait: Wait, waited: int) -> Finding:
     known = standings(run)
+    gave_up = tuple(rank for rank in wait.ranks if known[rank].gave_up)
+    end = f"{_names(gave_up)} gave up" if gave_up else "the recording ended"
     return Finding(
         kind="straggler",
-        severity="warning",
-        title=f"{_names(wait.missing)} had not come to {_call(run, wait)} when the recording ended,"
+        severity="error" if gave_up else "warning",
+        title=f"{_names(wait.missing)} had not come to {_call(run, wait)} when {end},"
         f"{_for(waited)} after {_names(wait.ranks)}, but was still at work: "
         f"{known[wait.missing[0]].doing}",
         rank=wait.missing[0],
@@ -162,15 +271,20 @@ def _left_behind(run: Run, wait: Wait, waiters: list[Wait]) -> Finding:
     return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
 
 
-def _circle(run: Run, circle: tuple[Wait, ...]) -> Finding:
+def _circle(run: Run, circle: tuple[Wait, ...], others: list[Wait]) -> Finding:
     said = "; ".join(
-        f"{_names(wait.ranks)} waits in {_call(run, wait)} for {_names(wait.missing)}"
-        for wait in circle
+        f"{_names(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
+        f"{_call(run, wait)} for {_names(wait.missing)}"
+        for wait in (*circle, *others)
+        if wait.missing and wait.waiting
     )
     pairs = all(wait.op in ("send", "recv") for wait in circle)
     what = "sends and receives" if pairs else "collectives"
     title = f"ranks wait for each other, they call {what} in an order that cannot end: {said}"
-    evidence = {"cycle": [_evidence(run, wait) for wait in circle]}
+    evidence = {
+        "cycle": [_evidence(run, wait) for wait in circle],
+        "also_waiting": _also(run, others),
+    }
     return _mismatch(run, circle[0], title, "error", evidence)
 
 
@@ -239,6 +353,10 @@ def _call(run: Run, wait: Wait) -> str:
 
 def _names(ranks: tuple[int, ...]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
+
+
+def _were(ranks: tuple[int, ...]) -> str:
+    return "was" if len(ranks) == 1 else "were"
 
 
 def _reason(doing: str, where: str | None) -> str:

@@ -1,7 +1,9 @@
 """Do all ranks of a group make the same call at the same sequence number?
 
 Compared are the operation, the data type, the reduction, the root, and for operations that need it
-the shape. The first difference of each group is reported: after it everything is shifted.
+the shape; of others it is compared where the call did not end. The first difference of each group
+is reported: after it everything is shifted. Of a send and the receive that it meets the data type
+and the number of elements are compared.
 """
 
 from __future__ import annotations
@@ -15,10 +17,17 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.webapp.analysis.calls import collective_calls, group_title
+from lanescope.webapp.analysis.calls import (
+    ambiguous,
+    calls,
+    collective_calls,
+    exchanges,
+    group_title,
+)
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.standing import standings, where_of
+from lanescope.webapp.analysis.waits import waits
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.run import Run
 
@@ -51,24 +60,31 @@ class Mismatch:
         """What each rank has."""
         return {int(row.rank): getattr(row, self.aspect) for row in self.rows.itertuples()}
 
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it is a send and the receive that it meets."""
+        return list(self.rows["name"]) == ["send", "recv"]
+
 
 def mismatches(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`. Raises Unanswered without collectives to compare."""
-    rows = collective_calls(run)
-    if rows["rank"].nunique() < 2:
+    if calls(run)["rank"].nunique() < 2:
         raise Unanswered("no collective was recorded on two ranks or more")
-    return [_finding(run, one) for one in first_mismatches(run)]
+    return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]
 
 
 @lru_cache(maxsize=4)
 def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
     """Per group the first call on which its ranks disagree."""
     rows = collective_calls(run)
+    rows = rows[~rows["group"].isin(ambiguous(run))]
     keys = ["group", "sequence"]
     codes = rows[keys].copy()
     for name in ASPECTS:
         codes[name] = pd.factorize(rows[name])[0]
-    codes.loc[~rows["name"].isin(SAME_SHAPE), "shapes"] = -1
+    stuck = pd.MultiIndex.from_tuples(_stuck(run), names=keys)
+    may_differ = ~rows["name"].isin(SAME_SHAPE) & ~pd.MultiIndex.from_frame(rows[keys]).isin(stuck)
+    codes.loc[may_differ, "shapes"] = -1
     spread = codes.groupby(keys)[list(ASPECTS)].agg(["min", "max"])
     odd = pd.Series(False, index=spread.index)
     for name in ASPECTS:
@@ -77,8 +93,54 @@ def first_mismatches(run: Run) -> tuple[Mismatch, ...]:
     for group, sequence in odd[odd].index.to_frame(index=False).groupby("group").min().itertuples():
         same = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
         aspect = next(name for name in ASPECTS if same[name].nunique() > 1)
+        if aspect == "dtypes" and same["dtypes"].str.count(" ").nunique() > 1:
+            aspect = "shapes"  # of more tensors or fewer
         found.append(Mismatch(str(group), int(sequence), aspect, same))
     return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def ended_in(run: Run) -> frozenset[int]:
+    """Ranks whose last call is one on which they disagree with others: they failed by it."""
+    last = calls(run).groupby("rank").tail(1)
+    failed = set()
+    for one in (*first_mismatches(run), *unlike_exchanges(run)):
+        mine = last[(last["group"] == one.group) & (last["sequence"] == one.sequence)]
+        failed |= {int(row.rank) for row in mine.itertuples() if row.name in set(one.rows["name"])}
+    return frozenset(failed)
+
+
+def _stuck(run: Run) -> list[tuple[str, int]]:
+    """Group and number of the calls that all members made and that did not end."""
+    return [(wait.group, wait.sequence) for wait in waits(run) if not wait.missing]
+
+
+@lru_cache(maxsize=4)
+def unlike_exchanges(run: Run) -> tuple[Mismatch, ...]:
+    """Per pair of ranks the first send that meets a receive of something else.
+
+    Tags may change the order in which they meet, so nothing is said where what was sent is in all
+    what was received; nor, where one has more calls than the other, of those that went well.
+    """
+    found = []
+    for one in exchanges(run):
+        met = min(len(one.sends), len(one.receives))
+        sides = [side.iloc[:met] for side in (one.sends, one.receives)]
+        kinds = [list(zip(side["dtypes"], map(_total, side["shapes"]), strict=True))
+                 for side in sides]  # fmt: skip
+        if Counter(kinds[0]) == Counter(kinds[1]):
+            continue
+        k = next(k for k, (sent, taken) in enumerate(zip(*kinds, strict=True)) if sent != taken)
+        rows = pd.concat([side.iloc[[k]] for side in sides])
+        if len(one.sends) != len(one.receives) and (rows["done_ns"] >= 0).all():
+            continue
+        aspect = "dtypes" if kinds[0][k][0] != kinds[1][k][0] else "shapes"
+        found.append(Mismatch(one.group, int(rows["sequence"].iloc[0]), aspect, rows))
+    return tuple(found)
+
+
+def _total(shapes: str) -> int:
+    return sum(_elements(shapes))
 
 
 def _finding(run: Run, one: Mismatch) -> Finding:
@@ -129,9 +191,13 @@ def _named(rows: pd.DataFrame) -> Any:
 
 
 def _severity(one: Mismatch) -> Severity:
-    """Shapes of the same size may be meant; everything else cannot work."""
+    """Shapes of the same size may be meant, and so may room for more than is sent; everything else
+    cannot work."""
     if one.aspect != "shapes":
         return "error"
+    if one.is_exchange:
+        sent, taken = (_total(shape) for shape in one.values.values())
+        return "warning" if taken > sent and (one.rows["done_ns"] >= 0).all() else "error"
     sizes = {tuple(_elements(shape)) for shape in one.values.values()}
     return "error" if len(sizes) > 1 else "warning"
 
@@ -143,6 +209,13 @@ def _elements(shapes: str) -> list[int]:
 def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
     values = one.values
     place = f"at #{one.sequence} of {group_title(run, one.group)}"
+    if one.is_exchange:
+        (sender, sent), (receiver, taken) = values.items()
+        return (
+            f"{_names((sender,))} sends {sent}, which {_names((receiver,))} receives as {taken}: "
+            f"the {ASPECTS[one.aspect]} of send and receive #{one.sequence} of "
+            f"{group_title(run, one.group)} differs"
+        )
     if one.aspect == "name" and "barrier" in values.values():
         alone = tuple(sorted(rank for rank, name in values.items() if name == "barrier"))
         others = sorted({name for name in values.values() if name != "barrier"})

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from lanescope.webapp.analysis.calls import SYNCHRONISING, collective_calls, members
+from lanescope.webapp.analysis.calls import SYNCHRONISING, ambiguous, collective_calls, members
 from lanescope.webapp.run import Run
 
 KEYS = ["group", "sequence"]
@@ -40,7 +40,7 @@ def arrivals(run: Run) -> pd.DataFrame:
     to complete), runnable_ns (0 where it is not known). Callers must not change it.
     """
     frame = collective_calls(run)
-    frame = frame[frame["name"].isin(SYNCHRONISING)]
+    frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
     frame = frame.sort_values([*KEYS, "start_ns"], kind="stable")
     groups = frame.groupby(KEYS, sort=False)
     table = groups.agg(

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp import units
-from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, own_processes
+from lanescope.webapp.analysis.attempts import own_processes
+from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, exception_of
 from lanescope.webapp.run import Run
 
 NO_PROGRESS = ("no_progress", "abort")
@@ -49,6 +50,7 @@ class Standing:
     ending: Ending
     stalled: bool  # its watchdog saw no progress
     working: bool  # nothing was recorded, but its main thread used the processor
+    in_call: str  # "name TAB group TAB sequence" of the call that its watchdog saw it wait in
 
     @property
     def gave_up(self) -> bool:
@@ -102,7 +104,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
         end = max(end, alive_ns(run, process))
     thread = (dump["thread"] or main) if dump else main
     doing, where = _doing(run, rank, main, dump)
-    if ending.how == "raised":
+    if ending.how == "raised" or (ending.how == "gave up" and not dump):
         doing, where = ending.words, ending.where or where
     elif ending.how in ("exit", "left"):
         doing, where = "has ended", None
@@ -112,8 +114,12 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
         doing = f"{ending.words or 'recorded nothing more'}{before}; {doing}"
     reason = str(dump["reason"]) if dump else ""
     stalled = reason in NO_PROGRESS
+    if dump and process and process["exception"] and process["ended"] != "exception":
+        said, place = exception_of(process)
+        doing += f"; a thread of it {said}" + (f" ({place})" if place else "")
+    in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and (dump["cpu"] or 0) >= _BUSY
-    return Standing(rank, thread, doing, where, since, end, ending, stalled, working)
+    return Standing(rank, thread, doing, where, since, end, ending, stalled, working, in_call)
 
 
 def _doing(
@@ -123,7 +129,7 @@ def _doing(
         where = where_of(run, rank, dump["stack"])
         if dump["waiting"]:
             return f"{dump['name']} waits for {dump['waiting']}", where
-        busy = dump["cpu"] is not None and dump["cpu"] > 0.5
+        busy = dump["cpu"] is not None and dump["cpu"] >= _BUSY
         inner = _called_from_program(frames_of(run, rank, dump["stack"]))
         if inner:
             return f"{dump['name']} is in {inner}", where

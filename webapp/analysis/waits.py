@@ -2,14 +2,16 @@
 
 A call of a group is incomplete when a member of the group never made it. That rests on sequence
 numbers alone, so it holds for ranks that were killed as well; what is known of a rank's end decides
-later (`hangs`) what to call it.
+later (`hangs`) what to call it. The last call of a group, and the last send and receive of a pair,
+may have been made by all and still not have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -18,9 +20,10 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp.analysis.calls import (
     SYNCHRONISING,
+    calls,
     collective_calls,
+    exchanges,
     members,
-    point_to_point_calls,
 )
 from lanescope.webapp.analysis.standing import standings
 from lanescope.webapp.run import Run
@@ -42,12 +45,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Wait:
-    """A call that some ranks made and others did not."""
+    """A call that some ranks made and others did not; or that all made, and that never ended."""
 
     group: str
     sequence: int
     waiting: tuple[Entry, ...]  # made the call, and it is not complete
-    missing: tuple[int, ...]  # recorded, and did not make it
+    missing: tuple[int, ...]  # recorded, and did not make it; empty: all of them made it
     unrecorded: tuple[int, ...]  # members of the group that the run does not hold
     ended: tuple[Entry, ...] = ()  # made the call and were done with it without the others
 
@@ -70,11 +73,33 @@ class Wait:
 
 @lru_cache(maxsize=4)
 def waits(run: Run) -> tuple[Wait, ...]:
-    """Every incomplete call that matters: per group the first one that a member did not make."""
+    """Every incomplete call that matters: per group the first one that a member did not make, or
+    the last one if all made it."""
     if cut_short(run):
         return ()
-    found = [*_of_groups(run), *_of_pairs(run)]
+    found = [_with_late_waits(run, wait) for wait in (*_of_groups(run), *_of_pairs(run))]
     return tuple(sorted(found, key=lambda wait: wait.since_ns))
+
+
+def _with_late_waits(run: Run, wait: Wait) -> Wait:
+    """The same where a call was waited for later, after others had been made.
+
+    A rank that gave up waited in a call; where one alone of its calls did not end, it was that.
+    """
+    waiting = tuple(
+        entry if entry.blocked else replace(entry, blocked=_open_calls(run, entry.rank) == 1)
+        for entry in wait.waiting
+    )
+    return replace(wait, waiting=waiting)
+
+
+@lru_cache(maxsize=64)
+def _open_calls(run: Run, rank: int) -> int:
+    """How many calls a rank that gave up had made that did not end; 0 where it did not give up."""
+    if not standings(run)[rank].gave_up:
+        return 0
+    found = [*_of_groups(run), *_of_pairs(run)]
+    return sum(entry.rank == rank for wait in found for entry in wait.waiting)
 
 
 def cut_short(run: Run) -> bool:
@@ -89,67 +114,94 @@ def _of_groups(run: Run) -> Iterator[Wait]:
         ranks = members(run)[str(group)]
         present = [rank for rank in ranks if rank in run.ranks]
         last = rows.groupby("rank")["sequence"].max().reindex(present, fill_value=-1)
-        if last.empty or last.min() == last.max():
+        if last.empty:
             continue
-        sequence = int(last.min()) + 1
+        absent = tuple(rank for rank in ranks if rank not in run.ranks)
+        all_came = last.min() == last.max()
+        sequence = int(last.min()) + (0 if all_came else 1)
         made = rows[rows["sequence"] == sequence]
-        entries = [(entry, complete) for entry, complete in _entries(run, made)]
+        if all_came:
+            stuck = _stuck(run, made)
+            if stuck:
+                yield Wait(str(group), sequence, stuck, (), absent)
+            continue
+        entries = _entries(run, made)
         missing = tuple(int(rank) for rank in last.index[last < sequence])
         waiting = tuple(entry for entry, complete in entries if not complete)
         ended = tuple(entry for entry, complete in entries if complete)
         if any(entry.name in SYNCHRONISING for entry in ended) or not entries:
             # Nobody can have left it without the others: it failed, or they were not recorded.
-            if not entries or not all(_died(run, rank) for rank in missing):
+            failed = any(standings(run)[entry.rank].gave_up for entry in ended)
+            if not entries or not (failed or all(_died(run, rank) for rank in missing)):
                 continue
             waiting, ended = (*waiting, *ended), ()
-        absent = tuple(rank for rank in ranks if rank not in run.ranks)
         yield Wait(str(group), sequence, waiting, missing, absent, ended)
 
 
 def _of_pairs(run: Run) -> Iterator[Wait]:
-    """Receives without a send and sends without a receive, one per direction and pair."""
-    frame = point_to_point_calls(run)
-    for group, rows in frame.groupby("group", sort=True):
-        ranks = members(run)[str(group)]
-        made: dict[tuple[str, int, int], pd.DataFrame] = {}
-        anyone = set()
-        for (name, rank, peer), some in rows.groupby(["name", "rank", "peer"], sort=True):
-            if peer < 0:
-                anyone.add(int(rank))  # a receive from whoever sends first
-            elif peer < len(ranks):
-                made[str(name), int(rank), ranks[int(peer)]] = some
-        for (name, rank, other), some in made.items():
-            partner = made.get(("recv" if name == "send" else "send", other, rank))
-            met = 0 if partner is None else len(partner)
-            flexible = name == "send" and other in anyone
-            if len(some) <= met or flexible or rank in anyone or other not in run.ranks:
-                continue
-            first = some.sort_values("sequence").iloc[[met]]
-            (entry, complete), *_ = _entries(run, first)
-            sequence = int(first["sequence"].iloc[0])
-            pair = ((), (entry,)) if complete else ((entry,), ())
-            yield Wait(str(group), sequence, pair[0], (other,), (), pair[1])
+    """Receives without a send and sends without a receive, one per direction and pair.
+
+    Where each has its partner: the last two, if neither of them ended.
+    """
+    for one in exchanges(run):
+        met = min(len(one.sends), len(one.receives))
+        if len(one.sends) == len(one.receives):
+            last = pd.concat([one.sends.iloc[met - 1 :], one.receives.iloc[met - 1 :]])
+            stuck = _stuck(run, last)
+            if len(stuck) == 2:
+                yield Wait(one.group, int(last["sequence"].iloc[0]), stuck, (), ())
+            continue
+        more, other = (
+            (one.sends, one.receiver) if len(one.sends) > met else (one.receives, one.sender)
+        )
+        first = more.iloc[[met]]
+        (entry, complete), *_ = _entries(run, first)
+        # Nobody is done with a message that has no partner; that it failed looks like that.
+        complete = complete and not standings(run)[entry.rank].gave_up
+        pair = ((), (entry,)) if complete else ((entry,), ())
+        sequence = int(first["sequence"].iloc[0])
+        yield Wait(one.group, sequence, pair[0], (other,), (), pair[1])
 
 
 def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[Entry, bool]]:
     """The calls, and whether each was complete as far as can be known."""
     found = []
     for row in rows.itertuples():
-        thread, rank = str(row.thread), int(row.rank)
-        quiet = row.returned_ns < 0 or not _went_on(run, rank, thread, int(row.returned_ns))
-        entry = Entry(
-            rank, thread, str(row.name), int(row.start_ns), int(row.stack), int(row.step),
-            int(row.bytes), quiet,
-        )  # fmt: skip
-        found.append((entry, _complete(run, row, quiet)))
+        entry = _entry(run, row)
+        found.append((entry, _complete(run, row, entry.blocked)))
     return found
+
+
+def _stuck(run: Run, rows: pd.DataFrame) -> tuple[Entry, ...]:
+    """Those of the calls, which all members made, that are known not to have ended."""
+    found = []
+    for row in rows.itertuples():
+        entry, known = _entry(run, row), standings(run)[int(row.rank)]
+        if not entry.blocked or known.ending.how == "exit":
+            continue
+        seen = known.in_call == f"{entry.name}\t{row.group}\t{row.sequence}"
+        seen |= row.done_ns < 0 and _completions_are_seen(
+            run, entry.rank, str(row.group), entry.name
+        )
+        if row.returned_ns < 0 or known.gave_up or seen:
+            found.append(entry)
+    return tuple(found)
+
+
+def _entry(run: Run, row: Any) -> Entry:
+    thread, rank = str(row.thread), int(row.rank)
+    quiet = row.returned_ns < 0 or not _went_on(run, rank, thread, int(row.returned_ns))
+    return Entry(
+        rank, thread, str(row.name), int(row.start_ns), int(row.stack), int(row.step),
+        int(row.bytes), quiet,
+    )  # fmt: skip
 
 
 def _died(run: Run, rank: int) -> bool:
     return standings(run)[rank].ending.how == "died"
 
 
-def _complete(run: Run, row: pd.Series, quiet: bool) -> bool:
+def _complete(run: Run, row: Any, quiet: bool) -> bool:
     """Seen to complete; or its thread went on where completions of its kind cannot be seen.
 
     A call that fails looks like one that completes. Where a member is missing and the thread did
@@ -166,7 +218,7 @@ def _complete(run: Run, row: pd.Series, quiet: bool) -> bool:
 
 @lru_cache(maxsize=256)
 def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
-    frame = collective_calls(run)
+    frame = calls(run)
     same = (frame["rank"] == rank) & (frame["group"] == group) & (frame["name"] == name)
     return bool((frame.loc[same, "done_ns"] >= 0).any())
 

@@ -61,7 +61,7 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
                 html.B(str(rank)),
                 _state(standing, bool(held), bool(awaited)),
                 _call(run, held),
-                _names(held[0].missing) if held else "",
+                _awaits(held[0]) if held else "",
                 f"rank{'' if len(awaited) == 1 else 's'} {ranks_text(awaited)}" if awaited else "",
                 html.Span([standing.doing, *_at(standing)]),
                 _since(context, standing, held),
@@ -70,6 +70,10 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
     rows += [[html.B(str(rank)), "not recorded", *[""] * 5] for rank in run.missing_ranks]
     heads = ("rank", "state", "waits in", "for", "awaited by", "what it does", "since")
     return html.Div(parts.plain_table(heads, rows), className="wide-table")
+
+
+def _awaits(wait: Wait) -> str:
+    return _names(wait.missing) if wait.missing else "its end: all came"
 
 
 def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:

@@ -1,0 +1,163 @@
+"""Calls that all ranks made and that did not end, sends that meet receives of something else, and
+jobs that were started again: on runs made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.webapp.analysis.calls import members
+from lanescope.webapp.analysis.consistency import divergence
+from lanescope.webapp.analysis.findings import Unanswered
+from lanescope.webapp.analysis.hangs import hangs
+from lanescope.webapp.analysis.mismatches import mismatches
+from lanescope.webapp.run import Run, open_run
+from tests.synthetic import START_NS, Builder
+
+S = 1_000_000_000
+GAVE_UP = {
+    "ended": "exception", "exception": "RuntimeError: Timed out waiting 3000ms (train.py:9)",
+}  # fmt: skip
+WENT_WELL = {"ended": "exit"}
+
+
+def call(builder: Builder, rank: int, at: int, name: str, done: bool, **columns: Any) -> None:
+    """A call of 1 ms, `at` seconds after the start."""
+    start = START_NS + at * S
+    pid = columns.pop("pid", 1000 + rank)
+    values = {"group": "0", "group_size": 2, "shapes": "[64]", "dtypes": "float32", **columns}
+    builder.row(
+        "collective", rank, f"{pid}-0", start_ns=start, duration_ns=1_000_000, name=name,
+        complete_ns=start + 2_000_000 if done else None, **values,
+    )  # fmt: skip
+
+
+def job(path: Path, ending: dict[str, Any], *calls: tuple[int, str, dict[str, Any]]) -> Run:
+    """Two ranks after an all_reduce; each call is (rank, name, columns), none of them ends if the
+    ranks gave up, 4 s later."""
+    failed = ending is GAVE_UP
+    builder = Builder(path, world_size=2, exit_status=int(failed))
+    for rank in (0, 1):
+        builder.process(rank, start_ns=START_NS, end_ns=START_NS + 6 * S, **ending)
+        call(builder, rank, 1, "all_reduce", True, sequence=0)
+    for rank, name, columns in calls:
+        call(builder, rank, 2, name, not failed, **columns)
+    return open_run(builder.write())
+
+
+def both(name: str, shapes: tuple[str, str] = ("[64]", "[64]")) -> list[Any]:
+    return [(rank, name, {"sequence": 1, "shapes": shapes[rank]}) for rank in (0, 1)]
+
+
+def exchange(*columns: dict[str, Any]) -> list[Any]:
+    """Sends of rank 0 and receives of rank 1, by turns."""
+    return [
+        (k % 2, ("send", "recv")[k % 2], {"sequence": k // 2, "peer": 1 - k % 2, **one})
+        for k, one in enumerate(columns)
+    ]
+
+
+def test_a_call_that_all_made_and_that_did_not_end_is_a_hang(tmp_path: Path) -> None:
+    (found,) = hangs(job(tmp_path / "stuck", GAVE_UP, *both("all_to_all_single")))
+    assert (found.kind, found.severity, found.ranks) == ("hang", "error", (0, 1))
+    assert "made all_to_all_single #1, and it did not end for 4.0" in found.title
+    assert "do the sizes agree" in found.title
+    assert (found.evidence["waiting"], found.evidence["missing"]) == ([0, 1], [])
+    assert hangs(job(tmp_path / "fine", WENT_WELL, *both("all_to_all_single"))) == []
+
+
+def test_shapes_that_may_differ_are_told_where_the_call_did_not_end(tmp_path: Path) -> None:
+    uneven = both("all_gather", ("[64]", "[128]"))
+    run = job(tmp_path / "stuck", GAVE_UP, *uneven)
+    (found,) = mismatches(run)
+    assert (found.evidence["differs"], found.evidence["sequence"]) == ("shape", 1)
+    assert hangs(run) == []
+    assert mismatches(job(tmp_path / "fine", WENT_WELL, *uneven)) == []
+
+
+def test_a_send_and_a_receive_that_met_and_did_not_end(tmp_path: Path) -> None:
+    (found,) = hangs(job(tmp_path, GAVE_UP, *exchange({}, {})))
+    assert found.kind == "hang"
+    assert "do their tags agree?" in found.title
+    assert found.evidence["op"] == {"0": "send", "1": "recv"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "differs"),
+    [
+        (({"dtypes": "float64"}, {}), "data type"),
+        (({"dtypes": "int32"}, {}), "data type"),
+        (({}, {"shapes": "[128]"}), "shape"),
+        # The same numbers in another shape, and two that tags brought in another order, are fine.
+        (({}, {"shapes": "[8, 8]"}), None),
+        (({"shapes": "[1]"}, {}, {}, {"shapes": "[1]"}), None),
+        # From whoever sends first: what meets what is not known.
+        (({"shapes": "[1]"}, {"peer": None}), None),
+    ],
+)
+def test_what_is_sent_is_what_is_received(
+    tmp_path: Path, columns: tuple[dict[str, Any], ...], differs: str | None
+) -> None:
+    run = job(tmp_path, WENT_WELL, *exchange(*columns))
+    found = mismatches(run)
+    assert [one.evidence["differs"] for one in found] == ([differs] if differs else [])
+    for one in found:
+        assert one.title.startswith("rank 0 sends ")
+        assert (one.kind, one.evidence["sequence"]) == ("collective_mismatch", 0)
+    assert hangs(run) == []
+
+
+def test_a_rank_that_failed_in_a_call_is_why_the_others_wait_in_it(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, world_size=2, exit_status=1)
+    raised = {"ended": "exception", "exception": "RuntimeError: sizes (/a/train.py:7)"}
+    for rank, ending in enumerate((raised, {"ended": "signal SIGTERM", "closed": False})):
+        builder.process(rank, start_ns=START_NS, end_ns=START_NS + 4 * S, **ending)
+        call(builder, rank, 1, "all_to_all_single", True, sequence=0)
+        call(builder, rank, 2, "all_to_all_single", rank == 0, sequence=1)
+    (found,) = hangs(open_run(builder.write()))
+    assert (found.kind, found.ranks, found.where) == ("hang", (0,), "train.py:7")
+    assert found.title.startswith("rank 0 failed in all_to_all_single #1: raised RuntimeError")
+    assert found.evidence["waiting"] == [1]
+
+
+def test_a_group_of_the_same_name_is_not_held_against_another(tmp_path: Path) -> None:
+    groups = {"1": {"ranks": [0, 1], "description": ""}}
+    builder = Builder(tmp_path, world_size=4, groups=groups)
+    for rank in range(4):
+        shapes = "[64]" if rank < 2 else "[32]"
+        for number in range(1 + rank // 2):
+            call(builder, rank, 1 + number, "broadcast", True, group="1", sequence=number,
+                 shapes=shapes)  # fmt: skip
+    run = open_run(builder.write())
+    assert mismatches(run) == []
+    assert hangs(run) == []
+    assert members(run) == {"1": ()}
+
+
+def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, world_size=2)
+    for attempt, (calls, shapes) in enumerate(((3, "[1]"), (2, "[2]"))):
+        begin = 20 * attempt
+        for rank in (0, 1):
+            pid = 1000 + 10 * attempt + rank
+            ended = {"ended": "exit", "exception": ""}
+            if (attempt, rank) == (0, 1):
+                ended = {"ended": "exception", "exception": "ValueError: first (/a/train.py:7)"}
+            builder.process(rank, pid, start_ns=START_NS + begin * S,
+                            end_ns=START_NS + (begin + 10) * S, **ended)  # fmt: skip
+            for number in range(calls + (rank == 0 == attempt)):
+                call(builder, rank, begin + number + 1, "all_reduce", number < calls, pid=pid,
+                     sequence=number, shapes=shapes)  # fmt: skip
+            builder.row("gradient", rank, f"{pid}-0", time_ns=START_NS + (begin + 2) * S, step=0,
+                        parameter="w", numel=1, dtype="float32", grad_hash=attempt,
+                        param_hash=attempt)  # fmt: skip
+    run = open_run(builder.write())
+    assert mismatches(run) == []
+    (found,) = hangs(run)
+    assert found.severity == "warning"
+    assert found.title.startswith("rank 1 raised ValueError: first: that ended attempt 1 of 2")
+    assert found.where == "train.py:7"
+    with pytest.raises(Unanswered, match="replicas"):
+        divergence(run)
