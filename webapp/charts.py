@@ -11,12 +11,13 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.analysis.skew import LateMap
 from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import step_axis, template
+from lanescope.webapp.theme import POWERS, step_axis, template
 from lanescope.webapp.units import duration
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 """Beside its colour a line has a pattern and a marker: never colour alone."""
-MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
+"""One more than there are colours and patterns: the seventh line is not the first one again."""
 
 MOST_LINES = 12
 """More lines than this cannot be told apart; the ones with the greatest norm are drawn."""
@@ -68,6 +69,10 @@ def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         squares = mine.assign(square=mine[side] ** 2).groupby("step")["square"]
         norm = np.sqrt(squares.sum(min_count=1))
         _line(figure, norm.index.to_series(), norm, label, position, rank, theme)
+    # Norms that clipping made all alike would lie on the upper edge, half cut off.
+    norms = [v for trace in figure.data for v in trace.y if v is not None]
+    if norms:
+        figure.update_yaxes(autorangeoptions={"include": [0, 1.06 * max(norms)]})
     return figure
 
 
@@ -217,7 +222,7 @@ def _figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.Figu
     figure.update_xaxes(step_axis([0, *map(int, steps)]), **FROM_ZERO)
     figure.update_yaxes(title_text=title, type="log" if log else "linear")
     if log:
-        figure.update_yaxes(dtick=1)
+        figure.update_yaxes(POWERS)
     else:
         figure.update_yaxes(**FROM_ZERO)
     return figure

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.charts import escaped
 from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import template
+from lanescope.webapp.theme import step_axis, template
 
 MOST_LAYERS = 60
 """Rows of the map; of more modules those with the greatest difference are shown."""
@@ -48,7 +48,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
             mode="markers", marker={"symbol": "x", "size": 9, "color": colour["bad"]},
             hovertemplate="<b>step %{x}</b><br>a tensor that cannot be compared<extra></extra>",
         )  # fmt: skip
-    figure.update_xaxes(title_text="step", tickformat="d")
+    figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(title_text="relative difference", type="log", exponentformat="power")
     figure.update_layout(
         yaxis2={

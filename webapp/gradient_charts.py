@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import step_axis, template
+from lanescope.webapp.theme import POWERS, step_axis, template
 
 MOST_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""
@@ -164,7 +164,8 @@ def _logarithmic(
         values += band
     decades = float(np.log10(max(values) / min(values))) if values else 0.0
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    figure.update_yaxes(title_text=title, type="log", dtick=1 if decades > 1.5 else "D2")
+    figure.update_yaxes(title_text=title, type="log")
+    figure.update_yaxes(POWERS if decades > 1.5 else {"dtick": "D2"})
     if band is not None:
         figure.add_hrect(
             y0=band[0], y1=band[1], line_width=0, fillcolor=tokens()[theme]["good"], opacity=0.08,

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, add_at_foot, escaped
 from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import template
+from lanescope.webapp.theme import POWERS, step_axis, template
 
 
 def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figure:
@@ -48,7 +48,7 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
             hovertemplate="<b>step %{x}</b><br>NaN or infinite in some runs<extra></extra>",
         )
     _limit(figure, limit, theme)
-    figure.update_xaxes(title_text="step", tickformat="d")
+    figure.update_xaxes(step_axis([0, *map(int, worst["step"])]))
     figure.update_yaxes(title_text="standard deviation of the gradient norm")
     return figure
 
@@ -97,7 +97,7 @@ def _figure(theme: Theme) -> go.Figure:
     figure = go.Figure(
         layout={"template": template(theme), "uirevision": "kept", "showlegend": True}
     )
-    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    figure.update_yaxes(POWERS, type="log")
     return figure
 
 

@@ -77,6 +77,11 @@ def template(theme: Theme) -> go.layout.Template:
     )  # fmt: skip
 
 
+POWERS: dict[str, Any] = {"dtick": 1, "exponentformat": "power", "tickfont": {"size": 10}}
+"""Of a logarithmic axis with a tick per decade. Plotly writes powers of ten a quarter larger than
+it is told to; like this they are as large as the numbers on other axes."""
+
+
 def step_axis(steps: Iterable[int]) -> dict[str, Any]:
     """How an axis of steps has its ticks: whole numbers, none of them twice.
 

@@ -27,6 +27,9 @@ export function dashBusy() {
   for (const [part, inside] of drawn) {
     if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
   }
+  // A chart is drawn once before it knows its place, and once more in the size it has there.
+  const charts = document.querySelectorAll(".js-plotly-plot");
+  if ([...charts].some((chart) => chart.clientWidth && Math.abs((chart._fullLayout?.width ?? 0) - chart.clientWidth) >= 1)) return true;
   const state = globalThis.dash_stores?.[0]?.getState?.();
   if (!state) return false;
   const { completed, ...queues } = state.callbacks ?? {};

@@ -43,11 +43,14 @@ export function commandsOf(timeline, page) {
       ["previous", "Previous slice in the row", [","], () => timeline.neighbour("prev")],
       ["above", "The row above, at the same time", ["ArrowUp"], () => timeline.vertical(-1)],
       ["below", "The row below, at the same time", ["ArrowDown"], () => timeline.vertical(1)],
+      ["along", "Along the arrow from the selected slice", ["]"], () => selection.along(1)],
+      ["back-along", "Back along the arrow to the selected slice", ["["], () => selection.along(-1)],
       ["zoom-to", "Zoom to the selected slice", ["Enter"], () => timeline.zoomToSelected()],
       ["let-go", "Let go: search, range, overlaps, selection", ["Escape"], () => timeline.letGo()],
     ]],
     ["Measure", [
       ["mark-range", "Mark the selected slice as range, or the window", ["m"], () => timeline.markRange()],
+      ["dock", "Show or hide the details", ["q"], page.dock],
     ]],
     ["Find", [
       ["search", "Search names and modules; /a regular expression/", ["/"], page.search],
@@ -77,7 +80,7 @@ export function commandsOf(timeline, page) {
   ];
   const anywhere = [
     ["Page", [
-      ["commands", "All commands, lanes and pages", ["Control+k"], page.commands],
+      ["commands", "All commands, lanes and pages", ["Control+k", "Control+Shift+p"], page.commands],
       ["theme", "Light or dark", ["t"], page.theme],
       ["help", "Keys and gestures", ["?"], page.help],
     ]],

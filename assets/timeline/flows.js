@@ -13,9 +13,11 @@ const BEND = [18, 90];
 const TIES = new Set(["autograd", "collective", "launch"]);
 
 /**
- * @typedef {{lane: number, row: number, t: number}} End
+ * @typedef {{lane: number, row: number, ref: number, t: number}} End of which slice, and when
  * @typedef {{kind: string, from: End, to: End}} Flow autograd, collective, launch, race, or how threads meet: start, join, lock, queue ...
  */
+
+const placeOf = ({ lane, row, ref }) => ({ lane, row, ref });
 
 /**
  * @param {Record<string, any>} slice as the server describes it
@@ -24,33 +26,33 @@ const TIES = new Set(["autograd", "collective", "launch"]);
 export function flowsOf(slice) {
   const [start, end] = slice.drawn ?? [];
   if (start === undefined) return [];
-  const here = (t) => ({ lane: slice.lane, row: slice.row, t });
+  const here = (t) => ({ lane: slice.lane, row: slice.row, ref: slice.ref, t });
   const flows = [];
   const { partner, peers = [], threads = [], launches = [], races = [] } = slice;
   if (partner) {
-    const there = { lane: partner.lane, row: partner.row };
+    const there = placeOf(partner);
     if (partner.start_ns >= start) flows.push({ kind: "autograd", from: here(end), to: { ...there, t: partner.start_ns } });
     else flows.push({ kind: "autograd", from: { ...there, t: partner.end_ns }, to: here(start) });
   }
   if (peers.length) {
     // One thread through all ranks, in their order: where it leans is who came late.
-    const calls = [...peers, { rank: slice.rank, lane: slice.lane, row: slice.row, start_ns: start }];
+    const calls = [...peers, { rank: slice.rank, lane: slice.lane, row: slice.row, ref: slice.ref, start_ns: start }];
     calls.sort((a, b) => a.rank - b.rank);
-    const ends = calls.map((call) => ({ lane: call.lane, row: call.row, t: call.start_ns }));
+    const ends = calls.map((call) => ({ ...placeOf(call), t: call.start_ns }));
     for (let i = 1; i < ends.length; i += 1) flows.push({ kind: "collective", from: ends[i - 1], to: ends[i] });
   }
   for (const one of threads) {
-    const there = { lane: one.lane, row: one.row };
+    const there = placeOf(one);
     const [from, to] = one.outgoing ? [here(one.sent_ns), { ...there, t: one.came_ns }] : [{ ...there, t: one.sent_ns }, here(one.came_ns)];
     flows.push({ kind: one.kind, from, to });
   }
   for (const one of launches) {
-    const there = { lane: one.lane, row: one.row };
+    const there = placeOf(one);
     const [from, to] = one.outgoing ? [here(one.launch_ns), { ...there, t: one.start_ns }] : [{ ...there, t: one.launch_ns }, here(start)];
     flows.push({ kind: "launch", from, to });
   }
   for (const one of races) {
-    const there = { lane: one.lane, row: one.row, t: one.start_ns };
+    const there = { ...placeOf(one), t: one.start_ns };
     const [from, to] = one.outgoing ? [here(start), there] : [there, here(start)];
     flows.push({ kind: "race", from, to });
   }

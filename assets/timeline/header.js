@@ -17,6 +17,9 @@ const TOP = 6;
 export const GRIP = 6;
 /** A window this narrow is drawn wider, or it could not be seen or taken hold of. */
 export const LEAST_WINDOW = 8;
+const MOST_WIDTHS = 4096;
+/** The number of a step needs at least this room, px. */
+const LEAST_STEP = 14;
 
 /**
  * Time per pixel of the strip spent in each style, over the outermost rows of all thread lanes.
@@ -61,6 +64,8 @@ export class Header {
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
+    /** @type {Map<string, number>} px by text: measuring one takes as long as drawing it */
+    this.widths = new Map();
     this.strip = document.createElement("canvas");
     this.stripKey = "";
   }
@@ -74,7 +79,19 @@ export class Header {
     this.canvas.style.height = `${HEAD}px`;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans") || "sans-serif"}`;
+    this.widths.clear();
     this.stripKey = "";
+  }
+
+  /** @param {string} text */
+  widthOf(text) {
+    let width = this.widths.get(text);
+    if (width === undefined) {
+      if (this.widths.size > MOST_WIDTHS) this.widths.clear(); // what the ruler says has no end
+      width = this.context.measureText(text).width;
+      this.widths.set(text, width);
+    }
+    return width;
   }
 
   /** Where the window stands on the strip, px. @returns {[number, number]} */
@@ -183,8 +200,8 @@ export class Header {
     for (const { t, label } of ruler.ticks) {
       const x = Math.round((t - view.t0) * scale * this.ratio) / this.ratio;
       c.fillStyle = palette.token("line");
-      c.fillRect(x, STRIP + 4, 1 / this.ratio, HEAD - STRIP - 4);
-      if (x + 5 + c.measureText(label).width > width) continue;
+      c.fillRect(x, STRIP + 4, 1 / this.ratio, RULER - 4); // not through the names of the steps
+      if (x + 5 + this.widthOf(label) > width) continue;
       c.fillStyle = palette.token("muted");
       c.fillText(label, x + 5, middle);
     }
@@ -198,7 +215,7 @@ export class Header {
   /** A measure on the ruler, on a plate so that no tick label shines through. */
   pillText(text, x, y, palette) {
     const { context: c } = this;
-    const w = c.measureText(text).width + 12;
+    const w = this.widthOf(text) + 12;
     const left = Math.min(Math.max(x - w / 2, 2), this.width - w - 2);
     c.fillStyle = palette.token("accent");
     c.fillRect(left, y - 9, w, 17);
@@ -223,8 +240,9 @@ export class Header {
       const b = Math.min(x1, width);
       c.fillStyle = palette.token("line", step % 2 ? 0.75 : 0.4);
       c.fillRect(a, y + 2, Math.max(b - a - 1, 0.5), STEPS - 4);
-      const text = c.measureText(`step ${step}`).width + 10 <= b - a ? `step ${step}` : `${step}`;
-      if (c.measureText(text).width + 8 > b - a) continue;
+      if (b - a < LEAST_STEP) continue;
+      const text = this.widthOf(`step ${step}`) + 10 <= b - a ? `step ${step}` : `${step}`;
+      if (this.widthOf(text) + 8 > b - a) continue;
       c.fillStyle = palette.token("ink");
       c.fillText(text, a + 6, y + STEPS / 2 + 0.5);
     }

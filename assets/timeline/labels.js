@@ -15,12 +15,15 @@ export class Labels {
     this.toggle = toggle;
     /** @type {Map<string, HTMLElement>} */
     this.nodes = new Map();
+    /** What stands there. */
+    this.drawn = null;
   }
 
   /** Lanes have other ids now. */
   clear() {
     for (const node of this.nodes.values()) node.remove();
     this.nodes.clear();
+    this.drawn = null;
   }
 
   /**
@@ -34,6 +37,10 @@ export class Labels {
    * @param {(lane: import("./layout.js").Lane) => string} state.aside text behind a lane's label
    */
   draw(layout, scrollY, height, state) {
+    // Whatever opens, closes or moves lanes makes another layout. While one zooms nothing here changes.
+    const { drawn } = this;
+    if (drawn?.layout === layout && drawn.scrollY === scrollY && drawn.height === height && drawn.selected === state.selectedLane) return;
+    this.drawn = { layout, scrollY, height, selected: state.selectedLane };
     const seen = new Set();
     const items = layout.parts(scrollY, height).flatMap((part) => part.items.map((item) => [item, part.shift, item.group === null]));
     for (const [item, shift, pinned] of items) {

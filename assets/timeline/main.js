@@ -239,6 +239,7 @@ async function start() {
   timeline.onOverlapsChosen = () => hunted.show();
   const commands = commandsOf(timeline, {
     overlapOf: () => hunted.focus(),
+    dock: () => dock.toggle(),
     note: () => notes.begin(),
     saveView: () => notes.beginView(),
     table: () => {

@@ -3,19 +3,23 @@
  * @module
  */
 import { drawCounter, samplesOf, withNeighbours } from "./counter.js";
+import { Fills } from "./fills.js";
 import { FADED, Inks, MARKED } from "./inks.js";
 import { levelOf } from "./palette.js";
 import { Raster } from "./raster.js";
 import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./text.js";
 import { UNFINISHED } from "./tile.js";
+import { drawWashes, washesOf } from "./washes.js";
 
 /** Narrower slices go into the raster: at this width a rectangle has no visible edges anyway. */
 const RASTER_WIDTH = 2;
 /** From this width on a slice leaves a pixel to its neighbour. */
 const GAP_WIDTH = 4;
 
-/** A frame that takes so many budgets is drawn whole: cutting it in two would cost more. */
-const WHOLE = 1.3;
+/** A frame of which the last one took no more than this share of a budget is not expected to run out of time. */
+const EASY = 0.6;
+/** Lanes are drawn for so long, ms, before what was gathered of them is put onto the canvas and the clock is read. */
+const STRETCH = 1;
 /** What was drawn is stretched by less than this. */
 const FARTHEST = 4;
 
@@ -33,18 +37,6 @@ function stripsOf(parts) {
     if (!items.length) return [{ part, item: null, top, bottom }];
     return items.map((item, i) => ({ part, item, top: tops[i], bottom: i + 1 < items.length ? Math.min(bottom, tops[i + 1]) : bottom }));
   });
-}
-
-/** Position of the first number that is at least `least`. */
-function firstAt(numbers, n, least) {
-  let low = 0;
-  let high = n;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (numbers[middle] < least) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }
 
 /**
@@ -69,6 +61,7 @@ export class Painter {
     this.context = canvas.getContext("2d", { alpha: false });
     this.raster = new Raster();
     this.inks = new Inks();
+    this.fills = new Fills();
     this.width = 0;
     this.height = 0;
     this.rename(names);
@@ -98,7 +91,7 @@ export class Painter {
     this.canvas.style.height = `${height}px`;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.font = `11px ${getComputedStyle(document.documentElement).getPropertyValue("--sans") || "sans-serif"}`;
-    this.labeller.widths.clear();
+    this.labeller.forget();
     this.shown = null;
   }
 
@@ -119,15 +112,17 @@ export class Painter {
     this.shown = frame;
     this.scale = width / (view.t1 - view.t0);
     this.stats = { rectangles: 0, cells: 0, texts: 0, rows: 0 };
-    this.washes = this.washesOf(frame);
+    this.washes = washesOf(frame, this.scale, width);
     this.labelled = strips.map(() => []);
     // Goes on where it was, or the lanes below would never have their turn while the view moves.
     const next = near && before.left ? before.next % strips.length : 0;
-    this.pass = { strips, next, left: strips.length, spent: 0 };
-    const whole = !near || this.cost <= budget * WHOLE;
+    const pass = { strips, next, left: strips.length, spent: 0 };
+    this.pass = pass;
     const moved = near && (shown.view.t0 !== view.t0 || shown.view.t1 !== view.t1);
-    if (!whole && moved) this.stretch(shown.view, view);
-    this.resume(whole ? Infinity : budget);
+    const easy = this.cost <= budget * EASY;
+    if (moved && !easy) this.stretch(shown.view, view);
+    this.resume(near ? budget : Infinity);
+    if (moved && easy && pass.left) this.stretchRest(shown.view, view);
   }
 
   /** Whether lanes are left that stand there only stretched. */
@@ -146,47 +141,68 @@ export class Painter {
     const begin = performance.now();
     this.context.font = this.font;
     this.context.textBaseline = "middle";
+    let now = begin;
+    let before = begin;
     do {
-      this.some(begin + budget);
-    } while (pass.left && performance.now() - begin < budget);
-    pass.spent += performance.now() - begin;
+      before = now;
+      this.some(now + Math.min(STRETCH, budget));
+      now = performance.now();
+    } while (pass.left && 2 * now - before - begin <= budget); // the next ones take as long as the last
+    pass.spent += now - begin;
     if (!pass.left) this.cost = pass.spent;
   }
 
   /** What was drawn for another window, where it lies in this one. */
-  stretch(from, { t0, t1 }) {
-    const { context: c, canvas, scale, width, height } = this;
+  stretch(from, { t0, t1 }, top = 0, bottom = this.height) {
+    const { context: c, canvas, ratio, scale, width } = this;
     const x0 = (from.t0 - t0) * scale;
     const x1 = (from.t1 - t0) * scale;
+    const h = bottom - top;
     c.imageSmoothingEnabled = false;
-    c.drawImage(canvas, 0, 0, canvas.width, canvas.height, x0, 0, x1 - x0, height);
+    c.drawImage(canvas, 0, top * ratio, canvas.width, h * ratio, x0, top, x1 - x0, h);
     c.fillStyle = this.frame.palette.token("ground");
-    if (x0 > 0) c.fillRect(0, 0, x0, height);
-    if (x1 < width) c.fillRect(x1, 0, width - x1, height);
+    if (x0 > 0) c.fillRect(0, top, x0, h);
+    if (x1 < width) c.fillRect(x1, top, width - x1, h);
+  }
+
+  /** The lanes for which there was no time after all. A picture of the canvas is dear: one for all that touch. */
+  stretchRest(from, view) {
+    const { strips, next, left } = this.pass;
+    const rest = strips.map((strip, i) => ((i - next + strips.length) % strips.length < left ? strip : null));
+    const bands = [];
+    for (const { top, bottom } of rest.filter(Boolean)) {
+      if (bands.at(-1)?.bottom === top) bands.at(-1).bottom = bottom;
+      else bands.push({ top, bottom });
+    }
+    for (const { top, bottom } of bands) this.stretch(from, view, top, bottom);
   }
 
   /** At least one strip, and others of the same part while there is time. @param {number} until ms */
   some(until) {
     const { context: c, frame, pass, width } = this;
-    const { part } = pass.strips[pass.next];
+    const { part, item } = pass.strips[pass.next];
     this.pending = [];
     this.marks = [];
+    this.hatches = [];
     c.save();
     c.beginPath();
     c.rect(0, part.top, width, part.bottom - part.top);
     c.clip();
-    this.raster.begin(width, part.items.reduce((n, item) => n + item.rows.length, 0));
+    this.raster.begin(width, item?.rows.length ?? 0);
+    const goesOn = (strip) => strip.part === part && this.raster.holds(strip.item.rows.length) && performance.now() < until;
     const done = [];
     do {
       this.strip(pass.strips[pass.next], pass.next);
       done.push(pass.strips[pass.next]);
       pass.left -= 1;
       pass.next = (pass.next + 1) % pass.strips.length;
-    } while (pass.left && pass.next && pass.strips[pass.next].part === part && performance.now() < until);
+    } while (pass.left && pass.next && goesOn(pass.strips[pass.next]));
+    this.fills.draw(c, frame.palette.css);
+    this.drawHatches();
     this.raster.flush(c);
     this.stats.cells += this.raster.cells;
     this.drawMarks();
-    for (const strip of done) this.shade(strip);
+    for (const strip of done) drawWashes(c, this.washes, strip, frame.palette, (x) => this.snap(x), 1 / this.ratio);
     this.names();
     c.restore();
     if (part.top === 0 && frame.layout.pinnedHeight) {
@@ -240,7 +256,7 @@ export class Painter {
       }
       const ink = this.inks.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
       const origin = (tile.start - view.t0) * scale;
-      if (block.dense) this.dense(block.dense, ink, row, origin, tile.bucket * scale, left, right, y);
+      if (block.dense) raster.addBuckets(block.dense, ink, origin, tile.bucket * scale, left, right, (x) => this.marks.push({ x, y, h: row.h }));
       carried = block.slices ? this.wide(block.slices, ink, tile, row, origin, left, right, y, carried) : false;
     }
     raster.end(y, row.h, palette.pixel);
@@ -267,32 +283,26 @@ export class Painter {
     return reaching;
   }
 
-  dense(d, ink, row, origin, bucket, left, right, y) {
-    const { bucket: number, covered, paint, n } = d;
-    for (let i = firstAt(number, n, Math.floor((left - origin) / bucket)); i < n; i += 1) {
-      const x = origin + number[i] * bucket;
-      if (x >= right) break;
-      const colour = ink.colour[paint[i]];
-      if (colour === MARKED) this.marks.push({ x: x + bucket / 2, y, h: row.h });
-      else this.raster.add(x > left ? x : left, x + bucket < right ? x + bucket : right, (covered[i] / 255) * ink.share[paint[i]], colour);
-    }
-  }
-
   rectangle(row, y, x0, x1, colour, faded, paints, paint) {
-    const { context: c, frame } = this;
     const a = this.snap(Math.max(x0, -2));
     const b = this.snap(Math.min(x1, this.width + 2));
     const w = Math.max(b - a - (x1 - x0 >= GAP_WIDTH ? 1 : 0), 1 / this.ratio);
-    if (faded) c.globalAlpha = FADED;
-    c.fillStyle = frame.palette.css[colour];
-    c.fillRect(a, y, w, row.h);
+    this.fills.add(colour, faded, a, y, w, row.h);
     this.stats.rectangles += 1;
-    if (paints.style[paint] & UNFINISHED) {
+    if (paints.style[paint] & UNFINISHED) this.hatches.push({ x: a, y, w, h: row.h, faded });
+    if (faded || !row.text || w < LEAST_WIDTH) return;
+    const x = Math.max(a, 0);
+    this.pending.push({ number: this.number, colour, label: { lane: row.lane.id, row: row.row, name: paints.name[paint], text: "", x, y, w: Math.min(a + w, this.width) - x, h: row.h } });
+  }
+
+  drawHatches() {
+    const { context: c } = this;
+    for (const { x, y, w, h, faded } of this.hatches) {
+      if (faded) c.globalAlpha = FADED;
       c.fillStyle = this.hatch();
-      c.fillRect(a, y, w, row.h);
+      c.fillRect(x, y, w, h);
+      c.globalAlpha = 1;
     }
-    if (faded) c.globalAlpha = 1;
-    else if (row.text && w >= LEAST_WIDTH) this.pending.push({ number: this.number, row, y, a: Math.max(a, 0), b: Math.min(a + w, this.width), colour, name: paints.name[paint] });
   }
 
   /** Stripes say "had not ended" without relying on colour. */
@@ -317,13 +327,13 @@ export class Painter {
   /** Names last, so that no neighbour paints over them. */
   names() {
     const { context: c, frame, labeller } = this;
-    for (const { number, row, y, a, b, colour, name } of this.pending) {
-      const text = labeller.fit(name, b - a);
-      if (!text) continue;
+    for (const { number, colour, label } of this.pending) {
+      label.text = labeller.fit(label.name, label.w);
+      if (!label.text) continue;
       c.fillStyle = frame.palette.text[colour];
-      c.fillText(text, a + TEXT_PAD, y + row.h / 2 + 0.5);
+      c.fillText(label.text, label.x + TEXT_PAD, label.y + label.h / 2 + 0.5);
       this.stats.texts += 1;
-      this.labelled[number].push({ lane: row.lane.id, row: row.row, name, text, x: a, y, w: b - a, h: row.h });
+      this.labelled[number].push(label);
     }
   }
 
@@ -339,38 +349,6 @@ export class Painter {
       c.lineTo(at, y + 4.5);
       c.fill();
     }
-  }
-
-  /** Regions where threads overlap: a wash over their rank, with edges, so that it needs no colour. */
-  shade({ part, item, top, bottom }) {
-    const { context: c, frame } = this;
-    const end = item ? Math.min(bottom, item.y + item.h - part.shift) : top;
-    for (const [x0, x1] of this.washes.get(item?.group ?? item?.lane) ?? []) {
-      c.fillStyle = frame.palette.token("bad", 0.16);
-      c.fillRect(x0, top, Math.max(x1 - x0, 1), end - top);
-      if (x1 - x0 < 3) continue;
-      c.fillStyle = frame.palette.token("bad", 0.7);
-      c.fillRect(this.snap(x0), top, 1 / this.ratio, end - top);
-      c.fillRect(this.snap(x1), top, 1 / this.ratio, end - top);
-    }
-  }
-
-  /** From where to where, px, each rank is to be shaded, and each lane that is pinned. @returns {Map<object, [number, number][]>} */
-  washesOf({ shaded, view, layout }) {
-    const washes = new Map();
-    if (!shaded.length) return washes;
-    const places = new Map();
-    for (const { group } of layout.items) for (const lane of group.lanes) places.set(lane.id, [group]);
-    for (const { lane } of layout.pinned) places.set(lane.id, [...(places.get(lane.id) ?? []), lane]);
-    for (const [from, to, lanes] of shaded) {
-      const [x0, x1] = [from, to].map((t) => (t - view.t0) * this.scale);
-      if (x1 < 0 || x0 > this.width) continue;
-      for (const place of new Set(lanes.flatMap((lane) => places.get(lane) ?? []))) {
-        if (!washes.has(place)) washes.set(place, []);
-        washes.get(place).push([x0, x1]);
-      }
-    }
-    return washes;
   }
 
   counter(row, y) {

@@ -127,6 +127,8 @@ export class Palette {
         }
       }
     }
+    /** @type {Map<number, Record<string, string>>} css of tokens by opacity: asked for hundreds of times a frame */
+    this.made = new Map();
     this.pixel = Uint32Array.from(this.rgb, ([r, g, b]) => (b << 16) | (g << 8) | r);
   }
 
@@ -144,6 +146,12 @@ export class Palette {
 
   /** CSS colour of a token. @param {string} token @param {number} [alpha] */
   token(token, alpha = 1) {
-    return css(this.tokens[token], alpha);
+    let made = this.made.get(alpha);
+    if (!made) {
+      made = {};
+      this.made.set(alpha, made);
+    }
+    made[token] ??= css(this.tokens[token], alpha);
+    return made[token];
   }
 }

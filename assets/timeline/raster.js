@@ -3,9 +3,27 @@
  * that is covered (as opacity, so that density stays true) in the colour of what covers most.
  * @module
  */
+import { MARKED } from "./inks.js";
 
 /** A lone nanosecond must still be seen: what is there at all gets at least this opacity. */
 export const LEAST_ALPHA = 0.3;
+/** Of a pixel, so that what covers next to nothing of it is there nevertheless. */
+const LEAST_PART = 1e-6;
+
+/** Rows that are put onto the canvas at once; with more of them each time costs a copy of all. */
+const ROWS = 64;
+
+/** Position of the first number that is at least `least`. */
+function firstAt(numbers, n, least) {
+  let low = 0;
+  let high = n;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] < least) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
 
 export class Raster {
   constructor() {
@@ -18,11 +36,11 @@ export class Raster {
     this.used = false;
   }
 
-  /** Start a frame. @param {number} width px @param {number} rows at most */
+  /** Begin anew. @param {number} width px @param {number} rows for which there must be room */
   begin(width, rows) {
     if (width !== this.width || rows > this.rows) {
       this.width = width;
-      this.rows = Math.max(rows, this.rows, 32);
+      this.rows = Math.max(rows, this.rows, ROWS);
       this.canvas.width = width;
       this.canvas.height = this.rows;
       this.image = this.context.createImageData(width, this.rows);
@@ -33,6 +51,11 @@ export class Raster {
     }
     this.placed.length = 0;
     this.cells = 0;
+  }
+
+  /** Whether there is room for so many rows more. @param {number} rows */
+  holds(rows) {
+    return this.placed.length + rows <= this.rows;
   }
 
   /**
@@ -47,7 +70,7 @@ export class Raster {
     const first = Math.max(0, Math.floor(x0));
     const last = Math.min(this.width - 1, Math.ceil(x1) - 1);
     for (let x = first; x <= Math.max(first, last) && x < this.width; x += 1) {
-      const part = Math.max((Math.min(x1, x + 1) - Math.max(x0, x)) * share, 1e-6);
+      const part = Math.max((Math.min(x1, x + 1) - Math.max(x0, x)) * share, LEAST_PART);
       this.covered[x] += part;
       if (part > this.best[x]) {
         this.best[x] = part;
@@ -56,21 +79,60 @@ export class Raster {
     }
   }
 
+  /**
+   * Buckets of a tile as far as they lie in [left, right), one loop for all: a crowded row has a thousand.
+   * @param {import("./tile.js").Dense} dense
+   * @param {import("./inks.js").Ink} ink
+   * @param {number} origin where bucket 0 begins, px
+   * @param {number} wide a bucket, px
+   * @param {number} left px, at least 0
+   * @param {number} right px, at most the width
+   * @param {(x: number) => void} mark told of the middle of each that is an instant
+   */
+  addBuckets({ n, bucket, covered, paint }, ink, origin, wide, left, right, mark) {
+    const { covered: sum, best, colour: colours } = this;
+    const { colour, share } = ink;
+    for (let i = firstAt(bucket, n, Math.floor((left - origin) / wide)); i < n; i += 1) {
+      const from = origin + bucket[i] * wide;
+      if (from >= right) break;
+      const what = paint[i];
+      if (colour[what] === MARKED) {
+        mark(from + wide / 2);
+        continue;
+      }
+      const density = (covered[i] / 255) * share[what];
+      const x0 = from > left ? from : left;
+      const x1 = from + wide < right ? from + wide : right;
+      const last = Math.ceil(x1);
+      for (let x = Math.floor(x0); x < last; x += 1) {
+        const part = Math.max(((x1 < x + 1 ? x1 : x + 1) - (x0 > x ? x0 : x)) * density, LEAST_PART);
+        sum[x] += part;
+        if (part > best[x]) {
+          best[x] = part;
+          colours[x] = colour[what];
+        }
+      }
+      this.used = true;
+    }
+  }
+
   /** Finish a row: its pixels will stand at y with height h. @param {Uint32Array} palette */
   end(y, h, palette) {
     if (!this.used) return;
     const offset = this.placed.length * this.width;
-    const { covered, best, colour, pixels } = this;
-    for (let x = 0; x < this.width; x += 1) {
+    const { covered, best, colour, pixels, width } = this;
+    let cells = 0;
+    for (let x = 0; x < width; x += 1) {
       const share = covered[x];
       if (share > 0) {
-        const alpha = LEAST_ALPHA + (1 - LEAST_ALPHA) * Math.min(1, share);
+        const alpha = LEAST_ALPHA + (1 - LEAST_ALPHA) * (share < 1 ? share : 1);
         pixels[offset + x] = ((alpha * 255) << 24) | palette[colour[x]];
-        this.cells += 1;
+        cells += 1;
         covered[x] = 0;
         best[x] = 0;
       } else pixels[offset + x] = 0;
     }
+    this.cells += cells;
     this.placed.push({ y, h });
     this.used = false;
   }

@@ -10,7 +10,7 @@ import { ticksFor } from "./ticks.js";
 import { wordsFor } from "./tooltip.js";
 
 /** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
-export const BUDGET = 6;
+export const BUDGET = 4;
 
 /** @typedef {import("./timeline.js").Timeline} Timeline */
 
@@ -32,9 +32,14 @@ export function drawLanes(timeline) {
   });
   timeline.placeThumb(scrollY, height, layout.height);
   const { corner } = timeline.dom;
-  corner.run.textContent = `whole run · ${formatDuration(timeline.duration)}`;
-  corner.base.textContent = timeline.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`;
+  say(corner.run, `whole run · ${formatDuration(timeline.duration)}`);
+  say(corner.base, timeline.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`);
   return inSight.every((lane) => feed.loaded(lane));
+}
+
+/** A text that is there already would be laid out again. */
+function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
 
 /** What the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
@@ -63,7 +68,7 @@ function aside(timeline, lane) {
     const [low, high] = [lane.min, lane.max].map((v) => measured(v, lane.unit, 3));
     return low === high ? `about ${low}` : `${low} … ${high}`;
   }
-  const own = timeline.groupOf(lane.id)?.lanes[0].pid;
+  const own = timeline.groupOf(lane.id)?.lanes.find(({ kind }) => kind !== "baseline")?.pid;
   return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
 }
 
@@ -89,6 +94,6 @@ export function drawOverlay(timeline) {
     width, height, ground: palette.token("ground", 0.8),
     colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
   });
-  timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), x, y);
+  timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), { x, y, width, height });
   timeline.header.draw(headFrame(timeline));
 }

@@ -66,7 +66,7 @@ export class Search {
     this.modules = [];
     this.act = act;
     this.input = element("input", "");
-    Object.assign(this.input, { type: "search", placeholder: "Search ops and modules …", autocomplete: "off", spellcheck: false });
+    Object.assign(this.input, { type: "search", placeholder: "Search ops, modules …", autocomplete: "off", spellcheck: false });
     this.input.setAttribute("aria-label", "Search ops and modules");
     this.state = element("span", "", "state");
     this.list = element("ul", "");

@@ -97,6 +97,19 @@ export class Selection {
     timeline.revealRow(current.lane, current.row);
   }
 
+  /** Along an arrow of the selected slice: the first that it leads to, or that leads to it. @param {1|-1} direction */
+  along(direction) {
+    const { current, flows, timeline } = this;
+    const [near, far] = direction > 0 ? ["from", "to"] : ["to", "from"];
+    const ends = flows.filter((flow) => flow[near].lane === current.lane && flow[near].ref === current.ref).map((flow) => flow[far]);
+    if (!ends.length) {
+      timeline.toast(direction > 0 ? "No arrow leads on from what is selected." : "No arrow leads to what is selected.");
+      return;
+    }
+    const { lane, row, ref } = ends.reduce((a, b) => (b.t < a.t ? b : a));
+    this.select({ lane, row, ref }, true);
+  }
+
   /** The slice after or before the selected one in its row. @param {"next"|"prev"} direction */
   async neighbour(direction) {
     const { timeline, current } = this;

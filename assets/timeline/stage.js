@@ -71,7 +71,11 @@ export function verticalScroll(dom, scrollTo) {
       dom.scroll.classList.remove("dragging");
     }, { once: true });
   });
+  let placed = "";
   return (y, visible, all) => {
+    const place = `${y}/${visible}/${all}`;
+    if (place === placed) return;
+    placed = place;
     range = { visible, all };
     dom.scroll.hidden = all <= visible;
     dom.thumb.style.top = `${(y / all) * 100}%`;

@@ -7,6 +7,8 @@
 export const LEAST_WIDTH = 26;
 const PAD = 4;
 
+/** @typedef {{full: string, width: number, short: string, shortWidth: number, cut: string[]}} Name cut: by letters left */
+
 export class Labeller {
   /**
    * @param {(text: string) => number} measure width of a text, px
@@ -15,34 +17,40 @@ export class Labeller {
   constructor(measure, names) {
     this.measure = measure;
     this.names = names;
-    this.widths = new Map();
+    this.forget();
   }
 
-  /** @param {string} text */
-  width(text) {
-    let width = this.widths.get(text);
-    if (width === undefined) {
-      width = this.measure(text);
-      this.widths.set(text, width);
-    }
-    return width;
+  /** Texts have other widths now. */
+  forget() {
+    /** @type {Name[]} by id: a name is drawn thousands of times, and measured once */
+    this.known = [];
+    this.dots = null;
+  }
+
+  /** @param {number} id @returns {Name} */
+  name(id) {
+    const full = this.names[id] ?? "";
+    const short = full.slice(full.lastIndexOf("::") + 1).replace(/^:/, "");
+    this.known[id] = { full, width: this.measure(full), short, shortWidth: this.measure(short), cut: [] };
+    return this.known[id];
   }
 
   /**
    * The text for a slice of this width, empty where none fits.
-   * @param {number} name id
+   * @param {number} id of the name
    * @param {number} width px
    */
-  fit(name, width) {
+  fit(id, width) {
     if (width < LEAST_WIDTH) return "";
-    const full = this.names[name] ?? "";
+    const name = this.known[id] ?? this.name(id);
     const room = width - 2 * PAD;
-    if (this.width(full) <= room) return full;
-    const short = full.slice(full.lastIndexOf("::") + 1).replace(/^:/, "");
-    const whole = this.width(short);
-    if (whole <= room) return short;
-    const letters = Math.floor(((room - this.width("…")) / whole) * short.length);
-    return letters >= 2 ? `${short.slice(0, letters)}…` : "";
+    if (name.width <= room) return name.full;
+    if (name.shortWidth <= room) return name.short;
+    this.dots ??= this.measure("…");
+    const letters = Math.floor(((room - this.dots) / name.shortWidth) * name.short.length);
+    if (letters < 2) return "";
+    name.cut[letters] ??= `${name.short.slice(0, letters)}…`;
+    return name.cut[letters];
   }
 }
 

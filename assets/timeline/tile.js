@@ -148,12 +148,19 @@ class Reader {
 
 /** @returns {Slices} */
 function readSlices(r, n, unit, form) {
-  const start = Float64Array.from(r.take(Uint16Array, n), (t) => t * unit);
-  const end = Float64Array.from(r.take(Uint16Array, n), (t) => t * unit);
+  const start = times(r.take(Uint16Array, n), unit);
+  const end = times(r.take(Uint16Array, n), unit);
   const paint = r.take(r.Paint, n);
   if (form & BEFORE) start[0] = r.float64();
   if (form & AFTER) end[n - 1] = r.float64();
   return { n, start, end, paint, before: Boolean(form & BEFORE), after: Boolean(form & AFTER) };
+}
+
+/** In ns. `Float64Array.from` with a function takes thirty times as long. @param {Uint16Array} units */
+function times(units, unit) {
+  const out = new Float64Array(units.length);
+  for (let i = 0; i < out.length; i += 1) out[i] = units[i] * unit;
+  return out;
 }
 
 /** @returns {Dense} */

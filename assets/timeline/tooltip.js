@@ -35,7 +35,7 @@ export function wordsFor(hit, names, where) {
 export class Tooltip {
   /** @param {HTMLElement} host */
   constructor(host) {
-    this.host = host;
+    this.said = "";
     this.node = document.createElement("div");
     this.node.className = "tl-tip";
     this.node.hidden = true;
@@ -43,10 +43,26 @@ export class Tooltip {
     host.append(this.node);
   }
 
-  /** @param {{title: string, lines: string[]}|null} words @param {number} x @param {number} y in the host */
-  show(words, x, y) {
-    this.node.hidden = !words;
+  /**
+   * @param {{title: string, lines: string[]}|null} words
+   * @param {{x: number, y: number, width: number, height: number}} place of the pointer, and size of the host
+   */
+  show(words, { x, y, width, height }) {
+    if (this.node.hidden !== !words) this.node.hidden = !words;
     if (!words) return;
+    this.say(words);
+    const { w, h } = this;
+    const left = x + 14 + w > width ? Math.max(4, x - 14 - w) : x + 14;
+    const top = y + 18 + h > height ? Math.max(4, y - 10 - h) : y + 18;
+    this.node.style.left = `${left}px`;
+    this.node.style.top = `${top}px`;
+  }
+
+  /** Asking how large it is makes the browser lay out the page: only where it says something else. */
+  say(words) {
+    const said = [words.title, ...words.lines].join("\n");
+    if (said === this.said) return;
+    this.said = said;
     const title = document.createElement("b");
     title.textContent = words.title;
     const lines = words.lines.map((line) => {
@@ -55,11 +71,7 @@ export class Tooltip {
       return node;
     });
     this.node.replaceChildren(title, ...lines);
-    const { clientWidth, clientHeight } = this.host;
-    const { offsetWidth: w, offsetHeight: h } = this.node;
-    const left = x + 14 + w > clientWidth ? Math.max(4, x - 14 - w) : x + 14;
-    const top = y + 18 + h > clientHeight ? Math.max(4, y - 10 - h) : y + 18;
-    this.node.style.left = `${left}px`;
-    this.node.style.top = `${top}px`;
+    this.w = this.node.offsetWidth;
+    this.h = this.node.offsetHeight;
   }
 }

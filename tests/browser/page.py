@@ -70,6 +70,11 @@ class LanePage:
         self.page.goto(self.address + path)
         self.idle()
 
+    def show(self, path: str) -> None:
+        """Another address of the timeline, without loading the page again."""
+        self.page.evaluate("href => lanescope.shown(href)", self.address + path)
+        self.idle()
+
     def idle(self) -> None:
         """Nothing is under way any more: no request, no frame, no callback."""
         self.page.evaluate(_IDLE, PATIENCE_MS)
@@ -188,6 +193,13 @@ class LanePage:
             y,
         )
         return list(zip(values[0::4], values[1::4], values[2::4], strict=True))
+
+    def lit_columns(self) -> list[int]:
+        """Pixels with something in them, of the slim, lowest row of the first lane."""
+        lane = self.state["lanes"][0]
+        line = self.row_of_pixels(lane["y"] + lane["h"] - 6)
+        gap = self.row_of_pixels(lane["y"] + lane["h"] - 1)  # grid lines go through both
+        return [x for x in range(len(line)) if line[x] != gap[x]]
 
     def token(self, name: str) -> tuple[int, int, int]:
         """A colour of the style sheet, in the theme in effect."""

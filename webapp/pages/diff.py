@@ -242,7 +242,7 @@ def _table(kind: str, rows: Any) -> Component:
     if rows.empty:
         words = "All norms are the same." if kind == "gradient" else "All ops ran equally often."
         return html.P(words, className="muted")
-    number = ".0f" if kind == "op" else ".9g"
+    number, less = (".0f", "+.0f") if kind == "op" else (".9g", "+.4g")
     made = []
     for row in rows.head(MOST_ROWS).to_dict("records"):
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
@@ -254,7 +254,7 @@ def _table(kind: str, rows: Any) -> Component:
             known = value == value  # NaN is not itself
             one[side] = float(value) if known else None
             one[f"{side}_text"] = (
-                format(value, "+" + number if side == "difference" else number) if known else "–"
+                "–" if not known else format(value, less if side == "difference" else number)
             )
         made.append(one)
     name = "parameter" if kind == "gradient" else "op"
@@ -280,7 +280,10 @@ def _table(kind: str, rows: Any) -> Component:
     if len(rows) <= MOST_ROWS:
         return grid
     shown = f"The first {units.count(MOST_ROWS)} of {units.count(len(rows))}"
-    more = f"{shown}; `lanescope diff --json` has the verdict, `lw.diff` in Python all rows."
+    more: list[Any] = [
+        f"{shown}; ", html.Code("lanescope diff --json"), " has the verdict, ",
+        html.Code("lw.diff"), " in Python all rows.",
+    ]  # fmt: skip
     return html.Div([grid, html.P(more, className="muted")])
 
 

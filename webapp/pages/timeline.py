@@ -30,15 +30,15 @@ REGIONS = 100
 def layout(context: Context) -> Component:
     """Canvas and dock. Empty places are filled by the browser."""
     columns = [
-        parts.column("op", "op", minWidth=150, flex=3, cellClassRules=_swatches()),
+        parts.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
         parts.column("count", "count", number=True, text=True),
-        parts.column("total", "total", number=True, text=True, minWidth=78),
-        parts.column("self", "self", number=True, text=True, minWidth=78),
-        parts.column("mean", "mean", number=True, text=True, minWidth=78),
-        parts.column("p50", "p50", number=True, text=True, minWidth=78),
-        parts.column("p99", "p99", number=True, text=True, minWidth=78),
-        parts.column("max", "max", number=True, text=True, minWidth=78),
-        parts.column("share", "share", number=True, text=True, minWidth=78),
+        parts.column("total", "total", number=True, text=True, minWidth=68),
+        parts.column("self", "self", number=True, text=True, minWidth=68),
+        parts.column("mean", "mean", number=True, text=True, minWidth=68),
+        parts.column("p50", "p50", number=True, text=True, minWidth=68),
+        parts.column("p99", "p99", number=True, text=True, minWidth=68),
+        parts.column("max", "max", number=True, text=True, minWidth=68),
+        parts.column("share", "share", number=True, text=True, minWidth=68),
     ]
     return html.Div(
         [
