@@ -61,7 +61,7 @@ export function commandsOf(timeline, page) {
       ["overlap-of", "Choose whose overlap is looked for: a phase or a name", ["Shift+l"], page.overlapOf],
     ]],
     ["Lanes", [
-      ["pin", "Keep the lane at the top, or let it go", ["p"], () => arranger.pinMeant()],
+      ["pin", "Keep the lane at the top (pin), or let it go", ["p"], () => arranger.pinMeant()],
       ["expand", "All rows of the lane in full height", ["e"], () => arranger.expandMeant()],
       ["collapse", "Close or open the rank", ["g"], () => arranger.collapseMeant()],
       ["collapse-all", "Close or open all ranks", ["Shift+g"], () => arranger.toggleGroups()],
