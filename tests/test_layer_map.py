@@ -37,7 +37,9 @@ def run_of(path: Path, scale: float = 1.0) -> Run:
                             **common)  # fmt: skip
                 if step != 1:
                     builder.row("parameter", 0, THREAD, whole_numel=8, trainable=True, norm=norm,
-                                update_ratio=0.5, grad_norm=norm, **common)  # fmt: skip
+                                update_ratio=0.5, grad_norm=norm,
+                                grad_zeros=1.0 if dead else 0.75 if name == "bias" else 0.25,
+                                **common)  # fmt: skip
     return open_run(builder.write())
 
 
@@ -67,6 +69,7 @@ def test_other_measures(run: Run, tmp_path: Path) -> None:
     assert list(update.columns) == [0, 2]
     assert update[2].tolist() == pytest.approx([0.5] * 4)
     assert layer_map(run, 0, "parameters")[0].tolist() == [5.0] * 4
+    assert layer_map(run, 0, "alive").loc[["net.0.mlp", "head"], 2].tolist() == [0.5, 0.0]
     base = run_of(tmp_path, scale=0.5)
     ratio = layer_map(run, 0, "baseline", baseline=base)
     assert ratio[1].tolist() == pytest.approx([2.0] * 4)

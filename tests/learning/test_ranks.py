@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from lanescope.webapp.analysis.gradient_health import exploding
 from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.lora import lora
 from lanescope.webapp.run import Run, open_run
@@ -81,7 +82,7 @@ def run_of(path: Path, norms: dict[int, float], *, calls: bool = True, whole: in
                 builder.row(
                     "parameter", rank, thread, whole_numel=whole, trainable=True, grad_norm=norm,
                     norm=float(step) if "lora_B" in name else 1.0, update_ratio=0.1, lr=0.1,
-                    rule="SGD", **common,
+                    grad_zeros=0.5 * rank, rule="SGD", **common,
                 )  # fmt: skip
     return open_run(builder.write())
 
@@ -107,9 +108,20 @@ def test_shards_add_up(tmp_path: Path) -> None:
     assert set(rows["rank"]) == {0}
     found = samples(run)
     assert found["grad_norm"].tolist() == [5.0] * 16
+    assert found["grad_zeros"].tolist() == [0.25] * 16
     b = found[found["parameter"] == NAMES[1]]
     assert [round(v, 9) for v in b["norm"]] == [round(math.hypot(s, s), 9) for s in range(8)]
     assert [round(v, 9) for v in b["update_ratio"].dropna()] == [0.1] * 7
+
+
+def test_one_shard_that_is_nan_makes_the_whole_nan(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {0: 3.0, 1: math.nan}, whole=8)
+    rows = gradient_rows(run)
+    assert rows["norm"].isna().all()
+    assert not rows["missing"].any()
+    assert samples(run)["grad_norm"].isna().all()
+    (found,) = exploding(run)
+    assert found.evidence["cause"] == "not_finite"
 
 
 def test_a_replica_of_shards_counts_once(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ MEASURES = {
     "relative": "gradient per element, in parts of the model's",
     "update": "norm of the update, in parts of the parameters'",
     "parameters": "norm of the parameters",
+    "alive": "share of the gradient that is not zero",
     "baseline": "norm of the gradient, in parts of the baseline's",
 }
 """What can be shown of a layer at a step, and what to call it."""
@@ -35,9 +36,13 @@ AXES = {
     "relative": "relative gradient",
     "update": "update ratio",
     "parameters": "parameter norm",
+    "alive": "share not zero",
     "baseline": "ratio to the baseline",
 }
 """The same beside an axis."""
+
+SAMPLED = ("update", "parameters", "alive")
+"""Measures that are of the table of parameters, at sampled steps."""
 
 _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
 
@@ -48,13 +53,14 @@ def layer_map(
     """A measure per layer (rows, in the order of the model) and step (columns). NaN: none;
     infinite: a norm in it is NaN or infinite.
 
-    Several steps of an optimizer within one training step count by the last. Update and parameters
-    are known at sampled steps only. `depth` cuts paths of modules after so many names.
+    Several steps of an optimizer within one training step count by the last. Update, parameters and
+    zeros are known at sampled steps only. `depth` cuts paths of modules after so many names.
     """
-    if measure in ("update", "parameters"):
+    if measure in SAMPLED:
         rows = samples(run)
         rows = rows[(rows["rank"] == rank) & (rows["optimizer"] >= 0)]
-        rows = rows.assign(missing=rows["norm"].isna())
+        needed = "grad_zeros" if measure == "alive" else "norm"
+        rows = rows.assign(missing=rows[needed].isna())
     else:
         rows = gradient_rows(run)
         rows = rows[rows["rank"] == rank]
@@ -115,6 +121,8 @@ def _measured(
     columns = {"square": there["norm"].fillna(np.inf) ** 2, "numel": there["numel"]}
     if measure == "update":
         columns["change"] = (there["norm"] * there["update_ratio"]) ** 2
+    elif measure == "alive":
+        columns["alive"] = (1 - there["grad_zeros"]) * there["numel"]
     sums = there.assign(**columns).groupby(["group", "step"], sort=False)[list(columns)].sum()
     if measure == "relative":
         whole = sums.groupby(level="step").sum()
@@ -123,6 +131,8 @@ def _measured(
         values = (mean / model).where(np.isfinite(mean), mean)
     elif measure == "update":
         values = np.sqrt(sums["change"] / sums["square"].replace([0, np.inf], np.nan))
+    elif measure == "alive":
+        values = sums["alive"] / sums["numel"]
     else:
         values = np.sqrt(sums["square"])
     order = list(dict.fromkeys(there["group"]))

@@ -10,6 +10,7 @@ hold all ranks' shards the parameter is left out: its norm is not known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -41,7 +42,7 @@ def gradient_rows(run: Run) -> pd.DataFrame:
     sharded = frame["whole"] > frame["numel"]
     parts = [frame[~sharded]]
     if sharded.any():
-        joined = _joined(frame[sharded], ["norm"], ["missing"])
+        joined = _joined(frame[sharded], {"norm": "missing"}, ["missing"])
         parts.append(joined.assign(numel=joined["whole"]))
     frame = pd.concat(parts).sort_values(["rank", "time_ns"], kind="stable", ignore_index=True)
     frame["layer"] = layers_of(frame["parameter"])
@@ -59,19 +60,25 @@ def samples(run: Run) -> pd.DataFrame:
     frame = to_frame(events)
     frame["optimizer"] = frame["optimizer"].fillna(-1).astype("int64")
     frame["missing"] = events["grad_norm"].is_null().to_numpy()
+    frame["unknown"] = events["norm"].is_null().to_numpy()
+    frame["unchanged"] = events["update_ratio"].is_null().to_numpy()
     frame = frame[~frame["skipped"].astype(bool)].drop(columns="skipped")
     frame["call"] = _calls(frame)
     frame = frame.rename(columns={"whole_numel": "whole"})
     sharded = frame["whole"] > frame["numel"]
     parts = [frame[~sharded]]
     if sharded.any():
-        shards = frame[sharded].assign(change=frame["update_ratio"] * frame["norm"])
-        joined = _joined(shards, ["norm", "grad_norm", "change"], ["missing"])
+        shards = frame[sharded].assign(
+            change=frame["update_ratio"] * frame["norm"],
+            grad_zeros=frame["grad_zeros"] * frame["numel"],
+        )
+        squares = {"norm": "unknown", "grad_norm": "missing", "change": "unchanged"}
+        joined = _joined(shards, squares, ["missing"], ["grad_zeros"], ["grad_max"])
         joined["update_ratio"] = joined.pop("change") / joined["norm"]
         parts.append(joined.assign(numel=joined["whole"]))
     frame = pd.concat(parts).sort_values(["rank", "time_ns"], kind="stable", ignore_index=True)
     frame["layer"] = layers_of(frame["parameter"])
-    return frame.drop(columns="whole")
+    return frame.drop(columns=["whole", "unknown", "unchanged"])
 
 
 def layers_of(parameters: pd.Series) -> pd.Series:
@@ -94,17 +101,33 @@ def _sharded(run: Run) -> dict[tuple[int, str], int]:
     return dict(zip(keys, rows["whole_numel"], strict=True))
 
 
-def _joined(frame: pd.DataFrame, squares: list[str], every: list[str]) -> pd.DataFrame:
-    """Shards of all ranks as one row; `squares` add up as squares, `every` holds if of all."""
+def _joined(
+    frame: pd.DataFrame, squares: dict[str, str], every: Sequence[str],
+    means: Sequence[str] = (), largest: Sequence[str] = (),
+) -> pd.DataFrame:  # fmt: skip
+    """Shards of all ranks as one row; `squares` add up as squares, `every` holds if of all.
+
+    `squares`: a column, and the one that says where it has no value; one that is NaN makes the
+    whole NaN, as it does in the gradient of which the shards are parts. `means`: columns of what
+    all elements of a shard have together.
+    """
     keys = ["optimizer", "call", "parameter"]
     groups = frame.groupby(keys, sort=False)
     table = groups.first()
     held = groups["numel"].sum()
     table["rank"] = groups["rank"].min()
-    for name in squares:
-        total = (frame[name] ** 2).groupby([frame[key] for key in keys], sort=False).sum()
-        gone = groups[name].count() == 0
-        table[name] = np.where(gone, np.nan, np.sqrt(total * table["whole"] / held))
+    by = [frame[key] for key in keys]
+    for name, absent in squares.items():
+        there = ~frame[absent].astype(bool)
+        total = (frame[name].where(there) ** 2).groupby(by, sort=False).sum()
+        wrong = (there & frame[name].isna()).groupby(by, sort=False).any()
+        gone = ~there.groupby(by, sort=False).any()
+        norm = np.sqrt(total * table["whole"] / held)
+        table[name] = norm.where(~(wrong | gone), np.nan)
     for name in every:
         table[name] = groups[name].all()
+    for name in means:
+        table[name] = groups[name].sum(min_count=1) / held
+    for name in largest:
+        table[name] = groups[name].max()
     return table[held >= table["whole"]].reset_index()

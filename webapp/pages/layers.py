@@ -16,6 +16,7 @@ from lanescope.webapp.analysis.layer_map import (
     DECAY,
     HEALTHY,
     MEASURES,
+    SAMPLED,
     backward_link,
     cut,
     depths,
@@ -45,7 +46,7 @@ def section(context: Context) -> list[Component]:
         {"label": words, "value": name}
         for name, words in MEASURES.items()
         if (name != "baseline" or context.baseline is not None)
-        and (name not in ("update", "parameters") or run.counts["parameter"])
+        and (name not in SAMPLED or run.counts["parameter"])
     ]
     ranks = [{"label": f"rank {rank}", "value": str(rank)} for rank in _ranks(context)]
     return [
