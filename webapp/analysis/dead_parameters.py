@@ -17,7 +17,10 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 from __future__ import annotations
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lanescope.collector.kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.decay import decays
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows, samples
@@ -97,7 +100,11 @@ def dead_parameters(run: Run) -> list[Finding]:
         since = _decaying(group)
         if since is not None and str(name) not in found.get("zero", {}):
             add("decay", str(name), int(rank), since, int(first["numel"]))
-    return [_finding(run, cause, names) for cause, names in found.items()]
+    had = set(rows.loc[~rows["missing"], "parameter"])
+    return [
+        _finding(run, cause, names, whole=cause == "zero" and had <= set(names))
+        for cause, names in found.items()
+    ]
 
 
 def _suspects(rows: pd.DataFrame) -> pd.DataFrame:
@@ -163,19 +170,30 @@ def _decaying(samples_: pd.DataFrame) -> int | None:
     return int(after["step"].iloc[0])
 
 
-def _finding(run: Run, cause: str, names: dict[str, tuple[int, int, list[int]]]) -> Finding:
+def _clips_to_zero(run: Run, rank: int) -> bool:
+    values = run.events("value", rank, columns=["name", "value"])
+    limits = values.filter(pc.equal(values["name"].cast(pa.string()), CLIP_LIMIT))["value"]
+    return bool(len(limits)) and pc.max(limits).as_py() <= 0
+
+
+def _finding(
+    run: Run, cause: str, names: dict[str, tuple[int, int, list[int]]], *, whole: bool
+) -> Finding:
     first = next(iter(names))
     step, _, ranks = names[first]
-    more = and_more(len(names), "parameter")
-    words = _WORDS[cause][len(names) > 1]
+    words = f"{first}{and_more(len(names), 'parameter')} {_WORDS[cause][len(names) > 1]}"
     advice = ""
-    if cause == "unused" and len(run.ranks) > 1:
+    if whole:
+        words, advice = "all gradients are exactly zero", _whole_advice(run, ranks[0])
+    elif cause == "unused" and len(run.ranks) > 1:
         advice = ". DistributedDataParallel needs find_unused_parameters=True for such parameters"
         advice += ": that is what ended this run" if _broke(run) else ""
+    # A margin that all samples keep by now is no fault.
+    severe = cause in _SEVERE and not (whole and step)
     return Finding(
         kind="dead_parameter",
-        severity="error" if cause in _SEVERE else "warning",
-        title=f"{first}{more} {words} (since step {step}){advice}",
+        severity="error" if severe else "warning",
+        title=f"{words} (since step {step}){advice}",
         rank=ranks[0],
         ranks=tuple(ranks),
         step=step,
@@ -187,3 +205,12 @@ def _finding(run: Run, cause: str, names: dict[str, tuple[int, int, list[int]]])
         },
         link=step_link(run, ranks[0], step),
     )
+
+
+def _whole_advice(run: Run, rank: int) -> str:
+    values = run.events("value", rank, columns=["name", "value"])
+    limits = values.filter(pc.equal(values["name"].cast(pa.string()), CLIP_LIMIT))["value"]
+    if len(limits) and pc.max(limits).as_py() <= 0:
+        return ": they are clipped to 0"
+    flat = "the loss is flat (a margin that all samples keep, everything masked)"
+    return f": {flat}, or the outputs are cut off (a dead ReLU)"

@@ -10,7 +10,8 @@ weight. "All" are the parameters that one optimizer holds.
 
 - vanishing: `relative` is below VANISHED at VANISHED_STEPS consecutive steps, or below GONE and
   stays below VANISHED to the end. A gradient that rises is on its way up (zero-initialised
-  branches, small layer scales in their first steps) and is not reported.
+  branches, small layer scales in their first steps) and is not reported, unless it is HOPELESS and
+  takes more than RISING_STEPS to rise so much.
 - exploding: a gradient holds NaN or Inf at a step that was taken; or the whole norm (before
   clipping, where it is clipped) is EXPLODED times the largest of the first FIRST_STEPS steps, for
   EXPLODED_STEPS in a row.
@@ -40,6 +41,8 @@ VANISHED_STEPS = 5  # consecutive steps
 GONE = 1e-6  # of the model's gradient, per element
 GONE_STEPS = 2  # consecutive steps, the last of the run among them
 RISING = 10.0  # times, from the first step of a streak to its last
+RISING_STEPS = 10  # steps
+HOPELESS = 1e-8  # of the model's gradient, per element
 EXPLODED = 100.0  # times the largest of the first steps
 EXPLODED_STEPS = 2  # consecutive steps
 FIRST_STEPS = 5  # steps
@@ -119,7 +122,7 @@ def _vanished(rows: pd.DataFrame) -> tuple[Vanished, ...]:
         for low, high in _streaks(series.to_numpy() < VANISHED):
             values = series.to_numpy()[low:high]
             positive = values[values > 0]
-            if not len(positive) or values[-1] > RISING * positive[0]:
+            if not len(positive) or _rises(values):
                 continue  # zero all along is another finding; what rises is healthy
             ends = high == len(series)
             gone = ends and len(values) >= GONE_STEPS and bool((values < GONE).any())
@@ -129,6 +132,12 @@ def _vanished(rows: pd.DataFrame) -> tuple[Vanished, ...]:
                 found.append(Vanished(str(layer), first, last, float(positive.min())))
                 break
     return tuple(sorted(found, key=lambda one: (one.step, one.relative)))
+
+
+def _rises(values: Any) -> bool:
+    window = values if values[-1] >= HOPELESS else values[-RISING_STEPS:]
+    begin = window[window > 0][:1]
+    return bool(len(begin)) and bool(values[-1] > RISING * begin[0])
 
 
 def _streaks(flags: Any) -> list[tuple[int, int]]:

@@ -145,9 +145,11 @@ def _compiled_away(one: _Adapter) -> Verdict:
 
 
 def _no_gradient(one: _Adapter) -> Verdict:
-    groups = one.gradients.groupby("parameter", sort=False)
+    trained = one.samples.loc[one.samples["trainable"].astype(bool), "parameter"]
+    own = one.gradients[one.gradients["parameter"].isin(set(trained))]  # others wait
+    groups = own.groupby("parameter", sort=False)
     never = groups["missing"].all() & (groups["missing"].size() >= NO_GRADIENT_STEPS)
-    return _stuck(one.gradients, never)
+    return _stuck(own, never)
 
 
 def _not_synchronised(one: _Adapter) -> Verdict:
@@ -202,6 +204,8 @@ def _decayed(one: _Adapter) -> Verdict:
         return None
     largest = b.groupby("parameter")["norm"].max()
     small = b[b["norm"] <= DECAYED * b["parameter"].map(largest)]
+    if small.empty:
+        return None
     after = small["call"] > small["parameter"].map(
         b.loc[b["norm"] == b["parameter"].map(largest)].groupby("parameter")["call"].first()
     )
