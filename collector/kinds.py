@@ -36,6 +36,11 @@ VALIDATOR_IDLE = "validator idle:"
 """Marks of a user's validator begin so; " <function> at <target>" follows, then ": <message>"."""
 
 
+EXPECTED = "expected of gradients: "
+"""A mark of what the program asserts of gradients begins so; "<function>(<name>=<number>, ...) at
+<parameter, or module with .*>" follows."""
+
+
 RAISED_IN_BACKWARD = "backward raised "
 """A mark of what a backward raised begins so; "<type>: <message> (<file>:<line>)" follows."""
 
@@ -122,6 +127,10 @@ that it left out so far, at each one."""
 CLIP_NORM, CLIP_LIMIT = "clip_total_norm", "clip_max_norm"
 """Series of the value table: the norm of the gradient before clip_grad_norm_, and what it was given
 as the largest allowed."""
+
+ADDED_NORM = "lanescope/added_norm"
+"""Values: L2 norm of what a backward added to all gradients, where several threads of a process run
+backward."""
 
 SHARD = "/shard"
 """Follows CLIP_NORM where it is that of this rank's shards alone."""

@@ -47,6 +47,7 @@ from .sources import (
 )
 from .sources.collectives import Collectives
 from .sources.contexts import Contexts
+from .sources.contributions import Contributions
 from .sources.gradients import Gradients
 from .sources.handovers import Handovers
 from .sources.stacks import Stacks
@@ -73,6 +74,7 @@ class Session:
         self._gradients: Gradients | None = None
         self._device: device.Device | None = None
         self._cuda: cuda_contexts.CudaContexts | None = None
+        self._contributions: Contributions | None = None
         self.optimizers: optimizers.Optimizers | None = None
         self._watchdog: Watchdog | None = None
 
@@ -108,7 +110,11 @@ class Session:
         found_graphs = graphs.Graphs(
             recorder, names.parameter_name, counts=self._library is not None
         )
-        self._undo.append(autograd.install(recorder, found_graphs.sample, engine.flush_node))
+        added = self._contributions = Contributions(recorder, names)
+        self._undo.append(added.remove)
+        self._undo.append(
+            autograd.install(recorder, found_graphs.sample, engine.flush_node, added)
+        )  # fmt: skip
         self._undo.append(data.install(recorder))
         measured = clocks.Clocks(recorder)
         self._undo.append(ranks.install(recorder, measured.joined))
@@ -164,7 +170,7 @@ class Session:
         self._undo.clear()
         try:
             if self._gradients is not None and recorder.folder is not None:
-                self._gradients.drain(wait=True)
+                self._gradients.close()
         except Exception as error:
             recorder.failed(error)
         recorder.close()
@@ -182,6 +188,8 @@ class Session:
             )  # fmt: skip
             if self._cuda is not None:
                 self._cuda.forked()
+            if self._contributions is not None:
+                self._contributions.forked()
             if self._watchdog is not None:
                 self._watchdog.start()
         except Exception as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lanescope.collector.schema import ADDED_NORM
 from lanescope.webapp.analysis.backward_threads import backward_threads
 from lanescope.webapp.pages import backward_threads as page
 from lanescope.webapp.pages.context import Context
@@ -30,6 +31,10 @@ def run_of(path: Path, *threads: str, steps_on: tuple[str, ...] = (MAIN,)) -> Ru
                 builder.op(at + (2 + k) * MILLISECOND, 1000, "AccumulateGrad", scope="backward",
                            shapes="[4, 8]", phase="backward", **common)  # fmt: skip
             builder.op(at + 5 * MILLISECOND, 10, "aten::add_", shapes="[4, 8] [4, 8]", **common)
+        if steps_on == (SECOND,):
+            for norm in (3.0, 4.0):
+                builder.row("value", 0, FIRST, time_ns=at + 20 * MILLISECOND, step=step,
+                            name=ADDED_NORM, value=norm)  # fmt: skip
         for thread in steps_on:
             norms = (3.0, 4.0, None) if step == 0 else (3.0, float("nan"), None)
             for name, norm in zip("abc", norms, strict=True):
@@ -55,6 +60,17 @@ def test_norms_where_threads_step_themselves(tmp_path: Path) -> None:
     assert np.isnan(norms[[1, 3]]).all()  # a NaN gradient is not left out of the sum
 
 
+def test_norms_that_threads_add(tmp_path: Path) -> None:
+    run = run_of(tmp_path, FIRST, SECOND, steps_on=(SECOND,))
+    table = backward_threads(run)
+    assert table.loc[table["thread"] == FIRST, "added"].tolist() == [5.0, 5.0]
+    assert table.loc[table["thread"] == SECOND, "added"].isna().all()
+    assert page.section(Context(run))[1].children[1].value == "added"
+    figure, note = page.figure(run, "added", 0, "light")
+    assert [trace.name for trace in figure.data] == ["Thread-1"]
+    assert "not measured" not in note
+
+
 def test_what_the_page_shows(tmp_path: Path) -> None:
     run = run_of(tmp_path / "two", FIRST, SECOND)
     dropdown = page.section(Context(run))[1].children[1]
@@ -63,7 +79,7 @@ def test_what_the_page_shows(tmp_path: Path) -> None:
     assert [trace.name for trace in figure.data] == ["Thread-1", "Thread-2"]
     assert list(figure.data[1].x) == [0, 1]
     assert list(figure.data[1].y) == [2.0, 2.0]
-    assert "norm itself is not recorded" in note
+    assert "was not measured in this run" in note
     own = run_of(tmp_path / "own", FIRST, SECOND, steps_on=(FIRST, SECOND))
     figure, note = page.figure(own, "norm", 0, "dark")
     assert list(figure.data[0].y) == [5.0, None]

@@ -35,10 +35,11 @@ THREAD, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "ba
 GRADIENT_NORM = "gradient norm"
 
 _OWN = {
-    "lanescope/rss": ("memory of the process", "resident set at each step"),
-    schema.RECORDER_MEMORY: ("memory of the recorder", "what it added to the process"),
+    "lanescope/rss": ("memory of the process", "resident set at each step", "B"),
+    schema.RECORDER_MEMORY: ("memory of the recorder", "what it added to the process", "B"),
+    schema.ADDED_NORM: ("norm added", "of what each thread's backward added to gradients", ""),
 }
-"""The recorder's own series, in bytes: what their lanes are called, and what they count."""
+"""The recorder's own series: what their lanes are called, what they count, and in which unit."""
 
 
 @dataclass(frozen=True)
@@ -184,12 +185,12 @@ def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
                 part["value"].to_numpy(),
                 part["step"].to_numpy().astype(np.int64),
             )
-            called, what = _OWN.get(name, (name, "logged"))
+            called, what, unit = _OWN.get(name, (name, "logged", ""))
             label = called if own else f"{called} ({one})"
             title = f"value {name} of process {one}, {what}"
             key = f"{rank}/value/{name}" if own else f"{rank}/value/{name}/{one}"
             lane = _counter_lane(key, rank, label, title, samples)
-            yield replace(lane, pid=one, series=name, unit="B" if name in _OWN else ""), samples
+            yield replace(lane, pid=one, series=name, unit=unit), samples
 
 
 def _counter_lane(key: str, rank: int, label: str, title: str, samples: LaneSamples) -> Lane:

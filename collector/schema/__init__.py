@@ -14,6 +14,7 @@ path (Hive style), so pandas, pyarrow, DuckDB and Polars add them when they read
 from __future__ import annotations
 
 from ..kinds import (
+    ADDED_NORM,
     CUDA_CONTEXT,
     FORMAT_VERSION,
     GRADIENT_RELEASES,
@@ -68,6 +69,7 @@ TABLES: dict[str, Table] = {
 THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thread)
 
 __all__ = [
+    "ADDED_NORM",
     "CUDA_CONTEXT",
     "FLOAT64",
     "FORMAT_VERSION",

@@ -13,6 +13,7 @@ import torch.autograd.graph
 
 from ..kinds import RAISED_IN_BACKWARD, PhaseKind
 from ..recorder import Recorder
+from .contributions import Contributions
 from .endings import sentence
 from .stacks import Stacks
 
@@ -23,10 +24,14 @@ _NAME = "_engine_run_backward"
 
 
 def install(
-    recorder: Recorder, before: Callable[[tuple[Any, ...]], None], after: Callable[[], None]
+    recorder: Recorder,
+    before: Callable[[tuple[Any, ...]], None],
+    after: Callable[[], None],
+    contributions: Contributions,
 ) -> Callable[[], None]:
     """Record backward phases. Of each, `before` gets the engine's arguments at its start, and
-    `after` runs at its end, both on its thread.
+    `after` runs at its end, both on its thread. `contributions` hears of those that add to
+    gradients.
 
     What a backward raises is marked: a program may catch it, and only the engine's words tell which
     tensor it is about.
@@ -44,8 +49,12 @@ def install(
             recorder.failed(error)
         if unseen:
             return original(*args, **kwargs)
+        adds = bool(kwargs.get("accumulate_grad", True))
         with recorder.guarded():
             before(args)
+        if adds:
+            with recorder.guarded():
+                contributions.begin()
         try:
             return original(*args, **kwargs)
         except Exception as error:
@@ -55,6 +64,9 @@ def install(
             raise
         finally:
             try:
+                if adds:
+                    with recorder.guarded():
+                        contributions.end()
                 after()
                 recorder.end_phase(depth)
             except Exception as error:

@@ -1,9 +1,10 @@
 """What does each thread contribute to a step's gradients, where several run backward?
 
 Gradients are measured when an optimizer uses them: by then the contributions of all threads that
-share them are one sum, and what a single thread added to its norm is not in a recording. What is:
-the gradients that each thread added (autograd's AccumulateGrad nodes), how many elements they have,
-how long the thread was in backward, and the norm that an optimizer of the thread's own used.
+share them are one sum. So the recorder measures what each backward adds before it is added, from
+when a second thread runs backward. Beside it: the gradients that each thread added (autograd's
+AccumulateGrad nodes), how many elements they have, how long the thread was in backward, and the
+norm that an optimizer of the thread's own used.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lanescope.webapp.intervals import Intervals
 from lanescope.webapp.run import Run
 
 MEASURES = {
+    "added": "norm added",
     "accumulations": "gradients added",
     "elements": "elements added",
     "backward_s": "time in backward, s",
@@ -40,11 +42,13 @@ _ACCUMULATES = r"(^|::)AccumulateGrad$"
 def backward_threads(run: Run) -> pd.DataFrame:
     """One row per rank, thread and step, of ranks on which more than one thread ran backward.
 
-    rank, thread, step, accumulations and elements (that the thread's AccumulateGrad nodes added to
-    gradients; NaN on a rank of which no such node was recorded), backward_s (time in backward,
-    nested ones once; NaN: no backward of that step was called there), norm (L2, of all gradients
-    that the thread's own optimizer steps used, where more than one of the threads that run backward
-    makes steps; NaN where it made none, or one of them was NaN).
+    rank, thread, step, added (L2 norm of what the thread's backward added to gradients; of several
+    in a step the root of the sum of their squares; NaN where it was not measured), accumulations
+    and elements (that the thread's AccumulateGrad nodes added to gradients; NaN on a rank of which
+    no such node was recorded), backward_s (time in backward, nested ones once; NaN: no backward of
+    that step was called there), norm (L2, of all gradients that the thread's own optimizer steps
+    used, where more than one of the threads that run backward makes steps; NaN where it made none,
+    or one of them was NaN).
     """
     phases = to_frame(
         run.events("phase", columns=["rank", "thread", "step", "kind", "start_ns", "duration_ns"])
@@ -53,8 +57,9 @@ def backward_threads(run: Run) -> pd.DataFrame:
     count = phases.groupby("rank")["thread"].nunique()
     ranks = [int(rank) for rank in count[count > 1].index]
     phases = phases[phases["rank"].isin(ranks)]
-    parts = [_times(run, phases), *[_added(run, rank) for rank in ranks]]
+    parts = [_times(run, phases), *[_accumulated(run, rank) for rank in ranks]]
     table = pd.concat(parts).groupby(_KEYS, as_index=False).sum(min_count=1)
+    table = table.merge(_added(run, ranks), on=_KEYS, how="left")
     return table.merge(_norms(run, phases), on=_KEYS, how="outer").reindex(columns=list(COLUMNS))
 
 
@@ -67,13 +72,21 @@ def _times(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*_KEYS, "backward_s"])
 
 
-def _added(run: Run, rank: int) -> pd.DataFrame:
+def _accumulated(run: Run, rank: int) -> pd.DataFrame:
     ops = run.events("op", rank, columns=[*_KEYS, "name", "shapes"])
     names = pc.unique(ops["name"].cast(pa.string()))
     meant = names.filter(pc.match_substring_regex(names, _ACCUMULATES))
     rows = to_frame(ops.filter(pc.is_in(ops["name"].cast(pa.string()), meant)))
     sizes = {shapes: _elements(str(shapes)) for shapes in rows["shapes"].unique()}
     return rows[_KEYS].assign(accumulations=1.0, elements=rows["shapes"].map(sizes).astype(float))
+
+
+def _added(run: Run, ranks: list[int]) -> pd.DataFrame:
+    rows = run.events("value", columns=[*_KEYS, "name", "value"])
+    rows = to_frame(rows.filter(pc.equal(rows["name"].cast(pa.string()), schema.ADDED_NORM)))
+    rows = rows[rows["rank"].isin(ranks)]
+    squares = (rows["value"] ** 2).fillna(np.inf).groupby([rows[key] for key in _KEYS]).sum()
+    return np.sqrt(squares).replace(np.inf, np.nan).rename("added").reset_index()
 
 
 def _elements(shapes: str) -> float:

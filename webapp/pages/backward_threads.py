@@ -16,6 +16,8 @@ from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
 
 WORDS = {
+    "added": "L2 norm of what each thread's backward added to the gradients in a step, before it "
+    "was added; of several backwards the root of the sum of squares. ",
     "accumulations": "How many gradients each thread added to those of parameters in a step: "
     "autograd's AccumulateGrad nodes that it ran. ",
     "elements": "How many elements the gradients had that each thread added in a step. ",
@@ -24,8 +26,8 @@ WORDS = {
     "share parameters, that holds what others had added by then. ",
 }
 NOT_RECORDED = (
-    "What a thread adds to the norm itself is not recorded: gradients are measured when an "
-    "optimizer uses them, and by then they are the sum over the threads that share them. "
+    "What a thread adds to the norm was not measured in this run: it is of parameters in host "
+    "memory, as of the first moment at which no backward runs. "
 )
 
 
@@ -43,8 +45,8 @@ def section(context: Context) -> list[Component]:
             [
                 html.Label("show the", htmlFor=ids.THREADS_MEASURE),
                 dcc.Dropdown(
-                    options, "norm" if "norm" in known else known[0], id=ids.THREADS_MEASURE,
-                    clearable=False, searchable=False, className="wide",
+                    options, known[0], id=ids.THREADS_MEASURE, clearable=False, searchable=False,
+                    className="wide",
                 ),
                 html.Label("rank", htmlFor=ids.THREADS_RANK),
                 dcc.Dropdown(
@@ -76,7 +78,9 @@ def register(app: Dash, context: Context) -> None:
 def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, str]:
     """The chart of a measure of `MEASURES` on a rank, and what it is."""
     curves = _curves(run, measure, rank)
-    note = WORDS[measure] if measure == "norm" else WORDS[measure] + NOT_RECORDED
+    note = WORDS[measure]
+    if backward_threads(run)["added"].isna().all():
+        note += NOT_RECORDED
     if len(curves) > MOST_LINES:
         note += f"The {MOST_LINES} of {len(curves)} threads with the most of it are drawn."
         most = sorted(curves, key=lambda name: -curves[name].sum())[:MOST_LINES]
