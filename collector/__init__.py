@@ -11,7 +11,11 @@ cost one attribute look-up and do nothing.
 """
 
 from .api import mark, phase, record, start, step, stop, value
+from .assertions import assert_finite_grad, assert_grad_norm, assert_nonzero_grad
 from .pinning import pin
 from .validators import validator
 
-__all__ = ["mark", "phase", "pin", "record", "start", "step", "stop", "validator", "value"]
+__all__ = [
+    "assert_finite_grad", "assert_grad_norm", "assert_nonzero_grad", "mark", "phase", "pin",
+    "record", "start", "step", "stop", "validator", "value",
+]  # fmt: skip

@@ -21,6 +21,7 @@ from ..fingerprint import can_read, hash_of
 from ..journal import FIELDS, Kind
 from ..kinds import GradientScope
 from ..recorder import Recorder
+from .assertions import Assertions
 from .deliveries import Deliveries
 from .held import Held, Known, local_part
 from .modules import Modules
@@ -53,12 +54,14 @@ class Gradients:
         self._deliveries = Deliveries()
         self._held = Held(recorder, modules)
         self._parameters = Parameters(recorder, self._held, self._deliveries)
+        self._assertions = Assertions(recorder, modules, self._held)
 
     def record(self, optimizer: Optimizer, ordinal: int) -> None:
         """Record the gradients as they are now."""
         recorder = self._recorder
         state = recorder.thread()
         held = self._held.of(optimizer, ordinal)
+        self._assertions.note()
         groups: dict[Any, Alike] = defaultdict(Alike)
         hashed: dict[torch.device, list[_Hashed]] = defaultdict(list)
         hashes = self._takes_hashes()
@@ -102,6 +105,11 @@ class Gradients:
     def drain(self, *, wait: bool) -> None:
         """Write what devices have delivered by now; with `wait`, all of it."""
         self._deliveries.drain(wait=wait)
+
+    def close(self) -> None:
+        """The recording ends."""
+        self._assertions.close()
+        self.drain(wait=True)
 
     def _takes_hashes(self) -> bool:
         recorder = self._recorder

@@ -38,6 +38,7 @@ class Held:
         self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, list[Known]] = (
             weakref.WeakKeyDictionary()
         )
+        self._unnamed: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # of no module, by id
         self._signatures: dict[tuple[torch.dtype, torch.device], int] = {}
 
     def of(self, optimizer: Optimizer, ordinal: int) -> list[tuple[torch.Tensor, Known]]:
@@ -62,6 +63,18 @@ class Held:
             if id(parameter) not in held:
                 yield parameter, self._one(parameter, name)
 
+    def names(self) -> list[str]:
+        """Names of all parameters that are recorded, so far."""
+        unnamed = [name for reference, name in self._unnamed.values() if reference() is not None]
+        return [name for _, name in self._modules.parameters()] + unnamed
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """The name under which the parameter is recorded; None: it is not, so far."""
+        found = self._unnamed.get(id(parameter))
+        if found is not None and found[0]() is parameter:
+            return found[1]
+        return self._modules.parameter_name(parameter)
+
     def signature(self, tensor: torch.Tensor) -> int:
         """Text of a tensor's dtype and device."""
         key = (tensor.dtype, tensor.device)
@@ -76,10 +89,13 @@ class Held:
         if None in names:
             self._modules.refresh()
             names = [self._modules.parameter_name(p) for p in parameters]
-        return [
-            self._one(parameter, name or f"optimizer{ordinal}.parameter{position}")
-            for position, (parameter, name) in enumerate(zip(parameters, names, strict=True))
-        ]
+        known = []
+        for position, (parameter, name) in enumerate(zip(parameters, names, strict=True)):
+            if name is None:
+                name = f"optimizer{ordinal}.parameter{position}"
+                self._unnamed[id(parameter)] = (weakref.ref(parameter), name)
+            known.append(self._one(parameter, name))
+        return known
 
     def _one(self, parameter: torch.Tensor, name: str) -> Known:
         return Known(

@@ -75,6 +75,15 @@ def lora_second_adapter() -> None:
 
 
 @program
+def lora_waits_in_the_optimizer() -> None:
+    """The same, B of fresh ones not zero, and the optimizer holds them all."""
+    model = adapted(init_lora_weights=False)
+    model.add_adapter("other", LoraConfig(r=2, target_modules=["q_proj"]))
+    both = [one for name, one in model.named_parameters() if "lora_" in name]
+    train(model, torch.optim.AdamW(both, lr=1e-2))
+
+
+@program
 def lora_not_trainable() -> None:
     """Loaded as for inference; the head is trained."""
     model = adapted(inference_mode=True)

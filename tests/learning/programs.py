@@ -6,6 +6,7 @@ python programs.py FOLDER          records each into FOLDER/<name>, in one proce
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ def small_and_healthy() -> None:
 
     model = Model()
     train(model, torch.optim.Adam(model.parameters(), lr=1e-3), torch.randn(4, 5, 16))
+
+
+@program
+def tiny_weights() -> None:
+    """So small that the first layers' gradients, which do rise, stay nothing."""
+    model = layers(6, 32, nn.Tanh)
+    for module in model:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=1e-3)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.01), torch.randn(16, 32))
 
 
 @program
@@ -201,6 +212,17 @@ def dead_relu() -> None:
 
 
 @program
+def margin_kept() -> None:
+    """A hinge that all samples satisfy after a step: nothing is left to be learned."""
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    for _ in range(STEPS):
+        (1 - model(torch.ones(4, 8))).clamp(min=0).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
 def forgotten_body() -> None:
     """The optimizer was given the head alone; the body is not frozen."""
     model = Parted()
@@ -283,6 +305,46 @@ def scale_settles() -> None:
 def scale_begins_too_high() -> None:
     """It is halved forty times before the first step is taken."""
     scaled(lambda step: step < 40, 80, scale=2.0**60)
+
+
+# --- threads, and what a program asserts ----------------------------------------------------------
+
+
+@program
+def two_threads() -> None:
+    """Threads that share a model run backward at the same time."""
+    model = layers(2, 8, nn.Tanh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    own, meeting = list(model.parameters()), threading.Barrier(2)
+
+    def work(scale: float, step: int) -> None:
+        loss = (scale * model(torch.ones(4, 8)) - 1).square().mean()
+        parts = torch.autograd.grad(loss, own, retain_graph=True)
+        meeting.wait()
+        loss.backward()
+        ls.value("truth", float(torch.stack([part.norm() for part in parts]).norm()))
+
+    for step in range(4):
+        threads = [threading.Thread(target=work, args=(scale, step)) for scale in (1.0, 5.0)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def asserted() -> None:
+    """A compiled model of which the program asserts what holds, and what does not."""
+    model = Parted()
+    compiled = torch.compile(model, backend="aot_eager")
+    ls.assert_nonzero_grad(compiled.body)
+    ls.assert_finite_grad(compiled)
+    ls.assert_nonzero_grad(model.other)
+    ls.assert_grad_norm(model.head.weight, most=1e-9, after=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    train(compiled, optimizer, torch.randn(16, 8))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from lanescope.webapp.analysis.backward_threads import backward_threads
 from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.run import open_run
@@ -19,13 +20,14 @@ from tests.recording import run_program
 
 ENTRIES = {
     "gradient_health:vanishing", "gradient_health:exploding", "dead_parameters:dead_parameters",
-    "lora:lora", "scaling:scaler_skips",
+    "lora:lora", "scaling:scaler_skips", "validators:validators",
 }  # fmt: skip
 
 EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "sigmoids": [("vanishing_gradient", "", 0)],
     "residual_sigmoids": [],
     "small_and_healthy": [],
+    "tiny_weights": [("vanishing_gradient", "", 0)],
     "zero_initialised_branches": [],
     "rate_too_high": [("exploding_gradient", "growth", 7)],
     "not_a_number": [("exploding_gradient", "not_finite", 4)],
@@ -33,6 +35,7 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "unused_head": [("dead_parameter", "unused", 0)],
     "heads_in_turn": [],
     "frozen_body": [],
+    "margin_kept": [("dead_parameter", "zero", 1)],
     "dead_relu": [("dead_parameter", "zero", 0)],
     "forgotten_body": [("dead_parameter", "not_in_optimizer", 0)],
     "trained_by_hand": [],
@@ -42,9 +45,12 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "scale_collapses": [("scaler_skips", "", 10)],
     "scale_settles": [],
     "scale_begins_too_high": [],
+    "two_threads": [],
+    "asserted": [("dead_parameter", "unused", 0), ("validator", "", 0), ("validator", "", 4)],
     "lora_learns": [],
     "lora_first_steps": [],
     "lora_second_adapter": [],
+    "lora_waits_in_the_optimizer": [],
     "lora_not_trainable": [("lora_inactive", "not_trainable", 0)],
     "lora_not_in_optimizer": [("lora_inactive", "not_in_optimizer", 0)],
     "lora_disabled": [("lora_inactive", "no_gradient", 0)],
@@ -97,6 +103,30 @@ def test_a_sparse_gradient_has_the_norm_of_its_summed_rows(recorded: Path) -> No
     (linear(embedding(torch.tensor([1, 2, 2, 3, 3, 3]))) - 1).square().mean().backward()
     assert embedding.weight.grad is not None
     assert norm == pytest.approx(float(embedding.weight.grad.norm()))
+
+
+def test_what_each_thread_adds_to_the_norm(recorded: Path) -> None:
+    run = open_run(recorded / "two_threads")
+    values = run.events("value").to_pandas()
+    truth = values[values["name"] == "truth"].set_index(["thread", "step"])["value"]
+    table = backward_threads(run).set_index(["thread", "step"])["added"].dropna()
+    # At step 0 the first backward of all may be running when the second thread comes.
+    assert [step for _, step in table.index if step].count(1) == 2
+    assert {step for _, step in table.index} >= {1, 2, 3}
+    for key, norm in table.items():
+        assert norm == pytest.approx(truth[key], rel=1e-5)
+
+
+def test_what_assertions_say(recorded: Path) -> None:
+    unused, norm = learning(recorded / "asserted")[1:]
+    assert unused.title == (
+        "assert_nonzero_grad fails for other.weight and 1 more parameter at step 0: no gradient, "
+        "expected more than 0; at 12 of 12 steps"
+    )
+    assert norm.evidence["measured"] > 1e-9
+    assert norm.evidence["expected"] == "at most 1e-09"
+    assert norm.evidence["target"] == "head.weight"
+    assert norm.title.endswith("; at 8 of 8 steps")
 
 
 def test_what_is_said(recorded: Path) -> None:

@@ -1,8 +1,9 @@
-"""What the user's own validators had to say."""
+"""What the user's own validators had to say, and which of its assertions do not hold."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.collector.kinds import VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
+from lanescope.webapp.analysis.assertions import assertions
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.run import Run
@@ -21,7 +23,9 @@ _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
 def validators(run: Run) -> list[Finding]:
-    """Findings of kind `validator`: one per validator and verdict, where it first came."""
+    """Findings of kind `validator`: one per validator and verdict, where it first came, and one
+    per assertion that gradients do not hold.
+    """
     rows = run.events("phase", columns=_COLUMNS)
     names = rows["name"].cast(pa.string())
     rows = rows.filter(pc.starts_with(names, "validator ")).sort_by("start_ns")
@@ -31,7 +35,13 @@ def validators(run: Run) -> list[Finding]:
         if match is not None and row["kind"] == schema.PhaseKind.mark.name:
             verdict, name, place, message = match.groups()
             found.setdefault((verdict, name, place), []).append({**row, "message": message or ""})
-    return [_finding(run, key, marks) for key, marks in found.items()]
+    return [_finding(run, key, marks) for key, marks in found.items()] + assertions(run)
+
+
+@lru_cache(maxsize=2)
+def _compiled(run: Run) -> bool:
+    scopes = run.events("op", columns=["scope"])["scope"].cast(pa.string())
+    return bool(pc.any(pc.equal(scopes, schema.OpScope.compiled.name)).as_py())
 
 
 def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -> Finding:
@@ -43,6 +53,9 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
     if verdict == VALIDATOR_IDLE:
         severity = "info"
         title = f"validator {name} was never called: no {place} was seen"
+        if _compiled(run):
+            title += "; modules inside of compiled code are not: TORCH_COMPILE_DISABLE=1 runs them "
+            title += "uncompiled"
     else:
         what = "failed" if verdict == VALIDATOR_FAILED else "itself raised"
         title = f"validator {name} of {place} {what} {times}"

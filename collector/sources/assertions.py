@@ -1,0 +1,48 @@
+"""Writes down what the program asserts of gradients, once the parameters have names."""
+
+from __future__ import annotations
+
+from ..assertions import KNOWN, Assertion, compressed
+from ..kinds import EXPECTED, VALIDATOR_IDLE
+from ..recorder import Recorder
+from .held import Held
+from .modules import Modules
+
+
+class Assertions:
+    """Those of one recording."""
+
+    def __init__(self, recorder: Recorder, modules: Modules, held: Held) -> None:
+        self._recorder = recorder
+        self._modules = modules
+        self._held = held
+        self._tried: set[Assertion] = set()
+        self._noted: set[Assertion] = set()
+
+    def note(self) -> None:
+        """An optimizer is about to step."""
+        for one in KNOWN:
+            if one not in self._noted:
+                self._note(one)
+
+    def close(self) -> None:
+        """The recording ends: name those that nothing can be held against."""
+        for one in KNOWN:
+            if one not in self._noted and (one.alive or not one.noted):
+                function = one.call.partition("(")[0]
+                self._recorder.mark(f"{VALIDATOR_IDLE} {function} at parameter")
+
+    def _note(self, one: Assertion) -> None:
+        parameters = one.alive
+        names = {self._held.name_of(parameter) for parameter in parameters}
+        if None in names and one not in self._tried:
+            self._tried.add(one)
+            self._modules.refresh()  # too much for every step; a call names its model anyway
+            names = {self._held.name_of(parameter) for parameter in parameters}
+        found = {name for name in names if name is not None}
+        if not found or len(found) < len(names):
+            return
+        self._noted.add(one)
+        one.noted = True
+        for place in compressed(found, self._held.names()):
+            self._recorder.mark(f"{EXPECTED}{one.call} at {place}")

@@ -1,0 +1,122 @@
+"""Do gradients hold what the program asserted of them (`lanescope.collector.assertions`)?
+
+Measured is what each optimizer step used, shards of all ranks put together; of a parameter that no
+optimizer holds, its gradient at sampled steps. Parameters count while they are trainable.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector.kinds import EXPECTED
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.frames import json_number
+from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.run import Run
+
+LISTED = 20  # parameters named in the evidence
+
+_MARK = re.compile(re.escape(EXPECTED) + r"(\w+)\((.*)\) at (\S+)")
+_COLUMNS = ["rank", "parameter", "step", "norm", "missing"]
+
+
+def assertions(run: Run) -> list[Finding]:
+    """Findings of kind `validator`, one per assertion that does not hold."""
+    phases = run.events("phase", columns=["name", "start_ns"])
+    names = phases["name"].cast(pa.string())
+    marks = phases.filter(pc.starts_with(names, EXPECTED)).sort_by("start_ns")
+    if not marks.num_rows:
+        return []
+    rows = _measured(run)
+    found = []
+    for text in dict.fromkeys(marks["name"].cast(pa.string()).to_pylist()):
+        match = _MARK.fullmatch(text)
+        if match is not None:
+            bounds = {k: float(v) for k, v in re.findall(r"(\w+)=([^,]+)", match[2])}
+            found += _judged(run, rows, match[1], bounds, match[3])
+    return found
+
+
+def _measured(run: Run) -> pd.DataFrame:
+    """One row per rank, step and parameter: rank, parameter, step, norm, missing, trainable."""
+    taken, sampled = gradient_rows(run)[_COLUMNS], samples(run)
+    alone = sampled[sampled["optimizer"] < 0]
+    alone = alone.drop(columns="norm").rename(columns={"grad_norm": "norm"})[_COLUMNS]
+    rows = pd.concat([taken, alone]).sort_values("step", kind="stable", ignore_index=True)
+    flips = sampled[["rank", "parameter", "step", "trainable"]].sort_values("step", kind="stable")
+    keys = ["rank", "parameter"]
+    rows = pd.merge_asof(rows, flips, on="step", by=keys)
+    rows["trainable"] = rows["trainable"].astype("boolean").fillna(value=True).astype(bool)
+    return rows
+
+
+def _judged(
+    run: Run, rows: pd.DataFrame, function: str, bounds: dict[str, float], place: str
+) -> list[Finding]:
+    names = rows["parameter"].astype(str)
+    within = names.str.startswith(place[:-1]) if place.endswith("*") else names == place
+    mine = rows[within & (rows["step"] >= bounds["after"])]
+    if mine.empty:
+        return []
+    own = mine[mine["trainable"]]
+    if own.empty:
+        own = mine  # what was to have a gradient is frozen
+    wrong = own[_fails(own, function, bounds)]
+    if wrong.empty:
+        return []
+    first = wrong[wrong["step"] == wrong["step"].iloc[0]]
+    at, step = first.iloc[0], int(first["step"].iloc[0])
+    parameters = list(dict.fromkeys(first["parameter"]))
+    ranks = tuple(sorted({int(rank) for rank in wrong["rank"]}))
+    frozen = "; it is frozen" if not at["trainable"] else ""
+    measured = "no gradient" if at["missing"] else f"a gradient of norm {at['norm']:.4g}"
+    expected = _expected(function, bounds)
+    failed, checked = wrong["step"].nunique(), own["step"].nunique()
+    return [
+        Finding(
+            kind="validator",
+            severity="error",
+            title=f"{function} fails for {parameters[0]}{and_more(len(parameters), 'parameter')} "
+            f"at step {step}: {measured}{frozen}, expected {expected}; at {failed} of {checked} "
+            "steps",
+            rank=ranks[0] if len(ranks) == 1 else None,
+            ranks=ranks,
+            step=step,
+            evidence={
+                "validator": function, "target": place, "verdict": "failed:", "times": len(wrong),
+                "message": f"{measured}, expected {expected}",
+                "measured": None if at["missing"] else json_number(float(at["norm"])),
+                "expected": expected, "parameters": parameters[:LISTED],
+            },
+            link=step_link(run, int(at["rank"]), step),
+        )
+    ]  # fmt: skip
+
+
+def _fails(rows: pd.DataFrame, function: str, bounds: dict[str, float]) -> Any:
+    norms, missing = rows["norm"].to_numpy(float), rows["missing"].to_numpy(bool)
+    if function == "assert_finite_grad":
+        return ~missing & ~np.isfinite(norms)
+    if function == "assert_nonzero_grad":
+        return missing | (norms == 0)
+    inside = (norms >= bounds["least"]) & (norms <= bounds["most"])
+    return np.where(missing, bounds["least"] > 0, ~inside)
+
+
+def _expected(function: str, bounds: dict[str, float]) -> str:
+    if function == "assert_finite_grad":
+        return "a finite one"
+    if function == "assert_nonzero_grad":
+        return "more than 0"
+    least, most = bounds["least"], bounds["most"]
+    if most == np.inf:
+        return f"at least {least:g}"
+    return f"at most {most:g}" if least == 0 else f"{least:g} to {most:g}"
