@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from lanescope.collector import validators
+from lanescope.collector.kinds import VALIDATOR_IDLE
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
 from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
+from tests.synthetic import START_NS, Builder
 
 PROGRAM = """
     import sys, threading, torch
@@ -161,6 +163,15 @@ def test_collectives(tmp_path: Path, engine: str, kind: str) -> None:
     assert found["is_six"].ranks == (0, 1)
     assert found["is_six"].evidence["times"] == 2
     assert found["is_six"].evidence["target"] == "all_reduce"
+
+
+def test_one_that_was_not_called_while_regions_ran_compiled(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    builder.phase(START_NS, 0, "mark", name=f"{VALIDATOR_IDLE} checked at Norm")
+    builder.op(START_NS, 100, "CompiledFunction", scope="compiled")
+    (found,) = [f for f in findings(open_run(builder.write())) if f.kind == "validator"]
+    assert found.severity == "info"
+    assert "no Norm was seen; modules inside of compiled code are not" in found.title
 
 
 def test_a_target_that_is_none() -> None:
