@@ -21,6 +21,9 @@ export class LaneFilter {
     this.box = element("div", "", "tl-filter");
     this.box.append(this.input, this.hint);
     host.replaceChildren(this.box);
+    this.none = element("p", "No lane has all of these words. Take one away, or press Esc in the field above the names.", "tl-message");
+    this.none.setAttribute("role", "status");
+    timeline.dom.host.append(this.none);
     this.input.addEventListener("input", () => timeline.arranger.rearrange({ filter: this.input.value }));
     this.input.addEventListener("keydown", (event) => this.key(event));
     timeline.onArranged = () => this.show();
@@ -38,6 +41,7 @@ export class LaneFilter {
     const on = Boolean(filter.trim());
     this.box.classList.toggle("on", on);
     const left = layout.pinned.length + layout.groups.reduce((n, group) => n + group.lanes.length, 0);
+    this.none.hidden = left > 0 || !on;
     this.hint.replaceChildren(on ? `${left}/${lanes.length}` : element("kbd", "L"));
   }
 

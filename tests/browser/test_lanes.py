@@ -88,6 +88,10 @@ def test_the_filter_leaves_lanes_that_match(opened: Opener) -> None:
     assert {(one["rank"], one["kind"]) for one in left} == {(1, "thread")}
     assert page.text(".tl-filter span") == f"{len(left)}/{len(everything)}"
     assert "lanes=rank%201%20thread" in page.query
+    assert not page.page.locator(".tl-message").is_visible()
+    page.page.keyboard.type(" nowhere")
+    page.idle()
+    assert (shown(page), page.text(".tl-message")[:11]) == ([], "No lane has")
     page.page.keyboard.press("Escape")
     page.idle()
     assert shown(page) == everything
