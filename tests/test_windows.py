@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.generate_run import PROBE, generate
-from lanescope.webapp import details
+from lanescope.webapp import details, rows
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.analysis.columns import texts_of
+from lanescope.webapp.analysis.overlap import overlap_regions
 from lanescope.webapp.index import open_index
 from lanescope.webapp.look import look
 from lanescope.webapp.partners import Place, autograd_partner
+from lanescope.webapp.parts import Part
 from lanescope.webapp.run import Run, RunError, open_run
 from lanescope.webapp.slices import SOURCES
 from lanescope.webapp.timeline import Timeline
@@ -41,6 +48,48 @@ class Reads:
 
     def _refused(self, *_: object, **__: object) -> None:
         raise AssertionError("a whole file was read")
+
+
+def test_pieces_hold_what_events_hold(large: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_PIECE", 100_000)
+    columns = ["start_ns", "duration_ns", "name", "thread", "rank"]
+    pieces = list(large.pieces("op", 0, "1000-0", columns))
+    assert len(pieces) == 3
+    assert (
+        pa.concat_tables(pieces)
+        .cast(_PLAIN)
+        .equals(large.events("op", columns=columns).cast(_PLAIN))
+    )
+    names = set(large.events("op", columns=["name"])["name"].cast(pa.string()).to_pylist())
+    assert texts_of(large, "op", "name") == names
+    for table, rank, thread in (("stack", 0, None), ("op", 3, None), ("op", 0, "7-0")):
+        with pytest.raises(RunError):
+            list(large.pieces(table, rank, thread, ["name"]))
+
+
+_PLAIN = pa.schema(
+    [("start_ns", pa.int64()), ("duration_ns", pa.int64()), ("name", pa.string()),
+     ("thread", pa.string()), ("rank", pa.int32())]
+)  # fmt: skip
+
+
+def test_no_question_about_a_run_needs_a_whole_log(
+    large: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    read = Part.read
+
+    def counted(part: Part, columns: Sequence[str], groups: Any = None) -> pa.Table:
+        found = read(part, columns, groups)
+        sizes.append(len(found) if part.table == "op" else 0)
+        return found
+
+    monkeypatch.setattr(Part, "read", counted)
+    monkeypatch.setattr(rows, "_PIECE", 100_000)
+    run = open_run(large.path)
+    check(run)
+    overlap_regions(run, "/mm/")
+    assert 0 < max(sizes) < run.counts["op"] // 2
 
 
 def test_only_the_row_groups_of_the_window_are_read(

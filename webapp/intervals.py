@@ -5,7 +5,7 @@ All operations are exact and vectorised: a sweep over the sorted ends, O(n log n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,12 +65,24 @@ class Intervals:
 
     def subtraction(self, other: Intervals) -> Intervals:
         """Instants in this one and not in the other: A - B."""
+        if not len(other):
+            return self
         times, depth = _sweep((self, other), (1, 2))
         return _where(times, depth == 1)
 
     def clip(self, low: int, high: int) -> Intervals:
         """Instants within [low, high)."""
         return Intervals.of(self.start.clip(low, high), self.end.clip(low, high))
+
+
+def union(sets: Iterable[Intervals]) -> Intervals:
+    """Instants in any of the sets."""
+    parts = list(sets)
+    none = np.zeros(0, np.int64)
+    return Intervals.of(
+        np.concatenate([none, *(one.start for one in parts)]),
+        np.concatenate([none, *(one.end for one in parts)]),
+    )
 
 
 def at_least(sets: Sequence[Intervals], count: int) -> Intervals:

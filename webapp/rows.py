@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp.axis import Axis, axis_of
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.parts import Part
+from lanescope.webapp.parts import Part, RowGroup
 from lanescope.webapp.threads import Thread
 
 _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
@@ -23,6 +23,9 @@ Equal = tuple[str, int]
 """A column of integers and the value that it has in the rows that are wanted."""
 
 _ALWAYS = (-(1 << 63), 1 << 63)
+_PIECE = 1 << 20
+"""Rows from which on a piece is not made longer."""
+
 _THREAD_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -63,13 +66,7 @@ class Rows:
         equal: Equal | None = None,
     ) -> pa.Table:
         """Rows of `ranks`, as `Run.events` promises them."""
-        known = columns_of(table)
-        wanted = list(known if columns is None else columns)
-        for name in wanted:
-            if name not in known:
-                raise RunError(
-                    f"table {table} has no column {name!r}, expected one of {', '.join(known)}"
-                )
+        wanted = _wanted(table, columns)
         shape = schema.TABLES[table]
         own = [column.name for column in shape.columns]
         needed = {*wanted, *_SORT_KEYS, "pid"}
@@ -96,6 +93,24 @@ class Rows:
         aligned = [_with_place(piece, wanted).cast(first.schema) for piece in pieces]
         return pa.concat_tables([first, *aligned]).unify_dictionaries()
 
+    def pieces(
+        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """Rows of a table kept per thread, as `Run.pieces` promises them."""
+        wanted = _wanted(table, columns)
+        shape = schema.TABLES[table]
+        if not shape.per_thread:
+            raise RunError(f"rows of {table} are few, and not kept per thread")
+        needed = {*wanted, *(["start_ns"] if {"duration_ns", "self_ns"} & {*wanted} else [])}
+        read = [column.name for column in shape.columns if column.name in needed]
+        for rank in ranks:
+            for one, parts in self._threads_of(table, rank, thread):
+                axis = axis_of(self.axes, rank, one.pid)
+                for part in parts:
+                    for groups in _portions(part.groups(*_ALWAYS)):
+                        rows = axis.apply(part.read(read, groups), self.origin_ns)
+                        yield _with_place(_Placed(rows, rank, one.thread), wanted)
+
     def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
         """About how many rows touch the window, by the extents of row groups alone."""
         total = 0.0
@@ -116,15 +131,8 @@ class Rows:
         window: Window | None,
         equal: Equal | None,
     ) -> Iterator[_Placed]:
-        by_thread: dict[str, list[Part]] = {}
-        for part in self.parts.get((table, rank), ()):
-            if part.rows and part.thread is not None:
-                by_thread.setdefault(part.thread, []).append(part)
-        for one in self.threads:
-            if one.rank != rank or one.thread not in by_thread or thread not in (None, one.thread):
-                continue
+        for one, found in self._threads_of(table, rank, thread):
             axis = axis_of(self.axes, rank, one.pid)
-            found = by_thread[one.thread]
             if window is None and equal is None:
                 rows = pa.concat_tables([part.read(read) for part in found])
             else:
@@ -146,6 +154,18 @@ class Rows:
                 rows = _touching(rows, window)
             yield _Placed(_sorted(rows), rank, one.thread)
 
+    def _threads_of(
+        self, table: str, rank: int, thread: str | None
+    ) -> Iterator[tuple[Thread, list[Part]]]:
+        """Threads of a rank, or the one named, that have rows of a table, with their parts."""
+        by_thread: dict[str, list[Part]] = {}
+        for part in self.parts.get((table, rank), ()):
+            if part.rows and part.thread is not None:
+                by_thread.setdefault(part.thread, []).append(part)
+        for one in self.threads:
+            if one.rank == rank and one.thread in by_thread and thread in (None, one.thread):
+                yield one, by_thread[one.thread]
+
     def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[_Placed]:
         for part in self.parts.get((table, rank), ()):
             rows = part.read(read)
@@ -157,6 +177,30 @@ class Rows:
                 mine = rows.filter(pc.equal(rows["pid"], pa.scalar(pid, pa.int64())))
                 mine = axis_of(self.axes, rank, pid).apply(mine, self.origin_ns)
                 yield _Placed(mine, rank, None)
+
+
+def _wanted(table: str, columns: Sequence[str] | None) -> list[str]:
+    """The columns asked for, all of them by default. RunError where the table has no such one."""
+    known = columns_of(table)
+    wanted = list(known if columns is None else columns)
+    for name in wanted:
+        if name not in known:
+            raise RunError(
+                f"table {table} has no column {name!r}, expected one of {', '.join(known)}"
+            )
+    return wanted
+
+
+def _portions(groups: Sequence[RowGroup]) -> Iterator[list[RowGroup]]:
+    """Row groups in pieces of about _PIECE rows."""
+    piece: list[RowGroup] = []
+    for group in groups:
+        piece.append(group)
+        if sum(one.rows for one in piece) >= _PIECE:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
 
 
 def _with_place(piece: _Placed, wanted: Sequence[str]) -> pa.Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -136,12 +136,23 @@ class Run:
         Raises RunError for a table, column, rank or thread that does not exist, and for a file
         found damaged while it is read.
         """
-        ranks = self.ranks if rank is None else (self._present(rank),)
-        if thread is not None:
-            known = [one.thread for one in self.threads if one.rank in ranks]
-            if thread not in known:
-                raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
+        ranks = self._chosen(rank, thread)
         return self.rows.read(table, ranks, thread, columns, window, equal)
+
+    def pieces(
+        self,
+        table: str,
+        rank: int | None = None,
+        thread: str | None = None,
+        columns: Sequence[str] = (),
+    ) -> Iterator[pa.Table]:
+        """The rows that `events` gives, of a table kept per thread, a million or so at a time.
+
+        For what is asked of all rows of a run that may be larger than memory. Each piece is of one
+        thread, threads are in the order of `Run.threads`; rows of a thread are in the order of its
+        files, which is only roughly that of time. Raises RunError as `events` does.
+        """
+        return self.rows.pieces(table, self._chosen(rank, thread), thread, columns)
 
     def rows_about(self, table: str, window: tuple[int, int]) -> int:
         """About how many rows have an instant in a window, without reading any."""
@@ -163,6 +174,14 @@ class Run:
             theirs = pc.is_in(phases["thread"].cast(pa.string()), pa.array(children))
             phases = phases.filter(pc.invert(theirs))
         return steps_of(phases)
+
+    def _chosen(self, rank: int | None, thread: str | None) -> Sequence[int]:
+        """The ranks to read, once a rank and a thread that are named are found to exist."""
+        ranks = self.ranks if rank is None else (self._present(rank),)
+        known = [one.thread for one in self.threads if one.rank in ranks]
+        if thread is not None and thread not in known:
+            raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
+        return ranks
 
     def _present(self, rank: int) -> int:
         if rank not in self.ranks:

@@ -17,20 +17,23 @@ nothing of the host counts. Elsewhere threads of the host count where they compu
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp.analysis.calls import calls
+from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.analysis.devices import device_time, talks_on_device
-from lanescope.webapp.intervals import Intervals, at_least
+from lanescope.webapp.intervals import Intervals, union
 from lanescope.webapp.run import Run
 
-_TALK = r"^(c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel)"
+_TALK = re.compile(
+    r"c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel"
+)
 _NO_WORK = (schema.OpScope.user.name,)
 """A range that the program named is no computation; what runs in it is."""
 
@@ -45,22 +48,26 @@ def busy(run: Run, rank: int) -> tuple[Intervals, Intervals]:
     frame = frame[frame["rank"] == rank]
     end = np.where(frame["done_ns"] >= 0, frame["done_ns"], frame["returned_ns"])
     talk = Intervals.of(frame["start_ns"], np.where(end >= 0, end, run.duration_ns))
-    columns = ["start_ns", "duration_ns", "name", "scope", "thread"]
-    ops = run.events("op", rank, columns=columns)
-    starts = ops["start_ns"].to_numpy()
-    ends = pc.add(ops["start_ns"], ops["duration_ns"]).fill_null(run.duration_ns).to_numpy()
-    talks = pc.match_substring_regex(ops["name"].cast(pa.string()), _TALK).to_numpy()
-    works = ~pc.is_in(ops["scope"].cast(pa.string()), pa.array(_NO_WORK)).to_numpy() & ~talks
-    threads = pc.dictionary_encode(ops["thread"].cast(pa.string())).combine_chunks()
-    code = threads.indices.to_numpy()
-    lanes = []
-    for position, thread in enumerate(threads.dictionary.to_pylist()):
-        mine = code == position
-        work = Intervals.of(starts[mine & works], ends[mine & works])
-        blocked = _in_call(frame[frame["thread"] == thread], run.duration_ns)
-        blocked = blocked.union(Intervals.of(starts[mine & talks], ends[mine & talks]))
-        lanes.append(work.subtraction(blocked))
-    return at_least(lanes, 1) if lanes else Intervals.of([], []), talk
+    computes = Intervals.of([], [])
+    for thread in (one.thread for one in run.threads if one.rank == rank):
+        work, talks = _work(run, rank, thread)
+        blocked = _in_call(frame[frame["thread"] == thread], run.duration_ns).union(talks)
+        # One after another: together they have far fewer gaps than each has for itself.
+        computes = computes.union(work.subtraction(blocked))
+    return computes, talk
+
+
+def _work(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
+    """When a thread is in operators that compute, and when in those that communicate."""
+    work, talk = [], []
+    for ops in run.pieces("op", rank, thread, ["start_ns", "duration_ns", "name", "scope"]):
+        start = ops["start_ns"].to_numpy()
+        end = pc.add(ops["start_ns"], ops["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+        talks = having(ops["name"], _TALK.match)
+        works = ~(talks | having(ops["scope"], _NO_WORK.__contains__))
+        work.append(Intervals.of(start[works], end[works]))
+        talk.append(Intervals.of(start[talks], end[talks]))
+    return union(work), union(talk)
 
 
 def _in_call(frame: pd.DataFrame, run_end: int) -> Intervals:

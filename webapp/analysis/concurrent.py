@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp import units
+from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.nodes import BACKWARD, maker
@@ -86,22 +87,22 @@ def _finding(
 def _shared_nodes(run: Run, rank: int, threads: Sequence[str]) -> int:
     """Nodes made by one forward operator that two of the threads ran."""
     columns = ["start_ns", "name", "scope", "sequence", "thread"]
-    ops = run.events("op", rank, columns=columns)
-    ops = ops.filter(pc.is_valid(ops["sequence"]))
-    own = pc.and_(
-        pc.equal(ops["scope"].cast(pa.string()), BACKWARD),
-        pc.is_in(ops["thread"].cast(pa.string()), pa.array(list(threads))),
-    )
     by: dict[tuple[int, str], set[str]] = {}
-    for node in ops.filter(own).select(["sequence", "name", "thread"]).to_pylist():
-        by.setdefault((node["sequence"], node["name"]), set()).add(node["thread"])
+    for thread in threads:
+        for ops in run.pieces("op", rank, thread, ["name", "scope", "sequence"]):
+            nodes = pc.and_(
+                pa.array(having(ops["scope"], BACKWARD.__eq__)), pc.is_valid(ops["sequence"])
+            )
+            for node in ops.filter(nodes).to_pylist():
+                by.setdefault((node["sequence"], node["name"]), set()).add(thread)
     several = {key for key, ran in by.items() if len(ran) > 1}
     if not several:
         return 0
     numbers = pa.array(sorted({number for number, _ in several}), pa.int64())
     rows: dict[int, list[dict[str, Any]]] = {}
-    for row in ops.filter(pc.is_in(ops["sequence"], numbers)).to_pylist():
-        rows.setdefault(row["sequence"], []).append(row)
+    for ops in run.pieces("op", rank, columns=columns):
+        for row in ops.filter(pc.is_in(ops["sequence"], numbers)).to_pylist():
+            rows.setdefault(row["sequence"], []).append(row)
     ran_by: dict[tuple[str, int, str], set[str]] = {}
     for number, same in rows.items():
         for node in same:

@@ -39,7 +39,8 @@ def lost_contexts(run: Run) -> list[Finding]:
             continue
         thread = row["rank"], row["thread"]
         if thread not in computes:
-            computes[thread] = bool(run.events("op", *thread, ["start_ns"]).num_rows)
+            pieces = run.pieces("op", *thread, columns=["start_ns"])
+            computes[thread] = any(piece.num_rows for piece in pieces)
         if computes[thread]:
             variable, where, saw, what, started = match.groups()
             read = {**row, "saw": saw, "what": what, "started": started}

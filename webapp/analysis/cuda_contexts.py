@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
+from lanescope.webapp.analysis.columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.standing import where_of
@@ -136,14 +138,19 @@ def _note(process: Process, thread: str, start: int, text: str) -> None:
 
 def _computed(run: Run, rank: int, thread: str) -> Iterator[tuple[int, Use]]:
     """The first operator of a thread on each device."""
-    rows = run.events("op", rank, thread, ["start_ns", "device", "scope", "name", "stack"])
-    devices = rows["device"].cast(pa.string())
-    kernels = pc.equal(rows["scope"].cast(pa.string()), schema.OpScope.kernel.name)
-    rows = rows.filter(pc.and_(pc.starts_with(devices, "cuda:"), pc.invert(kernels)))
-    for device in pc.unique(rows["device"].cast(pa.string())).to_pylist():
-        mine = rows.filter(pc.equal(rows["device"].cast(pa.string()), device))
-        first = mine.slice(int(pc.index(mine["start_ns"], pc.min(mine["start_ns"])).as_py()), 1)
-        (op,) = first.to_pylist()
+    devices = sorted(d for d in texts_of(run, "op", "device", rank) if d.startswith("cuda:"))
+    firsts: dict[str, dict[str, Any]] = {}
+    columns = ["start_ns", "device", "scope", "name", "stack"]
+    for rows in run.pieces("op", rank, thread, columns) if devices else ():
+        host = ~having(rows["scope"], schema.OpScope.kernel.name.__eq__)
+        for device in devices:
+            mine = rows.filter(pa.array(host & having(rows["device"], device.__eq__)))
+            if len(mine):
+                at = int(pc.index(mine["start_ns"], pc.min(mine["start_ns"])).as_py())
+                (op,) = mine.slice(at, 1).to_pylist()
+                known = firsts.setdefault(device, op)
+                firsts[device] = min(known, op, key=itemgetter("start_ns"))
+    for device, op in firsts.items():
         place = where_of(run, rank, op["stack"])
         yield int(device.removeprefix("cuda:")), Use(thread, op["start_ns"], place, op["name"])
 

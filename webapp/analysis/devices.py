@@ -14,6 +14,7 @@ as Holistic Trace Analysis defines its temporal breakdown and its communication 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,12 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.webapp.intervals import Intervals
+from lanescope.webapp.analysis.columns import having, texts_of
+from lanescope.webapp.intervals import Intervals, union
 from lanescope.webapp.run import Run
 
-_TALK = r"^(nccl.*Kernel|ncclDevKernel|ncclKernel)"
+_TALK = re.compile(r"^(nccl.*Kernel|ncclDevKernel|ncclKernel)")
 _ON_HOST = ("gloo:", "mpi:")
-_NO_WORK = r"^(Memcpy|Memset|dma)|Memcpy|Sync"
+_NO_WORK = re.compile(r"^(Memcpy|Memset|dma)|Memcpy|Sync")
 """Names of activities that compute nothing, besides communication."""
 
 
@@ -48,27 +50,28 @@ def talks_on_device(run: Run, rank: int) -> bool:
     """
     if device_time(run, rank) is None:
         return False
-    names = pc.unique(run.events("op", rank, columns=["name"])["name"].cast(pa.string()))
-    return not any(str(name).startswith(_ON_HOST) for name in names.to_pylist())
+    return not any(name.startswith(_ON_HOST) for name in texts_of(run, "op", "name", rank))
 
 
 @lru_cache(maxsize=256)
 def device_time(run: Run, rank: int) -> DeviceTime | None:
     """When the streams of a rank are busy; None where no activity of a device was recorded."""
-    rows = run.events("op", rank, columns=["start_ns", "duration_ns", "name", "scope"])
-    rows = rows.filter(pc.equal(rows["scope"].cast(pa.string()), schema.OpScope.kernel.name))
-    if not rows.num_rows:
+    kernel = schema.OpScope.kernel.name
+    if kernel not in texts_of(run, "op", "scope", rank):
         return None
-    start = rows["start_ns"].to_numpy()
-    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
-    names = rows["name"].cast(pa.string())
-    talks = pc.match_substring_regex(names, _TALK).to_numpy()
-    works = ~(talks | pc.match_substring_regex(names, _NO_WORK).to_numpy())
-    return DeviceTime(
-        Intervals.of(start[works], end[works]),
-        Intervals.of(start[talks], end[talks]),
-        Intervals.of(start, end),
-    )
+    computes: list[Intervals] = []
+    communicates: list[Intervals] = []
+    every: list[Intervals] = []
+    for piece in run.pieces("op", rank, columns=["start_ns", "duration_ns", "name", "scope"]):
+        rows = piece.filter(pa.array(having(piece["scope"], kernel.__eq__)))
+        start = rows["start_ns"].to_numpy()
+        end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+        talks = having(rows["name"], _TALK.search)
+        works = ~(talks | having(rows["name"], _NO_WORK.search))
+        computes.append(Intervals.of(start[works], end[works]))
+        communicates.append(Intervals.of(start[talks], end[talks]))
+        every.append(Intervals.of(start, end))
+    return DeviceTime(union(computes), union(communicates), union(every))
 
 
 def temporal_breakdown(run: Run) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import collective_calls
+from lanescope.webapp.analysis.columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.intervals import Intervals
@@ -33,10 +34,10 @@ def environment(run: Run) -> list[Finding]:
 
 
 def _backend(run: Run) -> list[Finding]:
-    rows = run.events("gradient", columns=["device"])
-    on_gpu = pc.any(pc.starts_with(rows["device"].cast(pa.string()), "cuda")).as_py()
-    names = pc.unique(run.events("op", columns=["name"])["name"].cast(pa.string())).to_pylist()
-    if not on_gpu or not any(str(name).startswith("gloo:") for name in names):
+    devices = run.events("gradient", columns=["device"])["device"].cast(pa.string())
+    if not pc.any(pc.starts_with(devices, "cuda")).as_py():
+        return []
+    if not any(name.startswith("gloo:") for name in texts_of(run, "op", "name")):
         return []
     return [
         _finding(

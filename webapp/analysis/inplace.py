@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
+from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.nodes import BACKWARD, maker
@@ -85,9 +87,8 @@ def _change(run: Run, raised: _Raised) -> _Change | None:
     node = _node(run, raised)
     if node is None or node["sequence"] is None or not run.counts["access"]:
         return None
-    ops = run.events("op", raised.rank, columns=_OPS)
-    same = pc.equal(ops["sequence"], pa.scalar(node["sequence"], pa.int64())).fill_null(False)
-    rows = ops.filter(same).to_pylist()
+    alike = ("sequence", node["sequence"])
+    rows = run.events("op", raised.rank, columns=_OPS, equal=alike).to_pylist()
     position = maker(node, rows)
     if position is None:
         return None
@@ -124,7 +125,7 @@ def _change(run: Run, raised: _Raised) -> _Change | None:
         return None
     _, storage, first, count = min(candidates, key=lambda one: one[:2])
     stacks = frames_of(run, raised.rank)
-    op = _op_of(ops, first)
+    op = _op_of(run, raised.rank, first)
     if op is None:
         return None
     return _Change(storage, _touch(saved, stacks, False), _touch(op, stacks, True), count)
@@ -132,21 +133,21 @@ def _change(run: Run, raised: _Raised) -> _Change | None:
 
 def _node(run: Run, raised: _Raised) -> dict[str, Any] | None:
     """The node that raised: the last one on the thread that had begun by then."""
-    ops = run.events("op", raised.rank, raised.thread, _OPS)
-    mine = pc.and_(
-        pc.equal(ops["scope"].cast(pa.string()), BACKWARD),
-        pc.less_equal(ops["start_ns"], raised.time_ns),
-    )
-    rows = ops.filter(mine)
-    last: list[dict[str, Any]] = rows.slice(max(0, len(rows) - 1)).to_pylist()
-    return last[0] if last else None
+    last: dict[str, Any] | None = None
+    for ops in run.pieces("op", raised.rank, raised.thread, _OPS):
+        begun = pc.less_equal(ops["start_ns"], raised.time_ns)
+        nodes = ops.filter(pc.and_(pa.array(having(ops["scope"], BACKWARD.__eq__)), begun))
+        newest = nodes.filter(pc.equal(nodes["start_ns"], pc.max(nodes["start_ns"])))
+        for row in newest.to_pylist():
+            last = row if last is None else max(last, row, key=itemgetter("start_ns", "depth"))
+    return last
 
 
-def _op_of(ops: pa.Table, access: dict[str, Any]) -> dict[str, Any] | None:
-    same = pc.and_(
-        pc.equal(ops["start_ns"], access["start_ns"]), pc.equal(ops["depth"], access["depth"])
-    )
-    rows = [row for row in ops.filter(same).to_pylist() if row["thread"] == access["thread"]]
+def _op_of(run: Run, rank: int, access: dict[str, Any]) -> dict[str, Any] | None:
+    start = access["start_ns"]
+    ops = run.events("op", rank, access["thread"], _OPS, window=(start, start + 1))
+    same = (ops["start_ns"], start), (ops["depth"], access["depth"])
+    rows = ops.filter(pc.and_(*(pc.equal(column, value) for column, value in same))).to_pylist()
     return rows[0] if rows else None
 
 

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.columns import texts_of
 from lanescope.webapp.analysis.decay import decays
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import to_frame
@@ -139,8 +138,7 @@ def _not_in_optimizer(one: _Adapter) -> Verdict:
 
 
 def _compiled_away(one: _Adapter) -> Verdict:
-    scopes = one.run.events("op", one.rank, columns=["scope"])["scope"].cast(pa.string())
-    compiled = bool(pc.any(pc.equal(scopes, "compiled")).as_py())
+    compiled = "compiled" in texts_of(one.run, "op", "scope", one.rank)
     return _no_gradient(one) if compiled else None
 
 

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
+from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.intervals import Intervals, at_least
+from lanescope.webapp.intervals import Intervals, at_least, union
 from lanescope.webapp.run import Run
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -85,18 +86,22 @@ def name_pattern(text: str) -> re.Pattern[str] | None:
 
 @lru_cache(maxsize=1024)
 def _named(run: Run, rank: int, expression: re.Pattern[str]) -> Mapping[str, Intervals]:
-    parts = [run.events(table, rank, columns=_NAMED) for table in ("phase", "op")]
-    rows = pa.concat_tables(part.cast(_NAMED_SCHEMA) for part in parts)
-    known = pc.unique(rows["name"]).to_pylist()
-    meant = [name for name in known if name and expression.search(name)]
-    rows = rows.filter(pc.is_in(rows["name"], pa.array(meant, pa.string())))
-    return _by_thread(run, rows)
+    found: dict[str, Intervals] = {}
+    for thread in (one.thread for one in run.threads if one.rank == rank):
+        parts = []
+        for table in ("phase", "op"):
+            for piece in run.pieces(table, rank, thread, ["start_ns", "duration_ns", "name"]):
+                meant = having(piece["name"], lambda name: name and expression.search(name))
+                parts.append(_intervals(run, piece.filter(pa.array(meant))))
+        lane = union(parts)
+        if len(lane):
+            found[thread] = lane
+    return found
 
 
-_NAMED = ["start_ns", "duration_ns", "name", "thread"]
-_NAMED_SCHEMA = pa.schema(
-    dict.fromkeys(_NAMED[:2], pa.int64()) | dict.fromkeys(_NAMED[2:], pa.string())
-)
+def _intervals(run: Run, rows: pa.Table) -> Intervals:
+    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
+    return Intervals.of(rows["start_ns"].to_numpy(), end.to_numpy())
 
 
 @lru_cache(maxsize=1024)  # a page asks for one window after another

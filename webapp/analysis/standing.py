@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.attempts import own_processes
+from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, exception_of
 from lanescope.webapp.run import Run
 
@@ -33,6 +34,7 @@ QUIET_NS = 1_000_000_000
 _BUSY = 0.1
 """Share of a core from which on a thread is at work."""
 
+_COLLECTIVE = re.compile("c10d::")
 _RECORDER = re.compile(r"/collector/(sources|engines)/[a-z_]+[.]py$")
 _NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
 
@@ -155,16 +157,16 @@ def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
     found: list[tuple[bool, int, str, int | None]] = []
     for table, stacks in (("collective", True), ("op", True), ("phase", False)):
         columns = ["start_ns", "duration_ns", "name", *(["stack"] if stacks else [])]
-        rows = run.events(table, rank, main, columns) if main else None
-        if rows is None:
-            continue
-        if table == "op":  # a collective stands in a table of its own
-            rows = rows.filter(pc.invert(pc.starts_with(rows["name"].cast(pa.string()), "c10d::")))
-        open_rows = rows.filter(pc.is_null(rows["duration_ns"]))
-        for chosen, is_open in ((rows, False), (open_rows, True)):
-            for row in chosen.slice(max(0, len(chosen) - 1)).to_pylist():
-                name = f"phase {row['name']}" if table == "phase" else row["name"]
-                found.append((is_open, row["start_ns"], name, row.get("stack")))
+        columns += ["depth"] if table != "collective" else []
+        for piece in run.pieces(table, rank, main, columns) if main else ():
+            rows = piece
+            if table == "op":  # a collective stands in a table of its own
+                rows = rows.filter(pa.array(~having(rows["name"], _COLLECTIVE.match)))
+            open_rows = rows.filter(pc.is_null(rows["duration_ns"]))
+            for chosen, is_open in ((rows, False), (open_rows, True)):
+                for row in _latest(chosen):
+                    name = f"phase {row['name']}" if table == "phase" else row["name"]
+                    found.append((is_open, row["start_ns"], name, row.get("stack")))
     if not found:
         return "recorded nothing", None
     is_open, _, name, stack = max(found, key=lambda one: one[:2])
@@ -172,6 +174,15 @@ def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
     if is_open:
         return f"is in {name}", where
     return f"did {name} last" + (f" ({where})" if where else ""), None
+
+
+def _latest(rows: pa.Table) -> list[dict[str, Any]]:
+    """The row that began last, the innermost of several; none where there are no rows."""
+    rows = rows.filter(pc.equal(rows["start_ns"], pc.max(rows["start_ns"])))
+    if "depth" in rows.column_names:
+        rows = rows.sort_by("depth")
+    found: list[dict[str, Any]] = rows.slice(max(0, len(rows) - 1)).to_pylist()
+    return found
 
 
 def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:

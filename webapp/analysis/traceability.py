@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp import units
+from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import ends_ns, to_frame
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
@@ -91,10 +92,8 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     phases = phases.assign(
         end_ns=ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
     )
-    ops = run.events("op", rank, columns=["start_ns", "name", "scope", "sequence", "thread"])
-    made = _makers(ops)
-    nodes = to_frame(ops.filter(pc.equal(ops["scope"].cast(pa.string()), BACKWARD)))
     engine = {t.thread for t in run.threads if t.rank == rank and t.kind == "native"}
+    walked: list[tuple[str, int, Any, Counter[str], pd.DataFrame]] = []
     for (thread, step), rows in counts.groupby(["thread", "step"]):
         own = phases[phases["thread"] == thread]
         at = int(rows["time_ns"].iloc[0])
@@ -104,27 +103,34 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
         phase = around.sort_values("depth").iloc[-1]
         if not phase["ended"]:
             continue  # killed in it: the rest of its nodes never ran
-        ran = _ran(nodes, own, phase, engine | {thread})
+        ran = _ran(run, rank, own, phase, engine | {thread})
         reached = Counter(
             {
                 name.removeprefix(schema.GRAPH_SERIES): int(value)
                 for name, value in zip(rows["name"], rows["value"], strict=True)
             }
         )
+        walked.append((str(thread), int(step), phase, reached, ran))
+    made = _makers(run, rank, {int(n) for *_, ran in walked for n in ran["sequence"].dropna()})
+    for name, number, phase, reached, ran in walked:
         untied = Counter(
             node.name
             for node in ran.itertuples()
             if not np.isnan(node.sequence) and not _is_tied(node, made)
         )
         yield Walk(
-            rank, str(thread), int(step), int(phase["start_ns"]), int(phase["end_ns"]),
+            rank, name, number, int(phase["start_ns"]), int(phase["end_ns"]),
             reached.total(), reached - Counter(map(_bare, ran["name"])), untied,
         )  # fmt: skip
 
 
-def _ran(nodes: pd.DataFrame, own: pd.DataFrame, phase: Any, threads: set[str]) -> pd.DataFrame:
+def _ran(run: Run, rank: int, own: pd.DataFrame, phase: Any, threads: set[str]) -> pd.DataFrame:
     """The nodes of a backward, without those of backwards within it (checkpointing)."""
-    inside = (nodes["start_ns"] >= phase["start_ns"]) & (nodes["start_ns"] < phase["end_ns"])
+    window = int(phase["start_ns"]), int(phase["end_ns"])
+    columns = ["start_ns", "name", "scope", "sequence", "thread"]
+    ops = run.events("op", rank, columns=columns, window=window)
+    nodes = to_frame(ops.filter(pa.array(having(ops["scope"], BACKWARD.__eq__))))
+    inside = (nodes["start_ns"] >= window[0]) & (nodes["start_ns"] < window[1])
     inside &= nodes["thread"].isin(threads)
     nested = own[(own["start_ns"] > phase["start_ns"]) & (own["end_ns"] <= phase["end_ns"])]
     for inner in nested.itertuples():
@@ -132,11 +138,15 @@ def _ran(nodes: pd.DataFrame, own: pd.DataFrame, phase: Any, threads: set[str]) 
     return nodes[inside]
 
 
-def _makers(ops: pa.Table) -> set[int]:
-    """Sequence numbers that recorded forward operators bear."""
-    forward = pc.not_equal(ops["scope"].cast(pa.string()), BACKWARD)
-    numbers = pc.unique(ops.filter(forward)["sequence"].drop_null())
-    return set(numbers.to_pylist())
+def _makers(run: Run, rank: int, numbers: set[int]) -> set[int]:
+    """Those of some sequence numbers that recorded forward operators bear."""
+    wanted = pa.array(sorted(numbers), pa.int64())
+    made: set[int] = set()
+    for ops in run.pieces("op", rank, columns=["scope", "sequence"]) if numbers else ():
+        forward = pa.array(~having(ops["scope"], BACKWARD.__eq__))
+        bear = pc.and_(forward, pc.is_in(ops["sequence"], wanted))
+        made.update(ops.filter(bear)["sequence"].unique().to_pylist())
+    return made
 
 
 def _is_tied(node: Any, made: set[int]) -> bool:

@@ -227,7 +227,8 @@ def _completions_are_seen(run: Run, rank: int, group: str, name: str) -> bool:
 def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
     """Whether a thread began anything after an instant; that it failed then is no beginning."""
     for table in ("collective", "op", "phase"):
-        rows = run.events(table, rank, thread, ["start_ns", "name"])
+        after = (instant_ns, run.duration_ns + 1)
+        rows = run.events(table, rank, thread, ["start_ns", "name"], window=after)
         later = pc.greater(rows["start_ns"], pa.scalar(instant_ns, pa.int64()))
         failed = pc.starts_with(rows["name"].cast(pa.string()), schema.RAISED_IN_BACKWARD)
         if pc.any(pc.and_not(later, failed)).as_py():
