@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
+from lanescope.webapp.details import run_facts
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.lanes import Lane, LaneSamples, gradient_norms, lanes_of
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.slices import SOURCES, STYLES, LaneSlices, Names
 from lanescope.webapp.tiles import STYLE_UNFINISHED
+from lanescope.webapp.timeline import Timeline
 from tests.synthetic import START_NS, Builder, write_run
 
 MAIN = "1000-0"
@@ -75,6 +77,30 @@ def test_lanes_of_a_run_in_order(tmp_path: Path) -> None:
     assert samples.step.tolist() == [0, 1, 2]
     assert (loss.min, loss.max, loss.series, loss.rows) == (2 / 3, 2.0, "loss", 1)
     assert len(names) == len(set(names))
+
+
+def test_lanes_of_a_rank_with_several_processes_stand_process_by_process(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run", world_size=2)
+    for rank, pid, thread in ((0, 1000, 0), (0, 1000, 1), (0, 4000, 0), (1, 1001, 0)):
+        builder.op(START_NS, 10, rank=rank, thread=builder.thread(rank, pid, thread))
+        builder.row("value", rank, f"{pid}-0", time_ns=START_NS, name="loss", value=1.0)
+    builder.row("gradient", 0, "1000-0", time_ns=START_NS, norm=1.0, parameter="w")
+    child = next(p for p in builder.manifest["processes"] if p["pid"] == 4000)
+    child |= {"role": "child", "parent_pid": 1000}
+    timeline = Timeline.open(open_run(builder.write()))
+    own = {"name": "process 1000", "about": "train.py"}
+    worker = {"name": "process 4000", "about": "train.py · started by 1000"}
+    lanes = run_facts(timeline)["lanes"]
+    assert [(lane["key"], lane["group"], lane["process"]) for lane in lanes] == [
+        ("0/1000-0", "rank 0", own),
+        ("0/1000-1", "rank 0", own),
+        ("0/gradient norm", "rank 0", own),
+        ("0/value/loss", "rank 0", own),
+        ("0/4000-0", "rank 0", worker),
+        ("0/value/loss/4000", "rank 0", worker),
+        ("1/1001-0", "rank 1", None),
+        ("1/value/loss", "rank 1", None),
+    ]
 
 
 def test_rows_are_phases_by_depth_then_ops_by_depth(tmp_path: Path) -> None:

@@ -62,10 +62,24 @@ def run_facts(timeline: Timeline) -> Json:
         "differences": len(timeline.differences or ()),
         "paints": {"names": timeline.index.paints.names, "styles": timeline.index.paints.styles},
         "lanes": [
-            {**asdict(lane), "group": f"rank {lane.rank}"}
-            for lane in in_order(timeline.index.lanes)
+            {
+                **asdict(lane),
+                "group": f"rank {lane.rank}",
+                "process": None if pid is None else _process(run, lane.rank, pid),
+            }
+            for lane, pid in in_order(run, timeline.index.lanes)
         ],
     }
+
+
+def _process(run: Run, rank: int, pid: int) -> Json:
+    """What stands above the lanes of one of a rank's processes."""
+    known = run.process(rank, pid)
+    thread = next(one for one in run.threads if (one.rank, one.pid) == (rank, pid))
+    about = [thread.process_name] if thread.process_name else []
+    if known is not None and known["role"] != "rank":
+        about.append(f"started by {known['parent_pid']}")
+    return {"name": f"process {pid}", "about": " · ".join(about)}
 
 
 def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:

@@ -85,18 +85,29 @@ def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSa
             number += 1
 
 
-def in_order(lanes: Sequence[Lane]) -> list[Lane]:
-    """The lanes as they are drawn: a baseline's come last by number, so that those of the run have
-    the numbers that they have without one.
+def in_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
+    """The lanes as they are drawn, each with its process where its rank has several.
+
+    Rank by rank, and process by process, the rank's own first: what no process has for itself (the
+    gradient norm, collectives) is shown with that one. Right above a thread stands its baseline's,
+    though a baseline's lanes come last by number, so that those of the run have the numbers that
+    they have without one.
     """
     over = {lane.above: lane for lane in lanes if lane.above is not None}
-    found: list[Lane] = []
+    found: list[tuple[Lane, int | None]] = []
     for rank in dict.fromkeys(lane.rank for lane in lanes):
-        own = [lane for lane in lanes if lane.rank == rank]
-        for lane in own:
-            if lane.kind != BASELINE:
-                found += [over[lane.id], lane] if lane.id in over else [lane]
-        found += [lane for lane in own if lane.kind == BASELINE and lane.above is None]
+        mine = [lane for lane in lanes if lane.rank == rank]
+        first = next((thread.pid for thread in run.threads if thread.rank == rank), None)
+        processes = dict.fromkeys(
+            [first, *(lane.pid for lane in mine if lane.kind != BASELINE and lane.pid is not None)]
+        )
+        for process in processes:
+            within = process if len(processes) > 1 else None
+            for lane in mine:
+                if lane.kind != BASELINE and (lane.pid or first) == process:
+                    pair = [over[lane.id], lane] if lane.id in over else [lane]
+                    found += [(one, within) for one in pair]
+        found += [(lane, None) for lane in mine if lane.kind == BASELINE and lane.above is None]
     return found
 
 

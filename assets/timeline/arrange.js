@@ -68,7 +68,8 @@ export function arrange(groups, byId, { pins, groupOrder, laneOrder, filter }) {
     if (lanes.some((lane) => place.has(lane.id))) lanes.sort((a, b) => (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0);
     return { ...group, lanes };
   });
-  return { groups: shown.filter((group) => group.lanes.length), pinned };
+  const filled = shown.filter((group) => group.lanes.length);
+  return { groups: shown.filter((group) => group.lanes.length || filled.some((one) => one.parent === group.index)), pinned };
 }
 
 function sortedBy(things, order, id) {

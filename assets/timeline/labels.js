@@ -69,15 +69,15 @@ export class Labels {
   group(group) {
     const node = document.createElement("button");
     node.type = "button";
-    node.className = "tl-group";
+    node.className = group.parent === null ? "tl-group" : "tl-group process";
     node.dataset.group = String(group.index);
     node.style.minHeight = `${GROUP}px`;
     const aside = document.createElement("span");
     aside.className = "muted";
     const title = (group.lanes.find((lane) => lane.kind !== "baseline") ?? group.lanes[0])?.title ?? "";
-    aside.textContent = processOf(title);
+    aside.textContent = group.about || processOf(title);
     node.append(group.name, aside);
-    node.title = `${group.name} · ${title.split(",")[0]}`;
+    node.title = [group.name, group.about, title.split(",")[0]].filter(Boolean).join(" · ");
     node.addEventListener("click", () => this.toggle.group(group.index));
     return node;
   }

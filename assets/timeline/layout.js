@@ -26,24 +26,48 @@ export const PIN_EDGE = 3;
  * @property {number} rank
  * @property {string} kind thread, collectives or counter
  * @property {string} label
- * @property {string} group
+ * @property {string} group of its rank
+ * @property {{name: string, about: string}|null} [process] where the rank has several
  * @property {number} rows
  * @property {string} [title]
  *
  * @typedef {{lane: Lane, row: number, y: number, h: number, text: boolean}} Row
  * @typedef {{type: "group"|"lane", group: Group|null, lane: Lane|null, y: number, h: number, rows: Row[]}} Item
- * @typedef {{index: number, name: string, lanes: Lane[]}} Group
+ * @typedef {object} Group a rank, or a process of a rank that has several
+ * @property {number} index position among all groups as they are listed
+ * @property {string} name
+ * @property {string} about what stands behind its name; "": what its first lane says of its process
+ * @property {number|null} parent index of the rank's group; null: it is a rank
+ * @property {Lane[]} lanes its own, without those of the groups within
  */
 
-/** Lanes by group, in the order in which they come. @param {Lane[]} lanes @returns {Group[]} */
+/** Ranks in the order in which they come, then the processes within them. @param {Lane[]} lanes @returns {Group[]} */
 export function groupsOf(lanes) {
-  const groups = new Map();
+  const ranks = new Map();
+  for (const { group } of lanes) if (!ranks.has(group)) ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [] });
+  const processes = new Map();
   for (const lane of lanes) {
-    if (!groups.has(lane.group)) groups.set(lane.group, { index: groups.size, name: lane.group, lanes: [] });
-    groups.get(lane.group).lanes.push(lane);
+    const rank = ranks.get(lane.group);
+    if (!lane.process) {
+      rank.lanes.push(lane);
+      continue;
+    }
+    const { name, about } = lane.process;
+    const key = `${lane.group} ${name}`;
+    if (!processes.has(key)) processes.set(key, { index: ranks.size + processes.size, name, about, parent: rank.index, lanes: [] });
+    processes.get(key).lanes.push(lane);
   }
-  return [...groups.values()];
+  const groups = [...ranks.values(), ...processes.values()];
+  for (const rank of ranks.values()) {
+    const count = groups.filter((group) => group.parent === rank.index).length;
+    if (count) rank.about = `${count} processes`;
+  }
+  return groups;
 }
+
+/** Each rank followed by its processes. @param {Group[]} groups @returns {Group[]} */
+export const inTree = (groups) => groups.filter((group) => group.parent === null)
+  .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);
 
 /** Whether a lane has rows that are slim until it is opened. @param {Lane} lane */
 export const expandable = (lane) => lane.kind !== "counter" && lane.rows > FULL_ROWS;
@@ -51,7 +75,7 @@ export const expandable = (lane) => lane.kind !== "counter" && lane.rows > FULL_
 /** The placed items of a run. */
 export class Layout {
   /**
-   * @param {Group[]} groups
+   * @param {Group[]} groups in the order in which they stand
    * @param {Set<number>} collapsed indices of closed groups
    * @param {Set<number>} expanded ids of opened lanes
    * @param {Lane[]} [pinned] lanes that stay at the top while the others scroll
@@ -70,8 +94,11 @@ export class Layout {
     }
     this.pinnedHeight = y ? y + PIN_EDGE : 0;
     y = this.pinnedHeight;
-    for (const group of groups) {
-      const closed = collapsed.has(group.index);
+    for (const own of inTree(groups)) {
+      if (collapsed.has(own.parent)) continue;
+      const closed = collapsed.has(own.index);
+      // What is closed stands for all that is in it.
+      const group = closed ? { ...own, lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)] } : own;
       const strips = closed ? stripsOf(group, y) : [];
       const h = closed && strips.length ? Math.max(GROUP, strips.at(-1).y + strips.at(-1).h + 4 - y) : GROUP;
       this.items.push({ type: "group", group, lane: null, y, h, rows: strips });

@@ -204,13 +204,15 @@ export class Timeline {
     if (current) this.glideTo(vp.around(current.start, current.end, 0.15, this.duration));
   }
 
+  /** The group in which a lane stands: its process's, or its rank's where that is closed. */
   groupOf(lane) {
-    return this.groups.find((group) => group.lanes.some((one) => one.id === lane));
+    const own = this.groups.find((group) => group.lanes.some((one) => one.id === lane));
+    return own && this.collapsed.has(own.parent) ? this.groups[own.parent] : own;
   }
 
   revealRow(lane, row) {
-    const group = this.groupOf(lane);
-    if (group && this.collapsed.has(group.index)) this.arranger.toggleGroup(group.index);
+    const group = () => this.groupOf(lane);
+    while (this.collapsed.has(group()?.index)) this.arranger.toggleGroup(group().index);
     if (!this.layout.find(lane, row) && this.arrangement.filter) this.arranger.rearrange({ filter: "" });
     const place = this.layout.find(lane, row);
     if (!place) return;

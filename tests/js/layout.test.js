@@ -1,3 +1,4 @@
+import { arrange, asListed } from "/assets/timeline/arrange.js";
 import { FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/layout.js";
 import { equal, ok, test } from "./harness.js";
 
@@ -32,6 +33,23 @@ test("a closed group shows phases and ops of every thread", () => {
   equal(new Set(head.rows.map((row) => row.lane.id)).size, 40);
   equal(head.rows.filter((row) => row.lane.id === 1).map((row) => row.row), [0, 1]);
   ok(head.rows.every((row) => row.y + row.h <= head.y + head.h), "strips within their group");
+});
+
+test("a rank with several processes has a group for each, and closes with all of them", () => {
+  const of = (id, process) => ({ ...lane(id, "rank 0"), process: process && { name: process, about: "" } });
+  const groups = groupsOf([of(0, "process 1"), of(1, "process 2"), of(2, null), lane(3, "rank 1")]);
+  equal(groups.map((group) => [group.index, group.name, group.parent]), [[0, "rank 0", null], [1, "rank 1", null], [2, "process 1", 0], [3, "process 2", 0]]);
+  equal(groups[0].about, "2 processes");
+  const shown = (closed, order = groups) => new Layout(order, new Set(closed), new Set()).items.map((item) => item.lane?.id ?? item.group.name);
+  equal(shown([]), ["rank 0", 2, "process 1", 0, "process 2", 1, "rank 1", 3]);
+  equal(shown([2]), ["rank 0", 2, "process 1", "process 2", 1, "rank 1", 3]);
+  const [head] = new Layout(groups, new Set([0]), new Set()).items;
+  equal(head.rows.map((row) => row.lane.id), [2, 0, 1]);
+  equal(shown([0, 3]), ["rank 0", "rank 1", 3]);
+  const byId = new Map();
+  equal(shown([], arrange(groups, byId, { ...asListed(), groupOrder: [1, 3] }).groups), ["rank 1", 3, "rank 0", 2, "process 2", 1, "process 1", 0]);
+  const left = groupsOf([of(0, "process 1"), of(1, "process 2")]);
+  equal(shown([], arrange(left, byId, { ...asListed(), filter: "lane 1" }).groups), ["rank 0", "process 2", 1]);
 });
 
 test("pinned lanes stay while the others scroll", () => {
