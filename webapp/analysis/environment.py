@@ -5,13 +5,15 @@ The same questions that `lanescope doctor` asks of a machine, as far as a run an
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import collective_calls
-from lanescope.webapp.analysis.columns import texts_of
+from lanescope.webapp.analysis.columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.intervals import Intervals
@@ -22,7 +24,7 @@ WAITING = 0.2
 
 FEWEST_STEPS = 5
 
-_ACCUMULATES = "(^|::)AccumulateGrad$"
+_ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
 """The autograd node that a parameter has in each backward that reaches it."""
 
 
@@ -63,8 +65,8 @@ def _unused_parameters(run: Run) -> list[Finding]:
         ]
         unused = run.events("gradient", rank, columns=["norm"])["norm"].null_count
         # One that this rank did not use may have a gradient all the same, from others.
-        ops = run.events("op", rank, columns=["name"])["name"].cast(pa.string())
-        reached = int(pc.sum(pc.match_substring_regex(ops, _ACCUMULATES)).as_py() or 0)
+        ops = run.pieces("op", rank, columns=["name"]) if len(mine) else ()
+        reached = sum(int(having(piece["name"], _ACCUMULATES.search).sum()) for piece in ops)
         unused += reached < count * len(mine)
         steps = len(run.steps(rank))
         if count and steps >= FEWEST_STEPS and mine["step"].nunique() >= steps // 2 and not unused:
