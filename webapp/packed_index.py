@@ -1,8 +1,7 @@
 """The arrays of an index as they travel in a bundle: a fifth of their size, and quick to unfold.
 
-What ascends within a row is told by its differences; the bytes of numbers stand by their weight
-(all lowest bytes, then all next higher ones), so that those that are 0 cost nothing; zstd does the
-rest. Numbers wrap around, so nothing overflows and everything comes back.
+What ascends within a row is told by its differences; bytes stand in planes (`byte_planes.py`); zstd
+does the rest. Numbers wrap around, so nothing overflows and everything comes back.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lanescope.webapp.bundle import Bundle
+from lanescope.webapp.byte_planes import numbers_of, planes_of
 
 ASCENDING = frozenset(
     ("start", "source", "time", "row_begin", "row_end", "row_made", "made_key", "made_end")
@@ -27,9 +27,8 @@ _LEVEL = 3
 def coded(values: npt.NDArray[Any], *, ascends: bool) -> bytes:
     """The bytes of an array; `ascends` where its differences say less than it does."""
     told = values if not ascends else np.diff(values, prepend=values.dtype.type(0))
-    planes = np.ascontiguousarray(told).view(np.uint8).reshape(-1, values.itemsize).T
     codec = pa.Codec("zstd", compression_level=_LEVEL)
-    packed: bytes = codec.compress(np.ascontiguousarray(planes), asbytes=True)
+    packed: bytes = codec.compress(planes_of(told), asbytes=True)
     return packed
 
 
@@ -43,7 +42,7 @@ def decoded(data: pa.Buffer, dtype: str, count: int, *, ascends: bool) -> npt.ND
     if plain.size != size:
         raise ValueError(f"{plain.size} bytes where {size} were expected")
     planes = np.frombuffer(plain, np.uint8).reshape(kind.itemsize, count)
-    told = np.ascontiguousarray(planes.T).view(kind).reshape(count)
+    told = numbers_of(planes, kind)
     return told if not ascends else np.cumsum(told, dtype=kind)
 
 

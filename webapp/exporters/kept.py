@@ -2,9 +2,9 @@
 exact answers without a server. `assets/timeline/kept.js` reads them.
 
 Tiles say what is drawn; this says what it is. Rows stand one after another, in the order of lanes
-and rows; columns one after another, each as its lowest bytes of all slices, then the next higher
-ones: `start` (ns from the start of the one before it in its row), `length` in ns, `paint` (see
-`tiles`) and `module` (1 + position among the texts; 0: none). All of it is deflated.
+and rows; columns one after another, each in planes of bytes (`byte_planes.py`): `start` (ns from
+the start of the one before it in its row), `length` in ns, `paint` (see `tiles`) and `module` (1 +
+position among the texts; 0: none). All of it is deflated.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lanescope.webapp.byte_planes import planes_of
 from lanescope.webapp.hits import modules
 from lanescope.webapp.lanes import COUNTER
 from lanescope.webapp.lod import I64
@@ -108,10 +109,7 @@ def _packed(timeline: Timeline, cuts: Sequence[_Cut], shortest: int) -> Kept:
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     data, planes = [], []
     for parts_of in columns:
-        column_bytes = (
-            np.concatenate([np.empty(0, np.int64), *parts_of]).astype("<i8").view(np.uint8)
-        )
-        split = column_bytes.reshape(-1, 8).T
+        split = planes_of(np.concatenate([np.empty(0, np.int64), *parts_of]))
         needed = int(np.flatnonzero(split.any(axis=1)).max(initial=-1)) + 1
         planes.append(needed)
         data += [packer.compress(split[k].tobytes()) for k in range(needed)]
