@@ -1,17 +1,21 @@
-"""A bundle in an object store: written and read in place by the real S3 client over a socket."""
+"""A bundle in an object store: written and read in place by the real S3 client over a socket.
+
+The services: one of our own that counts what is fetched, and Moto's, which others wrote.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
-from click.testing import CliRunner, Result
+from moto.server import ThreadedMotoServer
 
 from lanescope.webapp import storage
-from lanescope.webapp.cli import main
 from lanescope.webapp.packer import pack
 from lanescope.webapp.run import Run, open_run
+from tests.bundled import lanescope
 from tests.s3_server import Store, serving
 from tests.synthetic import write_run
 
@@ -31,10 +35,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("store") / "run"
     return open_run(write_run(path, ranks=4, threads=2, steps=3, ops=4000))
-
-
-def lanescope(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
 def test_a_bundle_in_a_store_is_the_run(
@@ -60,6 +60,33 @@ def test_a_bundle_in_a_store_is_the_run(
     for command in (["info"], ["verify"], ["export", "--to", "csv", "-o", str(tmp_path / "x")]):
         result = lanescope(command[0], ADDRESS, *command[1:])
         assert result.exit_code == 0, result.output
+
+
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        address = "http://{}:{}".format(*server.get_host_and_port())
+        for name, value in Store(address).settings.items():
+            monkeypatch.setenv(name, value)
+        yield address
+    finally:
+        server.stop()
+
+
+def test_a_service_of_others_holds_a_bundle(moto: str, run: Run, tmp_path: Path) -> None:
+    urlopen(Request(f"{moto}/bucket", method="PUT")).close()
+    packed = lanescope("pack", run.path, "-o", ADDRESS)
+    assert packed.exit_code == 0, packed.output
+    pack(run, tmp_path / "local.lanes")
+    with urlopen(f"{moto}{OBJECT}") as stored:
+        assert stored.read() == (tmp_path / "local.lanes").read_bytes()
+    assert lanescope("verify", ADDRESS).stdout.startswith(f"{ADDRESS}: whole")
+    assert open_run(ADDRESS).events("op", 1).equals(run.events("op", 1))
+    assert lanescope("pack", ADDRESS, "-o", f"{ADDRESS}.copy", "--ranks", "1").exit_code == 0
+    assert open_run(f"{ADDRESS}.copy").ranks == (1,)
+    assert "no such object" in lanescope("info", "s3://bucket/none.lanes").stderr
 
 
 def test_what_a_store_does_not_give_is_a_sentence(store: Store, run: Run) -> None:
