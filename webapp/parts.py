@@ -11,15 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lanescope.collector import schema
+from lanescope.webapp import expansion
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.files import Files
 from lanescope.webapp.manifest import file_parts
 
 _MAGIC = b"PAR1"
-
-MAX_DECODED, MAX_EXPANSION = 2 << 30, 2000
-"""A file that takes both more bytes in memory, and more times its own, is no log: an operator has
-at least one byte on disk and less than 200 in memory."""
 
 _NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
 """Columns without which a row has no place; what else may be null, the schema says."""
@@ -94,7 +91,7 @@ class Part:
                 found = self.memory
             else:
                 # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
-                with self.files.open(self.name) as source, pq.ParquetFile(source) as file:
+                with self.files.open(self.name) as source, expansion.opened(source) as file:
                     present = [name for name in columns if name in file.schema_arrow.names]
                     if groups is None:
                         found = file.read(columns=present, use_threads=False)
@@ -129,6 +126,7 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
     half a rank would make every figure about it wrong without saying so.
     """
     found = Survey()
+    inflated = 0
     for path, expected in sorted(manifest["files"].items()):
         kind = file_parts(path)
         if kind is None:
@@ -140,12 +138,18 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
             if size < expected["bytes"] or (size > expected["bytes"] and manifest["complete"]):
                 word = "truncated" if size < expected["bytes"] else "changed"
                 raise _Damage(f"{path} is {word}: {size} bytes, expected {expected['bytes']}")
-            rows = _checked_rows(files, table, path, size)
+            rows, decoded = _checked(files, table, path, size)
             # A recorder that died, or is at work, may have replaced a table by a longer one before
             # the manifest says so.
             grown = not manifest["complete"] and size > expected["bytes"]
             if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
+            inflated += decoded if decoded > size * expansion.TIMES else 0
+            if inflated > expansion.MOST:
+                raise _Damage(
+                    f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
+                    f"{expansion.TIMES} times as many"
+                )
         except _Damage as damage:
             found.damage.setdefault(rank, str(damage))
             continue
@@ -225,8 +229,8 @@ def _size(files: Files, path: str) -> int:
         raise _Damage(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _checked_rows(files: Files, table: str, path: str, size: int) -> int:
-    """Number of rows by the footer, once its columns are found to be the schema's."""
+def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
+    """Number of rows by the footer, and bytes they take in memory; the columns are the schema's."""
     try:
         with files.open(path) as source:
             # The magic first: garbage of the right size is told apart without Arrow guessing at it.
@@ -236,11 +240,9 @@ def _checked_rows(files: Files, table: str, path: str, size: int) -> int:
             source.seek(0)
             with pq.ParquetFile(source) as parquet:
                 footer, columns = parquet.metadata, parquet.schema_arrow
-                rows, decoded = int(footer.num_rows), _decoded(footer)
+                rows, decoded = int(footer.num_rows), expansion.decoded(footer)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _Damage(f"{path} has an unreadable footer ({_reason(error)})") from None
-    if decoded > MAX_DECODED and decoded > size * MAX_EXPANSION:
-        raise _Damage(f"{path} says that its {size} bytes hold {decoded >> 20} MiB")
     for column in schema.TABLES[table].columns:
         position = columns.get_field_index(column.name)
         if position < 0:
@@ -250,16 +252,7 @@ def _checked_rows(files: Files, table: str, path: str, size: int) -> int:
         if not _compatible(columns.field(position).type, column.type):
             type_ = columns.field(position).type
             raise _Damage(f"{path}: {column.name!r} is {type_}, expected {column.type}")
-    return rows
-
-
-def _decoded(footer: pq.FileMetaData) -> int:
-    """Bytes that a file's rows take in memory, by its footer: at least 4 a row and column."""
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    return max(
-        sum(int(group.total_byte_size) for group in groups),
-        4 * int(footer.num_rows) * int(footer.num_columns),
-    )
+    return rows, decoded
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -289,19 +282,27 @@ def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> 
             continue
         array = found.column(name)
         if not array.type.equals(wanted):
-            if pa.types.is_dictionary(wanted) and not pa.types.is_dictionary(array.type):
-                array = pc.dictionary_encode(array.cast(wanted.value_type))
-            else:
+            if pa.types.is_dictionary(wanted):
                 array = array.cast(wanted)
+            else:
+                array = expansion.plain(array, wanted)
         if array.null_count:
             if name in _NEVER_NULL:
                 raise pa.ArrowInvalid(f"{array.null_count} rows have no {name}")
             if pa.types.is_dictionary(wanted):
-                # The schema knows no text that is null, only empty ones.
-                plain = array.cast(wanted.value_type).fill_null("")
-                array = pc.dictionary_encode(plain)
+                array = pa.chunked_array([_filled(chunk) for chunk in array.chunks], wanted)
         arrays.append(array)
     return pa.table(arrays, names=list(columns))
+
+
+def _filled(texts: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The texts with empty ones for null: the schema knows no text that is null."""
+    values = texts.dictionary
+    empty = pc.index(values, "").as_py()
+    if empty < 0:
+        empty = len(values)
+        values = pa.concat_arrays([values, pa.array([""], pa.string())])
+    return pa.DictionaryArray.from_arrays(pc.fill_null(texts.indices, empty), values)
 
 
 def _reason(error: Exception) -> str:
