@@ -240,29 +240,6 @@ def test_real_traces_are_accounted_for(path: Path, tmp_path: Path) -> None:
                 assert overlaps == 0, (thread.name, level)
 
 
-HTA = {
-    "kineto_sampled_rank-0.json.gz": (1222847_000, 675191_000, 210320_000, 337336_000, 14.95),
-    "kineto_sampled_rank-1.json.gz": (1231186_000, 651136_000, 271973_000, 308077_000, 19.93),
-    # HTA reads this one in float64, which is 48 ns off in the window and in its idle part.
-    "kineto_ns_resolution_rank-0.json.gz": (480029_179, 7574_738, 468153_602, 4300_839, None),
-}
-"""What HolisticTraceAnalysis 0.5.0 answers, in ns: get_temporal_breakdown and
-get_comm_comp_overlap with include_last_profiler_step=True and HTA_DISABLE_NS_ROUNDING=1."""
-
-
-@pytest.mark.parametrize("path", [p for p in REAL if p.name in HTA], ids=lambda path: path.name)
-def test_device_times_are_those_of_holistic_trace_analysis(path: Path, tmp_path: Path) -> None:
-    run = imported(tmp_path / "run", path)
-    window, idle, compute, non_compute, overlap = HTA[path.name]
-    (row,) = temporal_breakdown(run).to_dict("records")
-    assert (row["kernel_time_ns"], row["idle_ns"]) == (window, idle)
-    assert (row["compute_ns"], row["non_compute_ns"]) == (compute, non_compute)
-    if overlap is None:
-        assert np.isnan(row["overlap"])
-    else:
-        assert round(100 * row["overlap"], 2) == overlap
-
-
 def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     for content, words in (
@@ -279,3 +256,19 @@ def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(refusal.value)
         assert not (tmp_path / "run").exists()
     assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_numbers_that_no_column_holds_are_told_apart(tmp_path: Path) -> None:
+    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 1 << 70,
+            "In msg nelems": 1 << 70, "dtype": "Float"}  # fmt: skip
+    events = [
+        slice_("record_param_comms", 1, 5, cat="cpu_op", args=told),
+        slice_("a text that is a number", 20, "3.5"),
+        slice_("a text that is none", 20, "long"),
+        slice_("longer than can be", 20, 10**30),
+        slice_("before 1970", -(2**40), 1),
+    ]
+    run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", events))
+    assert accounted(run) == {"imported_slices": 3, "dropped_no_time": 2}
+    assert rows(run, "collective", "name", "group_size", "bytes") == [("all_reduce", None, 0)]
+    assert rows(run, "op", "name", "duration_ns")[2] == ("a text that is a number", 3_500)

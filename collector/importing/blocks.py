@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 from .refused import Refused
 
-BLOCK = 8 << 20
-"""Bytes given at a time: long enough that the work per block does not count."""
+BLOCK = 1 << 20
+"""Bytes given at a time: what is decoded of them stays in the processor's cache, and the work per
+block does not count yet."""
 
 MOST_EXPANSION = 400
 """Times its size that a compressed file may become: traces come to 10-40, deflate's own limit is

@@ -183,7 +183,7 @@ def _call(trace: Trace, parts: _Parts, groups: dict[str, Group], rank: int) -> C
         returned=talk.end,
         complete=max(talk.end, work.end) if work is not None and on_host else None,
         group=group,
-        group_size=size or None,
+        group_size=size if 0 < size < 1 << 31 else None,
         shapes=shapes,
         dtypes=dtypes,
         bytes=0 if name in UNMOVED else bytes_of(shapes, dtypes),

@@ -29,7 +29,7 @@ EVENTS = "traceEvents"
 _GUESSES = 4
 """Places tried in a block before its brackets are followed."""
 
-_TAIL = 256 << 10
+_TAIL = 16 << 10
 """Bytes at the end of a block in which places are looked for first."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*")

@@ -29,7 +29,7 @@ class Event(msgspec.Struct, gc=False):
     id: Label | dict[str, Label] = None
     id2: dict[str, Label] | None = None
     s: Label = None
-    args: Raw = Raw(b"")
+    args: Raw = Raw(b"{}")
 
 
 class Args(msgspec.Struct, gc=False):
@@ -93,8 +93,8 @@ def decode_one(data: bytes) -> Event | None:
         for name in ("ph", "name", "cat", "pid", "tid", "dur", "s")
         if isinstance(found.get(name), (str, int, float))
     }
-    if not isinstance(known.get("dur", 0.0), (int, float)):
-        known.pop("dur")
+    if "dur" in found:
+        known["dur"] = _length(known.get("dur"))
     event = Event(**{**known, "ph": str(known.get("ph", ""))})
     event.ts = Raw(str(found.get("ts", "")).encode("ascii", "replace"))
     if isinstance(found.get("args"), dict):
@@ -104,7 +104,7 @@ def decode_one(data: bytes) -> Event | None:
     return event
 
 
-def decode_args(raw: list[bytes]) -> list[Args]:
+def decode_args(raw: list[Raw]) -> list[Args]:
     """Kineto's arguments of each event; of one that has others, none."""
     try:
         return _ARGS.decode(b"[" + b",".join(raw) + b"]")
@@ -129,7 +129,7 @@ def decode_plain(raw: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _one_args(raw: bytes) -> Args:
+def _one_args(raw: Raw) -> Args:
     try:
         return _ONE_ARGS.decode(raw)
     except (ValueError, RecursionError):
@@ -147,6 +147,13 @@ def _plain(value: Any) -> Any:
         return int(value) if value.lstrip("-").isdigit() and len(value) < 20 else float(value)
     except ValueError:
         return str(value)
+
+
+def _length(value: Any) -> float | int:
+    """A length as a number; one that cannot be, where it is none."""
+    number = _plain(_Text(value)) if isinstance(value, str) else value
+    finite = isinstance(number, (int, float)) and abs(number) < float("inf")
+    return number if finite else -1.0
 
 
 def _jsonable(value: Any) -> Any:

@@ -6,15 +6,18 @@ a microsecond there, which makes slices overlap that do not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
-from itertools import accumulate
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Written = bytes | msgspec.Raw
+"""A value as it stands in a file."""
 
 MOST_NS = 1 << 61
 """Largest instant or length, in either direction: sums of two stay within int64."""
@@ -23,14 +26,18 @@ _DIGITS = 40
 _NS = Decimal(1).scaleb(-3)
 
 
-def exact_ns(texts: list[bytes]) -> tuple[I64, Flags]:
+def column_of(values: Sequence[Written]) -> pa.LargeBinaryArray:
+    """Pieces of JSON as a column."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def exact_ns(texts: Sequence[Written]) -> tuple[I64, Flags]:
     """Numbers of microseconds, as they stand in JSON, in ns; and which are none (these are 0)."""
-    offsets = np.fromiter(accumulate(map(len, texts), initial=0), np.int64, len(texts) + 1)
-    column = pa.LargeStringArray.from_buffers(
-        len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))
-    )
     try:
-        decimals = column.cast(pa.decimal128(38, 3))
+        decimals = column_of(texts).cast(pa.large_string()).cast(pa.decimal128(38, 3))
     except (pa.ArrowException, UnicodeDecodeError):
         return _one_by_one(texts)
     halves = np.frombuffer(decimals.buffers()[1], np.int64, 2 * len(texts))
@@ -45,19 +52,19 @@ def rounded_ns(microseconds: list[float | int | None]) -> tuple[I64, Flags, Flag
 
     A length comes as a float: up to 104 days that is exact to the nanosecond.
     """
-    values = np.array([np.nan if one is None else one for one in microseconds], np.float64)
+    values = np.array(microseconds, np.float64)  # None becomes NaN
     missing = np.isnan(values)
     values = np.where(missing, 0.0, values * 1000)
     bad = (values < 0) | (values > MOST_NS)
     return np.rint(np.where(bad, 0, values)).astype(np.int64), missing, bad
 
 
-def _one_by_one(texts: list[bytes]) -> tuple[I64, Flags]:
+def _one_by_one(texts: Sequence[Written]) -> tuple[I64, Flags]:
     """The same for texts among which some have more digits, are quoted, or are no numbers."""
     found = np.zeros(len(texts), np.int64)
     bad = np.zeros(len(texts), bool)
     for position, text in enumerate(texts):
-        value = decimal_ns(text.strip(b'"').decode("ascii", "replace"))
+        value = decimal_ns(bytes(text).strip(b'"').decode("ascii", "replace"))
         if value is None:
             bad[position] = True
         else:

@@ -20,6 +20,11 @@ TALKS = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "record_param_comm
 WITH_ARGS = frozenset({"cpu_op", "user_annotation", *ON_DEVICE})
 """Categories whose arguments are looked at, besides calls that launch."""
 
+EXPORTED_PHASE = "phase"
+"""Category of the phases that `lanescope export` writes."""
+
+_STREAM = "gpu_"
+
 _DTYPES = {
     "float": "float32", "double": "float64", "int": "int32", "long": "int64", "long int": "int64",
     "short": "int16", "short int": "int16", "signed char": "int8", "unsigned char": "uint8",
@@ -59,6 +64,15 @@ def kind_of(category: str) -> int:
 def on_stream(category: str) -> bool:
     """Whether slices of a category lie on a stream of a device."""
     return category in ON_DEVICE or category.startswith("gpu_") or category.endswith("_sync")
+
+
+def alike(category: Any) -> str:
+    """The category that stands for all which mean the same, so that these are read together."""
+    if not isinstance(category, str):
+        return ""
+    if category in WITH_ARGS or category == EXPORTED_PHASE or category.endswith(LAUNCHING):
+        return category
+    return _STREAM if on_stream(category) else ""
 
 
 def function_kind(name: str, forward_thread: int) -> int:

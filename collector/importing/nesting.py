@@ -48,9 +48,12 @@ def nested(start: I64, duration: I64) -> tuple[I64, I64]:
 def _open_before(start: I64, until: I64) -> I64:
     """How many slices began before each, or with it and are longer, and have not ended."""
     lasting = until > start  # one without extent holds nothing
-    begun: I64 = np.cumsum(lasting) - lasting
-    ended: I64 = np.searchsorted(np.sort(until[lasting]), start, "right")
-    return begun - ended
+    ends = until[lasting]
+    ends.sort()
+    found: I64 = np.cumsum(lasting)
+    found -= lasting
+    found -= np.searchsorted(ends, start, "right")
+    return found
 
 
 def _parents(depths: I64, until: I64) -> I64 | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +75,39 @@ class Spill:
         if not self.count:
             return np.empty(0, self._dtype)
         return np.memmap(self._path, self._dtype, "r")
+
+
+def let_go(rows: Rows) -> None:
+    """Gives the memory of rows that lie in a file back; they are read again when looked at."""
+    mapped = getattr(rows, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+class ByLane:
+    """Rows of any lane, in the order of the file, without looking at all rows for each."""
+
+    def __init__(self, rows: Rows) -> None:
+        lanes = rows["lane"].astype(np.uint16)  # see _MOST_LANES: so few are sorted by digits
+        self._rows = rows
+        let_go(rows)
+        self._order = np.argsort(lanes, kind="stable").astype(np.uint32)
+        self._ends = np.cumsum(np.bincount(lanes, minlength=1))
+
+    def places(self, lanes: Sequence[int]) -> NDArray[np.uint32]:
+        """Where the rows of some lanes stand."""
+        known = [lane for lane in lanes if lane < len(self._ends)]
+        begins = [int(self._ends[lane - 1]) if lane else 0 for lane in known]
+        parts = [
+            self._order[begin : self._ends[lane]] for lane, begin in zip(known, begins, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return np.sort(np.concatenate([np.empty(0, np.uint32), *parts]))
+
+    def of(self, lanes: Sequence[int]) -> Rows:
+        """The rows of some lanes."""
+        return self._rows[self.places(lanes)]
 
 
 class Texts(dict[Any, int]):

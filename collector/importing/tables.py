@@ -18,7 +18,7 @@ from .calls import Call
 from .instants import I64
 from .kineto import STEP
 from .nesting import in_order, nested
-from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Rows, Trace
+from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Rows, Trace, let_go
 from .steps import Steps
 
 PART = 1 << 20
@@ -86,19 +86,23 @@ class Launches:
 
 
 def op_tables(
-    trace: Trace, rows: Rows, which: I64, phases: Rows, steps: Steps, launches: Launches,
-    device: str,
+    trace: Trace, rows: Rows, which: NDArray[np.uint32], phases: Rows, steps: Steps,
+    launches: Launches, device: str,
 ) -> Iterator[pa.Table]:  # fmt: skip
     """The operators of a lane, which are `rows[which]`; `phases` are those of the same lane."""
     start, duration = rows["start"][which], rows["duration"][which]
+    let_go(rows)
     order = in_order(start, duration)
-    which, start = which[order], start[order]
-    depth, own = nested(start, duration[order])
+    which, start, duration = which[order], start[order], duration[order]
+    del order
+    depth, own = nested(start, duration)
+    del duration
     phase = _phase_of(trace, start, phases)
     signatures = trace.signatures
     for first in range(0, len(which), PART):
         part = slice(first, first + PART)
         some = rows[which[part]]
+        let_go(rows)
         unfinished = some["duration"] == UNFINISHED
         kind = some["kind"].astype(np.int64)
         scope = np.where(kind == LAUNCHING, _SCOPE[LAUNCHING], kind)

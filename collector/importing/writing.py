@@ -18,7 +18,7 @@ from ..schema import INT32, TABLES, Clock, File, Process
 from .calls import Call
 from .instants import I64
 from .places import Place, Places
-from .rows import KERNEL, PHASE, Rows, Trace
+from .rows import KERNEL, PHASE, ByLane, Rows, Trace, let_go
 from .steps import Steps, steps_of
 from .tables import Launches, collective_table, op_tables, phase_table, sync_table, value_table
 
@@ -85,8 +85,9 @@ class Writer:
         """Write a rank's tables; its processes, without clocks that were compared."""
         spans: dict[str, tuple[Place, int, int]] = {}
         stacks: dict[str, int] = {}
+        sorted_rows = _Sorted.of(rank)
         for place, lanes in _by_place(rank.places).items():
-            self._lane(rank, place, lanes, spans, stacks)
+            self._lane(rank, sorted_rows, place, lanes, spans, stacks)
         folder = self._run / rank_folder(rank.rank)
         self._file(folder / "thread.parquet", "thread", _thread_table(spans))
         if stacks:
@@ -96,17 +97,17 @@ class Writer:
         return _processes(rank, spans)
 
     def _lane(
-        self, rank: Rank, place: Place, lanes: Sequence[int],
+        self, rank: Rank, sorted_rows: _Sorted, place: Place, lanes: Sequence[int],
         spans: dict[str, tuple[Place, int, int]], stacks: dict[str, int],
     ) -> None:  # fmt: skip
         trace, steps = rank.trace, rank.steps
-        mine = _of_lanes(rank, lanes)
+        mine = sorted_rows.slices.places(lanes)
         is_phase = rank.slices["kind"][mine] >= PHASE
+        let_go(rank.slices)
         ops, phases = mine[~is_phase], rank.slices[mine[is_phase]]
-        values, arrows = trace.values.rows(), trace.arrows.rows()
-        values = values[np.isin(values["lane"], lanes)]
-        arrows = arrows[np.isin(arrows["lane"], lanes)]
-        calls = [call for call in rank.calls if call.lane in lanes]
+        values, arrows = sorted_rows.values.of(lanes), sorted_rows.arrows.of(lanes)
+        calls = [call for lane in lanes for call in sorted_rows.calls[lane]]
+        calls.sort(key=lambda call: call.start)
         lane = trace.lanes.lanes[lanes[0]]
         device = lane.device
         tables: list[tuple[str, pa.Table]] = []
@@ -126,6 +127,7 @@ class Writer:
             self._part(rank, place, name, rows, 0)
         starts = rank.slices["start"][mine]
         ends = starts + np.maximum(rank.slices["duration"][mine], 0)
+        let_go(rank.slices)
         instants = [starts, ends, values["start"], arrows["start"], _instants(calls)]
         every = [one for one in instants if len(one)]
         if every:
@@ -140,17 +142,29 @@ class Writer:
         self.files[path.relative_to(self._run).as_posix()] = write_part(path, table, rows)
 
 
+@dataclass(frozen=True)
+class _Sorted:
+    """What a rank holds, by lane."""
+
+    slices: ByLane
+    values: ByLane
+    arrows: ByLane
+    calls: defaultdict[int, list[Call]]
+
+    @classmethod
+    def of(cls, rank: Rank) -> _Sorted:
+        calls: defaultdict[int, list[Call]] = defaultdict(list)
+        for call in rank.calls:
+            calls[call.lane].append(call)
+        values, arrows = rank.trace.values.rows(), rank.trace.arrows.rows()
+        return cls(ByLane(rank.slices), ByLane(values), ByLane(arrows), calls)
+
+
 def _by_place(places: Places) -> dict[Place, list[int]]:
     found: defaultdict[Place, list[int]] = defaultdict(list)
     for lane, place in places.of.items():
         found[place].append(lane)
     return found
-
-
-def _of_lanes(rank: Rank, lanes: Sequence[int]) -> I64:
-    """Positions of the slices of some lanes."""
-    chosen = np.isin(rank.slices["lane"], lanes)
-    return np.flatnonzero(chosen)
 
 
 def _instants(calls: Sequence[Call]) -> I64:

@@ -1,0 +1,220 @@
+"""Complete events, which are most of a trace: many of one category become rows at once.
+
+What is done per event is what costs, so columns are made of whole lists, and what a name or a
+signature means is looked up once for each different one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..activities import ON_DEVICE
+from ..kinds import PhaseKind
+from .events import Args, Event, decode_args, decode_plain
+from .exported import phase_kind
+from .instants import column_of, exact_ns, rounded_ns
+from .kineto import (
+    EXPORTED_PHASE,
+    TALKS,
+    WITH_ARGS,
+    function_kind,
+    kind_of,
+    on_stream,
+    phase_of,
+    signature_of,
+)
+from .rows import (
+    FUNCTION,
+    LAUNCHING,
+    NONE,
+    PHASE,
+    UNFINISHED,
+    USER,
+    Rows,
+    Talk,
+    Trace,
+    new_slices,
+)
+
+_MOST_TALKS = 500_000
+_MOST_SIGNATURES = 1 << 20
+
+
+class Complete:
+    """Takes such events into a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._names = _Names(trace)
+        self._signatures = _Signatures(trace)
+
+    def take(self, category: str, group: list[Event]) -> None:
+        """Slices of one category that stand in one event each."""
+        trace = self._trace
+        start, bad = exact_ns([event.ts for event in group])
+        duration, missing, wrong = rounded_ns([event.dur for event in group])
+        bad |= wrong
+        if bad.any():
+            trace.counts["dropped_no_time"] += int(bad.sum())
+            chosen = np.flatnonzero(~bad)
+            group = [group[i] for i in chosen.tolist()]
+            start, duration, missing = start[chosen], duration[chosen], missing[chosen]
+            if not group:
+                return
+        trace.counts["imported_slices"] += len(group)
+        rows = new_slices(len(group))
+        rows["start"] = start
+        rows["duration"] = np.where(missing, UNFINISHED, duration)
+        rows["name"] = _numbers(trace.texts, [event.name for event in group])
+        kind = kind_of(category)
+        rows["kind"] = kind
+        args = None
+        if category in WITH_ARGS or kind == LAUNCHING:
+            args = decode_args([event.args for event in group])
+            self._describe(rows, args, kind)
+        rows["lane"] = self._lanes(category, group, args)
+        if kind == LAUNCHING:
+            prefix = category.partition("_")[0]
+            trace.platform = prefix if prefix.isalpha() else trace.platform
+        if category in ("cpu_op", "user_annotation"):
+            self._by_name(rows, group, category)
+        elif category == EXPORTED_PHASE:
+            told = [decode_plain(bytes(event.args)) for event in group]
+            rows["kind"] = [phase_kind(one) for one in told]
+            rows["step"] = _steps([one.get("step") for one in told])
+        trace.slices.add(rows)
+
+    def _lanes(
+        self, category: str, group: list[Event], args: list[Args] | None
+    ) -> NDArray[np.uint32]:
+        stream = on_stream(category)
+        first, second = [event.pid for event in group], [event.tid for event in group]
+        if args is not None and category in ON_DEVICE:
+            known = [(one.device, one.stream) for one in args]
+            first = [p if d is None else d for p, (d, _) in zip(first, known, strict=True)]
+            second = [t if s is None else s for t, (_, s) in zip(second, known, strict=True)]
+        keys = zip(first, second, repeat(stream, len(group)), strict=True)
+        return _numbers(self._trace.lanes, keys, len(group))
+
+    def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
+        """Fill in what the arguments tell."""
+        rows["step"] = _steps([one.step for one in args])
+        if kind not in (FUNCTION, USER):
+            rows["correlation"] = _integers([one.correlation for one in args])
+            return
+        rows["signature"] = self._signatures.of(args)
+        if kind == FUNCTION:
+            rows["sequence"] = _integers([one.sequence for one in args])
+            forward = np.fromiter([one.forward_thread > 0 for one in args], np.intp, len(args))
+            rows["kind"] = self._names.kinds()[rows["name"], forward]
+
+    def _by_name(self, rows: Rows, group: list[Event], category: str) -> None:
+        """What names alone tell: phases, and slices about collectives."""
+        for position in np.flatnonzero(self._names.telling()[rows["name"]]).tolist():
+            number = int(rows["name"][position])
+            phase = self._names.phases.get(number)
+            if phase is None:
+                self._note_talk(rows[position], group[position])
+            elif category == "user_annotation":
+                rows["kind"][position] = PHASE + phase[0]
+                rows["name"][position] = self._trace.texts[phase[1]]
+
+    def _note_talk(self, row: np.void, event: Event) -> None:
+        talks = self._trace.talks
+        if len(talks) == _MOST_TALKS:
+            self._trace.counts["unread_collectives"] += 1
+            return
+        start, length = int(row["start"]), max(0, int(row["duration"]))
+        name = self._trace.text(int(row["name"]))
+        signature = int(row["signature"])
+        args = bytes(event.args)
+        talks.append(Talk(name, int(row["lane"]), start, start + length, signature, args))
+
+
+class _Names:
+    """What the names of a trace mean, by their numbers."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._texts = trace.texts.texts
+        self._kinds = np.empty((0, 2), np.uint8)
+        self._telling = np.empty(0, bool)
+        self.phases: dict[int, tuple[PhaseKind, str]] = {}
+
+    def kinds(self) -> NDArray[np.uint8]:
+        """Kind of an operator by its name, and by whether a forward thread is told."""
+        new = self._texts[len(self._kinds) :]
+        if new:
+            found = [[function_kind(text, forward) for forward in (0, 1)] for text in new]
+            self._kinds = np.concatenate([self._kinds, np.array(found, np.uint8)])
+        return self._kinds
+
+    def telling(self) -> NDArray[np.bool_]:
+        """Which names are of a collective, or of one of the `phases`."""
+        first = len(self._telling)
+        new = self._texts[first:]
+        if new:
+            found = {n: phase_of(text) for n, text in enumerate(new, first)}
+            self.phases.update({n: phase for n, phase in found.items() if phase is not None})
+            told = [n in self.phases or t.startswith(TALKS) for n, t in enumerate(new, first)]
+            self._telling = np.concatenate([self._telling, np.array(told)])
+        return self._telling
+
+
+class _Signatures:
+    """Numbers for the shapes and dtypes of inputs, by how a trace writes them."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._written: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
+        self._known = {("", ""): 0}
+
+    def of(self, args: list[Args]) -> NDArray[np.uint32]:
+        """The signature of each."""
+        dims = column_of([one.dims for one in args]).dictionary_encode()
+        types = column_of([one.types for one in args]).dictionary_encode()
+        count = max(1, len(types.dictionary))
+        both = dims.indices.to_numpy().astype(np.int64) * count + types.indices.to_numpy()
+        pairs, which = np.unique(both, return_inverse=True)
+        of_dims, of_types = dims.dictionary.to_pylist(), types.dictionary.to_pylist()
+        keys = [(of_dims[pair // count], of_types[pair % count]) for pair in pairs.tolist()]
+        return np.array([self._number(key) for key in keys], np.uint32)[which]
+
+    def _number(self, key: tuple[bytes, bytes]) -> int:
+        known = self._written.get(key)
+        if known is not None:
+            return known
+        found = signature_of(*key)
+        number = self._known.get(found)
+        if number is None:
+            if len(self._trace.signatures) == _MOST_SIGNATURES:
+                self._trace.counts["unread_signatures"] += 1
+                return 0
+            number = self._known[found] = len(self._trace.signatures)
+            self._trace.signatures.append(found)
+        if len(self._written) < _MOST_SIGNATURES:
+            self._written[key] = number
+        return number
+
+
+def _numbers(known: dict[Any, int], keys: Iterable[Any], count: int = -1) -> NDArray[np.uint32]:
+    """The number of each key, which a new one gets."""
+    return np.fromiter(map(known.__getitem__, keys), np.uint32, count)
+
+
+def _integers(values: list[Any]) -> NDArray[np.int64]:
+    """Numbers as int64; those that do not fit are none."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([one if abs(one) < 1 << 63 else NONE for one in values], np.int64)
+
+
+def _steps(values: list[Any]) -> NDArray[np.int64]:
+    """Numbers of steps; those that cannot be are none."""
+    known = _integers([one if type(one) is int else NONE for one in values])
+    return np.where((known >= 0) & (known < 1 << 31), known, NONE)
