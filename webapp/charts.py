@@ -124,7 +124,8 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
     figure.update_yaxes(exponentformat="SI")
     colours = template(theme).layout.colorway
     by_thread = dict(iter(table.groupby(["rank", "thread"], sort=True)))
-    longest = table.groupby(["rank", "thread"])["window_ns"].max().nlargest(MOST_LINES).index
+    longest = table.groupby(["rank", "thread"])["window_ns"].max().astype("float64")
+    longest = longest.nlargest(MOST_LINES).index
     for position, key in enumerate(sorted(longest)):
         rows = by_thread[key]
         name = f"rank {key[0]}, {rows['name'].iloc[0]}"

@@ -70,6 +70,11 @@ class Run:
         return self.manifest["complete"] and not self.missing_ranks
 
     @property
+    def imported(self) -> bool:
+        """It was made of files of another tool, which do not tell all that a recording does."""
+        return bool(self.manifest["options"].get("imported"))
+
+    @property
     def coverage(self) -> dict[str, int]:
         """What was dropped, filtered or not seen: reason -> count, summed over processes."""
         total: Counter[str] = Counter()

@@ -40,7 +40,7 @@ def collectives(run: Run) -> pd.DataFrame:
     # Subtracted as integers: a column with nulls is float64 in pandas.
     latency = pc.subtract(events["complete_ns"], events["start_ns"])
     frame = to_frame(events.append_column("latency_ns", latency))
-    groups = frame.groupby(_KEYS, sort=True)
+    groups = frame.groupby(_KEYS, sort=True, dropna=False)
     table = pd.DataFrame(
         {
             "ranks": groups["rank"].nunique(),
@@ -53,6 +53,8 @@ def collectives(run: Run) -> pd.DataFrame:
         table[f"{prefix}_p99_ns"] = groups[column].quantile(0.99)
         table[f"{prefix}_max_ns"] = groups[column].max().astype("float64")
     table = table.reset_index()
+    if table["group_size"].isna().any():  # an imported trace may not tell it
+        table["group_size"] = table["group_size"].astype("Int64")
     table["total_bytes"] = table["bytes"] * table["calls"]
     table = _with_rates(run, table)
     return table[list(COLUMNS)].sort_values(
@@ -75,6 +77,10 @@ def _with_rates(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     time = table["transfer_p50_ns"].fillna(table["latency_p50_ns"])
     moved, factors = [], []
     for name, size, ranks in zip(table["name"], table["bytes"], table["group_size"], strict=True):
+        if pd.isna(ranks):
+            moved.append(float("nan"))
+            factors.append(float("nan"))
+            continue
         factor = bus_factor(str(name), int(ranks))
         moved.append(float(operation_bytes(str(name), int(size), int(ranks))))
         factors.append(float("nan") if factor is None else factor)

@@ -72,9 +72,12 @@ class Analysis:
 
     question: str
     entry: str  # module below this package : function from a run to its findings
+    recorded: bool = False  # needs what a recording alone holds
 
     def ask(self, run: Run) -> list[Finding]:
         """What it finds. Raises Unanswered where the run does not hold what it needs."""
+        if self.recorded and run.imported:
+            raise Unanswered("files of other tools do not tell")
         module, _, name = self.entry.partition(":")
         found: Callable[[Run], list[Finding]] = getattr(
             importlib.import_module(f"lanescope.webapp.analysis.{module}"), name
@@ -89,11 +92,13 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Do data-parallel replicas stay equal?", "consistency:divergence"),
     Analysis("Do threads touch the same tensor in no fixed order?", "race_findings:race_findings"),
     Analysis("Do threads run backward into the same gradients?", "concurrent:concurrent_backwards"),
-    Analysis("Was a tensor changed that backward needed?", "inplace:inplace_modifications"),
+    Analysis("Was a tensor changed that backward needed?", "inplace:inplace_modifications", True),
     Analysis("Is each autograd node tied to its operator?", "traceability:untraceable_graphs"),
-    Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks"),
-    Analysis("Do threads miss context variables of their starters?", "contexts:lost_contexts"),
-    Analysis("Does each thread keep to its CUDA device?", "cuda_contexts:cuda_contexts"),
+    Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks", True),
+    Analysis(
+        "Do threads miss context variables of their starters?", "contexts:lost_contexts", True
+    ),
+    Analysis("Does each thread keep to its CUDA device?", "cuda_contexts:cuda_contexts", True),
     Analysis("Do gradients vanish on their way?", "gradient_health:vanishing"),
     Analysis("Do gradients explode?", "gradient_health:exploding"),
     Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),

@@ -70,6 +70,8 @@ def mismatches(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`. Raises Unanswered without collectives to compare."""
     if calls(run)["rank"].nunique() < 2:
         raise Unanswered("no collective was recorded on two ranks or more")
+    if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
+        raise Unanswered("which calls of the ranks belong together is not known")
     return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]
 
 

@@ -59,7 +59,7 @@ def imported(run: Run) -> dict[str, int] | None:
     """What became of each event of the files that the run was made of; None: it was recorded."""
     words = ("read_", "imported_", "dropped_")
     found = {key: n for key, n in run.coverage.items() if key.startswith(words)}
-    return found if run.manifest["options"].get("imported") else None
+    return found if run.imported else None
 
 
 def show(run: Run, console: Console) -> None:

@@ -12,7 +12,7 @@ from lanescope.webapp.analysis.calls import group_title
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
 from lanescope.webapp.analysis.standing import Standing, dumps, frames_of, standings
-from lanescope.webapp.analysis.waits import Wait, waits
+from lanescope.webapp.analysis.waits import Wait, cut_short, waits
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.pages import findings as cards
 from lanescope.webapp.pages import parts
@@ -39,6 +39,11 @@ def layout(context: Context) -> Component:
         verdict = cards.cards(context, found)
     elif not run.counts["collective"]:
         verdict = parts.note("No collective was recorded: no rank can wait for another in one.")
+    elif cut_short(run):
+        verdict = parts.note(
+            "Whether a rank waits for another is not known: the recording is not whole, so what is "
+            "missing in it proves nothing."
+        )
     elif waiting:
         verdict = parts.note("Ranks wait for others, but not for longer than is normal here.")
     else:

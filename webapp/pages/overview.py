@@ -42,9 +42,22 @@ def layout(context: Context) -> Component:
     )
 
 
+_MOST_NAMES = 200
+"""Characters of the names of imported files."""
+
+
 def _lead(run: Run) -> list[Any]:
     command = " ".join(run.manifest["command"]) or "an unnamed program"
     engines = ", ".join(sorted({p["engine"] for p in run.manifest["processes"]})) or "unknown"
+    if run.imported:
+        names = run.manifest["options"]["imported"]
+        files = ", ".join(map(str, names if isinstance(names, list) else [names]))
+        files = files if len(files) <= _MOST_NAMES else f"{files[:_MOST_NAMES]}…"
+        return [
+            "Imported from ", html.Code(files), f", format {engines}. What such a file does not "
+            "tell is not known here. ",
+            dcc.Link("Open the timeline", href="/timeline"), ".",
+        ]  # fmt: skip
     return [
         "Recorded from ", html.Code(command), f" with the {engines} engine, level ",
         f"{run.manifest['level']}. ", dcc.Link("Open the timeline", href="/timeline"), ".",

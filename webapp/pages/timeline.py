@@ -234,7 +234,11 @@ def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
         for row in table.itertuples()
     ]
     heads = ("rank", "waiting for others", "share")
+    head = html.H2("Waiting in collectives", className="below")
+    if len(run.ranks) > 1 and not run.clock_calibrated:
+        words = "Not known: the clocks of the ranks were not compared."
+        return [head, html.P(words, className="muted")]
     return [
-        html.H2("Waiting in collectives", className="below"),
+        head,
         parts.plain_table(heads, rows, (1, 2)),
     ]

@@ -1,0 +1,60 @@
+"""Pages and answers about an imported trace: what it holds is shown, what it lacks is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lanescope.webapp import charts
+from lanescope.webapp.analysis.collectives import collectives
+from lanescope.webapp.analysis.findings import examine
+from lanescope.webapp.analysis.turns import forward_to_backward
+from lanescope.webapp.pages import hang, overview
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.run import Run
+from tests.trace_files import imported, slice_, write_trace
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two ranks, of which one was seen for longer: which calls are the same is not known."""
+    folder = tmp_path_factory.mktemp("imported")
+    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
+            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    files = []
+    for rank, calls in ((0, 3), (1, 2)):
+        events: list[dict[str, Any]] = [
+            slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=told) for k in range(calls)
+        ]
+        about = {"rank": rank, "world_size": 2}
+        path = folder / f"rank{rank}.json"
+        files.append(write_trace(path, events, distributedInfo=about))
+    return imported(folder / "run", *files)
+
+
+def test_calls_of_groups_of_unknown_size_are_in_the_table(run: Run) -> None:
+    table = collectives(run)
+    assert run.counts["collective"] == table["calls"].sum() == 5
+    assert table["group_size"].isna().all()
+    assert table["busbw_gbs"].isna().all()
+
+
+def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
+    answers = {one.question: one.unanswered for one in examine(run)}
+    for words in (
+        "same collective calls", "backward needed", "for ever", "context variables", "CUDA device",
+        "wait for one that does not come", "keep the others waiting", "no fixed order",
+    ):  # fmt: skip
+        (answer,) = (text for question, text in answers.items() if words in question)
+        assert answer, words
+
+
+def test_pages_of_what_is_not_there(run: Run) -> None:
+    shown = str(hang.layout(Context(run)))
+    assert "Whether a rank waits for another is not known" in shown
+    assert not charts.forward_windows(forward_to_backward(run).assign(name=""), "light").data
+    told = json.dumps([str(one) for one in overview._lead(run)])
+    assert "Imported from" in told
+    assert "rank0.json, rank1.json" in told
