@@ -39,7 +39,7 @@ def test_a_bundle_brings_its_index(
     if mapped:
         monkeypatch.setattr(indexes, "MAPPED", 100)
     pack(whole, tmp_path / "run.lanes", cache=tmp_path / "cache")
-    monkeypatch.setattr(indexes, "_built", never)
+    monkeypatch.setattr(indexes, "built", never)
     run = open_run(tmp_path / "run.lanes")
     timeline = Timeline.open(run, cache=tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -8,6 +8,7 @@ so the arrays may be far larger than memory. Building it goes lane by lane.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import typing
@@ -20,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.baseline_lanes import Beside
 from lanescope.webapp.bundle import MAX_JSON, Bundle
 from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.lod import TILE_BITS, offsets, pyramid
@@ -134,29 +134,31 @@ def open_index(run: Run, cache: Path | None, progress: Progress | None = None) -
     packed = _packed(run)
     if packed is not None:
         return packed
-    events = _events(run)
+    events = events_of(run)
+    folder = None
     if cache is not None and events >= SMALL and re.fullmatch(r"[0-9A-Za-z._-]+", run.etag):
         folder = cache / f"{run.etag}-{VERSION}"
         stored = load(folder, DTYPES)
-        if stored is not None:
-            index = _restored(*stored)
-            if index is not None:
-                return index
-        try:
-            store = FolderStore(folder, DTYPES)
-        except OSError:
-            return _built(run, MemoryStore(DTYPES), events, progress)
-        try:
-            return _built(run, store, events, progress)
-        except OSError:
-            store.abandon()
-        except BaseException:
-            store.abandon()
-            raise
-    return _built(run, MemoryStore(DTYPES), events, progress)
+        index = None if stored is None else restored(*stored)
+        if index is not None:
+            return index
+    return kept(folder, DTYPES, lambda store: built(run, store, events, progress))
 
 
-def _restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
+def kept(folder: Path | None, dtypes: Mapping[str, str], build: Callable[[Store], Index]) -> Index:
+    """An index that is built into a folder, or in memory where there is none, or no room for it."""
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            store = FolderStore(folder, dtypes)
+            try:
+                return build(store)
+            except BaseException:
+                store.abandon()
+                raise
+    return build(MemoryStore(dtypes))
+
+
+def restored(arrays: Arrays, catalogue: Mapping[str, Any]) -> Index | None:
     """The stored index, unless its parts do not fit each other."""
     try:
         lanes = tuple(_lane(lane) for lane in catalogue["lanes"])
@@ -226,16 +228,16 @@ def _packed(run: Run) -> Index | None:
         catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE}", MAX_JSON))
         if (catalogue["run"], catalogue["version"]) != (run.etag, VERSION):
             return None
-        most = _MOST_BYTES * (_events(run) + SMALL)
+        most = _MOST_BYTES * (events_of(run) + SMALL)
         arrays = arrays_in(bundle, PACKED, DTYPES, catalogue["counts"], most)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException):
         return None
-    return _restored(arrays, catalogue)
+    return restored(arrays, catalogue)
 
 
 def travels(run: Run) -> bool:
     """Whether a bundle of the run brings its index."""
-    return _events(run) >= SMALL
+    return events_of(run) >= SMALL
 
 
 def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
@@ -245,7 +247,7 @@ def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
     """
     if not travels(run):
         return
-    plain = _events(run) >= MAPPED
+    plain = events_of(run) >= MAPPED
     about = {
         "run": run.etag,
         "version": VERSION,
@@ -263,20 +265,20 @@ def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) ->
     return {"lanes": listed, "names": list(names), "paints": paints.codes}
 
 
-def index_beside(beside: Beside, run: Run, progress: Progress | None = None) -> Index:
-    """The index of a run with its baseline's lanes. Never stored: it is about two runs."""
-    store = MemoryStore(DTYPES)
-    return _built(run, store, _events(run), progress, beside.lanes)
-
-
-def _events(run: Run) -> int:
+def events_of(run: Run) -> int:
+    """How much an index of the run holds, about."""
     return sum(run.counts[table] for table in ("op", "phase", "collective", "value"))
 
 
-def _built(
+def built(
     run: Run, store: Store, events: int, progress: Progress | None,
     laid_out: Callable[[Names], Iterable[tuple[Lane, LaneSlices | LaneSamples]]] | None = None,
+    last: Callable[[], None] | None = None,
 ) -> Index:  # fmt: skip
+    """An index of lanes, by default those of the run alone, in a store.
+
+    `last` is called when all lanes are there: the store may then take other arrays.
+    """
     names = Names()
     lanes: list[Lane] = []
     builder = _Builder(store)
@@ -289,6 +291,8 @@ def _built(
         if progress is not None:
             progress(builder.slices + builder.samples, events)
     builder.flush()
+    if last is not None:
+        last()
     arrays = store.finish(catalogue_of(lanes, names.texts, builder.paints))
     return Index.of(tuple(lanes), tuple(names.texts), builder.paints, arrays)
 

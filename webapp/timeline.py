@@ -9,8 +9,9 @@ import numpy as np
 
 from lanescope.webapp import index as indexes
 from lanescope.webapp import tiles
-from lanescope.webapp.baseline_lanes import Beside, Differences
-from lanescope.webapp.index import Index, Progress, index_beside, open_index
+from lanescope.webapp.baseline_lanes import Differences
+from lanescope.webapp.beside_index import open_beside
+from lanescope.webapp.index import Index, Progress, open_index
 from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
 from lanescope.webapp.lod import EARLY_BITS, MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
 from lanescope.webapp.run import Run
@@ -51,16 +52,15 @@ class Timeline:
         cls, run: Run, baseline: Run | None = None, *, cache: Path | None = None,
         progress: Progress | None = None, noise: Run | None = None,
     ) -> Timeline:  # fmt: skip
-        """Takes the run's index from the cache, or builds it; with a baseline always builds it.
+        """Takes the index of the run, or of it beside its baseline, from the cache, or builds it.
 
         `cache` is the folder for indexes, by default one within the user's cache. The run itself
         is never written to. `noise` is another recording of the baseline, see `Beside`.
         """
-        if baseline is not None:
-            beside = Beside(baseline, run, noise)
-            index = index_beside(beside, run, progress)
-            return cls(run, index, baseline, beside.differences(), noise)
         folder = cache_folder() / "index" if cache is None else cache
+        if baseline is not None:
+            index, differences = open_beside(run, baseline, noise, folder, progress)
+            return cls(run, index, baseline, differences, noise)
         return cls(run, open_index(run, folder, progress))
 
     @property
