@@ -6,10 +6,11 @@ import math
 from pathlib import Path
 
 from lanescope.webapp.analysis.layer_map import layer_map
+from lanescope.webapp.analysis.low_precision import low_precision
 from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
 from lanescope.webapp.gradient_charts import layer_heat
 from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.layers import chosen, not_finite
+from lanescope.webapp.pages.layers import chosen, few_bits, not_finite
 from lanescope.webapp.run import Run, open_run
 from tests.synthetic import START_NS, Builder
 
@@ -61,6 +62,37 @@ def test_share_of_elements_is_of_what_a_layers_backward_computed(tmp_path: Path)
     builder.row("tensor", 0, "1000-1", start_ns=START_NS + 1010, position="out0", numel=8, nan=8)
     assert not_finite_elements(open_run(builder.write())).to_dict() == {"a": 3 / 8, "b": 0.0}
     assert not_finite_elements(run_of(tmp_path / "timing")).empty
+
+
+def test_shares_of_what_underflows_and_overflows_by_layer(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "half")
+    rows = [  # start, position, dtype, zeros, inf, nan
+        (0, "out0", "float16", 1, 2, 0), (10, "out0", "float32", 8, 0, 0),
+        (20, "read0", "float16", 8, 0, 0), (110, "out0", "float16", 6, 0, 1),
+        (200, "out0", "bfloat16", 0, 0, 0),
+    ]  # fmt: skip
+    builder.op(START_NS, 5, "aten::addmm", module="a", sequence=7)
+    builder.op(START_NS + 10, 5, "aten::relu", module="a")
+    builder.op(START_NS + 20, 5, "aten::add", module="a")
+    builder.op(START_NS + 100, 50, "AddmmBackward0", scope="backward", sequence=7)
+    builder.op(START_NS + 110, 5, "aten::mm", depth=1)
+    builder.op(START_NS + 200, 5, "aten::mul", module="")
+    for start, position, dtype, zeros, inf, nan in rows:
+        builder.row("tensor", 0, THREAD, start_ns=START_NS + start, position=position, dtype=dtype,
+                    depth=int(start == 110), numel=8, zeros=zeros, inf=inf, nan=nan)  # fmt: skip
+    run = open_run(builder.write())
+    assert low_precision(run).to_numpy().tolist() == [
+        ["a", "float16", "forward", 8, 1 / 8, 2 / 8, 0.0],
+        ["a", "float16", "backward", 8, 6 / 8, 0.0, 1 / 8],
+        ["", "bfloat16", "forward", 8, 0.0, 0.0, 0.0],
+    ]
+    told = few_bits(Context(run))[-1].children.rowData
+    assert [(row["layer"], row["underflow_text"]) for row in told] == [
+        ("a", "12.5 %"), ("a", "75 %"), ("(no module)", "0 %"),
+    ]  # fmt: skip
+    none = run_of(tmp_path / "timing")
+    assert low_precision(none).empty
+    assert few_bits(Context(none)) == []
 
 
 def test_a_healthy_run_has_no_such_layers(tmp_path: Path) -> None:

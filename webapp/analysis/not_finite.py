@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.gradients import gradients
@@ -69,6 +70,20 @@ def not_finite_elements(run: Run) -> pd.Series:
 
 def _computed(run: Run, rank: int, thread: str) -> pd.DataFrame:
     tensors = to_frame(run.events("tensor", rank, thread, columns=_TENSORS))
+    layer = backward_layers(run, rank, thread, tensors["start_ns"].to_numpy())
+    wrong = tensors["nan"] + tensors["inf"]
+    table = pd.DataFrame({"layer": layer, "wrong": wrong, "numel": tensors["numel"]})
+    return table[table["layer"].notna()]
+
+
+def backward_layers(
+    run: Run, rank: int, thread: str, starts: NDArray[np.int64]
+) -> NDArray[np.object_]:
+    """Of instants of a thread the layer whose backward runs then; None where none does.
+
+    That is the module of the forward operator that made the autograd node (by sequence number and
+    name, on the same thread).
+    """
     ops = to_frame(run.events("op", rank, thread, columns=_OPS))
     ops = ops[ops["sequence"].notna()]
     stems = {name: stem(str(name)) for name in ops["name"].unique()}
@@ -77,12 +92,11 @@ def _computed(run: Run, rank: int, thread: str) -> pd.DataFrame:
     forward = ops[~backward].drop_duplicates(["sequence", "stem"], keep="last")
     forward = forward.rename(columns={"module": "layer"})[["sequence", "stem", "layer"]]
     nodes = ops[backward].merge(forward, on=["sequence", "stem"]).sort_values("start_ns")
-    starts = nodes["start_ns"].to_numpy()
-    place = np.searchsorted(starts, tensors["start_ns"].to_numpy(), side="right") - 1
-    held = tensors[place >= 0]
-    own = nodes.iloc[place[place >= 0]]
-    ends = (own["start_ns"] + own["duration_ns"].fillna(run.duration_ns)).to_numpy()
-    inside = held["start_ns"].to_numpy() < ends
-    held, layers = held[inside], own["layer"].to_numpy()[inside]
-    wrong = held["nan"] + held["inf"]
-    return pd.DataFrame({"layer": layers, "wrong": wrong.to_numpy(), "numel": held["numel"]})
+    found = np.full(len(starts), None, np.object_)
+    if nodes.empty:
+        return found
+    place = np.searchsorted(nodes["start_ns"].to_numpy(), starts, side="right") - 1
+    ends = (nodes["start_ns"] + nodes["duration_ns"].fillna(run.duration_ns)).to_numpy()
+    inside = (place >= 0) & (starts < ends[place.clip(min=0)])
+    found[inside] = nodes["layer"].to_numpy(np.object_)[place[inside]]
+    return found

@@ -24,6 +24,7 @@ from lanescope.webapp.analysis.layer_map import (
     profile,
 )
 from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.low_precision import low_precision
 from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
@@ -82,6 +83,7 @@ def section(context: Context) -> list[Component]:
             className="split even",
         ),
         *not_finite(context),
+        *few_bits(context),
     ]  # fmt: skip
 
 
@@ -132,6 +134,39 @@ def not_finite(context: Context) -> list[Component]:
             className="muted",
         ),
         parts.grid("not-finite-table", columns, rows, label=label, height=height),
+    ]  # fmt: skip
+
+
+def few_bits(context: Context) -> list[Component]:
+    """Table of what underflowed and overflowed in each layer; nothing without 16-bit numbers."""
+    table = low_precision(context.run)
+    if table.empty:
+        return []
+    shares = ("underflow", "overflow", "nan")
+    rows = table.assign(
+        layer=[str(layer) or "(no module)" for layer in table["layer"]],
+        **{f"{name}_text": [f"{share * 100:.3g} %" for share in table[name]] for name in shares},
+    ).to_dict("records")
+    columns = [
+        parts.column("layer", "layer", flex=3, minWidth=200),
+        parts.column("phase", "phase"),
+        parts.column("dtype", "dtype"),
+        parts.column("elements", "elements", number=True),
+        parts.column("underflow", "0: underflow", number=True, text=True, minWidth=120),
+        parts.column("overflow", "infinite: overflow", number=True, text=True, minWidth=140),
+        parts.column("nan", "NaN", number=True, text=True),
+    ]
+    label = "Underflow and overflow in 16 bits and fewer"
+    return [
+        html.H2(label),
+        html.P(
+            "Of the elements that a layer computed in the whole run in float16, bfloat16 or 8 "
+            "bits, how many became 0 and how many infinite. A ReLU, a mask or dropout makes zeros "
+            "on purpose, in forward and then in backward; others were too small for the dtype.",
+            className="muted",
+        ),
+        parts.grid("few-bits-table", columns, rows, label=label,
+                   height=None if len(rows) <= 14 else "400px"),
     ]  # fmt: skip
 
 
