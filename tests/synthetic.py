@@ -25,7 +25,7 @@ START_NS = 5_000_000_000_000  # a monotonic clock some 80 minutes after boot
 _DEFAULTS: dict[str, Any] = {"scope": "function", "kind": "user", "device": "cpu"}
 _NULL_BY_DEFAULT = {
     "complete_ns", "sequence", "peer", "object", "root", "stack", "grad_hash", "param_hash",
-    "owner", "collective", "cpu", "launch_ns",
+    "owner", "collective", "cpu", "launch_ns", "expected",
 }  # fmt: skip
 
 

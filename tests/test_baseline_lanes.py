@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.webapp.baseline_lanes import Warp
+from lanescope.webapp import beside_index
+from lanescope.webapp import index as indexes
+from lanescope.webapp.baseline_lanes import PLACE, Warp
 from lanescope.webapp.details import run_facts, slice_facts
 from lanescope.webapp.hits import modules
 from lanescope.webapp.run import open_run
@@ -166,6 +168,35 @@ def test_the_address_of_the_next_difference(timeline: Timeline) -> None:
     alone = make_app(timeline.run)
     etag = Timeline.open(timeline.run).etag
     assert alone.server.test_client().get(f"/api/difference/{etag}?t=0").status_code == 404
+
+
+def test_an_index_beside_a_baseline_is_stored_for_these_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexes, "SMALL", 1)
+    base, run = pair(tmp_path)
+    cache = tmp_path / "cache"
+    built = Timeline.open(run, base, cache=cache)
+    [folder] = cache.iterdir()
+
+    def told(one: Timeline) -> tuple[Any, ...]:
+        assert one.differences is not None
+        places = [getattr(one.differences, name).tolist() for name in PLACE]
+        arrays = {name: array.tolist() for name, array in one.index.arrays.items()}
+        return one.index.lanes, one.index.names, one.index.paints.codes, places, arrays
+
+    expected = told(built)
+    with monkeypatch.context() as patch:
+        patch.setattr(beside_index, "Beside", None)  # nothing is compared again
+        again = Timeline.open(open_run(tmp_path / "run"), open_run(tmp_path / "base"), cache=cache)
+        assert told(again) == expected
+    (folder / "place_ref.npy").unlink()  # what is mapped of it stays
+    np.save(folder / "place_ref.npy", np.array([0, 1, 2, 10**6], np.int64))  # no such slice
+    assert told(Timeline.open(run, base, cache=cache)) == expected
+    # Another baseline, the noise of it, or the other way round: other indexes.
+    for sides in ((run, base, run), (base, run, None), (run, run, None)):
+        Timeline.open(sides[0], sides[1], cache=cache, noise=sides[2])
+    assert len(list(cache.iterdir())) == 4
 
 
 def test_a_warp_never_turns_time_round() -> None:

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from lanescope.collector.fingerprint import hash_of
+from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.values import not_finite, unrecorded_writes
+from lanescope.webapp.run import Run
 from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program
 from tests.synthetic import START_NS, Builder
 
@@ -199,3 +201,39 @@ def test_where_nan_comes_from(tmp_path: Path) -> None:
     (finding,) = not_finite(open_run(builder.write()))
     assert (finding.evidence["op"], finding.severity) == ("aten::sqrt", "error")
     assert "out of finite ones: 2 in [3] float32" in finding.title
+
+
+def scaled(path: Path, nan_of_finite: bool) -> Run:
+    """A step of which backward overflows in float16, so that the scaler leaves it out."""
+    builder = Builder(path)
+    rows = [
+        ("aten::mm", 0, 5, not nan_of_finite), ("aten::mul", 4, 0, nan_of_finite),
+    ]  # fmt: skip
+    for k, (name, nan, inf, finite) in enumerate(rows):
+        start = START_NS + 100 * k
+        builder.op(start, 10, name, phase="backward")
+        builder.row("tensor", 0, "1000-0", start_ns=start, position="out0", shape="[8]",
+                    dtype="float16", nan=nan, inf=inf, finite_inputs=finite)  # fmt: skip
+    for at, name in ((500, SKIPPED_STEPS), (510, LOSS_SCALE)):
+        builder.row("value", 0, "1000-0", time_ns=START_NS + at, name=name, value=1.0)
+    return open_run(builder.write())
+
+
+def test_what_a_gradient_scaler_left_out_is_no_error(tmp_path: Path) -> None:
+    """A scale that is too high overflows, and so is found; 0 / 0 is a fault all the same."""
+    (usual,) = not_finite(scaled(tmp_path / "usual", nan_of_finite=False))
+    assert (usual.severity, usual.evidence["op"]) == ("info", "aten::mm")
+    (wrong,) = not_finite(scaled(tmp_path / "wrong", nan_of_finite=True))
+    assert (wrong.severity, wrong.evidence["op"]) == ("error", "aten::mul")
+
+
+def test_nan_of_infinities_names_what_made_the_first(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    for k, (name, nan, inf) in enumerate((("aten::div", 0, 2), ("aten::sub", 2, 0))):
+        start = START_NS + 100 * k
+        builder.op(start, 10, name)
+        builder.row("tensor", 0, "1000-0", start_ns=start, position="out0", shape="[3]",
+                    dtype="float32", nan=nan, inf=inf, finite_inputs=not k)  # fmt: skip
+    (finding,) = not_finite(open_run(builder.write()))
+    assert (finding.evidence["op"], finding.severity) == ("aten::sub", "error")
+    assert finding.title.endswith("; the first infinity is that of aten::div")

@@ -29,6 +29,7 @@ from lanescope.webapp.analysis.compared_ops import (
 )
 from lanescope.webapp.analysis.fingerprints import Words
 from lanescope.webapp.analysis.noise import tensor_floor
+from lanescope.webapp.comparable import comparable
 from lanescope.webapp.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.slices import (
@@ -49,6 +50,9 @@ ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
 """States of an op beside those of its values."""
 
 _STYLE = np.array([STYLES.index(name) for name in BESIDE], np.uint8)
+PLACE = ("start", "lane", "row", "ref", "state")
+"""Columns of `Differences`."""
+
 _STOPS = (WITHIN, DIFFERENT, ADDED, REMOVED)
 Content = LaneSlices | LaneSamples
 Flags = NDArray[np.bool_]
@@ -96,11 +100,12 @@ class Beside:
         self._floor = None if noise is None else tensor_floor(base, noise)
         self._base = base
         self._run = run
+        self._alike = comparable(base, run)
         self._places: list[I64] = []
 
     def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
         """As `lanes.lanes_of` with the same numbers, and after these those of kind BASELINE."""
-        pairs = thread_pairs(self._base, self._run)
+        pairs = thread_pairs(*self._alike)
         partner = {(b.rank, b.thread): a for a, b in pairs if b is not None}
         alone = [a for a, b in pairs if a is not None and b is None]
         self._pools = _pools(self._base) | _pools(self._run)
@@ -161,9 +166,7 @@ class Beside:
                 stops = _outermost(content, state, ADDED)
                 yield None, (lane, _styled(content, state), state, stops)
             else:
-                pairs = compared_ops(
-                    self._base, self._run, mine, theirs, words, "tolerance", self._floor
-                )
+                pairs = compared_ops(*self._alike, mine, theirs, words, "tolerance", self._floor)
                 yield self._pair(lane, content, mine, pairs, warp, names)
         for mine in alone:
             if mine.rank == rank:

@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.alignment import Ints, thread_pairs
 from lanescope.webapp.analysis.closeness import Mode, relative_differences, tensor_states
-from lanescope.webapp.analysis.fingerprints import Ops, Words, pair_ops, pair_tensors, read_ops
-from lanescope.webapp.analysis.world_sizes import joined
+from lanescope.webapp.analysis.fingerprints import (
+    Ops,
+    Words,
+    pair_ops,
+    pair_tensors,
+    read_ops,
+    with_overwritten,
+)
+from lanescope.webapp.analysis.world_sizes import joined, shares_differ
 from lanescope.webapp.packing import enclosing
 from lanescope.webapp.run import Run, Thread
 
@@ -35,6 +42,7 @@ States = NDArray[np.int8]
 class ComparedOps:
     """One thread of both runs. Positions are those in the op table of each."""
 
+    mine: Thread  # in `base`
     thread: Thread  # in `run`
     old: Ops
     new: Ops
@@ -75,8 +83,9 @@ def compared_ops(
     new = read_ops(run, theirs.rank, theirs.thread, words)
     left, right = pair_ops(old, new)
     one, two = pair_tensors(old, new, left, right, words)
+    old, new, one, two = with_overwritten(old, new, left, right, one, two)
     left_out = 0
-    if base.world_size != run.world_size:
+    if shares_differ(base, run):
         kept = joined(run, new, words)[new.owner[two]]
         one, two, left_out = one[kept], two[kept], int((~kept).sum())
     was = {name: column[one] for name, column in old.tensors.items()}
@@ -89,7 +98,7 @@ def compared_ops(
     if floor is not None:
         noise = floor.at(words.known["dtype"], old.tensors["dtype"][one], old.step[old.owner[one]])
         state[(state == DIFFERENT) & (apart <= noise)] = WITHIN
-    return ComparedOps(theirs, old, new, left, right, one, two, state, apart, left_out)
+    return ComparedOps(mine, theirs, old, new, left, right, one, two, state, apart, left_out)
 
 
 def all_compared(base: Run, run: Run, mode: Mode, words: Words) -> Iterator[ComparedOps]:

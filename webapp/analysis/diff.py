@@ -24,6 +24,7 @@ from lanescope.webapp.analysis.hints import hints
 from lanescope.webapp.analysis.noise import Floor, tensor_floor
 from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
 from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
+from lanescope.webapp.comparable import comparable
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
 
@@ -102,6 +103,7 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         raise RunError(f"no mode {mode!r}, expected one of {', '.join(MODES)}")
     if noise is not None and mode != "tolerance":
         raise RunError(f"a noise floor is for mode tolerance, not for mode {mode}")
+    base, run = comparable(base, run)
     floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
     norms = _norms(base, run, mode, floors[1] if floors else None)
     values = None
@@ -161,9 +163,11 @@ def _explained(
     """What is behind the differences, where that can be told."""
     told = []
     first = values.first.told if values is not None and values.first is not None else None
-    if base.world_size != run.world_size:
+    if world_sizes.shares_differ(base, run):
         shared = norms[norms["base"].notna() & norms["run"].notna()]
-        told += world_sizes.notes(base, run, shared, first, values.left_out if values else 0)
+        ranks = base.world_size != run.world_size
+        about = world_sizes.notes if ranks else world_sizes.notes_on_passes
+        told += about(base, run, shared, first, values.left_out if values else 0)
     factor = world_sizes.common_factor(base, run, norms[norms["state"] == "different"])
     told += [] if factor is None else [factor]
     return told if first is None else [*told, *hints(base, run, first)]

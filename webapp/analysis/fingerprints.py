@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,7 @@ class Ops:
     content: Codes  # signature and hashes of all its tensors; 0: has none, or nothing but zeros
     owner: Ints  # per tensor: position of its operator
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
+    changed: dict[int, int]  # of tensors that somebody else wrote to: row -> hash as it was written
 
     def __len__(self) -> int:
         return len(self.start)
@@ -73,16 +74,19 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     signature = _mixed_all([texts[name] for name in _TEXTS], len(start))
     loose = _mixed_all([texts[name] for name in _LOOSE], len(start))
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
+    known, expected = tensors.pop("known"), tensors.pop("expected")
     blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
     told = ~np.isin(texts["name"][owner], blind)
     tensors, owner = {name: column[told] for name, column in tensors.items()}, owner[told]
+    rows = np.flatnonzero(known[told])
+    changed = dict(zip(rows.tolist(), expected[told][rows].tolist(), strict=True))
     bits = mixed(tensors["hash"].view(np.uint64), tensors["position"])
     content = np.zeros(len(start), np.uint64)
     telling = tensors["hash"] != 0
     np.add.at(content, owner[telling], bits[telling])
     content = np.where(content != 0, mixed(signature, content.view(np.int64)), content)
     return Ops(start, duration, depth, ops["step"].to_numpy().astype(np.int64), texts, signature,
-               loose, content, owner, tensors)  # fmt: skip
+               loose, content, owner, tensors, changed)  # fmt: skip
 
 
 def _mixed_all(columns: list[Ints], count: int) -> Codes:
@@ -97,17 +101,20 @@ def _tensors(
 ) -> tuple[dict[str, NDArray[Any]], Ints]:
     """Columns of the thread's tensors, and the position of the operator of each."""
     texts, numbers = ("position", "shape", "dtype"), ("mean", "l2", "nan", "inf", "hash", "numel")
-    rows = run.events("tensor", rank, thread, columns=["start_ns", "depth", *texts, *numbers])
+    columns = ["start_ns", "depth", *texts, *numbers, "expected"]
+    rows = run.events("tensor", rank, thread, columns=columns)
     key = rows["start_ns"].to_numpy() * _DEPTHS + rows["depth"].to_numpy().astype(np.int64)
     order = np.argsort(ops, kind="stable")
     place = np.searchsorted(ops[order], key).clip(max=max(len(ops) - 1, 0))
     owner = order[place] if len(ops) else np.empty(0, np.int64)
     known = ops[owner] == key if len(ops) else np.zeros(len(key), bool)
-    columns = {name: words.codes(name, rows[name]) for name in texts}
-    columns |= {name: rows[name].to_numpy() for name in numbers}
+    made = {name: words.codes(name, rows[name]) for name in texts}
+    made |= {name: rows[name].to_numpy() for name in numbers}
+    made["known"] = rows["expected"].is_valid().to_numpy()
+    made["expected"] = rows["expected"].fill_null(0).to_numpy()
     if not len(ops):
         owner = np.zeros(len(key), np.int64)
-    return {name: column[known] for name, column in columns.items()}, owner[known]
+    return {name: column[known] for name, column in made.items()}, owner[known]
 
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
@@ -150,3 +157,35 @@ def pair_tensors(base: Ops, run: Ops, left: Ints, right: Ints, words: Words) -> 
         keys.append((values[values >= 0], rows[values >= 0]))
     _, one, two = np.intersect1d(keys[0][0], keys[1][0], assume_unique=True, return_indices=True)
     return keys[0][1][one].astype(np.int64), keys[1][1][two].astype(np.int64)
+
+
+def with_overwritten(
+    base: Ops, run: Ops, left: Ints, right: Ints, one: Ints, two: Ints
+) -> tuple[Ops, Ops, Ints, Ints]:
+    """The sides with pairs for tensors that somebody else wrote to in one run alone.
+
+    The other run has no row of such a tensor, since its operator found what had been written: a row
+    with that hash is added. Its other numbers are taken from its partner, as only bits are known.
+    """
+    base, more, rows = _supplied(base, run, left, right, two)
+    one, two = np.concatenate([one, more]), np.concatenate([two, rows])
+    run, more, rows = _supplied(run, base, right, left, one)
+    return base, run, np.concatenate([one, rows]), np.concatenate([two, more])
+
+
+def _supplied(
+    ops: Ops, other: Ops, mine: Ints, theirs: Ints, paired: Ints
+) -> tuple[Ops, Ints, Ints]:
+    """`ops` with a row for each tensor of `other` that was changed and has no partner."""
+    rows = np.setdiff1d(np.fromiter(other.changed, np.int64, len(other.changed)), paired)
+    partner = np.full(len(other), -1, np.int64)
+    partner[theirs] = mine
+    rows = rows[partner[other.owner[rows]] >= 0] if len(rows) else rows
+    if not len(rows):
+        return ops, rows, rows
+    tensors = {name: np.concatenate([column, other.tensors[name][rows]])
+               for name, column in ops.tensors.items()}  # fmt: skip
+    added = len(ops.owner) + np.arange(len(rows))
+    tensors["hash"][added] = [other.changed[row] for row in rows.tolist()]
+    owner = np.concatenate([ops.owner, partner[other.owner[rows]]])
+    return replace(ops, owner=owner, tensors=tensors), added, rows

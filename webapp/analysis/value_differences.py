@@ -1,54 +1,26 @@
-"""Which operators of two runs have other values, and where the first difference comes from."""
+"""Which operators of two runs have other values, and how many."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.alignment import Ints, thread_pairs
-from lanescope.webapp.analysis.calls import collective_calls, members
 from lanescope.webapp.analysis.closeness import Mode
 from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.analysis.fingerprints import Ops, Words
-from lanescope.webapp.analysis.frames import json_number
+from lanescope.webapp.analysis.first_difference import First, explained, first_of
 from lanescope.webapp.analysis.noise import Floor
-from lanescope.webapp.analysis.sites import frames_of
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.run import Run, Thread
 
 KEPT = 100_000
 """Differing tensors of a thread that are kept, the earliest; all are counted."""
 
-_SHAPES = 80
-"""Characters of an operator's shapes that a sentence tells."""
-
 _STATES = np.array(["identical", "within_tolerance", "different"], object)
-_SHOWN = ("mean", "l2", "nan", "inf")
-
-
-@dataclass
-class First:
-    """The first operator of a rank that differs."""
-
-    state: int  # of the worst of its tensors: 1 within tolerance, 2 different
-    told: dict[str, Any]  # as `diff --json` tells it
-    alone: Ints  # places, in its thread of `run`, of the operators before it of its step that the
-    # base has not
-    reshaped: str = ""  # of one of these, by what shapes alone it is another than one of the base
-
-    @property
-    def when(self) -> tuple[int, int]:
-        """Step and instant."""
-        return self.told["step"], self.told["run"]["time_ns"]
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """The worst first, then the earliest."""
-        return -self.state, *self.when
 
 
 @dataclass
@@ -106,11 +78,8 @@ def value_differences(
             _unpaired(found, base, run, mine, theirs)
         else:
             _compare_thread(found, base, run, mine, theirs, words, mode, floor)
-    first = found.first
-    if first is not None:
-        first.told["origin"] = _origin(base, run, found, first)
-        if len(first.alone) and base.world_size == run.world_size:
-            found.notes.append(_before(run, first))
+    if found.first is not None:
+        found.notes += explained(base, run, found.first, found.firsts)
     return found
 
 
@@ -145,25 +114,7 @@ def _compare_thread(
         return
     owner = new.owner[two[rows]]
     rows = rows[np.lexsort((new.start[owner], new.step[owner]))]
-    worst = int(state.max())
-    start = int(rows[np.argmax(state[rows] == worst)])
-    place = int(new.owner[two[start]])
-    here = {
-        "rank": rank,
-        "thread": theirs.thread,
-        "step": int(new.step[place]),
-        **{key: words.known[column][new.texts[column][place]] for key, column in
-           (("phase", "phase"), ("op", "name"), ("module", "module"))},
-        "where": _where(run, rank, theirs.thread, place),
-        "base": _side(old, int(old.owner[one[start]])),
-        "run": _side(new, place),
-        "origin": None,
-    }  # fmt: skip
-    same_op = rows[(new.owner[two[rows]] == place) & (state[rows] == worst)]
-    for side, ops, chosen in (("base", old, one), ("run", new, two)):
-        here[side]["tensors"] = [_tensor(ops, int(chosen[row]), words) for row in same_op]
-    alone = _alone(new, right, place)
-    first = First(worst, here, alone, _reshaped(pairs, alone, int(new.step[place]), words))
+    first = first_of(pairs, rows, words)
     if rank not in found.firsts or first.order < found.firsts[rank].order:
         found.firsts[rank] = first
     found.tables.append(_table(rank, theirs, old, new, one, two, state, rows[:KEPT], words))
@@ -183,81 +134,6 @@ def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:
     )  # fmt: skip
     modules = np.array([text or "" for text in words.known["module"]], object)
     return told.assign(rank=pairs.thread.rank, module=modules[told["module"].to_numpy(np.int64)])
-
-
-def _side(ops: Ops, place: int) -> dict[str, Any]:
-    return {"time_ns": int(ops.start[place])}
-
-
-def _tensor(ops: Ops, row: int, words: Words) -> dict[str, Any]:
-    columns = ops.tensors
-    return {
-        **{name: words.known[name][columns[name][row]] for name in ("position", "shape", "dtype")},
-        **{name: _plain(columns[name][row]) for name in _SHOWN},
-        "hash": f"{int(columns['hash'][row]) & (1 << 64) - 1:016x}",
-    }
-
-
-def _plain(value: Any) -> Any:
-    number = value.item()
-    return json_number(number) if isinstance(number, float) and number == number else (
-        None if isinstance(number, float) else number
-    )  # fmt: skip
-
-
-def _where(run: Run, rank: int, thread: str, place: int) -> str | None:
-    """The program's line: of the operator, else of the one it is part of."""
-    ops = run.events("op", rank, thread, columns=["stack", "depth"]).slice(0, place + 1)
-    stacks, depths = ops["stack"].combine_chunks(), ops["depth"].to_numpy()
-    depth = int(depths[place]) + 1
-    for row in range(place, -1, -1):
-        if depths[row] < depth:
-            depth = int(depths[row])
-            stack = stacks[row].as_py()
-            if stack is not None:
-                frames = frames_of(run, rank).get(stack, [])
-                return frames[0].partition(" ")[0].rpartition("/")[2] if frames else None
-            if depth == 0:
-                break
-    return None
-
-
-def _alone(new: Ops, paired: Ints, place: int) -> Ints:
-    alone = np.ones(len(new), bool)
-    alone[paired] = False
-    alone &= (new.step == new.step[place]) & (np.arange(len(new)) < place)
-    return np.flatnonzero(alone).astype(np.int64)
-
-
-def _reshaped(pairs: ComparedOps, alone: Ints, step: int, words: Words) -> str:
-    lone = pairs.old.step == step
-    lone[pairs.left] = False
-    shapes = {}
-    for row in np.flatnonzero(lone)[::-1].tolist():
-        shapes[tuple(pairs.old.texts[key][row] for key in ("name", "module"))] = pairs.old.texts[
-            "shapes"
-        ][row]
-    for row in alone.tolist():
-        name, module, now = (pairs.new.texts[key][row] for key in ("name", "module", "shapes"))
-        was = shapes.get((name, module), now)
-        if was != now:
-            sides = [shorten(words.known["shapes"][code], _SHAPES) for code in (was, now)]
-            return (
-                f", the first of other shapes {words.known['name'][name]}: {sides[0]} in the base, "
-                f"{sides[1]} in the run"
-            )
-    return ""
-
-
-def _before(run: Run, first: First) -> str:
-    told, last = first.told, int(first.alone[-1])
-    rank, thread = told["rank"], told["thread"]
-    name = run.events("op", rank, thread, columns=["name"])["name"][last].as_py()
-    where = _where(run, rank, thread, last)
-    return (
-        f"before the first difference the run has operators of that step that the base has not: "
-        f"{len(first.alone)}, the last {name}" + (f" at {where}" if where else "") + first.reshaped
-    )
 
 
 def _table(
@@ -281,58 +157,3 @@ def _table(
             "thread_id": thread.thread, "time_ns": new.start[place],
         }
     )  # fmt: skip
-
-
-def _origin(base: Run, run: Run, found: ValueDifferences, first: First) -> dict[str, Any]:
-    """Where the first difference comes from.
-
-    An operator that found something else than before (`read`: what no recorded operator wrote)
-    took it from a collective, where another rank of it had parted before its own call or was not
-    recorded, else from outside. One that found the same computed something else. Where the numbers
-    of ranks differ, the share of the first rank that one side has not is what came.
-    """
-    told = first.told
-    rank, tensors = told["rank"], told["run"]["tensors"]
-    if base.world_size != run.world_size:  # what is compared then has been through one
-        other = set(base.ranks) ^ set(run.ranks)
-        return {"kind": "collective", "rank": min(other, default=rank)}
-    if not any(tensor["position"].startswith("read") for tensor in tensors):
-        return {"kind": "compute", "rank": rank}
-    if not told["op"].startswith("c10d::"):
-        source = _through_collective(base, run, found, told)
-        if source is not None:
-            return {"kind": "collective", "rank": source}
-    return {"kind": "input", "rank": rank}
-
-
-def _through_collective(
-    base: Run, run: Run, found: ValueDifferences, told: dict[str, Any]
-) -> int | None:
-    """The rank that another value came from, by the last collective before with such a tensor."""
-    shapes = {tensor["shape"] for tensor in told["run"]["tensors"]}
-    calls = collective_calls(run)
-    mine = calls[(calls["rank"] == told["rank"]) & (calls["start_ns"] < told["run"]["time_ns"])]
-    for call in mine.iloc[::-1].itertuples():
-        if call.step < told["step"] - 1:
-            break
-        if not any(shape in str(call.shapes) for shape in shapes):
-            continue
-        peers = [rank for rank in members(run).get(call.group, ()) if rank != told["rank"]]
-        same = calls[(calls["group"] == call.group) & (calls["sequence"] == call.sequence)]
-        begun = {int(r): int(t) for r, t in zip(same["rank"], same["start_ns"], strict=True)}
-        parted = [
-            (found.firsts[rank].when, rank)
-            for rank in peers
-            if rank in found.firsts and found.firsts[rank].when[1] <= begun.get(rank, -1) + _CALL_NS
-        ]
-        if parted:
-            return min(parted)[1]
-        unknown = [rank for rank in peers if rank not in run.ranks or rank not in base.ranks]
-        if len(unknown) == 1:
-            return unknown[0]
-        return None
-    return None
-
-
-_CALL_NS = 1_000_000
-"""What a rank gives to a collective is read as its call begins, by another clock reading."""

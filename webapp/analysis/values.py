@@ -7,16 +7,21 @@ that found none among its inputs and left one; all that follows has inherited it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.operands import operands
+from lanescope.webapp.analysis.sites import phase_names
 from lanescope.webapp.analysis.standing import where_of
 from lanescope.webapp.run import Run
 
@@ -38,8 +43,8 @@ def not_finite(run: Run) -> list[Finding]:
     found = []
     for rank in run.ranks:
         made = _first_made(run, rank)
-        if made is not None:
-            found.append(_nan_finding(run, rank, *made))
+        if made:
+            found.append(_nan_finding(run, rank, made))
     return found
 
 
@@ -69,27 +74,74 @@ def _threads(run: Run) -> Iterator[tuple[int, str]]:
         yield thread.rank, thread.thread
 
 
-def _first_made(run: Run, rank: int) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """Thread, tensor and operator of the row of a rank that tells best where it comes from.
+@dataclass(frozen=True)
+class _Made:
+    """A tensor that was not finite, and its operator."""
 
-    A NaN made of finite numbers, else the first NaN, else an infinity made of finite numbers.
-    """
-    best: tuple[int, int, str, dict[str, Any], dict[str, Any]] | None = None
+    weight: int  # how well it tells where that comes from: one of _NAN_OF_FINITE, ...
+    thread: str
+    tensor: dict[str, Any]
+    op: dict[str, Any]
+
+
+_NAN_OF_FINITE, _NAN, _INFINITE, _LEFT_OUT = range(4)
+"""What is looked for, the best first: a NaN made of finite numbers, any NaN, an infinity made of
+finite numbers, a NaN made of infinities in a step that a gradient scaler left out because of them.
+"""
+
+
+def _first_made(run: Run, rank: int) -> dict[int, _Made]:
+    """Of each kind of _NAN_OF_FINITE, ... the first of a rank."""
+    best: dict[int, _Made] = {}
+    skips = _Skips(run, rank)
     for where, thread in _threads(run):
         if where != rank:
             continue
         rows = run.events("tensor", rank, thread, [*_TENSOR, "finite_inputs"])
         made, nan = rows["finite_inputs"].fill_null(False), pc.greater(rows["nan"], 0)
-        choices = (pc.and_(nan, made), nan, pc.and_(pc.greater(rows["inf"], 0), made))
-        for weight, chosen in enumerate(choices):
+        infinite = pc.and_(pc.greater(rows["inf"], 0), made)
+        wanted = ((_NAN_OF_FINITE, pc.and_(nan, made)), (_NAN, nan), (_INFINITE, infinite))
+        for weight, chosen in wanted:
             for tensor, op in _with_ops(run, rank, thread, rows.filter(chosen)):
-                if _on_purpose(tensor, op) and weight != 1:
+                if _on_purpose(tensor, op) and weight != _NAN:
                     continue
-                mine = (weight, tensor["start_ns"], thread, tensor, op)
-                if best is None or mine[:2] < best[:2]:
-                    best = mine
-                break
-    return None if best is None else best[2:]
+                left_out = weight == _NAN and skips.left_out(op)
+                one = _Made(_LEFT_OUT if left_out else weight, thread, tensor, op)
+                if one.weight not in best or _start(one) < _start(best[one.weight]):
+                    best[one.weight] = one
+                if not left_out:
+                    break
+    return best
+
+
+def _start(made: _Made) -> int:
+    start: int = made.tensor["start_ns"]
+    return start
+
+
+class _Skips:
+    """When a rank's gradient scalers left steps out: gradients of these may be infinite, and NaN
+    after that, which is how a scale is found to be too high.
+    """
+
+    def __init__(self, run: Run, rank: int) -> None:
+        rows = run.events("value", rank, columns=["name", "time_ns"])
+        names, times = rows["name"].to_pylist(), rows["time_ns"].to_pylist()
+        self._updates, self._skips = (
+            np.sort(np.array([t for n, t in zip(names, times, strict=True) if n == name], np.int64))
+            for name in (LOSS_SCALE, SKIPPED_STEPS)
+        )
+        self._forward = phase_names(run, rank).get("forward", set()) if len(self._skips) else set()
+
+    def left_out(self, op: dict[str, Any]) -> bool:
+        """Whether an operator, not one of a forward pass, worked for a step that was left out."""
+        start = op["start_ns"]
+        at = int(np.searchsorted(self._skips, start))
+        if at == len(self._skips) or op["phase"] in self._forward:
+            return False
+        next_update = int(np.searchsorted(self._updates, start))
+        ends = self._updates[next_update] if next_update < len(self._updates) else self._skips[at]
+        return bool(self._skips[at] <= ends)
 
 
 def _on_purpose(tensor: dict[str, Any], op: dict[str, Any]) -> bool:
@@ -127,19 +179,29 @@ def _with_ops(
             yield tensor, op
 
 
-def _nan_finding(
-    run: Run, rank: int, thread: str, tensor: dict[str, Any], op: dict[str, Any]
-) -> Finding:
+def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
+    made = found[min(found)]
+    thread, tensor, op = made.thread, made.tensor, made.op
     kind, count = ("NaN", tensor["nan"]) if tensor["nan"] else ("infinite", tensor["inf"])
     where = where_of(run, rank, op["stack"])
-    place = f" at {where}" if where else ""
+    at = f" at {where}" if where else ""
     module = f" in {op['module']}" if op["module"] else ""
-    inputs = _inputs(run, rank, thread, op)
+    place = (thread, op["start_ns"], op["depth"])
+    changes = op["name"].endswith("_")
+    inputs = [_told(one) for one in operands(run, rank, place, in_place=changes)]
     values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
+    before = found.get(_INFINITE)
+    if made.weight == _NAN and before is not None and _start(before) < _start(made):
+        line = where_of(run, rank, before.op["stack"])
+        values += f"; the first infinity is that of {before.op['name']}" + (
+            f" at {line}" if line else ""
+        )
+    if made.weight == _LEFT_OUT:
+        values += "; the gradient scaler left that step out"
     return Finding(
         kind="nan",
-        severity="error" if tensor["nan"] and not _told_to(op) else "info",
-        title=f"{op['name']}{module}{place} {_deed(tensor, op, kind)}: {units.count(count)} in "
+        severity="error" if made.weight <= _NAN and not _told_to(op) else "info",
+        title=f"{op['name']}{module}{at} {_deed(tensor, op, kind)}: {units.count(count)} in "
         f"{tensor['shape']} {tensor['dtype']}{values}",
         evidence={
             "op": op["name"],
@@ -150,39 +212,6 @@ def _nan_finding(
         },
         **_place(run, rank, thread, op),
     )
-
-
-def _inputs(run: Run, rank: int, thread: str, op: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tensors that an operator read, as their last recorded writers left them."""
-    start = op["start_ns"]
-    own = run.events("access", rank, thread, ["start_ns", "depth", "storage", "write"],
-                     window=(start, start + 1))  # fmt: skip
-    storages = [
-        row["storage"]
-        for row in own.to_pylist()
-        if row["start_ns"] == start and row["depth"] == op["depth"] and not row["write"]
-    ]
-    if not storages:
-        return []
-    columns = ["start_ns", "depth", "storage", "write", "thread"]
-    rows = run.events("access", rank, columns=columns, window=(0, start))
-    rows = rows.filter(pc.and_(pc.is_in(rows["storage"], pa.array(storages)), rows["write"]))
-    rows = rows.filter(pc.less(rows["start_ns"], start))
-    writers: dict[tuple[str, int, int], int] = {
-        (row["thread"], row["start_ns"], row["depth"]): row["storage"] for row in rows.to_pylist()
-    }
-    found: dict[int, dict[str, Any]] = {}
-    for writer in {place[0] for place in writers}:
-        tensors = run.events("tensor", rank, writer, _TENSOR)
-        tensors = tensors.filter(pc.less(tensors["start_ns"], start))
-        places = pc.is_in(tensors["start_ns"], pa.array([at for _, at, _ in writers], pa.int64()))
-        for tensor in tensors.filter(places).to_pylist():
-            storage = writers.get((writer, tensor["start_ns"], tensor["depth"]))
-            if storage is None or tensor["position"].startswith("read"):
-                continue
-            if tensor["start_ns"] >= found.get(storage, tensor)["start_ns"]:
-                found[storage] = tensor
-    return [_told(found[storage]) for storage in dict.fromkeys(storages) if storage in found]
 
 
 def _range(told: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import Comparison
+from lanescope.webapp.analysis.first_difference import other_inputs
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.timing_differences import Timing
 from lanescope.webapp.run import Run
@@ -50,12 +51,56 @@ def origin(first: dict[str, Any]) -> str | None:
     if found is None:
         return None
     rank = found["rank"]
+    known = [len(first[side].get("inputs", ())) for side in ("base", "run")]
+    if other_inputs(first):
+        of = (
+            " from inputs that are not equal, written by what only one run has or by views of what "
+        )
+        of += "differs"
+    elif known[0] == known[1]:
+        of = " from inputs that are equal as far as recorded"
+    else:
+        of = ", from inputs of which not the same were recorded in both runs"
     return {
-        "compute": f"computed on rank {rank} from inputs that are equal as far as recorded",
+        "compute": f"computed on rank {rank}{of}",
         "collective": f"came through a collective from rank {rank}",
         "input": f"came into rank {rank} from outside the recorded operators: data, loaded "
         "weights, or an unrecorded writer",
     }[found["kind"]]
+
+
+def inputs(first: dict[str, Any]) -> list[str]:
+    """What the first operator worked on, a line per tensor whose last writer is known.
+
+    Only where both runs know of equally many, which then belong together.
+    """
+    sides = [first[side].get("inputs", []) for side in ("base", "run")]
+    if len(sides[0]) != len(sides[1]):
+        return []
+    other = other_inputs(first)
+    return [
+        units.printable(
+            _other_input(base, run) if (base, run) in other else f"{_input(run)}, the same in both"
+        )
+        for base, run in zip(*sides, strict=True)
+    ]
+
+
+def stack(first: dict[str, Any]) -> list[str]:
+    """The Python stack of the first operator in the run, innermost first: file.py:12 function."""
+    frames = (frame.partition(" ") for frame in first["run"].get("stack", []))
+    return [units.printable(f"{place.rpartition('/')[2]} {name}") for place, _, name in frames]
+
+
+def _input(told: dict[str, Any]) -> str:
+    size = f"{told['shape']} {told['dtype']}"
+    values = "" if told["mean"] is None else f" of {told['min']:.4g} to {told['max']:.4g}"
+    by = f", written by {told['written_by']}" if told["written_by"] else ", of no recorded operator"
+    return f"{size}{values}{by}"
+
+
+def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
+    return f"{_input(run)}; in the base {_input(base)}, {_apart(base, run)}"
 
 
 def difference_address(run: Run, first: dict[str, Any]) -> str:
@@ -77,6 +122,9 @@ def markdown(result: Comparison, base: str, run: str) -> str:
         lines.append(f"- first difference: `{_code(place(result.first))}`")
         source = origin(result.first)
         lines += [f"- origin: {source}"] if source else []
+        lines += [f"- input: `{_code(one)}`" for one in inputs(result.first)]
+        frames = stack(result.first)
+        lines += [f"- stack: {' < '.join(f'`{_code(one)}`' for one in frames)}"] if frames else []
     lines += [f"- {units.printable(note)}" for note in result.notes]
     if result.timing is not None and result.timing.steps:
         lines += [f"- {step_times(result.timing)}", *_timing_rows(result.timing)]
@@ -117,10 +165,14 @@ def _timing_rows(timing: Timing) -> list[str]:
 
 
 def _tensor(base: dict[str, Any], run: dict[str, Any]) -> str:
+    return f"{run['position']} {_apart(base, run)}"
+
+
+def _apart(base: dict[str, Any], run: dict[str, Any]) -> str:
     for name in ("dtype", "shape", "nan", "inf", "mean", "l2"):
         if base[name] != run[name]:
-            return f"{run['position']} {name} {base[name]} became {run[name]}"
-    return f"{run['position']} hash {base['hash']} became {run['hash']}"
+            return f"{name} {base[name]} became {run[name]}"
+    return f"hash {base['hash']} became {run['hash']}"
 
 
 def _code(text: str) -> str:

@@ -1,22 +1,26 @@
-"""Runs of different numbers of ranks: which values can be compared, and what the number explains.
+"""Runs that share out their batches otherwise: which values can be compared, what that explains.
 
 Until ranks join their values, by a collective in backward as a rule, each has those of its own
-share of the batch, and another number of ranks means other shares. What an optimizer works with has
-been joined, so that is compared: gradient norms, and tensors of operators inside its step.
+share of the batch, and another number of ranks means other shares. So it is with gradients that are
+accumulated over several backward passes of a step. What an optimizer works with has been joined, so
+that is compared: gradient norms, and tensors of operators inside its step.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.calls import collective_calls
 from lanescope.webapp.analysis.closeness import relative_of
 from lanescope.webapp.analysis.fingerprints import Ops, Words
+from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
 
 SAME_FACTOR = 1e-3
@@ -28,7 +32,44 @@ PLAINLY = 0.01
 ROUNDING = 10.0
 """What another order of a sum may do to a norm, in tolerances of its dtype (`relative_of`)."""
 
+SAME_SHAPES = 0.5
+"""Share of operators with the same shapes above which two runs work on equal batches."""
+
 _REDUCING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce")
+
+
+def shares_differ(base: Run, run: Run) -> bool:
+    """Whether a forward pass of one has another share of the batch than one of the other."""
+    return base.world_size != run.world_size or passes(base, run) is not None
+
+
+@lru_cache(maxsize=4)
+def passes(base: Run, run: Run) -> tuple[int, int] | None:
+    """Backward passes in a step of each where that is another number in all steps they share, and
+    most operators of modules work on tensors of other shapes: on parts of a batch.
+    """
+    sides = []
+    for one in (base, run):
+        rows = to_frame(one.events("phase", columns=["rank", "step", "kind", "name"]))
+        kinds = rows.groupby(["rank", "step", "kind"]).size().unstack("kind", fill_value=0)
+        if not {"backward", "optimizer"} <= set(kinds):
+            return None
+        sides.append(kinds.loc[(kinds["backward"] > 0) & (kinds["optimizer"] > 0), "backward"])
+    both = pd.concat(sides, axis=1, join="inner", keys=["base", "run"])
+    if both.empty or (both["base"] == both["run"]).any():
+        return None
+    one, two = _in_modules(base), _in_modules(run)
+    if len(one & two) > SAME_SHAPES * min(len(one), len(two)):
+        return None
+    return int(both["base"].median()), int(both["run"].median())
+
+
+def _in_modules(run: Run) -> set[tuple[str, str, str]]:
+    """Operators of forward passes by module, name and shapes."""
+    rows = run.events("op", columns=["module", "name", "shapes"])
+    rows = rows.filter(pc.not_equal(rows["module"].cast(pa.string()), ""))
+    every = rows.group_by(["module", "name", "shapes"]).aggregate([]).to_pylist()
+    return {(row["module"], row["name"], row["shapes"]) for row in every if row["shapes"]}
 
 
 def joined(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
@@ -74,6 +115,31 @@ def notes(
     ]
 
 
+def notes_on_passes(
+    base: Run, run: Run, norms: pd.DataFrame, first: dict[str, Any] | None, left_out: int
+) -> list[str]:
+    """As `notes`, about two runs of different numbers of backward passes in a step."""
+    counts = passes(base, run)
+    if counts is None:
+        return []
+    told = (
+        f"the base runs backward {_times(counts[0])} in a step, the run {_times(counts[1])}: "
+        "compared are gradients and what optimizers work with; each pass has those of its own "
+        f"share of the batch ({left_out:,} tensors)"
+    )
+    apart = norms[norms["base"] != norms["run"]]
+    apart = apart[apart["step"] == apart["step"].min()]
+    if apart.empty and first is None:
+        return [told]
+    if not (_is_rounding(apart) and (first is None or _close(first))):
+        return [told, "they part by more than the number of passes explains"]
+    return [
+        told,
+        f"they part because of the number of passes: a sum of {counts[1]} gradients is rounded in "
+        f"another order than one of {counts[0]}",
+    ]
+
+
 def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
     """A sentence where one factor is between the gradients of the first step that differs.
 
@@ -95,10 +161,16 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
         f"all gradients that differ in step {int(rows['step'].iloc[0])} are {factor:.4g} times "
         "those of the base"
     )
-    ranks = run.world_size / base.world_size
-    for times, here, there in ((ranks, "sums", "means"), (1 / ranks, "means", "sums")):
-        if ranks != 1 and abs(factor / times - 1) < PLAINLY:
-            return f"{text}, by the number of ranks: {here} over ranks where the base has {there}"
+    counts = passes(base, run) or (1, 1)
+    for what, more in (
+        ("ranks", run.world_size / base.world_size), ("passes", counts[1] / counts[0]),
+    ):  # fmt: skip
+        for times, here, there in ((more, "sums", "means"), (1 / more, "means", "sums")):
+            if more != 1 and abs(factor / times - 1) < PLAINLY:
+                return (
+                    f"{text}, by the number of {what}: {here} over {what} where the base has "
+                    f"{there}"
+                )
     return f"{text}: a factor of the loss or of the gradients, not rounding"
 
 
@@ -134,6 +206,10 @@ def _close(first: dict[str, Any]) -> bool:
         if abs(high - low) > ROUNDING * relative_of(now["dtype"]) * max(low, high):
             return False
     return True
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _ranks(run: Run) -> str:

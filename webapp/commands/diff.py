@@ -17,10 +17,12 @@ from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.analysis.verdict_words import (
     VERDICTS,
     counted,
+    inputs,
     markdown,
     origin,
     place,
     ratio_text,
+    stack,
     step_times,
 )
 from lanescope.webapp.run import open_run
@@ -86,6 +88,10 @@ def show(result: Comparison, console: Console) -> None:
         source = origin(result.first)
         if source:
             console.print(Text(f"  origin: {source}"))
+        for line in inputs(result.first):
+            console.print(Text(f"  input: {line}"))
+        for number, frame in enumerate(stack(result.first)):
+            console.print(Text(f"  {'stack: ' if not number else '       '}{frame}"))
     for note in result.notes:
         console.print(Text(f"  {units.printable(note)}"))
     table = result.table

@@ -15,10 +15,12 @@ from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.analysis.timing_differences import Timing
 from lanescope.webapp.analysis.verdict_words import (
     difference_address,
+    inputs,
     markdown,
     origin,
     place,
     ratio_text,
+    stack,
     step_times,
 )
 from lanescope.webapp.colours import Theme
@@ -222,10 +224,20 @@ def _first(result: Comparison, context: Context) -> list[Any]:
             "show it on the timeline", href=context.address(difference_address(context.run, first))
         )
         told = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
-        return [parts.note([html.B("First difference"), told, link])]
+        return [parts.note([html.B("First difference"), told, link]), *_around(first)]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
     return [parts.note([html.B("First difference"), f" · {text} in the baseline"])]
+
+
+def _around(first: dict[str, Any]) -> list[Any]:
+    """What the first operator worked on, and where it was called."""
+    made = []
+    for title, lines in (("Inputs", inputs(first)), ("Python stack", stack(first))):
+        if lines:
+            made.append(html.Details([html.Summary(title), html.Pre("\n".join(lines))], open=True,
+                                     className="pasted"))  # fmt: skip
+    return made
 
 
 def _norm(value: Any) -> str:

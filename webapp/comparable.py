@@ -1,0 +1,61 @@
+"""Two runs with texts that can be compared, where one of them was redacted, or both.
+
+In a redacted run names of arguments, hosts and users are replaced (`redaction`), numbered in the
+order in which they were met. So the same is replaced in the other run, and the numbers left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import pyarrow as pa
+
+from lanescope.webapp.redaction import Redactor
+from lanescope.webapp.rows import Equal, Rows, Window
+from lanescope.webapp.run import Run
+
+_NUMBERED = re.compile(r"<(argument|host|path|clock) [0-9]+>")
+_HOST = re.compile(r"host [0-9]+")
+
+
+def comparable(base: Run, run: Run) -> tuple[Run, Run]:
+    """Both as they are where none was redacted. Rows and their order are those of the runs."""
+    if not (redacted(base) or redacted(run)):
+        return base, run
+    return _plain(base), _plain(run)
+
+
+def redacted(run: Run) -> bool:
+    """Whether what tells who ran it was taken out."""
+    hosts = [process["host"] for process in run.manifest["processes"]]
+    return bool(hosts) and all(_HOST.fullmatch(host) for host in hosts)
+
+
+class _Plain(Redactor):
+    """Replaces what a redactor does, by words without numbers."""
+
+    def text(self, text: str, arguments: bool = True) -> str:
+        return _NUMBERED.sub(r"<\1>", super().text(text, arguments))
+
+
+@dataclass(frozen=True)
+class _Rows(Rows):
+    """Rows whose texts are replaced when they are read."""
+
+    redactor: _Plain
+
+    def read(
+        self, table: str, ranks: Sequence[int], thread: str | None,
+        columns: Sequence[str] | None, window: Window | None = None, equal: Equal | None = None,
+    ) -> pa.Table:  # fmt: skip
+        rows = super().read(table, ranks, thread, columns, window, equal)
+        return self.redactor.rows(table, rows)
+
+
+def _plain(run: Run) -> Run:
+    redactor = _Plain() if redacted(run) else _Plain.of(run)
+    own = {field.name: getattr(run.rows, field.name) for field in fields(Rows)}
+    threads = tuple(replace(one, name=redactor.text(one.name)) for one in run.threads)
+    return replace(run, rows=_Rows(**own, redactor=redactor), threads=threads)
