@@ -44,7 +44,7 @@ class _Plain(Redactor):
 class _Rows(Rows):
     """Rows whose texts are replaced when they are read."""
 
-    redactor: _Plain
+    redactor: Redactor
 
     def read(
         self, table: str, ranks: Sequence[int], thread: str | None,

@@ -98,5 +98,5 @@ def backward_layers(
     place = np.searchsorted(nodes["start_ns"].to_numpy(), starts, side="right") - 1
     ends = (nodes["start_ns"] + nodes["duration_ns"].fillna(run.duration_ns)).to_numpy()
     inside = (place >= 0) & (starts < ends[place.clip(min=0)])
-    found[inside] = nodes["layer"].to_numpy(np.object_)[place[inside]]
+    found[inside] = nodes["layer"].to_numpy(object)[place[inside]]
     return found
