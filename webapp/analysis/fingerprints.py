@@ -185,7 +185,7 @@ def _supplied(
         return ops, rows, rows
     tensors = {name: np.concatenate([column, other.tensors[name][rows]])
                for name, column in ops.tensors.items()}  # fmt: skip
-    added = len(ops.owner) + np.arange(len(rows))
+    added = np.arange(len(ops.owner), len(ops.owner) + len(rows))
     tensors["hash"][added] = [other.changed[row] for row in rows.tolist()]
     owner = np.concatenate([ops.owner, partner[other.owner[rows]]])
     return replace(ops, owner=owner, tensors=tensors), added, rows
