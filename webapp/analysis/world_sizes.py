@@ -58,8 +58,8 @@ def passes(base: Run, run: Run) -> tuple[int, int] | None:
     both = pd.concat(sides, axis=1, join="inner", keys=["base", "run"])
     if both.empty or (both["base"] == both["run"]).any():
         return None
-    one, two = _in_modules(base), _in_modules(run)
-    if len(one & two) > SAME_SHAPES * min(len(one), len(two)):
+    was, now = _in_modules(base), _in_modules(run)
+    if len(was & now) > SAME_SHAPES * min(len(was), len(now)):
         return None
     return int(both["base"].median()), int(both["run"].median())
 
