@@ -96,20 +96,27 @@ def measure(browser: Browser, path: Path, perfetto: bool) -> float:
 
 
 def build(path: Path) -> None:
-    """Builds the index in a process of its own, so that its memory can be told."""
-    code = (
-        "import sys, time, resource; from pathlib import Path;"
-        "from lanescope.webapp.run import open_run; from lanescope.webapp.timeline import Timeline;"
-        "run = open_run(sys.argv[1]); began = time.process_time(); Timeline.open(run);"
-        "spent = time.process_time() - began; count = run.counts['op'] + run.counts['phase'];"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10;"
-        "print(count, spent, peak)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=True)
-    count, spent, peak = (float(word) for word in done.stdout.split())
+    """Builds the index, and asks all questions of the run, each in a process of its own."""
+    count, spent, peak = alone(path, "lanescope.webapp.timeline:Timeline.open")
     print(f"\n{count:,.0f} events in {LANES} lanes")
     print(f"index                     {count / spent / 1e6:7.2f} M events/s of processor time")
     print(f"  peak memory             {peak:7.0f} MiB")
+    _, spent, peak = alone(path, "lanescope.webapp.analysis.checks:check")
+    print(f"checks and findings       {spent:7.2f} s of processor time")
+    print(f"  peak memory             {peak:7.0f} MiB")
+
+
+def alone(path: Path, call: str) -> tuple[float, ...]:
+    """Events, seconds of processor time and peak MiB of a call with the run, in its own process."""
+    code = (
+        "import pkgutil, sys, time, resource; from lanescope.webapp.run import open_run;"
+        f"run, call = open_run(sys.argv[1]), pkgutil.resolve_name({call!r});"
+        "began = time.process_time(); call(run); spent = time.process_time() - began;"
+        "count = run.counts['op'] + run.counts['phase'];"
+        "print(count, spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=True)
+    return tuple(float(word) for word in done.stdout.split())
 
 
 def tiles(path: Path) -> float:
