@@ -1,0 +1,146 @@
+"""Every key of the list of keys does what the list says, on one page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Opener
+from tests.browser.page import LanePage
+
+pytestmark = pytest.mark.browser
+
+MS = 1_000_000
+START, END = 20 * MS, 24 * MS
+
+# Checked where what they do is checked: search and notes, pictures and tables, themes and pages.
+ELSEWHERE = {"B", "Shift + T", "T", "?", "Ctrl + K", "Ctrl + Shift + P", "L", "Shift + L"}
+
+
+class Hands:
+    """Presses keys of the list of keys, and says what the timeline was before and is now."""
+
+    def __init__(self, page: LanePage) -> None:
+        self.page = page
+        self.pressed: set[str] = set()
+
+    def press(self, key: str, shown: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`shown` is what the list of keys calls it."""
+        before = self.page.state
+        self.page.press(key)
+        self.pressed.add(shown)
+        return before, self.page.state
+
+
+def span(state: dict[str, Any]) -> float:
+    return float(state["viewport"]["t1"] - state["viewport"]["t0"])
+
+
+def start(state: dict[str, Any]) -> float:
+    return float(state["viewport"]["t0"])
+
+
+def test_every_key_does_what_the_list_says(opened: Opener) -> None:
+    page = opened(f"/?t={START}-{END}", height=560)
+    hands = Hands(page)
+    before, after = hands.press("q", "Q")  # the details: closed, nothing is asked for them
+    assert after["viewport"]["height"] > before["viewport"]["height"]
+
+    for key, factor in (("w", 0.6), ("s", 1 / 0.6)):
+        before, after = hands.press(key, key.upper())
+        assert span(after) == pytest.approx(span(before) * factor, rel=1e-3), key
+    for key, shown, share in (
+        ("a", "A", -0.25), ("d", "D", 0.25), ("Shift+A", "Shift + A", -1),
+        ("Shift+D", "Shift + D", 1), ("ArrowLeft", "←", -0.1), ("ArrowRight", "→", 0.1),
+    ):  # fmt: skip
+        before, after = hands.press(key, shown)
+        moved = (start(after) - start(before)) / span(before)
+        assert moved == pytest.approx(share, rel=1e-3), key
+    before, after = hands.press("PageDown", "Page down")
+    assert after["viewport"]["scrollY"] > before["viewport"]["scrollY"]
+    before, after = hands.press("PageUp", "Page up")
+    assert after["viewport"]["scrollY"] < before["viewport"]["scrollY"]
+
+    label = page.click_slice("aten::")
+    page.page.mouse.move(5, 5)
+    chosen = page.state["selection"]
+    _, after = hands.press(".", ".")
+    assert after["selection"]["start"] >= chosen["end"]
+    _, after = hands.press(",", ",")
+    assert after["selection"]["ref"] == chosen["ref"]
+    _, after = hands.press("ArrowUp", "↑")
+    assert after["selection"]["row"] != chosen["row"]
+    _, after = hands.press("ArrowDown", "↓")
+    assert after["selection"]["row"] == chosen["row"]
+    length = chosen["end"] - chosen["start"]
+    for key, shown in (("Enter", "Enter"), ("f", "F")):
+        page.press("Home")
+        _, after = hands.press(key, shown)
+        assert span(after) == pytest.approx(length * 1.3, rel=1e-3), key
+    _, after = hands.press("m", "M")
+    assert after["range"] == {"t0": chosen["start"], "t1": chosen["end"]}
+    _, after = hands.press("Home", "Home")
+    assert span(after) == after["viewport"]["duration"]
+    for gone in ("range", "selection"):
+        _, after = hands.press("Escape", "Esc")
+        assert after[gone] is None
+
+    hands.press("o", "O")
+    first = page.window
+    hands.press("o", "O")
+    assert page.window != first
+    hands.press("Shift+O", "Shift + O")
+    assert page.window == pytest.approx(first)
+    page.press("Escape")
+    hands.press("/", "/")
+    page.page.keyboard.type(label["name"])
+    page.page.keyboard.press("Tab")
+    page.idle()
+    _, one = hands.press("n", "N")
+    _, two = hands.press("n", "N")
+    assert (two["hits"]["position"], two["selection"]["name"]) == (
+        one["hits"]["position"] + 1, label["name"],
+    )  # fmt: skip
+    _, after = hands.press("Shift+N", "Shift + N")
+    assert after["selection"]["ref"] == one["selection"]["ref"]
+    page.press("Escape", "Escape")
+
+    page.show(f"/?t={START}-{START + 12 * MS}")
+    page.click_slice("all_reduce")
+    lane = page.state["selection"]["lane"]
+    there, back = ("]", "[") if page.state["flows"][0]["from"]["lane"] == lane else ("[", "]")
+    _, after = hands.press(there, there)
+    assert (after["selection"]["lane"] != lane, after["selection"]["name"]) == (True, "all_reduce")
+    _, after = hands.press(back, back)
+    assert after["selection"]["lane"] == lane
+    page.press("Escape")
+
+    page.press("PageUp", "PageUp", "PageUp")
+    lanes = [one["id"] for one in page.state["lanes"]]
+    page.hover(300, page.state["lanes"][0]["y"] + 8)
+    _, after = hands.press("p", "P")
+    assert after["arrangement"]["pins"] == lanes[:1]
+    page.press("p")
+    before, after = hands.press("Alt+ArrowDown", "Alt + ↓")
+    assert [one["id"] for one in after["lanes"]][:2] == [lanes[1], lanes[0]]
+    page.hover(300, next(one["y"] for one in after["lanes"] if one["id"] == lanes[0]) + 8)
+    _, after = hands.press("Alt+ArrowUp", "Alt + ↑")
+    assert [one["id"] for one in after["lanes"]] == lanes
+    page.hover(300, page.state["lanes"][0]["y"] + 8)
+    hands.press("e", "E")
+    assert f"open={lanes[0]}&" in page.query
+    _, after = hands.press("g", "G")
+    assert len(after["lanes"]) < len(lanes)
+    _, after = hands.press("Shift+G", "Shift + G")
+    assert after["lanes"] == []
+    page.press("Shift+G")
+
+    page.press("?")
+    listed = set(page.page.locator("dialog.help dt kbd").all_inner_texts())
+    named = {key for text in listed for key in text.split(", ")}
+    page.page.keyboard.press("Escape")
+    page.press("q")
+    gestures = {"Wheel", "pinch", "Click", "Double click", "Drag", "Drag a name"}
+    held = {"Shift + wheel", "Alt + wheel", "Shift + drag", "Shift + click"}
+    assert named - gestures - held - ELSEWHERE == hands.pressed
