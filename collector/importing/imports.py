@@ -24,7 +24,7 @@ from .clocks import Offset, Source, comparable, offsets
 from .instants import MOST_NS
 from .places import places_of
 from .refused import Refused
-from .rows import Trace
+from .rows import Trace, let_go
 from .writing import Rank, Writer
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
@@ -126,7 +126,9 @@ def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
     slices = trace.slices.rows()
     if len(lanes) < len(trace.lanes.lanes):
         slices = slices[np.isin(slices["lane"], lanes)]
-    rank = Rank.of(number, trace, places_of(trace, slices, lanes), slices)
+    places = places_of(trace, slices, lanes)
+    let_go(slices)
+    rank = Rank.of(number, trace, places, slices)
     rank.closed = trace.closed
     if trace.calls is not None:
         mine = set(lanes)

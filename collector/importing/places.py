@@ -81,9 +81,11 @@ def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
 def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
     score: Counter[Any] = Counter()
     labels: dict[Any, Label] = {}
-    for weight, some in ((1, slices), (1 << 32, slices[_operators(slices)])):
-        numbers, counts = np.unique(some["lane"], return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+    every = slices["lane"]
+    for weight, some in ((1, every), (1 << 32, every[_operators(slices)])):
+        counts = np.bincount(some)
+        for number in np.flatnonzero(counts).tolist():
+            count = int(counts[number])
             lane = lanes[number]
             if not lane.stream and lane.pid != GLOBAL:
                 labels[_key(lane.pid)] = lane.pid

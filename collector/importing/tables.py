@@ -34,11 +34,12 @@ class Launches:
     """
 
     def __init__(self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str]) -> None:
-        mine = slices[slices["kind"] == LAUNCHING]
-        mine = mine[mine["correlation"] != NONE]
-        order = np.argsort(mine["correlation"], kind="stable")
-        self._correlation = mine["correlation"][order]
-        self._start, self._lane = mine["start"][order], mine["lane"][order]
+        mine = np.flatnonzero((slices["kind"] == LAUNCHING) & (slices["correlation"] != NONE))
+        correlation = slices["correlation"][mine]
+        order = np.argsort(correlation, kind="stable")
+        self._correlation, mine = correlation[order], mine[order]
+        self._start, self._lane = slices["start"][mine], slices["lane"][mine]
+        let_go(slices)
         self._thread_of = thread_of
         begins = arrows[arrows["begins"]]
         begins = begins[np.argsort(begins["object"], kind="stable")]

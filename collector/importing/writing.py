@@ -53,6 +53,7 @@ class Rank:
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
         found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
+        let_go(slices)
         found.host = text.encode("utf-8", "replace").decode()
         return found
 
