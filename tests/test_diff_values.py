@@ -176,8 +176,11 @@ def test_what_an_operator_found_otherwise_came_from_outside(tmp_path: Path) -> N
     assert first_of(found)["origin"] == {"kind": "input", "rank": 0}
 
 
-def test_memory_that_is_only_pointed_at_is_not_compared(tmp_path: Path) -> None:
-    base = (*OPS, Op("aten::set_", 1, 2, position="read0"))
+@pytest.mark.parametrize("name", ["aten::set_", "c10d::recv_", "c10d::broadcast_"])
+def test_memory_that_is_only_pointed_at_or_filled_is_not_compared(
+    tmp_path: Path, name: str
+) -> None:
+    base = (*OPS, Op(name, 1, 2, position="read0"))
     found = of(tmp_path, base, (*base[:-1], replace(base[-1], hash=92)))
     assert (found.verdict, found.compared) == ("identical", 16)
 

@@ -15,8 +15,12 @@ from lanescope.webapp.run import Run
 
 _DEPTHS = 256  # start and depth together name an operator
 _TEXTS = ("name", "phase", "module", "shapes", "dtypes")
-NOT_LOOKED_AT = ("aten::set_", "aten::resize_")
-"""Operators that give a tensor other memory: what lies there may never have been written."""
+NOT_LOOKED_AT = (
+    "aten::set_", "aten::resize_", "c10d::recv_", "c10d::recv_any_source_", "c10d::broadcast_",
+)  # fmt: skip
+"""Operators that give a tensor other memory, or fill it with what another rank has: what lies there
+before may never have been written. What came is read where it is used.
+"""
 _LOOSE = ("name", "phase", "module", "shapes")
 
 
