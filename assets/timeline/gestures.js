@@ -26,7 +26,10 @@ export function listen(timeline) {
   });
   dom.lanes.addEventListener("pointermove", (event) => timeline.pointAt(event.offsetX, event.offsetY));
   dom.lanes.addEventListener("pointerleave", () => timeline.pointAt(null, null));
-  dom.lanes.addEventListener("dblclick", () => timeline.zoomToSelected());
+  dom.lanes.addEventListener("dblclick", async () => {
+    await timeline.clicked; // which slice it is may not have been answered yet
+    timeline.zoomToSelected();
+  });
   dom.head.addEventListener("pointerdown", (event) => headDown(timeline, event));
   dom.head.addEventListener("pointermove", (event) => headCursor(timeline, event));
   dom.head.addEventListener("pointerleave", () => timeline.pointAt(null, null));
@@ -135,7 +138,7 @@ function lanesDown(timeline, event, fingers) {
     last = e;
   }, (e) => {
     lanes.classList.remove("panning");
-    if (!moved && e.type === "pointerup") timeline.click(e.offsetX, e.offsetY);
+    if (!moved && e.type === "pointerup") timeline.clicked = timeline.click(e.offsetX, e.offsetY);
   });
 }
 

@@ -1,4 +1,4 @@
-"""Every key of the list of keys does what the list says, on one page."""
+"""Every key of the list of keys, and every gesture beside them, on one page."""
 
 from __future__ import annotations
 
@@ -144,3 +144,58 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     gestures = {"Wheel", "pinch", "Click", "Double click", "Drag", "Drag a name"}
     held = {"Shift + wheel", "Alt + wheel", "Shift + drag", "Shift + click"}
     assert named - gestures - held - ELSEWHERE == hands.pressed
+
+
+def test_gestures_of_wheel_ruler_and_strip(opened: Opener) -> None:
+    page = opened(f"/?t={START}-{END}", height=560)
+    page.press("q")
+    before = page.state
+    page.wheel(400, 60, 100, key="Shift")
+    after = page.state
+    width = after["viewport"]["width"]
+    assert start(after) == pytest.approx(start(before) + 100 / width * span(before), rel=1e-6)
+    page.wheel(400, 60, 40, key="Alt")
+    assert page.state["viewport"]["scrollY"] == 40
+    page.wheel(-60, 60, -40)  # over the names
+    assert page.state["viewport"]["scrollY"] == 0
+    before = page.state
+    page.wheel(400, 60, -10, key="Control")  # how a trackpad reports a pinch
+    assert span(page.state) == pytest.approx(span(before) * 0.9048, rel=1e-3)
+
+    label = page.label("aten::")
+    page.page.mouse.dblclick(*page.at(label["x"] + label["w"] / 2, label["y"] + 8))
+    page.idle()
+    chosen = page.state["selection"]
+    assert chosen["name"] == label["name"]
+    assert span(page.state) == pytest.approx((chosen["end"] - chosen["start"]) * 1.3, rel=1e-3)
+
+    page.press("Escape", "Home")
+    page.drag((width * 0.25, -32), (width * 0.5, -32))  # along the ruler
+    state = page.state
+    duration = state["viewport"]["duration"]
+    assert state["range"]["t0"] == pytest.approx(duration * 0.25, rel=0.01)
+    assert state["range"]["t1"] == pytest.approx(duration * 0.5, rel=0.01)
+    page.press("Escape")
+    # On the strip: the edges of the window, the window itself, a new one.
+    page.show(f"/?t={int(duration * 0.4)}-{int(duration * 0.6)}")
+    page.drag((width * 0.4, -70), (width * 0.3, -70))
+    assert page.window == pytest.approx((duration * 0.3, duration * 0.6), rel=0.01)
+    page.drag((width * 0.6, -70), (width * 0.5, -70))
+    assert page.window == pytest.approx((duration * 0.3, duration * 0.5), rel=0.01)
+    page.drag((width * 0.4, -70), (width * 0.6, -70))
+    assert page.window == pytest.approx((duration * 0.5, duration * 0.7), rel=0.01)
+    page.drag((width * 0.1, -70), (width * 0.2, -70))
+    assert page.window == pytest.approx((duration * 0.1, duration * 0.2), rel=0.01)
+
+    # The bar beside the lanes.
+    bar = page.page.locator(".tl-scroll").bounding_box()
+    assert bar is not None
+    page.page.mouse.move(bar["x"] + 4, bar["y"] + 4)
+    page.page.mouse.down()
+    page.page.mouse.move(bar["x"] + 4, bar["y"] + bar["height"] - 2, steps=3)
+    page.page.mouse.up()
+    page.idle()
+    state = page.state
+    low = state["layout"]["height"] - state["viewport"]["height"]
+    assert state["viewport"]["scrollY"] == pytest.approx(low, abs=1)
+    page.press("q")
