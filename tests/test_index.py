@@ -84,7 +84,7 @@ def _no_header(folder: Path) -> None:
 
 
 def _missing(folder: Path) -> None:
-    (folder / "name.npy").unlink()
+    (folder / "paint.npy").unlink()
 
 
 def _other_fields(folder: Path) -> None:

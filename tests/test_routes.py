@@ -9,6 +9,7 @@ from typing import Any
 
 import flask
 import numpy as np
+import pyarrow as pa
 import pytest
 from flask.testing import FlaskClient
 
@@ -91,6 +92,13 @@ def test_tile_is_the_timelines_and_may_be_kept(served: tuple[FlaskClient, Timeli
     assert again.headers["Cache-Control"] == response.headers["Cache-Control"]
     for other in ("12/0?lanes=0,4", "11/0?lanes=0,4,3", "12/1?lanes=0,4,3"):
         assert client.get(f"/tile/{timeline.etag}/{other}").headers["ETag"] != tag
+    packed = client.get(address, headers={"Accept-Encoding": "gzip, zstd"})
+    assert packed.headers["Content-Encoding"] == "zstd"
+    assert packed.headers["ETag"] != tag
+    assert pa.input_stream(pa.py_buffer(packed.data), compression="zstd").read() == response.data
+    assert (
+        "Content-Encoding" not in client.get(address, headers={"Accept-Encoding": "gzip"}).headers
+    )
     twice = client.get(f"/tile/{timeline.etag}/12/0?lanes=0,4,3,4")
     assert twice.data == response.data
 

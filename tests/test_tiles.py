@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_fixture_on_paper() -> None:
     # Bucket 2 holds a mark, 100 ns and 288 ns of the 388 ns whose last 100 lie in bucket 3.
     assert first["dense"] == {
         "bucket": [2, 3],
-        "covered": [(100 + 288) * 255 // 4096, 100 * 255 // 4096],
+        "covered": [round(32 * math.sqrt(ns / 4096)) for ns in (100 + 288, 100)],
         "paint": [4, 4],
     }
     assert second["dense"] == {"bucket": [5], "covered": [1], "paint": [7]}
@@ -59,8 +60,12 @@ def test_fixture_on_paper() -> None:
 
 def test_paints_number_pairs_of_name_and_style() -> None:
     paints = Paints()
-    paints.add(np.array([7, 7, 2], np.uint32), np.array([1, STYLE_UNFINISHED | 1, 8], np.uint8))
+    first = np.array([7, 7, 2], np.uint32), np.array([1, STYLE_UNFINISHED | 1, 8], np.uint8)
+    numbers = paints.add(*first)
     paints.add(np.array([2, 7000], np.uint32), np.array([8, 0], np.uint8))
+    slices = tiles.Slices(numbers, numbers, numbers, paints)
+    assert [slices.name[:].tolist(), slices.style[:].tolist()] == [one.tolist() for one in first]
+    assert (int(slices.name[2]), int(slices.style[1])) == (2, STYLE_UNFINISHED | 1)
     assert sorted(zip(paints.names, paints.styles, strict=True)) == [
         (2, 8),
         (7, 1),
@@ -69,22 +74,21 @@ def test_paints_number_pairs_of_name_and_style() -> None:
     ]
     again = Paints.of(paints.codes)
     name, style = np.array([7000, 7], np.uint32), np.array([0, 0x81], np.uint8)
-    assert again.numbers(name, style).tolist() == paints.numbers(name, style).tolist()
+    assert again.add(name, style).tolist() == paints.add(name, style).tolist()
+    assert again.codes == paints.codes
 
 
 def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
     start = np.array([0, 1 << 40, (1 << 41) - 1], np.int64)
     end = np.array([0, (1 << 41) - 1, 1 << 41], np.int64)
     made = lod.window(start, end, np.array([0]), np.array([3]), lod.MAX_LEVEL, 0)
-    zeros = np.zeros(3, np.uint32)
-    slices = tiles.Slices(start, end, zeros, zeros.astype(np.uint8))
-    paints = Paints()
-    paints.add(slices.name, slices.style)
-    block = tiles.slice_blocks(made, slices, paints, lod.MAX_LEVEL, np.array([0]))[0]
+    zeros, paints = np.zeros(3, np.uint32), Paints()
+    slices = tiles.Slices(start, end, paints.add(zeros, zeros.astype(np.uint8)), paints)
+    block = tiles.slice_blocks(made, slices, lod.MAX_LEVEL, np.array([0]))[0]
     payload = tiles.pack(lod.MAX_LEVEL, 0, [(0, 0, 0, block)])
     dense = decode(payload)["blocks"][0]["dense"]
     assert dense["bucket"] == [0, 1]
-    assert dense["covered"] == [1, 255]
+    assert dense["covered"] == [1, 32]
 
 
 def test_counter_values_past_float32_stay_finite() -> None:

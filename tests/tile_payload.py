@@ -8,6 +8,7 @@ payload changes on purpose; a test compares them with what the code makes now.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import struct
@@ -30,7 +31,7 @@ def decode(payload: bytes) -> dict[str, Any]:
     """What a payload holds. NaN becomes None, as JSON has no NaN. Times are ns from the tile."""
     head = struct.unpack_from("<4sHHiIIIII", payload)
     magic, version, size, level, low, count, shift, high, reserved = head
-    assert (magic, version, size, reserved) == (b"LSTL", 2, 32, 0)
+    assert (magic, version, size, reserved) == (b"LSTL", 3, 32, 0)
     at = size
     blocks = []
     for _ in range(count):
@@ -54,10 +55,17 @@ def decode(payload: bytes) -> dict[str, Any]:
 def _wide(
     payload: bytes, at: int, form: int, n: int, shift: int
 ) -> tuple[dict[str, list[Any]], int]:
-    columns = (("start", "H", 2), ("end", "H", 2), ("paint", *PAINT[form & 24]))
-    found, at = _columns(payload, at, columns, n)
-    for name in ("start", "end"):
-        found[name] = [time << shift for time in found[name]]
+    pairs, at = _columns(payload, at, (("steps", "B", 1),), 2 * n)
+    count = pairs["steps"].count(255)
+    large, at = _columns(payload, at, (("far", "H", 2),), count)
+    far = iter(large["far"])
+    edges = list(itertools.accumulate(next(far) if s == 255 else s for s in pairs["steps"]))
+    paints, at = _columns(payload, at, (("paint", *PAINT[form & 24]),), n)
+    found = {
+        "start": [time << shift for time in edges[::2]],
+        "end": [time << shift for time in edges[1::2]],
+        **paints,
+    }
     for flag, name, which in ((BEFORE, "start", 0), (AFTER, "end", -1)):
         if form & flag:
             found[name][which] = int(struct.unpack_from("<d", payload, at)[0])
@@ -91,10 +99,9 @@ def _columns(
 
 
 def _slices(extents: list[tuple[int, int]], names: list[int], styles: list[int]) -> tiles.Slices:
-    both = np.array(extents, np.int64)
-    return tiles.Slices(
-        both[:, 0].copy(), both[:, 1].copy(), np.array(names, np.uint32), np.array(styles, np.uint8)
-    )
+    both, paints = np.array(extents, np.int64), tiles.Paints()
+    paint = paints.add(np.array(names, np.uint32), np.array(styles, np.uint8))
+    return tiles.Slices(both[:, 0].copy(), both[:, 1].copy(), paint, paints)
 
 
 def mixed() -> bytes:
@@ -123,8 +130,7 @@ def mixed() -> bytes:
     )
     low, high = np.array([0, 6, 7]), np.array([6, 7, 8])
     made = lod.window(slices.start, slices.end, low, high, level, index)
-    paints = _paints(slices)
-    blocks = tiles.slice_blocks(made, slices, paints, level, np.full(3, begin))
+    blocks = tiles.slice_blocks(made, slices, level, np.full(3, begin))
     time = np.array([10, begin + 4_096, begin + 4_097, begin + 9_000, begin + (1 << 23)], np.int64)
     value = np.array([0.5, 1.0, -2.5, math.nan, 1.0])
     counter = tiles.sample_block(sample_window(time, value, level, index))
@@ -140,14 +146,8 @@ def crowded() -> bytes:
     extents = [(k * 512, k * 512 + 1 + k % 255) for k in range(300)]
     slices = _slices(extents, list(range(300)), [1] * 300)
     made = lod.window(slices.start, slices.end, np.array([0]), np.array([300]), 8, 0)
-    blocks = tiles.slice_blocks(made, slices, _paints(slices), 8, np.array([0]))
+    blocks = tiles.slice_blocks(made, slices, 8, np.array([0]))
     return tiles.pack(8, 0, [(1, 3, 0, blocks[0])])
-
-
-def _paints(slices: tiles.Slices) -> tiles.Paints:
-    paints = tiles.Paints()
-    paints.add(slices.name, slices.style)
-    return paints
 
 
 def far() -> bytes:
@@ -156,7 +156,7 @@ def far() -> bytes:
     begin = index << 10
     slices = _slices([(begin + 1, begin + 2), (begin + 1023, begin + 1030)], [7, 8], [1, 2])
     made = lod.window(slices.start, slices.end, np.array([0]), np.array([2]), 0, index)
-    blocks = tiles.slice_blocks(made, slices, _paints(slices), 0, np.array([begin]))
+    blocks = tiles.slice_blocks(made, slices, 0, np.array([begin]))
     return tiles.pack(0, index, [(0, 0, 0, blocks[0])])
 
 

@@ -1,7 +1,7 @@
 """The index of a run: all slices and samples as flat arrays, and the crowded tiles made ahead.
 
 Rows of all lanes stand one after another, in the order of lanes and rows. A row of slices is a
-range of `start`, `end`, `name`, `style` and `source`; a row of samples a range of `time`, `value`
+range of `start`, `end`, `paint` and `source`; a row of samples a range of `time`, `value`
 and `step`. There is no object per event, and nothing but the ranges that a tile needs is touched,
 so the arrays may be far larger than memory. Building it goes lane by lane.
 """
@@ -31,6 +31,7 @@ from lanescope.webapp.slices import SOURCES, LaneSlices, Names
 from lanescope.webapp.store import CATALOGUE, Arrays, FolderStore, MemoryStore, Store, load
 from lanescope.webapp.tiles import (
     CODES_PER_NAME,
+    U32,
     Block,
     Paints,
     Slices,
@@ -38,12 +39,12 @@ from lanescope.webapp.tiles import (
     slice_blocks,
 )
 
-VERSION = 3
+VERSION = 4
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
 
 DTYPES: Mapping[str, str] = {
     # per slice
-    "start": "<i8", "end": "<i8", "name": "<u4", "style": "u1", "source": "<u4",
+    "start": "<i8", "end": "<i8", "paint": "<u4", "source": "<u4",
     # per sample
     "time": "<i8", "value": "<f8", "step": "<i8",
     # per row: its range of slices (or samples), what it holds, its range of tiles made ahead
@@ -69,7 +70,7 @@ mapped and need not fit into memory."""
 _MOST_BYTES = 64
 """Of an index, per event: what a bundle claims to hold beyond that is not believed."""
 
-BATCH = 1_000_000
+BATCH = 500_000
 """Slices after which tiles are made ahead: enough for numpy's cost per call not to matter."""
 
 Progress = Callable[[int, int], None]
@@ -104,7 +105,7 @@ class Index:
             names,
             paints,
             arrays,
-            Slices(arrays["start"], arrays["end"], arrays["name"], arrays["style"]),
+            Slices(arrays["start"], arrays["end"], arrays["paint"], paints),
             tuple(ranges),
             # What each tile reads of every row: single items of an array cost 20 times as much.
             *(tuple(arrays[name].tolist()) for name in ("row_begin", "row_end", "row_made")),
@@ -194,7 +195,7 @@ def _fits(arrays: Arrays, rows: int) -> bool:
     of_rows = ("row_begin", "row_end", "row_table", "row_made")
     same = [
         {len(arrays[name]) for name in of_rows} | {rows},
-        {len(arrays[name]) for name in ("start", "end", "name", "style", "source")},
+        {len(arrays[name]) for name in ("start", "end", "paint", "source")},
         {len(arrays[name]) for name in ("time", "value", "step")},
         {len(arrays[f"made_{name}"]) for name in ("key", "n", "m", "form", "end")},
     ]
@@ -308,20 +309,21 @@ class _Builder:
         # What waits for its tiles: rows so far, lanes of slices with their first row, and the
         # tiles of rows that have them already.
         self._rows = 0
-        self._lanes: list[tuple[int, LaneSlices]] = []
+        self._lanes: list[tuple[int, LaneSlices, U32]] = []
         self._tiles: dict[int, list[tuple[int, Block]]] = {}
 
     def add_slices(self, lane: LaneSlices) -> None:
         """Appends the rows of a lane."""
-        for name in ("start", "end", "name", "style", "source", "row_table"):
+        for name in ("start", "end", "source", "row_table"):
             self._store.append(name, getattr(lane, name))
-        self.paints.add(lane.name, lane.style)
+        paint = self.paints.add(lane.name, lane.style)
+        self._store.append("paint", paint)
         self._store.append("row_begin", lane.row_at[:-1] + self.slices)
         self._store.append("row_end", lane.row_at[1:] + self.slices)
         self.slices += len(lane.start)
-        self._lanes.append((self._rows, lane))
+        self._lanes.append((self._rows, lane, paint))
         self._rows += len(lane.row_table)
-        if sum(len(waiting.start) for _, waiting in self._lanes) >= BATCH:
+        if sum(len(waiting.start) for _, waiting, _ in self._lanes) >= BATCH:
             self.flush()
 
     def add_samples(self, lane: LaneSamples) -> None:
@@ -359,23 +361,23 @@ class _Builder:
         self._lanes, self._tiles = [], {}
 
     def _make_tiles(self) -> None:
-        lanes = [lane for _, lane in self._lanes]
+        lanes = [lane for _, lane, _ in self._lanes]
         slices = Slices(
             _whole([lane.start for lane in lanes]),
             _whole([lane.end for lane in lanes]),
-            _whole([lane.name for lane in lanes]),
-            _whole([lane.style for lane in lanes]),
+            _whole([paint for _, _, paint in self._lanes]),
+            self.paints,
         )
         lane_at = offsets(np.array([len(lane.start) for lane in lanes]))[:-1]
         rows = np.array([len(lane.row_table) for lane in lanes])
         low = np.concatenate([lane.row_at[:-1] for lane in lanes]) + np.repeat(lane_at, rows)
         high = np.concatenate([lane.row_at[1:] for lane in lanes]) + np.repeat(lane_at, rows)
         number = np.concatenate(
-            [first + np.arange(len(lane.row_table)) for first, lane in self._lanes]
+            [first + np.arange(len(lane.row_table)) for first, lane, _ in self._lanes]
         )
         for found in pyramid(slices.start, slices.end, low, high):
             begin = found.index << (TILE_BITS + found.level)
-            blocks = slice_blocks(found.tiles, slices, self.paints, found.level, begin)
+            blocks = slice_blocks(found.tiles, slices, found.level, begin)
             places = zip(number[found.row].tolist(), found.index.tolist(), strict=True)
             for (row, index), block in zip(places, blocks, strict=True):
                 self._tiles.setdefault(row, []).append((_key(found.level, index), block))

@@ -119,12 +119,11 @@ def buckets(start: I64, end: I64, number: I64) -> Buckets:
     last = np.concatenate((first[1:], [len(start)])) - 1
     length = end - start
     total = np.cumsum(length)
-    before = total - length
-    inner = before.take(last) - before.take(first)
+    inner = total.take(last) - length.take(last) - total.take(first) + length.take(first)
     # The greatest of (length, how early) in one number: all but the last lie within their bucket,
     # so their lengths stay below 2^MAX_LEVEL, and the earlier of equals is the greater.
     length <<= EARLY_BITS
-    length |= np.arange(len(start) - 1, -1, -1)
+    length |= _falling(len(start))
     length[last] = -1  # "all but the last"
     most = np.maximum.reduceat(length, first)
     longest = len(start) - 1 - (most & ((1 << EARLY_BITS) - 1))
@@ -138,6 +137,15 @@ def buckets(start: I64, end: I64, number: I64) -> Buckets:
         most >> EARLY_BITS,
         longest,
     )
+
+
+_FALLING = np.arange(PIECE - 1, -1, -1)
+
+
+def _falling(count: int) -> I64:
+    """count - 1 down to 0."""
+    some = len(_FALLING)
+    return _FALLING[some - count :] if count <= some else np.arange(count - 1, -1, -1)
 
 
 def coarser(fine: Buckets) -> Buckets:
@@ -256,11 +264,14 @@ def window(start: I64, end: I64, low: I64, high: I64, level: int, index: int) ->
     ends = np.concatenate([end[:0], *(end[one:other] for one, other in cuts)])
     # The tile of row k has the numbers from (2k + 1) * 1024. The slice before it keeps its own
     # number only where that is the one just before; all others are out of reach.
-    relative = np.maximum((begins >> level) - (index << TILE_BITS), -2)
     origin = (2 * np.arange(len(low)) + 1) << TILE_BITS
     sizes = last - first
     at = offsets(sizes)[:-1]
-    found = buckets(begins, ends, np.repeat(origin, sizes) + relative)
+    number = begins >> level
+    number += np.repeat(origin - (index << TILE_BITS), sizes)
+    some = sizes > 0
+    number[at[some]] = np.maximum(number[at[some]], origin[some] - 2)
+    found = buckets(begins, ends, number)
     made = tiles(level, found, origin, np.full(len(low), begin), at)
     away = first - at
     return replace(

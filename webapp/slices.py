@@ -277,7 +277,10 @@ def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I6
     if end.null_count:
         unfinished[end.is_null().to_numpy()] = STYLE_UNFINISHED
         end = end.fill_null(run_end)
-    return start, np.clip(end.to_numpy(), start, AXIS_END), unfinished
+    stop = end.to_numpy()
+    if len(stop) and (stop.max() > AXIS_END or (stop < start).any()):
+        stop = np.clip(stop, start, AXIS_END)
+    return start, stop, unfinished
 
 
 def _depth(rows: pa.Table) -> npt.NDArray[np.int16]:

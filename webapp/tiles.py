@@ -1,6 +1,6 @@
 """The tile payload: how slices and counters at one resolution travel to the page.
 
-Little endian, version 2; every array is padded to 4 bytes so that the page can view the buffer
+Little endian, version 3; every array is padded to 4 bytes so that the page can view the buffer
 through typed arrays. Only what is drawn is in it; what a slice is, to the nanosecond, is asked for
 when someone points at it (`look`).
 
@@ -16,11 +16,15 @@ a thirty-second of a bucket beyond; rounded down, so order and distances stay.
 A paint is the number of a pair of name and style (`Paints`), in 1 byte; in 2 where form has TWO, in
 4 where it has FOUR.
 
-Slices: n wide ones `u16 start, u16 end, paint`; where form has BEFORE, `f64` the start of the
-first, which lies before the tile, in ns from it; where form has AFTER, `f64` the end of the last
-one likewise. Then m buckets of short ones: which, as 1024 bits where form has BITS, else `u16
-bucket`; `u8 covered` the covered share in 255ths, at least 1; and the paint of the longest. See
-`lod` for what wide and short are.
+Slices: n wide ones as n pairs `u8`: the units from the end of the one before (at first, from the
+tile's start) to its start, and from there to its end. 255 stands for a number of 255 or more, which
+`u16 far` gives, for all such in order. Then the paints; where form has BEFORE, `f64` the start of
+the first, which lies before the tile, in ns from it; where form has AFTER, `f64` the end of the
+last one likewise. Then m buckets of short ones: which, as 1024 bits where form has BITS, else `u16
+bucket`; `u8 covered`, which is 32 times the root of the covered share, at least 1; and the paint of
+the longest. See `lod` for what wide and short are.
+
+So few values are told apart so that they compress well: a tile travels at half of its size.
 
 Counter: n entries `u16 bucket, f32 least, f32 greatest, f32 last`. m is 1 where entry 0 is not of
 this tile but the value in force as it begins.
@@ -41,7 +45,9 @@ import numpy.typing as npt
 from lanescope.webapp.lod import I64, TILE_BITS, TILE_BUCKETS, Tiles, offsets
 from lanescope.webapp.samples import SampleTile
 
-VERSION = 2
+U32 = npt.NDArray[np.uint32]
+
+VERSION = 3
 MAGIC = 0x4C54534C
 TILE_HEADER = struct.Struct("<IHHiIIIII")
 BLOCK_HEADER = struct.Struct("<IHBBHHI")
@@ -55,22 +61,18 @@ BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
 FEW = 64
 """Buckets up to which their numbers take no more room than 1024 bits."""
 
+FAR = 255
+"""Stands for a distance that takes two bytes."""
+
+SHARES = 32
+"""Steps of a covered share: its root's, so that little is told as exactly as much."""
+
 STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
 
 CODES_PER_NAME = 32
 _PAINT_KINDS = (("u1", 0, 8), ("<u2", TWO, 16), ("<u4", FOUR, 32))  # type, form, bits
 _F32 = float(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True, eq=False)
-class Slices:
-    """Columns of the run's slices: all rows of all lanes one after another."""
-
-    start: I64
-    end: I64
-    name: npt.NDArray[np.uint32]
-    style: npt.NDArray[np.uint8]
 
 
 class Paints:
@@ -81,7 +83,7 @@ class Paints:
     """
 
     def __init__(self) -> None:
-        self._number = np.full(CODES_PER_NAME, -1, np.int64)  # by code; -1: does not occur
+        self._number = np.full(CODES_PER_NAME, -1, np.int32)  # by code; -1: does not occur
         self.codes: list[int] = []
 
     @classmethod
@@ -105,8 +107,8 @@ class Paints:
         codes = (code % CODES_PER_NAME for code in self.codes)
         return [(code >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in codes]
 
-    def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> None:
-        """Numbers the pairs of these slices that are new."""
+    def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> U32:
+        """The paint of each slice; pairs that are new get the next numbers."""
         code = _code(name, style)
         self._reach(int(code.max(initial=0)))
         present = np.zeros(len(self._number), np.bool_)
@@ -114,21 +116,50 @@ class Paints:
         new = np.flatnonzero(present & (self._number < 0))
         self._number[new] = np.arange(len(new)) + len(self.codes)
         self.codes += new.tolist()
-
-    def numbers(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> I64:
-        """The paint of each slice."""
-        return self._number[_code(name, style)]
+        return self._number.take(code).view(np.uint32)
 
     def _reach(self, code: int) -> None:
         missing = code + 1 - len(self._number)
         if missing > 0:
-            more = np.full(max(missing, len(self._number)), -1, np.int64)
+            more = np.full(max(missing, len(self._number)), -1, np.int32)
             self._number = np.concatenate((self._number, more))
 
 
 def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
     # STYLE_UNFINISHED becomes the lowest bit. More than 2^27 names do not fit into memory.
     return name * np.uint32(CODES_PER_NAME) | (style << np.uint8(1) | style >> np.uint8(7))
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Columns of the run's slices: all rows of all lanes one after another."""
+
+    start: I64
+    end: I64
+    paint: U32
+    paints: Paints
+
+    @property
+    def name(self) -> Looked:
+        """The name of each."""
+        return Looked(self.paint, np.array(self.paints.names, np.uint32))
+
+    @property
+    def style(self) -> Looked:
+        """The style byte of each, with STYLE_UNFINISHED."""
+        return Looked(self.paint, np.array(self.paints.styles, np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What a table says of each paint in a column: read like an array, made where it is read."""
+
+    paint: U32
+    table: npt.NDArray[Any]
+
+    def __getitem__(self, where: int | slice | I64) -> Any:
+        """Of one slice, or an array."""
+        return self.table.take(self.paint[where], mode="clip")  # the paints may be a stranger's
 
 
 @dataclass(frozen=True)
@@ -141,16 +172,13 @@ class Block:
     data: bytes
 
 
-def slice_blocks(
-    tiles: Tiles, slices: Slices, paints: Paints, level: int, begin: I64
-) -> list[Block]:
+def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64) -> list[Block]:
     """One block per tile; `begin` is where it begins in ns."""
     shift = max(0, level - EXACT_LEVEL)
     span = 1 << (level + TILE_BITS)
     wide, sizes = tiles.wide, np.diff(tiles.wide_at)
     longest = tiles.longest
-    colours = paints.numbers(slices.name[wide], slices.style[wide])
-    short_colours = paints.numbers(slices.name[longest], slices.style[longest])
+    colours, short_colours = slices.paint.take(wide), slices.paint.take(longest)
     most = max(int(colours.max(initial=0)), int(short_colours.max(initial=0)))
     paint, wide_paints = next(kind for kind in _PAINT_KINDS if most < 1 << kind[2])[:2]
     origin = np.repeat(begin, sizes)
@@ -161,8 +189,10 @@ def slice_blocks(
     before[some] = start[tiles.wide_at[some]] < 0
     after[some] = end[tiles.wide_at[some + 1] - 1] > span
     columns = _Columns()
-    columns.add(tiles.wide_at, "<u2", np.maximum(start, 0) >> shift)
-    columns.add(tiles.wide_at, "<u2", np.minimum(end, span) >> shift)
+    steps = _steps(np.maximum(start, 0) >> shift, np.minimum(end, span) >> shift, tiles.wide_at)
+    far = np.flatnonzero(steps >= FAR)
+    columns.add(2 * tiles.wide_at, "u1", np.minimum(steps, FAR))
+    columns.add(far.searchsorted(2 * tiles.wide_at), "<u2", steps[far])
     columns.add(tiles.wide_at, paint, colours)
     columns.add(_at(before), "<f8", start[tiles.wide_at[:-1][before]])
     columns.add(_at(after), "<f8", end[tiles.wide_at[1:][after] - 1])
@@ -176,12 +206,25 @@ def slice_blocks(
         columns.add(_at(many) * sets.shape[1], "u1", sets.ravel())
     few = np.repeat(~many, counts)
     columns.add(offsets(np.where(many, 0, counts)), "<u2", tiles.bucket[few])
-    covered = np.maximum(1, tiles.covered * 255 >> level)  # below 2^40 * 2^8: no overflow
-    columns.add(tiles.dense_at, "u1", covered)
+    root = np.sqrt(tiles.covered * (SHARES**2 / (1 << level)))
+    columns.add(tiles.dense_at, "u1", np.maximum(1, root + 0.5))
     columns.add(tiles.dense_at, paint, short_colours)
     form = wide_paints + BITS * many + BEFORE * before + AFTER * after
     heads = zip(sizes.tolist(), counts.tolist(), form.tolist(), strict=True)
     return [Block(n, m, f, columns.cut(k)) for k, (n, m, f) in enumerate(heads)]
+
+
+def _steps(start: I64, end: I64, at: I64) -> I64:
+    """How far the start of each slice is from the end of the one before in its tile, and its end
+    from there, in turns.
+    """
+    steps = np.empty((len(start), 2), np.int64)
+    steps[:, 0] = start
+    steps[1:, 0] -= end[:-1]
+    first = at[:-1][at[1:] > at[:-1]]
+    steps[first, 0] = start[first]
+    np.subtract(end, start, out=steps[:, 1])
+    return steps.ravel()
 
 
 def sample_block(tile: SampleTile) -> Block:

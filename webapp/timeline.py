@@ -135,4 +135,4 @@ class Timeline:
         high = np.array([self.index.row_end[row] for row in rows])
         made = window(slices.start, slices.end, low, high, level, index)
         begin = np.full(len(rows), index << (level + TILE_BITS))
-        return slice_blocks(made, slices, self.index.paints, level, begin)
+        return slice_blocks(made, slices, level, begin)

@@ -132,7 +132,8 @@ export class TileCache {
       throw Object.assign(new Error(answer?.error ?? `The server answered ${response.status}.`), { status: response.status });
     }
     const buffer = await response.arrayBuffer();
-    this.stats.bytes += buffer.byteLength;
+    // What travelled: the browser has unpacked it.
+    this.stats.bytes += Number(response.headers?.get("content-length")) || buffer.byteLength;
     return this.decode(buffer);
   }
 

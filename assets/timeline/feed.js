@@ -11,6 +11,8 @@ import { levelFor, topLevel } from "./viewport.js";
 const STRIP_LANES = 256;
 /** Part of the window that is fetched ahead on either side: panning within it asks for nothing. */
 export const AHEAD = 0.5;
+/** Lanes in sight from which on less is fetched ahead, so that what travels does not grow with them. */
+const MANY_LANES = 24;
 
 export class Feed {
   /**
@@ -60,9 +62,9 @@ export class Feed {
     const level = levelFor(t1 - t0, width, this.top);
     const p = this.planned;
     if (p && p.level === level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
-    const span = (t1 - t0) * AHEAD;
     const { top, duration } = this;
     const seen = new Set(lanes);
+    const span = (t1 - t0) * AHEAD * Math.min(1, MANY_LANES / seen.size);
     this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
     const places = [...wanted(goal, goal, level, duration), { level: top, index: 0 }, ...wanted(this.planned, goal, level, duration)];
     this.ask(places.map((place) => ({ ...place, lanes: [...seen] })));

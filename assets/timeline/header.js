@@ -6,7 +6,7 @@ import { duration as formatDuration } from "./format.js";
 import { drawBits } from "./hits.js";
 import { drawNotes } from "./notes.js";
 import { STYLE_TOKENS } from "./palette.js";
-import { UNFINISHED } from "./tile.js";
+import { SHARE_OF, UNFINISHED } from "./tile.js";
 
 export const STRIP = 44;
 export const RULER = 24;
@@ -51,7 +51,7 @@ export function activity(lanes, width, duration) {
       const d = block.dense;
       for (let i = 0; i < d.n; i += 1) {
         const t = tile.start + d.bucket[i] * tile.bucket;
-        add(styles[d.paint[i]] & ~UNFINISHED, t * scale, (t + tile.bucket) * scale, d.covered[i] / 255);
+        add(styles[d.paint[i]] & ~UNFINISHED, t * scale, (t + tile.bucket) * scale, SHARE_OF[d.covered[i]]);
       }
     }
   }

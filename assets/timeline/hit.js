@@ -3,7 +3,7 @@
  * @module
  */
 import { sampleAt, samplesOf } from "./counter.js";
-import { UNFINISHED } from "./tile.js";
+import { SHARE_OF, UNFINISHED } from "./tile.js";
 
 /** A slice narrower than this can still be hit, px. */
 const REACH = 3;
@@ -87,7 +87,7 @@ function bucketAt(d, tile, t) {
   for (let i = 0; i < d.n; i += 1) {
     if (d.bucket[i] !== bucket) continue;
     const start = tile.start + bucket * tile.bucket;
-    return { kind: "dense", ref: -1, exact: false, start, end: start + tile.bucket, covered: d.covered[i] / 255, ...looks(tile.paints, d.paint[i]) };
+    return { kind: "dense", ref: -1, exact: false, start, end: start + tile.bucket, covered: SHARE_OF[d.covered[i]], ...looks(tile.paints, d.paint[i]) };
   }
   return null;
 }

@@ -4,6 +4,7 @@
  * @module
  */
 import { MARKED } from "./inks.js";
+import { SHARE_OF } from "./tile.js";
 
 /** A lone nanosecond must still be seen: what is there at all gets at least this opacity. */
 export const LEAST_ALPHA = 0.3;
@@ -100,7 +101,7 @@ export class Raster {
         mark(from + wide / 2);
         continue;
       }
-      const density = (covered[i] / 255) * share[what];
+      const density = SHARE_OF[covered[i]] * share[what];
       const x0 = from > left ? from : left;
       const x1 = from + wide < right ? from + wide : right;
       const last = Math.ceil(x1);

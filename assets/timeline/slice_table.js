@@ -4,7 +4,7 @@
  */
 import { duration, instant, percent } from "./format.js";
 import { element } from "./help.js";
-import { UNFINISHED } from "./tile.js";
+import { SHARE_OF, UNFINISHED } from "./tile.js";
 
 const MOST = 400;
 /** Narrower slices are counted, not listed, px. */
@@ -27,7 +27,7 @@ export function visibleSlices({ view, width, layout, scrollY, height, feed }) {
       for (const { tile, from, to } of feed.sources(row.lane.id)) {
         const block = tile.block(row.lane.id, row.row);
         if (block?.dense) {
-          for (let i = 0; i < block.dense.n; i += 1) covered += (block.dense.covered[i] / 255) * tile.bucket;
+          for (let i = 0; i < block.dense.n; i += 1) covered += SHARE_OF[block.dense.covered[i]] * tile.bucket;
         }
         const s = block?.slices;
         for (let i = 0; i < (s?.n ?? 0); i += 1) {

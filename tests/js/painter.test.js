@@ -18,7 +18,7 @@ const blocks = (lane) => [0, 1].map((row) => {
   return {
     lane, row, samples: null,
     slices: { n: 40, start, end: start.map((t) => t + 15), paint: paint(40), before: false, after: false },
-    dense: { n: 300, bucket, covered: bucket.map((b) => b % 255), paint: paint(300) },
+    dense: { n: 300, bucket, covered: bucket.map((b) => b % 33), paint: paint(300) },
   };
 });
 const tile = new Tile(0, 0, 1, PAINTS, new Map(LANES.map(({ id }) => [id, blocks(id)])));

@@ -39,6 +39,6 @@ test("what is no tile is refused with a sentence", async () => {
   throws(() => decode(new ArrayBuffer(8), PAINTS), /not a LaneScope tile/);
   throws(() => decode(buffer.slice(0, 60), PAINTS), /cut short/);
   const newer = buffer.slice(0);
-  new DataView(newer).setUint16(4, 3, true);
-  throws(() => decode(newer, PAINTS), /version 3.*reload/);
+  new DataView(newer).setUint16(4, 99, true);
+  throws(() => decode(newer, PAINTS), /version 99.*reload/);
 });

@@ -100,11 +100,11 @@ def _packed(timeline: Timeline, cuts: Sequence[_Cut], shortest: int) -> Kept:
         inside = np.zeros(len(chosen), np.int64)
         if ops and codes is not None:
             inside = codes[index.arrays["source"][low:high][chosen]].astype(np.int64) + 1
-        paints = index.paints.numbers(index.slices.name[low:high], index.slices.style[low:high])
+        paints = index.slices.paint[low:high].astype(np.int64)
         begins = start[chosen]
         parts = (np.diff(begins, prepend=0), length[chosen], paints[chosen], inside)
         for column, part in zip(columns, parts, strict=True):
-            column.append(part.astype(np.int64))
+            column.append(part)
     texts, columns[3] = _used(known.texts, columns[3])
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     data, planes = [], []
