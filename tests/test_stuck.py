@@ -109,6 +109,19 @@ def test_what_is_sent_is_what_is_received(
     assert hangs(run) == []
 
 
+def test_two_calls_that_wait_for_the_same_rank_are_one_finding(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, world_size=2, exit_status=1)
+    for rank, ending in enumerate((GAVE_UP, {"ended": "", "closed": False})):
+        builder.process(rank, start_ns=START_NS, end_ns=START_NS + (6 - rank) * S, **ending)
+        call(builder, rank, 1, "all_reduce", True, sequence=0)
+    call(builder, 0, 2, "send", False, sequence=0, peer=1)
+    call(builder, 0, 3, "barrier", False, sequence=1)
+    (found,) = hangs(open_run(builder.write()))
+    assert (found.evidence["group"], found.evidence["missing"][0]["rank"]) == ("0", 1)
+    assert found.title.count("never entered barrier #1") == 1
+    assert [one["op"] for one in found.evidence["also_waiting"]] == ["send"]
+
+
 def test_a_rank_that_failed_in_a_call_is_why_the_others_wait_in_it(tmp_path: Path) -> None:
     builder = Builder(tmp_path, world_size=2, exit_status=1)
     raised = {"ended": "exception", "exception": "RuntimeError: sizes (/a/train.py:7)"}

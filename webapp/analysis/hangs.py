@@ -65,10 +65,25 @@ def hangs(run: Run) -> list[Finding]:
     roots = [wait for wait in rest if not _follows(run, wait, found)]
     if len(rest) == len(found) and not ended_in(run):
         roots = roots or rest
+    roots = _one_per_reason(roots)
     made = [_verdict(run, wait, [other for other in rest if other not in roots]) for wait in roots]
     told = [finding for finding in made if finding is not None]
     missed = {rank for finding in told for rank in finding.ranks} | ended_in(run)
     return [*told, *deaths(run, missed)]
+
+
+def _one_per_reason(found: list[Wait]) -> list[Wait]:
+    """Of calls in which the same ranks are missing the one that holds a rank up, and longest."""
+    chosen: dict[tuple[int, ...], Wait] = {}
+    alike = []
+    for wait in sorted(
+        found, key=lambda one: (not any(e.blocked for e in one.waiting), one.since_ns)
+    ):
+        if wait.missing:
+            chosen.setdefault(wait.missing, wait)
+        else:
+            alike.append(wait)
+    return sorted([*chosen.values(), *alike], key=lambda one: one.since_ns)
 
 
 def _disagrees(run: Run, wait: Wait) -> bool:
