@@ -124,7 +124,9 @@ def _threads(run: Run) -> list[Component]:
     """Every thread as the watchdog saw it last, rank by rank."""
     made: list[Component] = []
     for rank in run.ranks:
-        rows = dumps(run, rank)
+        rows = [row for row in dumps(run, rank) if row["time_ns"] >= standings(run)[rank].since_ns]
+        # As a signal ends it, a process cannot say who holds what its threads wait for.
+        rows = [row for row in rows if row["reason"] != "signal"] or rows or dumps(run, rank)
         last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
         if not last:
             continue
