@@ -21,7 +21,7 @@ from .nesting import in_order, nested
 from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Rows, Trace, let_go
 from .steps import Steps
 
-PART = 1 << 20
+PART = 1 << 19
 """Rows of one file."""
 
 _SCOPE = {LAUNCHING: int(OpScope.function)}
@@ -99,6 +99,7 @@ def op_tables(
     depth, own = nested(start, duration)
     del duration
     phase = _phase_of(trace, start, phases)
+    del start
     signatures = trace.signatures
     for first in range(0, len(which), PART):
         part = slice(first, first + PART)
