@@ -7,7 +7,8 @@ between; one unprotected write per thread is planted. Processor time of `find_ra
 Parquet files included. The plain detector is what one would write first: a loop over all accesses
 in time that keeps, per tensor, the vector clocks of each thread's last read and write (DJIT+,
 Pozniansky and Schuster 2003), without operators, lines, byte ranges or generations. Both have to
-find the planted races.
+find the planted races. Memory is what the detector has at most beyond what was there before: beyond
+2 million accesses it examines a stretch of time after another, and it must grow no more.
 """
 
 from __future__ import annotations
@@ -119,22 +120,39 @@ def plain(run: Run) -> set[int]:
     return racing
 
 
+def memory_peak_reset() -> int:
+    """Bytes of memory in use, from which on its peak counts."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return in_memory("VmRSS")
+
+
+def in_memory(what: str) -> int:
+    """A size of /proc/self/status, bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what + ":"))
+
+
 def main() -> None:
     """Prints the table."""
     accesses = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory() as folder:
         run = open_run(write(Path(folder) / "run", accesses))
         count = run.counts["access"]
+        before = memory_peak_reset()
         began = time.process_time()
         found = find_races(run)
         ours = time.process_time() - began
+        memory = in_memory("VmHWM") - before
         began = time.process_time()
         racing = plain(run)
         theirs = time.process_time() - began
     assert racing == {PLANTED}, racing
     assert {(race.first.start_ns, race.second.start_ns) for race in found}, "nothing was found"
     print(f"{count:,} accesses of {THREADS} threads, {len(found)} pairs of places that race")
-    print(f"find_races       {count / ours / 1e6:6.2f} M accesses/s   ({ours:.2f} s)")
+    print(
+        f"find_races       {count / ours / 1e6:6.2f} M accesses/s   ({ours:.2f} s), "
+        f"{memory / 1e6:.0f} MB of memory at most"
+    )
     print(f"plain detector   {count / theirs / 1e6:6.2f} M accesses/s   ({theirs:.2f} s)")
     print(f"ratio            {theirs / ours:6.2f}")
 

@@ -7,7 +7,7 @@ begins another generation of it, so that a tensor is not taken for the one that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from lanescope.webapp.run import Run
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Columns = dict[str, NDArray[Any]]
+Window = tuple[int, int]
 
 _COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
             "write", "birth")  # fmt: skip
@@ -51,38 +52,95 @@ class Accesses:
     site: Ints  # position in the list of sites: which operator, and where it was called
     step: Ints
     birth: Flags  # the storage was made by it
+    old: Flags  # stands for all of its kind before the stretch of time that is examined
 
     def __len__(self) -> int:
         return len(self.storage)
 
+    def take(self, rows: NDArray[Any]) -> Accesses:
+        """Some of them, by position or flag."""
+        return Accesses(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
-def shared_storages(run: Run, rank: int, threads: Sequence[str]) -> Ints:
+    def summary(self) -> Accesses:
+        """What later accesses need to be compared with: of each kind, the last.
+
+        Whatever does not know of an earlier one of the same thread does not know of that either.
+        Of an address that was used again, only the storage that lies there now; where each was
+        made, for its name.
+        """
+        kind = [self.storage, self.generation, self.thread, self.low, self.high, self.run,
+                self.stride, self.write, self.site]  # fmt: skip
+        by, new = sorted_apart([self.segment], kind)
+        last = np.ones(len(by), bool)
+        last[:-1] = new[1:]
+        kept = np.zeros(len(self), bool)
+        kept[by[last]] = True
+        latest = np.ones(len(self), bool)  # sorted by storage, then by generation
+        if len(self):
+            ends = np.append(np.flatnonzero(np.diff(self.storage)), len(self) - 1)
+            latest = self.generation == np.repeat(
+                self.generation[ends], np.diff(np.append(-1, ends))
+            )
+        chosen = self.take((kept | self.birth) & latest)
+        return replace(chosen, old=np.ones(len(chosen), bool))
+
+
+def joined(before: Accesses, after: Accesses) -> Accesses:
+    """Both, sorted by storage and generation."""
+    both = {
+        f.name: np.concatenate([getattr(before, f.name), getattr(after, f.name)])
+        for f in fields(Accesses)
+    }
+    return Accesses(**both).take(np.lexsort((both["generation"], both["storage"])))
+
+
+def shared_storages(run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window]) -> Ints:
     """Addresses that two or more of the threads touched, and one wrote to."""
     touched, written = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for thread in threads:
-        rows = run.events("access", rank=rank, thread=thread, columns=["storage", "write"])
-        touched.append(pc.unique(rows["storage"]).to_numpy())
-        written.append(pc.unique(rows["storage"].filter(rows["write"])).to_numpy())
+        own = [np.zeros(0, np.int64)]
+        for window in windows:
+            rows = run.events("access", rank, thread, ["storage", "write"], window)
+            own.append(pc.unique(rows["storage"]).to_numpy())
+            written.append(pc.unique(rows["storage"].filter(rows["write"])).to_numpy())
+        touched.append(np.unique(np.concatenate(own)))
     addresses, count = np.unique(np.concatenate(touched), return_counts=True)
     return np.intersect1d(addresses[count > 1], np.concatenate(written))
 
 
-def shared_accesses(run: Run, rank: int, order: Order, storages: Ints, sites: Sites) -> Accesses:
-    """All accesses of the threads of `order` to those addresses; their operators go to `sites`."""
-    parts: list[Columns] = []
-    for position, thread in enumerate(order.threads):
-        table = run.events("access", rank=rank, thread=thread, columns=list(_COLUMNS))
-        table = table.filter(pc.is_in(table["storage"], pa.array(storages)))
-        columns = {name: table[name].to_numpy() for name in _COLUMNS}
-        columns = outermost(columns)
-        start = columns["start_ns"]
-        columns["thread"] = np.full(len(start), position, np.int64)
-        columns["segment"] = order.segments(position, start)
-        columns["site"], columns["step"] = sites.of(run, rank, thread, start, columns["depth"])
-        parts.append(columns)
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    rows["generation"] = generations(rows)
-    return _folded(rows)
+class Reader:
+    """Reads accesses of the threads of `order` to some addresses, stretch after stretch of time."""
+
+    def __init__(self, run: Run, rank: int, order: Order, storages: Ints, sites: Sites) -> None:
+        self._run = run
+        self._rank = rank
+        self._order = order
+        self._storages = storages  # sorted
+        self._sites = sites
+        self._born = np.zeros(len(storages), np.int64)  # so far, at each address
+
+    def read(self, window: Window | None) -> Accesses:
+        """Those that begin in the next stretch; their operators go to the sites."""
+        parts: list[Columns] = []
+        for position, thread in enumerate(self._order.threads):
+            table = self._run.events("access", self._rank, thread, list(_COLUMNS), window)
+            wanted = pc.is_in(table["storage"], pa.array(self._storages))
+            if window is not None:  # what began before was in the stretch before
+                wanted = pc.and_(wanted, pc.greater_equal(table["start_ns"], window[0]))
+            table = table.filter(wanted)
+            columns = outermost({name: table[name].to_numpy() for name in _COLUMNS})
+            start = columns["start_ns"]
+            columns["thread"] = np.full(len(start), position, np.int64)
+            columns["segment"] = self._order.segments(position, start)
+            columns["site"], columns["step"] = self._sites.of(
+                self._run, self._rank, thread, start, columns["depth"], window
+            )
+            parts.append(columns)
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        at = np.searchsorted(self._storages, rows["storage"])
+        rows["generation"] = generations(rows) + self._born[at]
+        np.add.at(self._born, at[rows["birth"].astype(bool)], 1)
+        return _folded(rows)
 
 
 def outermost(columns: Columns) -> Columns:
@@ -194,4 +252,5 @@ def _folded(rows: Columns) -> Accesses:
         end=start[chosen] + rows["duration_ns"][chosen].astype(np.int64),
         step=rows["step"][chosen],
         birth=rows["birth"][chosen].astype(bool),
+        old=np.zeros(len(chosen), bool),
     )

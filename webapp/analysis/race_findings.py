@@ -11,6 +11,7 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.hogwild import Hogwild, fold
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.locksets import held_at
 from lanescope.webapp.analysis.races import Race, find_races
 from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
@@ -56,11 +57,22 @@ def _finding(run: Run, race: Race) -> Finding:
     how = "at the same time" if race.overlapped else "in no fixed order"
     more = len(race.tensors) - 1
     tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    locks = [held_at(run, race.rank, t.thread, t.start_ns) for t in (first, second)]
     advice = (
         "let one wait for the other (join, a lock around both, a queue or an event between them), "
         "or give each thread a tensor of its own"
     )
-    return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice)
+    if bool(locks[0]) != bool(locks[1]):
+        careful, careless = (first, second) if locks[0] else (second, first)
+        advice = (
+            f"{names[careful.thread]} holds a lock at {careful.place}, {names[careless.thread]} "
+            f"holds none at {careless.place}: take the same lock in both places"
+        )
+    sides = {
+        name: touch.to_json() | {"locks": own}
+        for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
+    }
+    return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
 
 
 def _hogwild(run: Run, one: Hogwild) -> Finding:

@@ -10,8 +10,9 @@ A race is told once per pair of places in the program, with the tensors and the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from lanescope.collector import schema
 from lanescope.webapp.analysis.accesses import (
     Accesses,
-    shared_accesses,
+    Reader,
+    joined,
     shared_storages,
     sorted_apart,
 )
@@ -36,6 +38,10 @@ from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+AT_ONCE = 2_000_000
+"""Accesses that are examined together; of those before, only the last of each kind is kept."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,13 @@ class Race:
     overlapped: bool  # they were under way at the same instant
     pairs: int  # of segments of the two threads, at these two places, over all storages
     tensors: tuple[str, ...]  # those touched at these two places, named as well as can be
+
+    @property
+    def gap_ns(self) -> int:
+        """From the end of one to the start of the other; below zero: they overlapped."""
+        return max(self.first.start_ns, self.second.start_ns) - min(
+            self.first.end_ns, self.second.end_ns
+        )
 
 
 @dataclass(frozen=True)
@@ -76,23 +89,63 @@ def find_races(run: Run) -> tuple[Race, ...]:
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:
-    storages = shared_storages(run, rank, own)
+    windows = _windows(run)
+    storages = shared_storages(run, rank, own, windows)
     if not len(storages):
         return []
     order = order_of(run, rank, process, own)
     sites = Sites()
-    accesses = shared_accesses(run, rank, order, storages, sites)
-    groups: dict[tuple[object, object], list[_Pair]] = {}
-    places = [_place(site) for site in sites.known]
+    reader = Reader(run, rank, order, storages, sites)
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
-    for pair in conflicts(order, accesses, sites.known, steps):
-        ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
-        key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
-        groups.setdefault(key, []).append(pair)
-    if not groups:
-        return []
     stacks, names = frames_of(run, rank), storage_names(run, rank)
-    return [_race(rank, order, accesses, sites, stacks, names, g) for g in groups.values()]
+    found: dict[tuple[object, object], list[Race]] = {}
+    before: Accesses | None = None
+    for window in windows:
+        accesses = reader.read(window)
+        if before is not None:
+            accesses = joined(before, accesses)
+        groups: dict[tuple[object, object], list[_Pair]] = {}
+        places = [_place(site) for site in sites.known]
+        for pair in conflicts(order, accesses, sites.known, steps):
+            ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
+            key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
+            groups.setdefault(key, []).append(pair)
+        for key, group in groups.items():
+            race = _race(rank, order, accesses, sites, stacks, names, group)
+            found.setdefault(key, []).append(race)
+        before = accesses.summary() if len(windows) > 1 else None
+    return [_merged(races) for races in found.values()]
+
+
+def _windows(run: Run) -> list[tuple[int, int] | None]:
+    """Stretches of time of about `AT_ONCE` accesses; [None]: all at once."""
+    count = -(-run.counts["access"] // AT_ONCE)
+    if count <= 1:
+        return [None]
+    first, last = -(2**62), 2**62
+    bounds = [first]
+    for i in range(1, count):
+        low, high = 0, run.duration_ns + 1
+        while low < high:  # the instant before which so many lie
+            middle = (low + high) // 2
+            if run.rows_about("access", (first, middle)) < i * AT_ONCE:
+                low = middle + 1
+            else:
+                high = middle
+        if low > bounds[-1]:
+            bounds.append(low)
+    return list(pairwise([*bounds, last]))
+
+
+def _merged(races: Sequence[Race]) -> Race:
+    """One race of all those at its two places, as it was where the two were nearest in time."""
+    nearest = min(races, key=lambda race: race.gap_ns)
+    return replace(
+        nearest,
+        threads=tuple(sorted({thread for race in races for thread in race.threads})),
+        pairs=sum(race.pairs for race in races),
+        tensors=tuple(dict.fromkeys(tensor for race in races for tensor in race.tensors)),
+    )
 
 
 def _place(site: Site) -> object:
@@ -135,6 +188,7 @@ class _Kind:
     site: Site
     own: Clock  # of each row's segment
     clocks: Clock  # rows x threads
+    old: Flags  # which rows were compared with each other before
 
     @property
     def releases(self) -> bool:
@@ -185,7 +239,7 @@ def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) 
         kinds.append(
             _Kind(
                 part, thread, bool(write), Span(*span), sites[site],
-                order.own[segments], order.clocks[segments],
+                order.own[segments], order.clocks[segments], accesses.old[part],
             )
         )  # fmt: skip
     return kinds
@@ -199,6 +253,13 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> _Pair | None:
     racing = count.nonzero()[0]
     if not len(racing):
         return None
+    pairs = int(count.sum())
+    if one.old.any() and other.old.any():
+        known = np.concatenate([[0], np.cumsum(one.old)])
+        both = racing[other.old[racing]]
+        pairs -= int((known[high[both]] - known[low[both]]).sum())
+        if not pairs:
+            return None
     # Of all, the two nearest to each other in time show best what may happen.
     theirs = other.rows[racing]
     starts = accesses.start[one.rows]
@@ -211,7 +272,7 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> _Pair | None:
     )
     near = np.where(gap_before < gap, before, near)
     best = int(np.argmin(np.minimum(gap, gap_before)))
-    return _Pair(int(one.rows[near[best]]), int(theirs[best]), int(count.sum()))
+    return _Pair(int(one.rows[near[best]]), int(theirs[best]), pairs)
 
 
 def _race(

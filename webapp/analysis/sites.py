@@ -35,16 +35,22 @@ class Sites:
     _numbers: dict[Site, int] = field(default_factory=dict)
 
     def of(
-        self, run: Run, rank: int, thread: str, start: Ints, depth: NDArray[Any]
+        self,
+        run: Run,
+        rank: int,
+        thread: str,
+        start: Ints,
+        depth: NDArray[Any],
+        window: tuple[int, int] | None = None,
     ) -> tuple[Ints, Ints]:
         """Site's number and training step of each access of a thread, by its operator's start
-        and depth.
+        and depth; `window`: in which all of them lie.
 
         An operator of which no stack was captured takes that of its like (same operator, module
         and phase on the same thread) where all captured ones were at one place.
         """
         columns = ["start_ns", "depth", "name", "module", "phase", "stack", "step"]
-        ops = run.events("op", rank=rank, thread=thread, columns=columns)
+        ops = run.events("op", rank, thread, columns, window)
         key = ops["start_ns"].to_numpy() * _DEPTHS + ops["depth"].to_numpy()
         wanted = start * _DEPTHS + depth.astype(np.int64)
         order = np.argsort(key, kind="stable")

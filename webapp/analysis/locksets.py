@@ -1,0 +1,60 @@
+"""Which locks did a thread hold at an instant?
+
+Two accesses under a common lock never race: letting go of it orders them. So of two that race, the
+locks that each holds tell what is missing (Savage et al. 1997: Eraser's locksets): one that only
+one side takes is very likely the lock that the other forgot.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.collector import schema
+from lanescope.webapp.run import Run
+
+Ints = NDArray[np.int64]
+
+_ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
+
+
+def held_at(run: Run, rank: int, thread: str, instant: int) -> int:
+    """How many locks a thread had at `instant`, ns: taken by it last, and given up by nobody."""
+    process = tuple(t.thread for t in run.threads if t.rank == rank and t.pid == _pid(run, thread))
+    instants, locks, changes, takers = _taken(run, rank, process)
+    count = int(instants.searchsorted(instant, side="right"))
+    takes = np.flatnonzero(changes[:count] > 0)
+    last = np.full(int(locks.max(initial=-1)) + 1, -1)
+    last[locks[takes]] = takers[takes]  # of a lock taken several times, the last one stays
+    # Of a ring of records, an acquire may have been overwritten: less than none is none.
+    taken = np.bincount(locks[:count], changes[:count], minlength=len(last)) > 0
+    return int((taken & (last == process.index(thread))).sum())
+
+
+def _pid(run: Run, thread: str) -> int:
+    return next(t.pid for t in run.threads if t.thread == thread)
+
+
+@lru_cache(maxsize=16)
+def _taken(run: Run, rank: int, process: tuple[str, ...]) -> tuple[Ints, Ints, Ints, Ints]:
+    """When which lock (numbered from 0) was taken (1) or given up (-1), by which of the threads."""
+    parts: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for position, thread in enumerate(process):
+        rows = run.events("sync", rank, thread, ["start_ns", "duration_ns", "kind", "object"])
+        kinds = rows["kind"].cast(pa.string())
+        wanted = pc.and_(
+            pc.is_in(kinds, pa.array([_ACQUIRE, _RELEASE])), pc.is_valid(rows["duration_ns"])
+        )
+        took = pc.equal(kinds, _ACQUIRE).filter(wanted).to_numpy()
+        rows = rows.filter(wanted)
+        instants = rows["start_ns"].to_numpy() + rows["duration_ns"].to_numpy() * took
+        locks = rows["object"].to_numpy().astype(np.int64)
+        parts.append((instants, locks, np.where(took, 1, -1), np.full(len(took), position)))
+    instants, objects, changes, takers = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.argsort(instants, kind="stable")
+    locks = np.unique(objects, return_inverse=True)[1]
+    return instants[order], locks[order], changes[order], takers[order]
