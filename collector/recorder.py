@@ -77,13 +77,18 @@ class Recorder:
         return self.store.reserve_thread()
 
     def enter_thread(
-        self, ordinal: int | None = None, thread: threading.Thread | None = None
+        self,
+        ordinal: int | None = None,
+        thread: threading.Thread | None = None,
+        *,
+        started: bool = False,
     ) -> ThreadState:
         """Begin the calling thread's journal, under an ordinal reserved for it or the next.
 
-        `thread` is given where Python does not know yet which one is running.
+        `thread` is given where Python does not know yet which one is running; `started`: it was
+        started from Python, also where `threading` knows nothing of it.
         """
-        started = clock.now()
+        created = clock.now()
         native_id = threading.get_native_id()
         # current_thread() would leave a dummy in threading.enumerate(), where programs see it.
         thread = thread or vars(threading)["_active"].get(threading.get_ident())
@@ -91,6 +96,8 @@ class Recorder:
             name, kind, ordinal = "main", ThreadKind.main, MAIN_ORDINAL
         elif thread is not None:
             name, kind = thread.name, ThreadKind.python
+        elif started:
+            name, kind = _system_thread_name(native_id), ThreadKind.python
         else:
             # Python forgets such a thread, and what is local to it, after each of its calls.
             known = self.store.known_thread(native_id)
@@ -98,10 +105,10 @@ class Recorder:
                 self.local.state = known
                 return known
             name, kind = _system_thread_name(native_id), ThreadKind.native
-        state = self.store.enter(ordinal, native_id, kind, name, started)
+        state = self.store.enter(ordinal, native_id, kind, name, created)
         self.local.state = state
         state.name = self.intern(name)
-        self.put(state, Kind.THREAD, name=state.name, start=started, end=started)
+        self.put(state, Kind.THREAD, name=state.name, start=created, end=created)
         self._check_store()
         return state
 

@@ -22,6 +22,7 @@ from .options import SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 from .sources import (
     activations,
+    arrivals,
     autograd,
     clipping,
     clocks,
@@ -30,6 +31,7 @@ from .sources import (
     data,
     device,
     endings,
+    exchanges,
     futures,
     fx_graphs,
     graphs,
@@ -127,7 +129,8 @@ class Session:
         for source in (locks, waits, queues, futures):
             self._undo.append(source.install(handovers))
         if self._library is not None and options.level != "timing":
-            self._undo.append(releases.install(recorder, handovers, stacks))
+            for source_of_accesses in (releases, exchanges, arrivals):
+                self._undo.append(source_of_accesses.install(recorder, handovers, stacks))
         if threading.active_count() > 1:
             handovers.second_thread()
         checks = validators.Validators(recorder, portable.DispatchMode)

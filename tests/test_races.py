@@ -13,10 +13,12 @@ import pytest
 
 from lanescope.webapp import open_run, races
 from lanescope.webapp.analysis import accesses
+from lanescope.webapp.analysis import races as detector
 from lanescope.webapp.analysis.concurrent import concurrent_backwards
 from lanescope.webapp.analysis.deadlocks import deadlocks
 from lanescope.webapp.analysis.inplace import inplace_modifications
 from lanescope.webapp.analysis.race_findings import race_findings
+from lanescope.webapp.analysis.races import find_races
 from lanescope.webapp.analysis.spans import Span, share
 from lanescope.webapp.details import slice_facts
 from lanescope.webapp.places import selecting
@@ -29,13 +31,14 @@ MARK = re.compile(r"# race: (\w+) (a|b)( b)?$")
 FAULT = re.compile(r"# fault: (\w+)(?: (\w+))?$")
 
 
-def marked(program: Path) -> dict[str, set[int]]:
-    """Name -> the lines that race."""
-    lines: dict[str, set[int]] = {}
-    for number, line in enumerate(program.read_text().splitlines(), 1):
-        if found := MARK.search(line):
-            lines.setdefault(found[1], set()).add(number)
-    return lines
+def marked(*programs: str) -> dict[str, set[str]]:
+    """Name -> the places that race."""
+    places: dict[str, set[str]] = {}
+    for program in programs:
+        for number, line in enumerate((PROGRAMS / program).read_text().splitlines(), 1):
+            if found := MARK.search(line):
+                places.setdefault(found[1], set()).add(f"{program}:{number}")
+    return places
 
 
 def faults(program: str) -> dict[str, str]:
@@ -57,24 +60,26 @@ def recorded(tmp_path: Path, program: str, *options: str, status: int = 0) -> Pa
     return run
 
 
-def test_planted_races_are_found_once_at_their_lines(tmp_path: Path) -> None:
-    run = open_run(recorded(tmp_path, "planted"))
+def test_planted_races_are_found_once_at_their_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(recorded(tmp_path, "forms"))
     found = race_findings(run)
-    places = [
-        {
-            int(str(finding.evidence[side]["where"]).rpartition(":")[2])
-            for side in ("first", "second")
-        }
-        for finding in found
-    ]
-    expected = marked(PROGRAMS / "planted.py")
+    places = [{str(f.evidence[side]["where"]) for side in ("first", "second")} for f in found]
+    expected = marked("planted.py", "forms.py")
     assert len(expected) >= 15
     missing = [name for name, lines in expected.items() if places.count(lines) != 1]
     assert not missing
     assert len(places) == len(expected), [p for p in places if p not in expected.values()]
     assert len(races(run)) == len(found)
+    (uneven,) = (f for f, place in zip(found, places, strict=True)
+                 if place == expected["lock_on_one_side"])  # fmt: skip
+    held = {side["where"]: side["locks"] for side in map(uneven.evidence.get, ("first", "second"))}
+    assert sorted(held.values()) == [0, 1]
+    assert "take the same lock in both places" in uneven.evidence["advice"]
     assert all(f.evidence["first"]["thread"] != f.evidence["second"]["thread"] for f in found)
     shown_on_the_timeline(run)
+    examined_in_stretches(run, monkeypatch)
 
 
 def shown_on_the_timeline(run: Run) -> None:
@@ -92,6 +97,22 @@ def shown_on_the_timeline(run: Run) -> None:
         back = slice_facts(timeline, *other[:2])["races"]
         assert (lane, ref, False) in {(one["lane"], one["ref"], one["outgoing"]) for one in back}
         assert all(one["stack"] for one in back)
+
+
+def examined_in_stretches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was before, a summary is kept: no race is lost by it, and none counted twice."""
+
+    def told() -> dict[frozenset[str | None], tuple[int, int]]:
+        return {
+            frozenset((one.first.where, one.second.where)): (one.pairs, len(one.tensors))
+            for one in find_races(run)
+        }
+
+    whole = told()
+    monkeypatch.setattr(detector, "AT_ONCE", 100)
+    find_races.cache_clear()
+    assert told() == whole
+    find_races.cache_clear()
 
 
 def test_programs_whose_threads_are_ordered_are_silent(tmp_path: Path) -> None:

@@ -60,6 +60,26 @@ def library_for(options: Options) -> Library | None:
         return None
 
 
+class _MethodDef(ctypes.Structure):
+    """`PyMethodDef` of Python's stable interface."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_ONE_ARGUMENT = 8  # METH_O
+_METHODS: list[_MethodDef] = []
+"""A function refers to its definition for as long as it is there."""
+
+_NEW_FUNCTION = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+)(("PyCFunction_NewEx", ctypes.pythonapi))
+
+
 class Library:
     """The functions of interface.cpp. Short calls keep the interpreter's lock."""
 
@@ -100,7 +120,7 @@ class Library:
         self.append = function("append", None, c_text, number)
         self.keep = function("keep", None, c_text)
         self.sync = function("sync", None, number, number, number, number)
-        self.handover = function("handover", None, number, number)
+        self._handed_over = library.lanescope_handed_over
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, number)
         self.count = function("count", None, c_any)
@@ -109,6 +129,15 @@ class Library:
         self.watched = function("watched", None)
         self.stop_watching = function("stop_watching", None)
         self.plant = function("plant", None, i32)  # for tests: numbers of Fault in fault.h
+
+    def handover_of(self, kind: int) -> Callable[[Any], object]:
+        """A function that stores a hand-over of the object that it gets, known by its address."""
+        method = _MethodDef(
+            b"handed_over", ctypes.cast(self._handed_over, ctypes.c_void_p), _ONE_ARGUMENT, None
+        )
+        _METHODS.append(method)
+        made: Callable[[Any], object] = _NEW_FUNCTION(ctypes.addressof(method), int(kind), None)
+        return made
 
     def hash_of(self, tensor: torch.Tensor) -> int:
         """The hash of a tensor in host memory that has a fingerprint, with no more of it."""
@@ -261,11 +290,9 @@ class NativeStore(Store):
         """Store that the calling thread published or received now."""
         self._library.sync(kind, start, target, stack)
 
-    @property
-    def put_handover(self) -> Callable[[int, int], None]:
-        """The library's own function: one call less."""
-        handover: Callable[[int, int], None] = self._library.handover
-        return handover
+    def handover_of(self, kind: int) -> Callable[[Any], object]:
+        """The library's own function: Python calls it like one of its own."""
+        return self._library.handover_of(kind)
 
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends."""

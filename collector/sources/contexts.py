@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import wraps
+from multiprocessing.pool import Pool, ThreadPool
 from threading import get_ident
 from typing import Any
 
@@ -180,8 +181,11 @@ class Contexts:
     # tasks ---------------------------------------------------------------------------------
 
     def install(self) -> Callable[[], None]:
-        """Hand on to the tasks of executors; threads are told of by `threads`."""
+        """Hand on to the tasks of executors and pools; threads are told of by `threads`."""
         self._patches.replace(ThreadPoolExecutor, "submit", self._submitting)
+        # What all of a pool's methods for tasks come down to; those of processes are not concerned.
+        for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+            self._patches.replace(Pool, name, self._pooling)
 
         def uninstall() -> None:
             self._watching = True  # not again, by a thread that is just being started
@@ -192,21 +196,33 @@ class Contexts:
     def _submitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def submit(executor: Any, /, *args: Any, **keywords: Any) -> Any:
-            left = self.left("task")
             if not args:
                 return original(executor, *args, **keywords)
             function, *rest = args
-
-            def run(*arguments: Any, **named: Any) -> Any:
-                before = self.enter(left)
-                try:
-                    return function(*arguments, **named)
-                finally:
-                    self.leave(before)
-
-            return original(executor, run, *rest, **keywords)
+            return original(executor, self._task(function), *rest, **keywords)
 
         return submit
+
+    def _pooling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def give(pool: Any, func: Any, *args: Any, **keywords: Any) -> Any:
+            task = self._task(func) if isinstance(pool, ThreadPool) else func
+            return original(pool, task, *args, **keywords)
+
+        return give
+
+    def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, to be run by a thread of a pool for the calling thread."""
+        left = self.left("task")
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            before = self.enter(left)
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.leave(before)
+
+        return run
 
 
 def _trace(value: Any) -> tuple[type, Any]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from multiprocessing import synchronize
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,7 +24,17 @@ from .stacks import Stacks
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000
-_BETWEEN = contextlib.ExitStack.__exit__.__code__.co_filename
+_BETWEEN_FILE = contextlib.ExitStack.__exit__.__code__.co_filename
+_BETWEEN = frozenset(
+    vars(kind)[name].__code__
+    for kind, names in (
+        (synchronize.SemLock, ("__enter__", "__exit__")),
+        (synchronize.Condition, ("__enter__", "__exit__", "wait", "wait_for")),
+    )
+    for name in names
+)
+"""Python's own code through which a program takes and gives locks."""
+
 _SERIAL = "_lanescope_serial"
 _MASK = 2**63 - 1
 _SPREAD = 0x9E3779B97F4A7C15
@@ -41,12 +53,13 @@ class Handovers:
         self._stacks = stacks
         self._put = recorder.store.put_sync
         self._serials = itertools.count(1)
-        self._known: dict[CodeType, bool] = {}
+        self._known: dict[CodeType, bool | None] = {}
         self.programs: set[int] = set()  # locks that it used
-        self._held: dict[int, int] = {}  # lock -> ident of the thread that has it
+        self.held: dict[int, int] = {}  # lock -> ident of the thread that has it
         self._again: dict[int, int] = {}  # lock -> how often more, where it may take it again
-        # The calling thread has a lock now (and waited since `start`), or is about to give it up.
-        self.took, self.gives = self._keeping(recorder.store.put_handover or self.note)
+        self._gone: dict[int, weakref.ref[Any]] = {}  # what tells that a lock is no more
+        # The calling thread has a lock now, and did not wait; it is about to give it up.
+        self.taken, self.given = (self._of(kind) for kind in (_ACQUIRE, _RELEASE))
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
         self._on_second: list[Callable[[], None]] = []
@@ -65,6 +78,10 @@ class Handovers:
     def next_number(self) -> int:
         """A number that no object has."""
         return -next(self._serials)
+
+    def number(self, target: Any, number: int) -> None:
+        """Let an object be known by one of `next_number`."""
+        vars(target)[_SERIAL] = -number
 
     def key(self, target: Any) -> int:
         """The number of an object that is no lock."""
@@ -85,7 +102,7 @@ class Handovers:
         """The number of the `ordinal`th part of what happens to the object of that number."""
         return -((number * _SPREAD ^ ordinal) & _MASK) - 1
 
-    def becomes_programs(self, number: int) -> bool:
+    def becomes_programs(self, lock: Any) -> bool:
         """Whether a lock that is not among `programs` is being used by the program right now.
 
         What a library does with locks of its own orders threads by chance only, and would hide
@@ -94,24 +111,42 @@ class Handovers:
         if not self.from_program(3):
             return False
         if len(self.programs) >= _KNOWN_LIMIT:
-            self.programs.clear()
+            for known in (self.programs, self.held, self._again, self._gone):
+                known.clear()
+        number = id(lock)
+        with contextlib.suppress(TypeError):  # a program's own class of locks may not allow it
+            self._gone[number] = weakref.ref(lock, lambda _: self._forget(number))
         self.programs.add(number)
         return True
 
+    def _forget(self, number: int) -> None:
+        """That lock is no more: a library's may be the next at its address."""
+        self.programs.discard(number)
+        for known in (self.held, self._again, self._gone):
+            known.pop(number, None)
+
     def from_program(self, depth: int = 2) -> bool:
-        """Whether the call `depth` frames out is the program's own, or an ExitStack's of its."""
+        """Whether the call `depth` frames out is the program's own, or made for it."""
         frame: FrameType | None = sys._getframe(depth)
         while frame is not None:
             code = frame.f_code
-            if code.co_filename != _BETWEEN:
-                known = self._known.get(code)
-                if known is None:
-                    if len(self._known) >= _KNOWN_LIMIT:
-                        self._known.clear()
-                    known = self._known[code] = not self._is_library(code.co_filename)
+            try:
+                known = self._known[code]
+            except KeyError:
+                known = self._judged(code)
+            if known is not None:
                 return known
             frame = frame.f_back
         return False
+
+    def _judged(self, code: CodeType) -> bool | None:
+        """Whether that is code of the program; None: it calls for whoever called it."""
+        if len(self._known) >= _KNOWN_LIMIT:
+            self._known.clear()
+        file = code.co_filename
+        between = file == _BETWEEN_FILE or code in _BETWEEN
+        known = self._known[code] = None if between else not self._is_library(file)
+        return known
 
     def note(self, kind: int, target: int, start: int = 0) -> None:
         """The calling thread published or received now; it waited since `start`, if that is given.
@@ -133,40 +168,37 @@ class Handovers:
         except Exception as error:
             recorder.failed(error)
 
-    def _keeping(
-        self, handover: Callable[[int, int], None]
-    ) -> tuple[Callable[..., None], Callable[[int], None]]:
-        # Closures: programs take and give locks by the million, and `self` is looked up each time.
-        held, again, note = self._held, self._again, self.note
+    def _of(self, kind: int) -> Callable[[Any], object]:
+        own = self._recorder.store.handover_of(kind)
+        return own or (lambda lock: self.note(kind, id(lock)))
 
-        def took(lock: int, start: int = 0) -> None:
-            me = get_ident()
-            if held.get(lock) == me:
-                again[lock] = again.get(lock, 0) + 1
-            else:
-                if len(held) >= _KNOWN_LIMIT:
-                    held.clear()
-                held[lock] = me
-            if start:
-                note(SyncKind.lock_acquire, lock, start)
-            else:
-                handover(_ACQUIRE, lock)
+    def took(self, lock: Any, start: int = 0) -> None:
+        """The calling thread has a lock now that it may have had; it waited since `start`, or 0."""
+        held, number, me = self.held, id(lock), get_ident()
+        if held.get(number) == me:
+            self._again[number] = self._again.get(number, 0) + 1
+        else:
+            held[number] = me
+        if start:
+            self.note(_ACQUIRE, number, start)
+        else:
+            self.taken(lock)
 
-        def gives(lock: int) -> None:
-            if again and lock in again:
-                if again[lock] == 1:
-                    del again[lock]
-                else:
-                    again[lock] -= 1
+    def gives(self, lock: Any) -> None:
+        """It is about to give up such a lock, once."""
+        again, number = self._again, id(lock)
+        if again and number in again:
+            if again[number] == 1:
+                del again[number]
             else:
-                held.pop(lock, None)
-            handover(_RELEASE, lock)
-
-        return took, gives
+                again[number] -= 1
+        else:
+            self.held.pop(number, None)
+        self.given(lock)
 
     def holder(self, lock: int) -> int | None:
         """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
-        return self._held.get(lock)
+        return self.held.get(lock)
 
     def wait(self, kind: SyncKind, target: int, waited: Callable[[], Any]) -> tuple[Any, int]:
         """Call `waited`, which may wait; returns its result, and since when it was called.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
@@ -17,61 +18,112 @@ _Method = Callable[..., Any]
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record what the program does with locks, whatever name it knows their types by."""
     patches = Patches()
-    for kind in (type(_thread.allocate_lock()), type(threading.RLock())):
-        acquiring = _acquiring(handovers, vars(kind)["acquire"], id)
-        for name in ("acquire", "__enter__"):
-            patches.put(kind, name, acquiring)
-        for name in ("release", "__exit__"):
-            patches.replace(kind, name, lambda original: _releasing(handovers, original, id))
-    # Its methods `acquire` and `release` are those of the lock inside.
-    condition = threading.Condition
-    patches.put(condition, "__enter__", _acquiring(handovers, _inner, lock_of))
-    patches.replace(condition, "__exit__", lambda o: _releasing(handovers, o, lock_of))
+    lock, rlock = type(_thread.allocate_lock()), type(threading.RLock())
+    for kind, acquiring, releasing in (
+        (lock, _acquiring, _releasing),
+        (rlock, _acquiring_again, _releasing_again),
+    ):
+        acquire = acquiring(handovers, vars(kind)["acquire"])
+        release = releasing(handovers, vars(kind)["release"])
+        for names, method in (
+            (("acquire", "acquire_lock", "__enter__"), acquire),
+            (("release", "release_lock", "__exit__"), release),
+        ):
+            for name in names:
+                if name in vars(kind):
+                    patches.put(kind, name, method)
+    patches.replace(threading.Condition, "__enter__", lambda o: _entering(handovers, o))
     return patches.undo
 
 
-def lock_of(condition: threading.Condition) -> int:
-    """The number of the lock inside a condition."""
-    return id(vars(condition)["_lock"])
+# Programs take and give locks by the million: what follows spares every call that it can. So what
+# is said of a plain lock is written twice, without what one that may be taken again needs.
+def _acquiring(handovers: Handovers, original: _Method) -> _Method:
+    programs, becomes = handovers.programs, handovers.becomes_programs
+    held, taken = handovers.held, handovers.taken
+
+    def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> Any:
+        if not handovers.concurrent:
+            return original(self, blocking, timeout)
+        number = id(self)
+        if number not in programs and not becomes(self):
+            return original(self, blocking, timeout)
+        if blocking is True and timeout == -1 and original(self, False):
+            held[number] = get_ident()
+            taken(self)
+            return True
+        return _waiting(handovers, original, self, blocking, timeout)
+
+    return acquire
 
 
-def _inner(condition: threading.Condition, blocking: bool = True, timeout: float = -1) -> Any:
-    return vars(condition)["_lock"].acquire(blocking, timeout)
+def _releasing(handovers: Handovers, original: _Method) -> _Method:
+    programs, becomes = handovers.programs, handovers.becomes_programs
+    held, given = handovers.held, handovers.given
+
+    def release(self: Any, *_: Any) -> Any:
+        if handovers.concurrent:
+            number = id(self)
+            if number in programs or becomes(self):
+                held.pop(number, None)
+                given(self)
+        return original(self)
+
+    return release
 
 
-# Programs take and give locks by the million: what follows spares every call that it can.
-def _acquiring(handovers: Handovers, original: _Method, number: Callable[[Any], int]) -> _Method:
+def _acquiring_again(handovers: Handovers, original: _Method) -> _Method:
     programs, becomes = handovers.programs, handovers.becomes_programs
     took = handovers.took
 
     def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> Any:
         if not handovers.concurrent:
             return original(self, blocking, timeout)
-        target = number(self)
-        if target not in programs and not becomes(target):
+        number = id(self)
+        if number not in programs and not becomes(self):
             return original(self, blocking, timeout)
         if blocking is True and timeout == -1 and original(self, False):
-            took(target)
+            took(self)
             return True
-        got, start = handovers.wait(
-            SyncKind.lock_acquire, target, lambda: original(self, blocking, timeout)
-        )
-        if got:
-            took(target, start)
-        return got
+        return _waiting(handovers, original, self, blocking, timeout)
 
     return acquire
 
 
-def _releasing(handovers: Handovers, original: _Method, number: Callable[[Any], int]) -> _Method:
+def _releasing_again(handovers: Handovers, original: _Method) -> _Method:
     programs, becomes = handovers.programs, handovers.becomes_programs
     gives = handovers.gives
 
-    def release(self: Any, *args: Any) -> Any:
+    def release(self: Any, *_: Any) -> Any:
         if handovers.concurrent:
-            target = number(self)
-            if target in programs or becomes(target):
-                gives(target)
-        return original(self, *args)
+            number = id(self)
+            if number in programs or becomes(self):
+                gives(self)
+        return original(self)
 
     return release
+
+
+def _waiting(
+    handovers: Handovers, original: _Method, lock: Any, blocking: bool, timeout: float
+) -> Any:
+    got, start = handovers.wait(
+        SyncKind.lock_acquire, id(lock), lambda: original(lock, blocking, timeout)
+    )
+    if got:
+        handovers.took(lock, start)
+    return got
+
+
+def _entering(handovers: Handovers, original: _Method) -> _Method:
+    """Its lock is the program's as well, though `threading` takes and gives it."""
+    programs, becomes = handovers.programs, handovers.becomes_programs
+
+    def enter(self: threading.Condition) -> Any:
+        if handovers.concurrent:
+            lock = vars(self)["_lock"]
+            if id(lock) not in programs:
+                becomes(lock)
+        return original(self)
+
+    return enter

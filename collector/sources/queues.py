@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable
+from multiprocessing import queues
 from typing import Any
 
 from ..kinds import SyncKind
@@ -28,7 +30,43 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(queue.SimpleQueue, name, _put_simple)
     for name in ("get", "get_nowait"):
         replace(queue.SimpleQueue, name, _get_simple)
+    for kind in (queues.Queue, queues.JoinableQueue):
+        replace(kind, "put", _put_to_feeder)
+    patches.put(queues.Queue, "_feed", _feeding(handovers, queues.Queue._feed))
     return patches.undo
+
+
+class _Buffer:
+    """The items of a queue between processes, as the thread that sends them takes them."""
+
+    def __init__(self, handovers: Handovers, items: deque[Any]) -> None:
+        self._handovers = handovers
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def popleft(self) -> Any:
+        item = self._items.popleft()
+        self._handovers.note(SyncKind.queue_get, self._handovers.item(id(self._items), item))
+        return item
+
+
+def _put_to_feeder(handovers: Handovers, original: _Method) -> _Method:
+    def put(self: Any, obj: Any, *args: Any, **keywords: Any) -> None:
+        # Also the first, which starts the thread.
+        handovers.note(SyncKind.queue_put, handovers.item(id(self._buffer), obj))
+        original(self, obj, *args, **keywords)
+
+    return put
+
+
+def _feeding(handovers: Handovers, original: _Method) -> Any:
+    @staticmethod
+    def feed(buffer: deque[Any], *args: Any) -> None:
+        original(_Buffer(handovers, buffer), *args)
+
+    return feed
 
 
 def _put(handovers: Handovers, original: _Method) -> _Method:

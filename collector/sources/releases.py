@@ -16,16 +16,11 @@ from typing import Any
 
 import torch
 
-from .. import clock
-from ..journal import ACCESS, NO_SEQUENCE, RECORD, AccessFlag, Kind
-from ..kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT, OpScope
+from ..kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
 from ..recorder import Recorder
 from .handovers import Handovers
-from .held import local_part
 from .stacks import Stacks
-
-_NO_VERSION = 2**32 - 1
-"""It changes no bytes, and so none is the version that it found."""
+from .touches import Touch, Touches, extent_of
 
 
 class Releases:
@@ -33,7 +28,7 @@ class Releases:
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
         self._recorder = recorder
-        self._stacks = stacks
+        self._touches = Touches(recorder, stacks)
         self._zeroing: set[int] = set()  # idents of threads in a zero_grad that is noted as one
 
     def zeroing(
@@ -63,29 +58,12 @@ class Releases:
             self._recorder.failed(error)
 
     def _released(self, parameters: Iterable[torch.Tensor], name: str) -> None:
-        recorder = self._recorder
-        state = recorder.thread()
-        if not recorder.active or state.busy:
-            return
-        found = [
-            (gradient, own)
-            for parameter in parameters
-            if (gradient := _storage(parameter.grad)) and (own := _storage(parameter))
-        ]
-        if not found:
-            return
-        # Accesses belong to the operator that is stored next.
-        for (address, size), (own_address, own_size) in found:
-            accesses = ACCESS.pack(
-                Kind.ACCESS, 2, AccessFlag.WRITE, _NO_VERSION, address, 0, size,
-                _NO_VERSION, 0, own_address, 0, own_size,
-            )  # fmt: skip
-            state.journal.append(*RECORD.unpack(accesses))
-        instant = clock.now()
-        recorder.put(
-            state, Kind.OP, scope=OpScope.function, name=recorder.intern(name),
-            start=instant, end=instant, sequence=NO_SEQUENCE, stack=self._stacks.capture(),
-        )  # fmt: skip
+        touches: list[Touch] = []
+        for parameter in parameters:
+            gradient, own = extent_of(parameter.grad), extent_of(parameter)
+            if gradient and own:
+                touches += (Touch(gradient, write=True), Touch(own, write=False))
+        self._touches.note(name, touches)
 
 
 def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
@@ -138,15 +116,3 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
             del parameter.grad
 
     return uninstall
-
-
-def _storage(tensor: torch.Tensor | None) -> tuple[int, int] | None:
-    """Address and bytes of what a tensor lies in; None: it has no such thing."""
-    if tensor is None:
-        return None
-    part = local_part(tensor)
-    if type(part) not in (torch.Tensor, torch.nn.Parameter) or part.layout is not torch.strided:
-        return None
-    storage = part.untyped_storage()
-    address = storage.data_ptr()
-    return (address, storage.nbytes()) if address else None

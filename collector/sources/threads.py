@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import clock
 from ..kinds import SyncKind
 from ..recorder import Recorder
+from ..store import MAIN_ORDINAL
 from .contexts import Contexts, Inherited
 from .handovers import Handovers
 from .stacks import Stacks
+
+_MOST_ENDED = 100_000
+
+
+class Start(NamedTuple):
+    """How a thread was started."""
+
+    ordinal: int
+    parent: int  # its ordinal
+    left: Inherited | None
 
 
 class Threads:
@@ -34,51 +46,72 @@ class Threads:
         self._handovers = handovers
         self._contexts = contexts
         self._inside = inside
-        self._ordinals: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int]] = (
-            weakref.WeakKeyDictionary()
-        )  # thread -> its ordinal, its parent's
-        self._left: weakref.WeakKeyDictionary[threading.Thread, Inherited | None] = (
+        self._starts: weakref.WeakKeyDictionary[threading.Thread, Start] = (
             weakref.WeakKeyDictionary()
         )
+        self._starts[threading.main_thread()] = Start(MAIN_ORDINAL, MAIN_ORDINAL, None)
+        self._ended: list[int] = []  # ordinals of those that were no daemons
+        self._seen: dict[int, int] = {}  # thread's identity -> how many of them it knows to be over
 
     def started(self, thread: threading.Thread) -> None:
         """The calling thread is about to start `thread`."""
+        self._starts[thread] = self.starting()
+
+    def starting(self) -> Start:
+        """The calling thread is about to start one."""
         recorder = self._recorder
         self._handovers.second_thread()
         ordinal = recorder.reserve_thread()
-        self._ordinals[thread] = (ordinal, recorder.thread().ordinal)
         instant = clock.now()
         recorder.sync(SyncKind.thread_start, instant, instant, ordinal, self._stack())
-        self._left[thread] = self._contexts.left("thread")
+        return Start(ordinal, recorder.thread().ordinal, self._contexts.left("thread"))
 
     def joining(self, thread: threading.Thread, start: int) -> bool:
         """The calling thread waits for `thread` from now on. Whether that was noted."""
-        recorder, known = self._recorder, self._ordinals.get(thread)
+        recorder, known = self._recorder, self._starts.get(thread)
         if known is None or not recorder.active or not hasattr(recorder.local, "state"):
             return False
         # Of an open event only its target is kept: decoding takes that of a join for its peer.
-        recorder.open_sync(SyncKind.thread_join, start, known[0] + 1, self._stack())
+        recorder.open_sync(SyncKind.thread_join, start, known.ordinal + 1, self._stack())
         return True
 
     def joined(self, thread: threading.Thread, start: int, alive: bool) -> None:
         """The calling thread waited for `thread` since `start`, and knows whether it has ended."""
-        known = self._ordinals.get(thread)
+        known = self._starts.get(thread)
         if known is not None and not alive:
-            self._recorder.sync(SyncKind.thread_join, start, clock.now(), known[0], self._stack())
+            end = clock.now()
+            self._recorder.sync(SyncKind.thread_join, start, end, known.ordinal, self._stack())
+
+    def main_ends(self) -> None:
+        """The main thread has run to the program's end; others may go on."""
+        if self._handovers.concurrent and hasattr(self._recorder.local, "state"):
+            instant = clock.now()
+            self._recorder.sync(SyncKind.thread_end, instant, instant)
+
+    def saw_ends(self) -> None:
+        """The calling thread knows now that those are over that Python does not count any more."""
+        me, instant = threading.get_ident(), clock.now()
+        known, count = self._seen.get(me, 0), len(self._ended)
+        if known < count and hasattr(self._recorder.local, "state"):
+            self._seen[me] = count
+            for ordinal in self._ended[known:count]:
+                self._recorder.sync(SyncKind.thread_join, instant, instant, ordinal)
+
+    def forked(self) -> None:
+        """In a forked child: the parent's threads are not there."""
+        self._ended.clear()
+        self._seen.clear()
 
     @contextlib.contextmanager
-    def running(
-        self, thread: threading.Thread | None, left: Inherited | None = None
-    ) -> Iterator[None]:
-        """Around everything a started thread does; `left`: by who started it, if no `thread`."""
+    def running(self, start: Start | None, thread: threading.Thread | None) -> Iterator[None]:
+        """Around everything a started thread does; `thread`: if it is one of `threading`."""
         recorder = self._recorder
         inside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         try:
-            ordinal, parent = self._ordinals.get(thread, (None, None)) if thread else (None, None)
-            recorder.enter_thread(ordinal, thread)
+            recorder.enter_thread(start.ordinal if start else None, thread, started=True)
             instant = clock.now()
-            recorder.sync(SyncKind.thread_begin, instant, instant, parent)
-            self._contexts.enter(self._left.pop(thread, None) if thread else left)
+            recorder.sync(SyncKind.thread_begin, instant, instant, start.parent if start else None)
+            self._contexts.enter(start.left if start else None)
             inside = self._inside()
         except Exception as error:
             recorder.failed(error)
@@ -90,9 +123,19 @@ class Threads:
                 self._contexts.leave((None, 0))
                 instant = clock.now()
                 recorder.sync(SyncKind.thread_end, instant, instant)
+                self._seen.pop(threading.get_ident(), None)
+                if start and thread and not thread.daemon and len(self._ended) < _MOST_ENDED:
+                    self._ended.append(start.ordinal)
                 recorder.leave_thread()
             except Exception as error:
                 recorder.failed(error)
+
+    def taken(self, thread: threading.Thread) -> Start | None:
+        """How `thread`, which is the calling one, was started; what it was left is its own now."""
+        start = self._starts.get(thread)
+        if start is not None:
+            self._starts[thread] = start._replace(left=None)
+        return start
 
     def _stack(self) -> int:
         return self._stacks.capture() if self._stacks else 0
@@ -110,6 +153,8 @@ def install(
     thread_class: Any = threading.Thread
     start, join, is_alive = thread_class.start, thread_class.join, thread_class.is_alive
     bootstrap, start_raw = thread_class._bootstrap_inner, _thread.start_new_thread
+    module: Any = threading
+    shutdown, active_count, enumerate_ = module._shutdown, module.active_count, module.enumerate
 
     @wraps(start)
     def recorded_start(self: threading.Thread) -> None:
@@ -147,19 +192,39 @@ def install(
 
     @wraps(bootstrap)
     def recorded_bootstrap(self: threading.Thread) -> None:
-        with threads.running(self):
+        with threads.running(threads.taken(self), self):
             bootstrap(self)
 
     @wraps(start_raw)
     def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
-        handovers.second_thread()
-        left = contexts.left("thread")
+        started: Start | None = None
+        with recorder.guarded():
+            started = threads.starting()
 
         def run(*arguments: Any, **keywords: Any) -> Any:
-            with threads.running(None, left):
+            with threads.running(started, None):
                 return function(*arguments, **keywords)
 
         return start_raw(run, *args)
+
+    @wraps(shutdown)
+    def recorded_shutdown() -> None:
+        with recorder.guarded():
+            threads.main_ends()
+        shutdown()
+        with recorder.guarded():
+            threads.saw_ends()
+
+    def counting(count: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(count)
+        def recorded_count() -> Any:
+            counted = count()
+            if handovers.concurrent and handovers.from_program():
+                with recorder.guarded():
+                    threads.saw_ends()
+            return counted
+
+        return recorded_count
 
     # threading keeps the original start_new_thread under a name of its own, so that a
     # threading.Thread passes through `running` once.
@@ -169,9 +234,13 @@ def install(
         (thread_class, "is_alive", is_alive, recorded_is_alive),
         (thread_class, "_bootstrap_inner", bootstrap, recorded_bootstrap),
         (_thread, "start_new_thread", start_raw, recorded_start_raw),
+        (module, "_shutdown", shutdown, recorded_shutdown),
+        (module, "active_count", active_count, counting(active_count)),
+        (module, "enumerate", enumerate_, counting(enumerate_)),
     )
     for owner, name, _, replacement in patches:
         setattr(owner, name, replacement)
+    os.register_at_fork(after_in_child=threads.forked)
 
     def uninstall() -> None:
         for owner, name, original, _ in patches:

@@ -1,15 +1,15 @@
-"""What threads wait for: conditions, events, semaphores, barriers."""
+"""What threads wait for: conditions, events, semaphores, barriers; multiprocessing's as well."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import synchronize
 from typing import Any
 
 from ..kinds import SyncKind
 from .handovers import Handovers
-from .locks import lock_of
 from .patches import Patches
 
 _Method = Callable[..., Any]
@@ -35,6 +35,16 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(owner, "release", _programs(_publishing(SyncKind.semaphore_release)))
     replace(threading.Semaphore, "__exit__", _programs(_publishing(SyncKind.semaphore_release)))
     replace(threading.Barrier, "wait", _barrier_wait)
+    replace(threading.Barrier, "_release", _barrier_action)
+    # Its locks and conditions are semaphores underneath.
+    theirs = vars(synchronize)["_multiprocessing"].SemLock
+    for name in ("acquire", "__enter__"):
+        replace(theirs, name, _programs(_waiting(SyncKind.semaphore_acquire)))
+    for name in ("release", "__exit__"):
+        replace(theirs, name, _programs(_publishing(SyncKind.semaphore_release)))
+    replace(synchronize.Event, "set", _publishing(SyncKind.event_set))
+    replace(synchronize.Event, "is_set", _programs(_looking(SyncKind.event_wait)))
+    replace(synchronize.Event, "wait", _waiting(SyncKind.event_wait))
     return patches.undo
 
 
@@ -104,7 +114,7 @@ def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
         called_by = 2 if sys._getframe(1).f_code is in_between else 1
         if not handovers.concurrent or not handovers.from_program(called_by + 1):
             return original(self, *args, **keywords)
-        lock, target = lock_of(self), handovers.key(self)
+        lock, target = vars(self)["_lock"], handovers.key(self)
         handovers.gives(lock)
         woken, start = handovers.wait(
             SyncKind.condition_wait, target, lambda: original(self, *args, **keywords)
@@ -134,6 +144,10 @@ class _Rounds:
         self.counts[own] = number = self.counts.get(own, 0) + 1
         return number
 
+    def number(self) -> int:
+        """The round that the calling thread is in."""
+        return self.counts.get(threading.get_ident(), 0)
+
     def known(self, barrier: threading.Barrier) -> bool:
         return not self.lost and len(self.counts) <= barrier.parties
 
@@ -160,3 +174,21 @@ def _barrier_wait(handovers: Handovers, original: _Method) -> _Method:
         return index
 
     return wait
+
+
+def _barrier_action(handovers: Handovers, original: _Method) -> _Method:
+    """The last to come runs the barrier's action: after all have come, before any goes on."""
+
+    def release(self: threading.Barrier) -> None:
+        own: _Rounds | None = vars(self).get(_ROUNDS)
+        if own is None or vars(self).get("_action") is None or not handovers.concurrent:
+            original(self)
+            return
+        every = handovers.key(self)
+        this = handovers.part(every, own.number())
+        handovers.note(SyncKind.barrier_leave, this if own.known(self) else every)
+        original(self)  # the others wake up, but cannot go on before this thread lets them
+        handovers.note(SyncKind.barrier_enter, every)
+        handovers.note(SyncKind.barrier_enter, this)
+
+    return release

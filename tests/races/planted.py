@@ -378,8 +378,7 @@ def two_conditions() -> None:
     together(first, second)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def run() -> None:
     for planted in (
         shared_gradient, step_against_backward, zeroed_against_backward, updated_during_forward,
         released_against_backward, removed_against_backward, replaced_against_step,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import contextlib
 import copy
 import io
+import multiprocessing
 import queue
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
@@ -312,12 +315,80 @@ def stepped_in_backward() -> None:
     together(train, train)
 
 
+def reduced_at_a_barrier() -> None:
+    """What the last to come does for all: after they have come, and before any goes on."""
+    parts, mean = torch.zeros(2, 3), torch.zeros(3)
+
+    def reduce() -> None:
+        mean.copy_(parts.mean(0))
+        parts.zero_()
+
+    barrier = threading.Barrier(2, reduce)
+
+    def work(mine: int) -> None:
+        for _ in range(3):
+            parts[mine].add_(1)
+            barrier.wait()
+            mean.sum()
+            barrier.wait()
+
+    together(lambda: work(0), lambda: work(1))
+
+
+def locks_of_multiprocessing() -> None:
+    total, lock, condition = torch.zeros(3), multiprocessing.Lock(), multiprocessing.Condition()
+    part, ready, turn = torch.zeros(3), multiprocessing.Event(), [0]
+
+    def work(mine: int) -> None:
+        with lock:
+            total.add_(1)
+        with condition:
+            condition.wait_for(lambda: turn[0] == mine)
+            part.add_(1)
+            turn[0] += 1
+            condition.notify_all()
+
+    def last() -> None:
+        work(2)
+        ready.set()
+
+    together(lambda: work(0), lambda: work(1), last)
+    ready.wait()
+    part.sum()
+
+
+def locked_by_old_names() -> None:
+    total, lock = torch.zeros(3), _thread.allocate_lock()
+
+    def work() -> None:
+        lock.acquire_lock()
+        total.add_(1)
+        lock.release_lock()
+
+    together(work, work)
+
+
+def read_at_the_end() -> None:
+    """The interpreter itself waits for threads that nobody joins."""
+    total, mine, main = torch.zeros(3), torch.zeros(3), threading.main_thread()
+    threading.Thread(target=total.add_, args=(1,)).start()
+    atexit.register(total.sum)
+
+    def after() -> None:
+        main.join()
+        mine.add_(1)
+
+    threading.Thread(target=after).start()
+    mine.add_(1)
+
+
 def run() -> None:
     for clean in (
         saved_under_a_lock, saved_from_a_copy, swapped_in_turn, average_when_told,
         inferred_by_a_copy, pipeline, waited_for_without_asking, pool_of_threads,
         semaphore_as_a_lock, readers_and_a_writer, functions_of_shared_weights, recomputed,
         gradients_asked_for_at_once, added_up_in_hooks, gradients_handed_over,
-        let_go_in_turn, stepped_in_backward,
+        let_go_in_turn, stepped_in_backward, reduced_at_a_barrier, locks_of_multiprocessing,
+        locked_by_old_names, read_at_the_end,
     ):  # fmt: skip
         clean()

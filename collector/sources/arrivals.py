@@ -1,0 +1,117 @@
+"""Storages that no operator makes: memory of numpy and others that becomes a tensor's, copies.
+
+Their addresses are used again as soon as the array is gone, by another thread as well. So each that
+is new counts as born; the same memory handed over again stays what it was.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from ..recorder import Recorder
+from .handovers import Handovers
+from .stacks import Stacks
+from .touches import Touch, Touches, extent_of, whole
+
+_NAMES = ("from_numpy", "as_tensor", "frombuffer")
+_MADE = "torch.UntypedStorage"
+
+
+class Arrivals:
+    """Knows which memory lies where, as long as it is there."""
+
+    def __init__(self, touches: Touches, handovers: Handovers) -> None:
+        self._touches = touches
+        self._handovers = handovers
+        self._owners: dict[int, weakref.ref[Any]] = {}  # by address
+
+    def arrived(self, name: str, tensor: torch.Tensor, memory: Any) -> None:
+        """The calling thread made `tensor` of `memory`, by the function `name`."""
+        owner = _owner(memory)
+        if isinstance(owner, torch.Tensor):
+            return
+        extent = extent_of(tensor)
+        if extent is None or not self._is_new(extent.storage, owner):
+            return
+        if self._handovers.concurrent:
+            self._touches.note(name, [Touch(extent, write=True, birth=True)])
+
+    def _is_new(self, address: int, owner: Any) -> bool:
+        known = self._owners.get(address)
+        if known is not None and known() is owner:
+            return False
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if self._owners.get(address) is reference:
+                del self._owners[address]
+
+        try:
+            self._owners[address] = weakref.ref(owner, gone)
+        except TypeError:  # nobody can tell whether it is the one that was there before
+            self._owners.pop(address, None)
+        return True
+
+
+def _owner(memory: Any) -> Any:
+    """What `memory` lies in: the array that it is a view of, or what that was made of."""
+    array: Any = vars(sys.modules.get("numpy", object)).get("ndarray", ())
+    while isinstance(memory, array) and memory.base is not None:
+        base = memory.base
+        if not isinstance(base, (array, torch.Tensor)) and not type(base).__weakrefoffset__:
+            break
+        memory = base
+    return memory
+
+
+def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
+    """Note what torch's functions make tensors of."""
+    touches = Touches(recorder, stacks)
+    arrivals = Arrivals(touches, handovers)
+    module: Any = torch
+    storage: Any = torch.UntypedStorage
+    is_compiling = torch.compiler.is_compiling
+    originals = {name: getattr(module, name) for name in _NAMES}
+
+    def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def make(*args: Any, **keywords: Any) -> Any:
+            made = original(*args, **keywords)
+            if not is_compiling() and args and not isinstance(args[0], (torch.Tensor, list, tuple)):
+                with recorder.guarded():
+                    if _shares(made, args[0]):
+                        arrivals.arrived(f"torch.{name}", made, args[0])
+            return made
+
+        return make
+
+    def begin(self: Any, *_: Any, **__: Any) -> None:
+        """A storage is made by its type, as `copy.deepcopy` does."""
+        with recorder.guarded():
+            if handovers.concurrent and not is_compiling() and (extent := whole(self)):
+                touches.note(_MADE, [Touch(extent, write=True, birth=True)])
+
+    for name, original in originals.items():
+        setattr(module, name, noting(name, original))
+    storage.__init__ = begin
+
+    def uninstall() -> None:
+        if "__init__" in vars(storage):
+            del storage.__init__
+        for name, original in originals.items():
+            setattr(module, name, original)
+
+    return uninstall
+
+
+def _shares(tensor: torch.Tensor, memory: Any) -> bool:
+    """Whether the tensor lies in the array that it was made of, and is no copy."""
+    interface = getattr(memory, "__array_interface__", None)
+    if interface is None:  # of a buffer, a tensor is never a copy; of a number it is
+        return not isinstance(memory, (int, float, complex))
+    return bool(interface["data"][0] == tensor.data_ptr())

@@ -1,0 +1,140 @@
+"""Races in forms that hide them: of what torch calls again, of files, of what is put in place of
+something else. Marked as in planted.py, whose races it runs as well."""
+
+from __future__ import annotations
+
+import _thread
+import io
+import queue
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.utils.checkpoint import checkpoint
+
+from tests.races import planted
+from tests.races.planted import together
+
+
+def stage_reused() -> None:
+    """A stage of a pipeline writes where the next one still reads."""
+    hidden = torch.zeros(4)
+    forth: queue.Queue[torch.Tensor | None] = queue.Queue()
+
+    def begin() -> None:
+        for number in range(3):
+            torch.add(torch.ones(4), number, out=hidden)  # race: stage_reused a
+            forth.put(hidden)
+        forth.put(None)
+
+    def end() -> None:
+        while (stage := forth.get()) is not None:
+            stage.mul(2)  # race: stage_reused b
+
+    together(end, begin)
+
+
+def functions_of_changed_weights() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = functional_call(model, own, (x,)).sum()  # race: functions a
+        return made
+
+    def change() -> None:
+        weights["weight"].mul_(0.5)  # race: functions b
+
+    together(lambda: vmap(grad(loss), in_dims=(None, 0))(weights, torch.randn(5, 4)), change)
+
+
+def recomputed_while_stepped() -> None:
+    model, x = nn.Linear(4, 4, bias=False), torch.randn(2, 4)
+    weight = model.weight.detach()
+
+    def layer(y: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = model(y)  # race: recomputed_while_stepped a
+        return made
+
+    loss = checkpoint(layer, x, use_reentrant=False).sum()
+
+    def step() -> None:
+        weight.sub_(0.1)  # race: recomputed_while_stepped b
+
+    together(loss.backward, step)
+
+
+def saved_while_stepped() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.grad = torch.ones(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+
+    def train() -> None:
+        optimizer.step()  # race: saved_while_stepped a
+
+    def save() -> None:
+        torch.save(model.state_dict(), io.BytesIO())  # race: saved_while_stepped b
+
+    together(train, save)
+
+
+def exchanged_while_read() -> None:
+    model, better, read = nn.Linear(4, 4, bias=False), torch.ones(4, 4), []
+
+    def exchange() -> None:
+        while not read:
+            time.sleep(0.001)
+        model.weight.data = better  # race: exchanged_while_read a
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            model(torch.ones(1, 4))  # race: exchanged_while_read b
+        read.append(True)
+
+    together(exchange, evaluate)
+
+
+def counted_in_a_callback() -> None:
+    """Whoever sets a result calls the callbacks, after who waits for it may go on."""
+    total, waiting = torch.zeros(3), threading.Event()
+
+    def count(_: Future[bool]) -> None:
+        total.add_(1)  # race: counted_in_a_callback a
+
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(waiting.wait)
+        task.add_done_callback(count)
+        waiting.set()
+        task.result()
+        total.sum()  # race: counted_in_a_callback b
+
+
+def released_before_the_write() -> None:
+    """A thread that `threading` knows nothing of."""
+    part, lock = torch.zeros(3), _thread.allocate_lock()
+    lock.acquire()
+    written: list[bool] = []
+
+    def work() -> None:
+        lock.release()
+        part.add_(1)  # race: released_before_the_write a
+        written.append(True)
+
+    _thread.start_new_thread(work, ())
+    lock.acquire()
+    part.sum()  # race: released_before_the_write b
+    while not written:
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    planted.run()
+    for form in (
+        stage_reused, functions_of_changed_weights, recomputed_while_stepped, saved_while_stepped,
+        exchanged_while_read, counted_in_a_callback, released_before_the_write,
+    ):  # fmt: skip
+        form()

@@ -1,0 +1,47 @@
+"""Threads that have nothing in common but addresses, which they use one after another."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from tests.races.planted import together
+
+ROUNDS = 100
+
+
+def arrays() -> None:
+    def work() -> None:
+        for number in range(ROUNDS):
+            torch.from_numpy(np.full(64, number, np.float32)).add_(1)
+            torch.as_tensor(np.full(64, number, np.float32)).mul_(2)
+            torch.frombuffer(bytearray(256), dtype=torch.float32).fill_(number)
+
+    together(work, work, work)
+
+
+def copies() -> None:
+    def work() -> None:
+        state = {"weight": torch.ones(64)}
+        for _ in range(ROUNDS):
+            copy.deepcopy(state)["weight"].add_(1)
+
+    together(work, work, work)
+
+
+def stacked(batch: list[int]) -> torch.Tensor:
+    return torch.stack([torch.full((64,), float(number)) for number in batch])
+
+
+def sent_by_a_worker() -> None:
+    """A thread of the worker copies its batches into shared memory."""
+    for _ in DataLoader(range(8), batch_size=2, num_workers=1, collate_fn=stacked):
+        pass
+
+
+def run() -> None:
+    for clean in (arrays, copies, sent_by_a_worker):
+        clean()
