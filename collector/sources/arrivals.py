@@ -82,7 +82,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         @wraps(original)
         def make(*args: Any, **keywords: Any) -> Any:
             made = original(*args, **keywords)
-            if not is_compiling() and args and not isinstance(args[0], (torch.Tensor, list, tuple)):
+            if type(made) is torch.Tensor and not is_compiling() and args:
                 with recorder.guarded():
                     if _shares(made, args[0]):
                         arrivals.arrived(f"torch.{name}", made, args[0])
@@ -96,8 +96,13 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
             if handovers.concurrent and not is_compiling() and (extent := whole(self)):
                 touches.note(_MADE, [Touch(extent, write=True, birth=True)])
 
-    for name, original in originals.items():
-        setattr(module, name, noting(name, original))
+    # What TorchScript takes for an operator, by the function itself.
+    builtins: dict[int, str] = torch.jit._builtins._get_builtin_table()
+    replaced = {name: noting(name, original) for name, original in originals.items()}
+    for name, replacement in replaced.items():
+        setattr(module, name, replacement)
+        if id(originals[name]) in builtins:
+            builtins[id(replacement)] = builtins[id(originals[name])]
     storage.__init__ = begin
 
     def uninstall() -> None:
@@ -105,13 +110,14 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
             del storage.__init__
         for name, original in originals.items():
             setattr(module, name, original)
+            builtins.pop(id(replaced[name]), None)
 
     return uninstall
 
 
 def _shares(tensor: torch.Tensor, memory: Any) -> bool:
-    """Whether the tensor lies in the array that it was made of, and is no copy."""
+    """Whether the tensor lies in the array or buffer that it was made of, and is no copy."""
+    if isinstance(memory, (torch.Tensor, list, tuple, bool, int, float, complex)):
+        return False
     interface = getattr(memory, "__array_interface__", None)
-    if interface is None:  # of a buffer, a tensor is never a copy; of a number it is
-        return not isinstance(memory, (int, float, complex))
-    return bool(interface["data"][0] == tensor.data_ptr())
+    return interface is None or bool(interface["data"][0] == tensor.data_ptr())
