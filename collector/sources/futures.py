@@ -50,8 +50,6 @@ def install(handovers: Handovers) -> Callable[[], None]:
     for name in ("wait", "value"):
         replace(theirs, name, _getting)
     replace(theirs, "done", _looking)
-    replace(theirs, "then", _chaining)
-    replace(theirs, "add_done_callback", _callback_of_torch)
     replace(asyncio.BaseEventLoop, "call_soon_threadsafe", _posting)
     return patches.undo
 
@@ -136,39 +134,6 @@ def _callback_on_done(handovers: Handovers, original: _Method) -> _Method:
         if handovers.concurrent and self.done():
             handovers.note(SyncKind.future_get, handovers.key(self))
         original(self, callback)
-
-    return add_done_callback
-
-
-def _chaining(handovers: Handovers, original: _Method) -> _Method:
-    """A future of what a callback returns, which torch itself sets."""
-
-    def then(self: Any, callback: Callable[[Any], Any]) -> Any:
-        if not handovers.concurrent:
-            return original(self, callback)
-        number = handovers.next_number()
-
-        def run(done: Any) -> Any:
-            handovers.note(SyncKind.future_get, handovers.key(self))
-            try:
-                return callback(done)
-            finally:
-                handovers.note(SyncKind.future_set, number)
-
-        chained = original(self, run)
-        handovers.number(chained, number)
-        return chained
-
-    return then
-
-
-def _callback_of_torch(handovers: Handovers, original: _Method) -> _Method:
-    def add_done_callback(self: Any, callback: Callable[[Any], Any]) -> None:
-        def run(done: Any) -> Any:
-            _received(handovers, self)
-            return callback(done)
-
-        original(self, run)
 
     return add_done_callback
 

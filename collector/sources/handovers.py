@@ -79,10 +79,6 @@ class Handovers:
         """A number that no object has."""
         return -next(self._serials)
 
-    def number(self, target: Any, number: int) -> None:
-        """Let an object be known by one of `next_number`."""
-        vars(target)[_SERIAL] = -number
-
     def key(self, target: Any) -> int:
         """The number of an object that is no lock."""
         try:
