@@ -192,7 +192,10 @@ def install(
 
     @wraps(bootstrap)
     def recorded_bootstrap(self: threading.Thread) -> None:
-        with threads.running(threads.taken(self), self):
+        started: Start | None = None
+        with recorder.guarded():
+            started = threads.taken(self)
+        with threads.running(started, self):
             bootstrap(self)
 
     @wraps(start_raw)
