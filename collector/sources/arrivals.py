@@ -97,7 +97,8 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
                 touches.note(_MADE, [Touch(extent, write=True, birth=True)])
 
     # What TorchScript takes for an operator, by the function itself.
-    builtins: dict[int, str] = torch.jit._builtins._get_builtin_table()
+    script: Any = torch.jit._builtins
+    builtins: dict[int, str] = script._get_builtin_table()
     replaced = {name: noting(name, original) for name, original in originals.items()}
     for name, replacement in replaced.items():
         setattr(module, name, replacement)

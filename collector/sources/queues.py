@@ -32,7 +32,7 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(queue.SimpleQueue, name, _get_simple)
     for kind in (queues.Queue, queues.JoinableQueue):
         replace(kind, "put", _put_to_feeder)
-    patches.put(queues.Queue, "_feed", _feeding(handovers, queues.Queue._feed))
+    patches.put(queues.Queue, "_feed", _feeding(handovers, vars(queues.Queue)["_feed"].__func__))
     return patches.undo
 
 
@@ -62,11 +62,10 @@ def _put_to_feeder(handovers: Handovers, original: _Method) -> _Method:
 
 
 def _feeding(handovers: Handovers, original: _Method) -> Any:
-    @staticmethod
     def feed(buffer: deque[Any], *args: Any) -> None:
         original(_Buffer(handovers, buffer), *args)
 
-    return feed
+    return staticmethod(feed)
 
 
 def _put(handovers: Handovers, original: _Method) -> _Method:

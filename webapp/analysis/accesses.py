@@ -94,7 +94,9 @@ def joined(before: Accesses, after: Accesses) -> Accesses:
     return Accesses(**both).take(np.lexsort((both["generation"], both["storage"])))
 
 
-def shared_storages(run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window]) -> Ints:
+def shared_storages(
+    run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]
+) -> Ints:
     """Addresses that two or more of the threads touched, and one wrote to."""
     touched, written = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for thread in threads:
