@@ -7,6 +7,7 @@
 export const VIEW_STORE = "timeline-view";
 export const THEME_STORE = "theme";
 export const LIVE_STORE = "live-state";
+export const PAGE_STORE = "page-state";
 
 /**
  * @param {string} id of a dcc.Store

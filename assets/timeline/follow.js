@@ -8,6 +8,7 @@ import { Feed } from "./feed.js";
 import { element } from "./help.js";
 import { groupsOf } from "./layout.js";
 import { Look } from "./look.js";
+import { PageStates } from "./page_states.js";
 
 const EVERY = 250;
 /** For so long the tiles of a new state are waited for before it is shown, ms. */
@@ -22,10 +23,11 @@ export class Follow {
    */
   constructor(timeline, host, page) {
     Object.assign(this, { timeline, host, page });
-    /** Whether the window goes along with the run's end. */
+    /** Whether the window, or the page that is shown, goes along with the run. */
     this.on = false;
     this.known = null;
     this.states = 0;
+    this.pages = new PageStates();
     this.button = element("button", "", "pill live");
     this.button.title = "Follow the end of the run";
     this.button.addEventListener("click", () => this.toggle());
@@ -65,7 +67,9 @@ export class Follow {
       state = told.state;
       this.compare(told.findings); // said at once: drawing the new state may take a while
       if (told.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
-      if (state === "ended" && told.findings) {
+      const ended = state === "ended" && told.findings;
+      const shown = this.on || ended ? this.pages.offer(told.etag) : true;
+      if (ended && shown) {
         this.show(state);
         return;
       }

@@ -105,6 +105,14 @@ def test_a_run_is_followed_until_it_is_killed(context: BrowserContext, tmp_path:
                 }})()"""
             )
 
+            # So do the other pages.
+            page.locator("#rail-overview").click()
+            steps = "parseInt(document.querySelector('.figures small')?.textContent ?? 0)"
+            comes(f"{steps} > 0")
+            before = page.evaluate(steps)
+            comes(f"{steps} > {before}")
+            page.locator("#rail-timeline").click()
+
             # What is found meanwhile is said.
             alert = page.locator(".live-alert")
             comes("fetch('/api/live').then(a => a.json()).then(a => a.findings !== null)")

@@ -20,6 +20,7 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
             dcc.Location(id=ids.LOCATION, refresh="callback-nav"),
             dcc.Store(id=ids.THEME),
             dcc.Store(id=ids.LIVE_STATE),
+            dcc.Store(id=ids.PAGE_STATE),
             _header(context),
             _rail(pages),
             html.Main(
@@ -62,8 +63,9 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         Output(ids.PAGE, "children"),
         Output(ids.PAGE, "hidden"),
         Input(ids.LOCATION, "pathname"),
+        Input(ids.PAGE_STATE, "data"),
     )
-    def show(path: str | None) -> tuple[Any, bool]:
+    def show(path: str | None, _: str | None) -> tuple[Any, bool]:
         if path in {None, "", "/", "/timeline"}:
             return [], True
         page = by_path.get(str(path))
