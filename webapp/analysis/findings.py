@@ -7,12 +7,15 @@ them from `examine`, so all of them show the same ones.
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
 
@@ -200,4 +203,12 @@ def ask(analysis: Analysis, run: Run) -> Examined:
         found = ranked(analysis.ask(run))
     except Unanswered as reason:
         return Examined(analysis.question, unanswered=str(reason))
+    except (RunError, OSError, MemoryError):
+        raise  # of the run or the machine: the other questions would meet it too
+    except Exception as error:
+        # A fault of this project in one question must not take the answers to all others.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+        words = f"looking for it failed, which is a fault of LaneScope ({where}); please report it"
+        return Examined(analysis.question, unanswered=words)
     return Examined(analysis.question, tuple(found[:MOST]), max(0, len(found) - MOST))

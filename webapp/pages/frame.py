@@ -70,8 +70,9 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
             return [], True
         page = by_path.get(str(path))
         if page is None:
-            known = [html.Li(dcc.Link(p.title, href=p.path)) for p in pages]
-            return parts.empty("There is no such page.", html.Ul(known)), False
+            known = [("Timeline", "/"), *((one.title, one.path) for one in pages)]
+            links = [html.Li(dcc.Link(title, href=href)) for title, href in known]
+            return parts.empty("There is no such page.", html.Ul(links)), False
         return page.layout(context), False
 
 
