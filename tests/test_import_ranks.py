@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector.importing.calls import Call
 from lanescope.collector.importing.clocks import Source, comparable, offsets
 from lanescope.collector.importing.pickles import plain_pickle
 from lanescope.collector.importing.refused import Refused
+from lanescope.collector.importing.rows import Call
 from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.collectives import collectives
 from lanescope.webapp.analysis.diff import compare

@@ -19,7 +19,7 @@ import msgspec
 from ..collective_names import NAMES, PAIRED, UNMOVED
 from .events import CommunicationArgs, decode_communication
 from .kineto import COMMUNICATION_DTYPES, ITEM_BYTES
-from .rows import Talk, Trace
+from .rows import Call, Talk, Trace
 
 _DESCRIBED = "record_param_comms"
 _BACKEND_NAMES = {
@@ -33,26 +33,6 @@ _BACKEND_NAMES = {
 }
 _DESCRIBING = ("wait", "init", "finalize")
 """Descriptions that are of no operation."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """One collective, as the collective table holds it. Times are of the file's clock."""
-
-    name: str
-    lane: int
-    start: int
-    returned: int | None
-    complete: int | None
-    group: str
-    group_size: int | None
-    shapes: str
-    dtypes: str
-    bytes: int
-    peer: int | None = None
-    sequence: int = 0
-    reduce_op: str = ""
-    frames: str = ""
 
 
 @dataclass(frozen=True)

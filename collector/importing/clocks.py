@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .calls import Call
 from .instants import I64
+from .rows import Call
 
 SYNCHRONISING = frozenset(
     {

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..kinds import PhaseKind
-from .calls import Call
 from .events import Event, Label, decode_plain
 from .instants import I64, Flags
 from .pairing import Pairing
-from .rows import PHASE, USER, Trace
+from .rows import PHASE, USER, Call, Trace
 
 LAUNCH = "launch"
 """Category of arrows from the call that launched an activity."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..collective_names import UNMOVED
-from .calls import Call, backend_name, bytes_of, groups_of
+from .calls import backend_name, bytes_of, groups_of
 from .instants import MOST_NS
 from .kineto import COMMUNICATION_DTYPES
 from .refused import Refused
-from .rows import Trace
+from .rows import Call, Trace
 
 _PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
 _MOST_FRAMES = 100

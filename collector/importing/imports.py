@@ -18,13 +18,13 @@ import numpy as np
 
 from .. import manifest as manifests
 from ..kinds import FORMAT_VERSION
-from .calls import Call, calls_of, groups_of, numbered
+from .calls import calls_of, groups_of, numbered
 from .chrome import read_file
 from .clocks import Offset, Source, comparable, offsets
 from .instants import MOST_NS
 from .places import places_of
 from .refused import Refused
-from .rows import Trace, let_go
+from .rows import Call, Trace, let_go
 from .writing import Rank, Writer
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)

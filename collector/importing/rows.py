@@ -8,16 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .events import Label
 from .refused import Refused
-
-if TYPE_CHECKING:
-    from .calls import Call
 
 Rows = NDArray[np.void]
 
@@ -180,6 +177,26 @@ class Talk:
     end: int
     signature: int
     raw_args: bytes
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective, as the collective table holds it. Times are of the file's clock."""
+
+    name: str
+    lane: int
+    start: int
+    returned: int | None
+    complete: int | None
+    group: str
+    group_size: int | None
+    shapes: str
+    dtypes: str
+    bytes: int
+    peer: int | None = None
+    sequence: int = 0
+    reduce_op: str = ""
+    frames: str = ""
 
 
 @dataclass

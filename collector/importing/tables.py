@@ -14,11 +14,10 @@ from ..collective_names import PAIRED
 from ..columns import codes_of, to_table
 from ..kinds import OpScope, PhaseKind, SyncKind
 from ..schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from .calls import Call
 from .instants import I64
 from .kineto import STEP
 from .nesting import in_order, nested
-from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Rows, Trace, let_go
+from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Call, Rows, Trace, let_go
 from .steps import Steps
 
 PART = 1 << 19

@@ -15,10 +15,9 @@ from ..columns import frames_column, to_table
 from ..kinds import part_file, rank_folder, thread_folder
 from ..parquet import write_part
 from ..schema import INT32, TABLES, Clock, File, Process
-from .calls import Call
 from .instants import I64
 from .places import Place, Places
-from .rows import KERNEL, PHASE, ByLane, Rows, Trace, let_go
+from .rows import KERNEL, PHASE, ByLane, Call, Rows, Trace, let_go
 from .steps import Steps, steps_of
 from .tables import Launches, collective_table, op_tables, phase_table, sync_table, value_table
 
