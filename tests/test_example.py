@@ -58,6 +58,7 @@ def test_one_process_needs_no_launcher_and_leaves_no_checkpoints(tmp_path: Path)
     assert [(step, rank) for step, rank, _ in steps] == [(str(k), "0") for k in range(6)]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_side_thread_ends_the_program(tmp_path: Path) -> None:
     (tmp_path / "step-00002-rank-0.partial").mkdir()  # where the checkpoint thread wants a file
     done = subprocess.run(

@@ -47,7 +47,7 @@ DIFFERENCES = {
     "different_reduction": "reduction", "different_message": "data type",
 }  # fmt: skip
 SLOW = ("different_shape", "different_dtype", "different_root", "different_group", "subgroup",
-        "died", "interrupted", "skipped_step")  # fmt: skip
+        "different_reduction", "died", "interrupted", "skipped_step")  # fmt: skip
 """Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_local_sgd", "clean_join", "clean_fsdp",

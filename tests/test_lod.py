@@ -143,7 +143,7 @@ def test_pyramid_is_every_crowded_tile_and_equals_window(slices: Slices, limit: 
 @given(
     st.lists(rows(), min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([2, 7, 1 << 15])
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_pyramid_of_several_rows_equals_each_alone(
     several: list[Slices], limit: int, piece: int
 ) -> None:

@@ -104,7 +104,8 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable"])
+# The environment in which the tests run has an editable install already.
+@pytest.fixture(scope="module", params=["wheel", pytest.param("editable", marks=pytest.mark.slow)])
 def installed(
     request: pytest.FixtureRequest,
     project: Path,
@@ -209,6 +210,7 @@ def test_an_idle_interpreter_stays_light(installed: Environment) -> None:
     assert installed.python(code).strip() == "[]"
 
 
+@pytest.mark.slow
 def test_editable_install_sees_a_new_file(
     project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
