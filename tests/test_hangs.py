@@ -47,6 +47,7 @@ DIFFERENCES = {
     "different_reduction": "reduction", "different_message": "data type",
 }  # fmt: skip
 SLOW = ("different_shape", "different_dtype", "different_root", "different_group", "subgroup",
+        "different_message",
         "different_reduction", "died", "interrupted", "skipped_step")  # fmt: skip
 """Told by what tells the others too."""
 CLEAN = (
