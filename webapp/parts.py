@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -11,12 +11,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lanescope.collector import schema
-from lanescope.webapp import expansion
+from lanescope.webapp import expansion, footers
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.files import Files
 from lanescope.webapp.manifest import file_parts
 
 _MAGIC = b"PAR1"
+
+Ranges = Mapping[str, footers.Range]
+"""What is told of the columns of a row group, by their names."""
+
+_UNTOLD = footers.Range(None, None, 0)
 
 _NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
 """Columns without which a row has no place; what else may be null, the schema says."""
@@ -62,7 +67,7 @@ class Part:
             return [RowGroup(0, self.rows, None, None)]
         return [
             group
-            for group in _row_groups(self.files, self.name, self.bytes)
+            for group in self._row_groups(self.files)
             if (group.first is None or group.first < high)
             and (group.last is None or group.last >= low)
         ]
@@ -71,12 +76,16 @@ class Part:
         """Those of the groups that may hold a row with this value in a column of integers."""
         if self.files is None:
             return list(groups)
-        told = _values(self.files, self.name, self.bytes, column)
+        told = _told(self.files, self.name, self.table, self.bytes)
         return [
             group
             for group in groups
-            if (held := told[group.number]) is None or held[0] <= value <= held[1]
+            if (held := _value(*told[group.number], column)) is None or held[0] <= value <= held[1]
         ]
+
+    def _row_groups(self, files: Files) -> list[RowGroup]:
+        told = _told(files, self.name, self.table, self.bytes)
+        return [_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(told)]
 
     def read(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None) -> pa.Table:
         """The columns with the schema's types; a column the file is too old for is null.
@@ -101,7 +110,7 @@ class Part:
                 # Text that is not UTF-8 would raise only where someone looks at it.
                 found.validate(full=True)
             return _conformed(found, schema.TABLES[self.table], columns)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise RunError(
                 f"{self.files.named(self.name) if self.files else self.table}: cannot be read "
                 f"({_reason(error)}); the file is damaged, restore it from a copy or record again"
@@ -158,62 +167,36 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
     return found
 
 
-def _footer(files: Files, name: str) -> pq.FileMetaData:
+@functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
+def _told(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
+    """Per row group of a file its rows, and what is told of its columns of integers."""
+    columns = {column.name for column in schema.TABLES[table].columns}
     try:
         with files.open(name) as source:
-            return pq.read_metadata(source)
-    except (OSError, pa.ArrowException) as error:
+            footer = pq.read_metadata(source)
+            told = footers.ranges(source, columns)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
+    rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
+    if told is None or len(told) != len(rows):
+        return tuple((count, {}) for count in rows)
+    return tuple(zip(rows, told, strict=True))
 
 
-@functools.lru_cache(maxsize=4096)
-def _values(files: Files, name: str, _: int, column: str) -> tuple[tuple[int, int] | None, ...]:
-    """Least and greatest value of a column per row group; None where the file does not tell."""
-    footer = _footer(files, name)
-    found: list[tuple[int, int] | None] = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        told = _range(group, column)
-        if told is None and _empty(group, column):
-            found.append((1, 0))  # nothing is in between
-        else:
-            found.append(told and told[:2])
-    return tuple(found)
+def _value(rows: int, told: Ranges, column: str) -> tuple[int, int] | None:
+    """Least and greatest value of a column in a row group; None where the file does not tell."""
+    if (found := told.get(column)) is None:
+        return None
+    if found.least is None or found.most is None:
+        return (1, 0) if found.nulls == rows else None  # nothing is in between
+    return found.least, found.most
 
 
-def _empty(group: pq.RowGroupMetaData, name: str) -> bool:
-    """Whether a column is known to hold nulls only."""
-    for position in range(group.num_columns):
-        column = group.column(position)
-        if column.path_in_schema == name:
-            told = column.statistics
-            return told is not None and told.has_null_count and told.null_count == group.num_rows
-    return False
-
-
-@functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _row_groups(files: Files, name: str, _: int) -> tuple[RowGroup, ...]:
-    footer = _footer(files, name)
-    groups = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        least, most = _range(group, "start_ns"), _range(group, "duration_ns")
-        last = None
-        if least is not None and most is not None and not most[2]:
-            last = least[1] + most[1]
-        groups.append(RowGroup(number, group.num_rows, least and least[0], last))
-    return tuple(groups)
-
-
-def _range(group: pq.RowGroupMetaData, name: str) -> tuple[int, int, int] | None:
-    """Least, greatest and number of nulls of a column of integers; None where not told."""
-    for position in range(group.num_columns):
-        column = group.column(position)
-        if column.path_in_schema == name:
-            told = column.statistics
-            if told is not None and told.has_min_max and told.has_null_count:
-                return int(told.min), int(told.max), int(told.null_count)
-    return None
+def _row_group(number: int, rows: int, told: Ranges) -> RowGroup:
+    starts, durations = (told.get(column, _UNTOLD) for column in ("start_ns", "duration_ns"))
+    if starts.most is None or durations.most is None or durations.nulls:
+        return RowGroup(number, rows, starts.least, None)
+    return RowGroup(number, rows, starts.least, starts.most + durations.most)
 
 
 class _Damage(Exception):

@@ -1,0 +1,198 @@
+"""What the footer of a Parquet file tells of its row groups, read so that no footer can do harm.
+
+pyarrow ends the process where the metadata of a column contradicts itself: its type is not the
+schema's, a bound has another length than its type, a histogram another number of bins (C++
+exceptions that nothing catches, pyarrow 26). Least and greatest values are therefore read here.
+
+A footer is one struct of Thrift's compact protocol; the fields and their numbers are those of
+parquet.thrift (apache/parquet-format).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+LONGEST = 4 << 20
+"""Bytes of a footer that is read: row groups of 300 million operators in one file; reading it takes 4 s."""
+
+_TAIL = 8  # length of the footer, magic
+_DEEPEST = 16
+_LONGEST_INTEGER = 10  # bytes of 64 bits, seven in each
+_BOOLEANS, _INTEGERS, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 11, 12
+_FIXED = {3: 1, 7: 8, 13: 16}  # bytes of a byte, a double, a UUID
+_I32, _I64, _LIST = 5, 6, 9
+_BYTES = {1: 4, 2: 8}
+"""Bytes of a value by its physical type: INT32 and INT64."""
+
+_Wanted = Mapping[tuple[int, int], Callable[[], Any]]
+"""How a field is read, by its number and type."""
+
+
+class Range(NamedTuple):
+    """What is told of a column of integers in a row group."""
+
+    least: int | None  # None: not told, or there is no value
+    most: int | None
+    nulls: int
+
+
+def ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] | None:
+    """By row group, what the footer tells of those of the columns that hold integers.
+
+    None where the footer cannot be read, or is longer than LONGEST. Raises OSError.
+    """
+    size = source.size()
+    source.seek(max(size - _TAIL, 0))
+    length = int.from_bytes(source.read(_TAIL)[:4], "little")
+    if length > min(LONGEST, size - _TAIL):
+        return None
+    source.seek(size - _TAIL - length)
+    try:
+        return _Reader(source.read(length), columns).file()
+    except (IndexError, ValueError):
+        return None
+
+
+class _Reader:
+    """Thrift's compact protocol, from front to end. IndexError and ValueError where it is not."""
+
+    def __init__(self, data: bytes, columns: Set[str]) -> None:
+        self._data = data
+        self._at = 0
+        self._columns = columns
+        integer, raw = self._integer, self._raw
+        self._group: _Wanted = {(1, _LIST): lambda: self._structs(self._chunk)}
+        self._column_chunk: _Wanted = {(3, _STRUCT): lambda: self._struct(self._metadata)}
+        self._metadata: _Wanted = {
+            (1, _I32): integer,  # type
+            (3, _LIST): self._path,  # path_in_schema
+            (12, _STRUCT): lambda: self._struct(self._statistics),
+        }
+        self._statistics: _Wanted = {
+            (3, _I64): integer,  # null_count
+            (5, _BINARY): raw,  # max_value
+            (6, _BINARY): raw,  # min_value
+        }
+
+    def file(self) -> list[dict[str, Range]]:
+        """A FileMetaData: its row groups."""
+        groups = self._struct({(4, _LIST): lambda: self._structs(self._row_group)}).get(4, ())
+        return [dict(filter(None, group)) for group in groups]
+
+    def _row_group(self) -> list[tuple[str, Range] | None]:
+        return list(self._struct(self._group).get(1, ()))
+
+    def _chunk(self) -> tuple[str, Range] | None:
+        """A ColumnChunk: what it tells of a column that is asked for."""
+        told = self._struct(self._column_chunk).get(3, {})
+        width = _BYTES.get(told.get(1, -1))
+        path, statistics = told.get(3, ()), told.get(12, {})
+        if width is None or len(path) != 1 or path[0] not in self._columns or 3 not in statistics:
+            return None
+        most, least = statistics.get(5), statistics.get(6)
+        if least is None or most is None or not len(least) == len(most) == width:
+            return path[0], Range(None, None, statistics[3])
+        low, high = (int.from_bytes(bound, "little", signed=True) for bound in (least, most))
+        return (path[0], Range(low, high, statistics[3])) if low <= high else None
+
+    def _struct(self, wanted: _Wanted) -> dict[int, Any]:
+        """The fields of a struct that are wanted, by number and type; others are passed over."""
+        found = {}
+        number = 0
+        while head := self._byte():
+            step, kind = head >> 4, head & 15
+            number = number + step if step else self._integer()
+            if read := wanted.get((number, kind)):
+                found[number] = read()
+            else:
+                self._pass(kind, _DEEPEST)
+        return found
+
+    def _structs(self, read: Callable[[], Any]) -> list[Any]:
+        count, kind = self._elements()
+        if kind != _STRUCT:
+            raise ValueError
+        return [read() for _ in range(count)]
+
+    def _path(self) -> list[str]:
+        count, kind = self._elements()
+        if kind != _BINARY:
+            raise ValueError
+        return [self._raw().decode() for _ in range(count)]
+
+    def _byte(self) -> int:
+        byte = self._data[self._at]
+        self._at += 1
+        return byte
+
+    def _unsigned(self) -> int:
+        at = self._at
+        self._skip_integer()
+        result = 0
+        for byte in reversed(self._data[at : self._at]):
+            result = result << 7 | byte & 0x7F
+        return result
+
+    def _integer(self) -> int:
+        coded = self._unsigned()
+        return (coded >> 1) ^ -(coded & 1)
+
+    def _elements(self) -> tuple[int, int]:
+        """How many elements a list has, and of what type."""
+        head = self._byte()
+        count = head >> 4
+        return (count if count < 15 else self._unsigned()), head & 15
+
+    def _raw(self) -> bytes:
+        at = self._skip(self._unsigned())
+        return self._data[at : self._at]
+
+    def _skip(self, count: int) -> int:
+        """Where that begins which is passed over."""
+        at = self._at
+        self._at += count
+        if self._at > len(self._data):
+            raise IndexError
+        return at
+
+    def _skip_integer(self) -> None:
+        data, at = self._data, self._at
+        last = at + _LONGEST_INTEGER
+        while data[at] & 0x80:
+            at += 1
+            if at == last:
+                raise ValueError
+        self._at = at + 1
+
+    def _pass(self, kind: int, deeper: int, *, field: bool = True) -> None:
+        """Past a value; `field`: of a struct, where a Boolean is in its head."""
+        if not deeper:
+            raise ValueError
+        if kind in _INTEGERS:
+            self._skip_integer()
+        elif kind == _BINARY:
+            self._skip(self._unsigned())
+        elif kind == _STRUCT:
+            while head := self._byte():
+                if not head >> 4:
+                    self._skip_integer()
+                self._pass(head & 15, deeper - 1)
+        elif kind in _LISTS:
+            count, one = self._elements()
+            for _ in range(count):
+                self._pass(one, deeper - 1, field=False)
+        elif kind == _MAP:
+            if count := self._unsigned():
+                types = self._byte()
+                for _ in range(count):
+                    self._pass(types >> 4, deeper - 1, field=False)
+                    self._pass(types & 15, deeper - 1, field=False)
+        elif kind in _BOOLEANS:
+            self._skip(0 if field else 1)
+        elif kind in _FIXED:
+            self._skip(_FIXED[kind])
+        else:
+            raise ValueError
