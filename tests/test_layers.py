@@ -52,8 +52,8 @@ ORDER = [name for name, _ in TOP]
 
 # Below the analyses: who may not know whom.
 RUN_LAYER = {
-    "errors", "units", "manifest", "expansion", "parts", "axis", "leftovers", "threads", "steps",
-    "rows", "notices", "intervals", "run", "storage", "bundle", "files",
+    "errors", "units", "manifest", "expansion", "footers", "parts", "axis", "leftovers", "threads",
+    "steps", "rows", "notices", "intervals", "run", "storage", "bundle", "files",
 }  # fmt: skip
 SESSION_LAYER = {"session", "launch", "cli", "api", "inject", "__main__"}
 
