@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,3 +58,25 @@ def client(run: Run) -> Iterator[FlaskClient]:
 
     with make_app(run).server.test_client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up run with notes, of which `bundle` is made."""
+    from tests.bundled import noted_run
+
+    return noted_run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def its_bundle(whole: Path) -> Path:
+    """The bundle of `whole`, to be read and not written."""
+    from tests.bundled import packed
+
+    return packed(whole)
+
+
+@pytest.fixture
+def bundle(its_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be spoiled."""
+    return Path(shutil.copy(its_bundle, tmp_path))

@@ -24,22 +24,7 @@ from lanescope.webapp.packer import pack
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.timeline import Timeline
 from lanescope.webapp.verifying import problems_of
-from tests.bundled import NOTES, lanescope, noted_run, packed
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return noted_run(tmp_path_factory.mktemp("whole"))
-
-
-@pytest.fixture(scope="module")
-def its_bundle(whole: Path) -> Path:
-    return packed(whole)
-
-
-@pytest.fixture
-def bundle(its_bundle: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(its_bundle, tmp_path))
+from tests.bundled import NOTES, lanescope
 
 
 def same_rows(one: Run, other: Run) -> None:

@@ -15,23 +15,7 @@ from lanescope.webapp import bundle as bundles
 from lanescope.webapp.bundle import BUNDLE, Bundle
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import open_run
-from tests.bundled import lanescope, noted_run, packed
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return noted_run(tmp_path_factory.mktemp("whole"))
-
-
-@pytest.fixture(scope="module")
-def its_bundle(whole: Path) -> Path:
-    return packed(whole)
-
-
-@pytest.fixture
-def bundle(its_bundle: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(its_bundle, tmp_path))
-
+from tests.bundled import lanescope
 
 STACK_FILE = "rank=00002/stack.parquet"
 OP_FILE = "rank=00001/thread=1001-0/op-00000.parquet"

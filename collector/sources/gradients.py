@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,12 @@ from .assertions import Assertions
 from .deliveries import Deliveries
 from .held import Held, Known, local_part
 from .modules import Modules
-from .norms import norms_of
+from .norms import Alike, norms_of
 from .parameters import Parameters
 
 _RECORDS = np.dtype(list(FIELDS))
 
 _Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]
-
-
-@dataclass
-class Alike:
-    """Gradients of one device and dtype, with their positions among an optimizer's parameters."""
-
-    positions: list[int] = field(default_factory=list)
-    tensors: list[torch.Tensor] = field(default_factory=list)
-    norms: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 class Gradients:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 """Their norms are accumulated in float32: a sum of squares overflows or vanishes in them."""
+
+
+@dataclass
+class Alike:
+    """Gradients of one device and dtype, with their positions among an optimizer's parameters."""
+
+    positions: list[int] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    norms: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 def norms_of(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -23,10 +23,7 @@ from ..kinds import GradientScope, SampleRecord
 from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import Held, Known, local_part
-from .norms import alike, norms_of
-
-if TYPE_CHECKING:
-    from .gradients import Alike
+from .norms import Alike, alike, norms_of
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""

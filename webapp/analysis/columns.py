@@ -1,4 +1,4 @@
-"""Columns of texts of the largest tables: rows by their texts, and which texts there are.
+"""Columns of the largest tables: when rows end, rows by their texts, which texts there are.
 
 A column of texts holds codes into a few of them, so a question about a text is asked once for each
 text, and its answer is looked up for a hundred million rows.
@@ -15,6 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.run import Run
+
+
+def ends_ns(rows: pa.Table, run: Run) -> npt.NDArray[np.int64]:
+    """Ends of rows with start_ns and duration_ns; of what had not ended, the run's. Nanoseconds."""
+    ends = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
+    numbers: npt.NDArray[np.int64] = ends.to_numpy()
+    return numbers
 
 
 def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:

@@ -22,11 +22,10 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp.analysis.calls import calls
-from lanescope.webapp.analysis.columns import having
+from lanescope.webapp.analysis.columns import ends_ns, having
 from lanescope.webapp.analysis.devices import device_time, talks_on_device
 from lanescope.webapp.intervals import Intervals, union
 from lanescope.webapp.run import Run
@@ -62,7 +61,7 @@ def _work(run: Run, rank: int, thread: str) -> tuple[Intervals, Intervals]:
     work, talk = [], []
     for ops in run.pieces("op", rank, thread, ["start_ns", "duration_ns", "name", "scope"]):
         start = ops["start_ns"].to_numpy()
-        end = pc.add(ops["start_ns"], ops["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+        end = ends_ns(ops, run)
         talks = having(ops["name"], _TALK.match)
         works = ~(talks | having(ops["scope"], _NO_WORK.__contains__))
         work.append(Intervals.of(start[works], end[works]))

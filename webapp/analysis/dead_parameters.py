@@ -170,12 +170,6 @@ def _decaying(samples_: pd.DataFrame) -> int | None:
     return int(after["step"].iloc[0])
 
 
-def _clips_to_zero(run: Run, rank: int) -> bool:
-    values = run.events("value", rank, columns=["name", "value"])
-    limits = values.filter(pc.equal(values["name"].cast(pa.string()), CLIP_LIMIT))["value"]
-    return bool(len(limits)) and pc.max(limits).as_py() <= 0
-
-
 def _finding(
     run: Run, cause: str, names: dict[str, tuple[int, int, list[int]]], *, whole: bool
 ) -> Finding:
@@ -208,9 +202,13 @@ def _finding(
 
 
 def _whole_advice(run: Run, rank: int) -> str:
-    values = run.events("value", rank, columns=["name", "value"])
-    limits = values.filter(pc.equal(values["name"].cast(pa.string()), CLIP_LIMIT))["value"]
-    if len(limits) and pc.max(limits).as_py() <= 0:
+    if _clips_to_zero(run, rank):
         return ": they are clipped to 0"
     flat = "the loss is flat (a margin that all samples keep, everything masked)"
     return f": {flat}, or the outputs are cut off (a dead ReLU)"
+
+
+def _clips_to_zero(run: Run, rank: int) -> bool:
+    values = run.events("value", rank, columns=["name", "value"])
+    limits = values.filter(pc.equal(values["name"].cast(pa.string()), CLIP_LIMIT))["value"]
+    return bool(len(limits)) and pc.max(limits).as_py() <= 0

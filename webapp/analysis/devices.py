@@ -21,10 +21,9 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.webapp.analysis.columns import having, texts_of
+from lanescope.webapp.analysis.columns import ends_ns, having, texts_of
 from lanescope.webapp.intervals import Intervals, union
 from lanescope.webapp.run import Run
 
@@ -65,7 +64,7 @@ def device_time(run: Run, rank: int) -> DeviceTime | None:
     for piece in run.pieces("op", rank, columns=["start_ns", "duration_ns", "name", "scope"]):
         rows = piece.filter(pa.array(having(piece["scope"], kernel.__eq__)))
         start = rows["start_ns"].to_numpy()
-        end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+        end = ends_ns(rows, run)
         talks = having(rows["name"], _TALK.search)
         works = ~(talks | having(rows["name"], _NO_WORK.search))
         computes.append(Intervals.of(start[works], end[works]))

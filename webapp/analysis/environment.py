@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import collective_calls
-from lanescope.webapp.analysis.columns import having, texts_of
+from lanescope.webapp.analysis.columns import ends_ns, having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.intervals import Intervals
@@ -91,8 +91,7 @@ def _loading(run: Run) -> list[Finding]:
         main = next(t.thread for t in run.threads if t.rank == rank)
         rows = run.events("phase", rank, main, ["start_ns", "duration_ns", "kind"])
         rows = rows.filter(pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.data.name))
-        end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
-        waiting = Intervals.of(rows["start_ns"], end)
+        waiting = Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
         waiting = waiting.clip(int(steps.start_ns[1]), int(steps.end_ns[-1]))
         share = waiting.total / max(1, int(steps.end_ns[-1] - steps.start_ns[1]))
         if share < WAITING:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.webapp.analysis.columns import having
+from lanescope.webapp.analysis.columns import ends_ns, having
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.intervals import Intervals, at_least, union
 from lanescope.webapp.run import Run
@@ -100,8 +100,7 @@ def _named(run: Run, rank: int, expression: re.Pattern[str]) -> Mapping[str, Int
 
 
 def _intervals(run: Run, rows: pa.Table) -> Intervals:
-    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
-    return Intervals.of(rows["start_ns"].to_numpy(), end.to_numpy())
+    return Intervals.of(rows["start_ns"].to_numpy(), ends_ns(rows, run))
 
 
 @lru_cache(maxsize=1024)  # a page asks for one window after another
@@ -111,11 +110,10 @@ def _in_phase(run: Run, rank: int, phase: str) -> Mapping[str, Intervals]:
 
 
 def _by_thread(run: Run, rows: pa.Table) -> Mapping[str, Intervals]:
-    start = rows["start_ns"]
-    end = pc.add(start, rows["duration_ns"]).fill_null(run.duration_ns)
     codes = pc.dictionary_encode(rows["thread"].cast(pa.string())).combine_chunks()
     lanes: dict[str, Intervals] = {}
-    low, high, code = start.to_numpy(), end.to_numpy(), codes.indices.to_numpy()
+    low, high = rows["start_ns"].to_numpy(), ends_ns(rows, run)
+    code = codes.indices.to_numpy()
     for position, thread in enumerate(codes.dictionary.to_pylist()):
         mine = code == position
         lane = Intervals.of(low[mine], high[mine])

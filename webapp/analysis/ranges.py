@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lanescope.webapp.analysis.columns import ends_ns
 from lanescope.webapp.run import Run, RunError
 
 I64 = npt.NDArray[np.int64]
@@ -129,7 +130,7 @@ def _ops(run: Run, window: tuple[int, int] | None) -> _Ops:
     columns = ["rank", "thread", "start_ns", "duration_ns", "depth", "name", "phase"]
     rows = run.events("op", columns=columns, window=window)
     start = rows["start_ns"].to_numpy()
-    end = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns).to_numpy()
+    end = ends_ns(rows, run)
     name, names = _coded(rows["name"])
     phase, phases = _coded(rows["phase"])
     kinds = _kinds(run)

@@ -32,13 +32,10 @@ def layout(context: Context) -> Component:
     columns = [
         parts.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
         parts.column("count", "count", number=True, text=True),
-        parts.column("total", "total", number=True, text=True, minWidth=68),
-        parts.column("self", "self", number=True, text=True, minWidth=68),
-        parts.column("mean", "mean", number=True, text=True, minWidth=68),
-        parts.column("p50", "p50", number=True, text=True, minWidth=68),
-        parts.column("p99", "p99", number=True, text=True, minWidth=68),
-        parts.column("max", "max", number=True, text=True, minWidth=68),
-        parts.column("share", "share", number=True, text=True, minWidth=68),
+        *(
+            parts.column(name, name, number=True, text=True, minWidth=68)
+            for name in ("total", "self", "mean", "p50", "p99", "max", "share")
+        ),
     ]
     return html.Div(
         [
