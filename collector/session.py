@@ -44,6 +44,7 @@ from .sources import (
     releases,
     scaler,
     threads,
+    torch_futures,
     validators,
     waits,
 )
@@ -126,7 +127,7 @@ class Session:
             scaler.install(recorder, lambda one: gradients.skipped(one, found.ordinal(one)))
         )
         handovers = Handovers(recorder, for_collectives)
-        for source in (locks, waits, queues, futures):
+        for source in (locks, waits, queues, futures, torch_futures):
             self._undo.append(source.install(handovers))
         if self._library is not None and options.level != "timing":
             for source_of_accesses in (releases, exchanges, arrivals):

@@ -72,6 +72,10 @@ def test_planted_races_are_found_once_at_their_lines(
     assert not missing
     assert len(places) == len(expected), [p for p in places if p not in expected.values()]
     assert len(races(run)) == len(found)
+    (chance,) = (f for f in found if f.severity != "error")
+    assert {chance.evidence[side]["where"] for side in ("first", "second")} == expected["published"]
+    assert chance.severity == "info"
+    assert chance.evidence["first"]["access"] == "write"
     (uneven,) = (f for f, place in zip(found, places, strict=True)
                  if place == expected["lock_on_one_side"])  # fmt: skip
     held = {side["where"]: side["locks"] for side in map(uneven.evidence.get, ("first", "second"))}

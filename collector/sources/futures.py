@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing import pool
 from typing import Any
 
-import torch
-
 from ..kinds import SyncKind
 from .handovers import Handovers
 from .patches import Patches
@@ -19,7 +17,7 @@ _Method = Callable[..., Any]
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
-    """Record `concurrent.futures`, `torch.futures`, thread pools and what an asyncio loop gets."""
+    """Record `concurrent.futures`, thread pools and what an asyncio loop gets."""
     patches = Patches()
 
     def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
@@ -44,12 +42,6 @@ def install(handovers: Handovers) -> Callable[[], None]:
     replace(pool.ApplyResult, "ready", _looking)
     for name in ("next", "__next__"):
         replace(pool.IMapIterator, name, _taking)
-    theirs: Any = torch.futures.Future
-    for name in ("set_result", "set_exception"):
-        replace(theirs, name, _setting)
-    for name in ("wait", "value"):
-        replace(theirs, name, _getting)
-    replace(theirs, "done", _looking)
     replace(asyncio.BaseEventLoop, "call_soon_threadsafe", _posting)
     return patches.undo
 
@@ -131,11 +123,26 @@ def _completed(handovers: Handovers, original: Callable[..., Any]) -> Callable[.
 def _callback_on_done(handovers: Handovers, original: _Method) -> _Method:
     def add_done_callback(self: Any, callback: Callable[[Any], Any]) -> None:
         # Called by whoever sets the result, or here where it is set already.
-        if handovers.concurrent and self.done():
+        if not handovers.concurrent:
+            original(self, callback)
+            return
+        if self.done():
             handovers.note(SyncKind.future_get, handovers.key(self))
-        original(self, callback)
+        original(self, _knowing(handovers, callback))
 
     return add_done_callback
+
+
+def _knowing(handovers: Handovers, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """`callback`, which whoever calls it calls after what the calling thread did until now."""
+    target = handovers.next_number()
+    handovers.note(SyncKind.callback_post, target)
+
+    def run(*args: Any) -> Any:
+        handovers.note(SyncKind.callback_run, target)
+        return callback(*args)
+
+    return run
 
 
 def _posting(handovers: Handovers, original: _Method) -> _Method:
@@ -144,13 +151,6 @@ def _posting(handovers: Handovers, original: _Method) -> _Method:
     ) -> Any:
         if not handovers.concurrent:
             return original(self, callback, *args, **keywords)
-        target = handovers.next_number()
-        handovers.note(SyncKind.callback_post, target)
-
-        def run(*arguments: Any) -> Any:
-            handovers.note(SyncKind.callback_run, target)
-            return callback(*arguments)
-
-        return original(self, run, *args, **keywords)
+        return original(self, _knowing(handovers, callback), *args, **keywords)
 
     return call_soon_threadsafe

@@ -16,7 +16,7 @@ _Method = Callable[..., Any]
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
-    """Record `queue.Queue` with its subclasses, and `queue.SimpleQueue`."""
+    """Record `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
     patches = Patches()
 
     def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
@@ -32,6 +32,11 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(queue.SimpleQueue, name, _get_simple)
     for kind in (queues.Queue, queues.JoinableQueue):
         replace(kind, "put", _put_to_feeder)
+    replace(queues.Queue, "get", _get_copy)
+    replace(queues.JoinableQueue, "task_done", _task_done)
+    replace(queues.JoinableQueue, "join", _join)
+    replace(queues.SimpleQueue, "put", _put_copy)
+    replace(queues.SimpleQueue, "get", _get_copy)
     patches.put(queues.Queue, "_feed", _feeding(handovers, vars(queues.Queue)["_feed"].__func__))
     return patches.undo
 
@@ -56,6 +61,7 @@ def _put_to_feeder(handovers: Handovers, original: _Method) -> _Method:
     def put(self: Any, obj: Any, *args: Any, **keywords: Any) -> None:
         # Also the first, which starts the thread.
         handovers.note(SyncKind.queue_put, handovers.item(id(self._buffer), obj))
+        _post_copy(handovers, self)
         original(self, obj, *args, **keywords)
 
     return put
@@ -66,6 +72,33 @@ def _feeding(handovers: Handovers, original: _Method) -> Any:
         original(_Buffer(handovers, buffer), *args)
 
     return staticmethod(feed)
+
+
+def _post_copy(handovers: Handovers, queue: Any) -> None:
+    """An item leaves for another process, or for another thread of this one, which gets a copy.
+
+    Nobody can tell which copy is of which item, so whoever gets one knows of all put before.
+    """
+    if handovers.concurrent:
+        handovers.note(SyncKind.event_set, handovers.key(queue))
+
+
+def _put_copy(handovers: Handovers, original: _Method) -> _Method:
+    def put(self: Any, obj: Any) -> None:
+        _post_copy(handovers, self)
+        original(self, obj)
+
+    return put
+
+
+def _get_copy(handovers: Handovers, original: _Method) -> _Method:
+    def get(self: Any, *args: Any, **keywords: Any) -> Any:
+        item = original(self, *args, **keywords)
+        if handovers.concurrent:
+            handovers.note(SyncKind.event_wait, handovers.key(self))
+        return item
+
+    return get
 
 
 def _put(handovers: Handovers, original: _Method) -> _Method:

@@ -12,7 +12,7 @@ from threading import Condition, Event, Lock, RLock
 import torch
 from torch import nn
 
-from tests.races import memory, twins
+from tests.races import handed, memory, twins
 from tests.races.planted import together
 
 
@@ -369,4 +369,5 @@ if __name__ == "__main__":
     ):  # fmt: skip
         clean()
     twins.run()
+    handed.run()
     memory.run()

@@ -130,11 +130,58 @@ def released_before_the_write() -> None:
         time.sleep(0.001)
 
 
+def first_of_two_futures() -> None:
+    """The first is there before what is called with it has come to its end."""
+    total, first = torch.zeros(3), torch.futures.Future[int]()
+
+    def count(_: torch.futures.Future[int]) -> None:
+        time.sleep(0.01)
+        total.add_(1)  # race: first_of_two_futures a
+
+    first.then(count)
+
+    def wait() -> None:
+        first.wait()
+        total.sum()  # race: first_of_two_futures b
+
+    together(wait, lambda: first.set_result(1))
+
+
+def lost_updates() -> None:
+    """Each puts a tensor of its own in place of the one that it found."""
+    total = [torch.zeros(3)]
+
+    def work() -> None:
+        for _ in range(3):
+            total[0] = total[0] + 1  # race: lost_updates a b
+            time.sleep(0.001)
+
+    together(work, work)
+
+
+def published_by_a_variable() -> None:
+    """Which of them the other finds is up to chance, but it finds a whole one."""
+    snapshot: list[torch.Tensor] = []
+
+    def train() -> None:
+        for number in range(3):
+            snapshot[:] = [torch.ones(3).mul(number)]  # race: published a
+            time.sleep(0.001)
+
+    def evaluate() -> None:
+        while not snapshot:
+            time.sleep(0.001)
+        snapshot[0].sum()  # race: published b
+
+    together(train, evaluate)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     planted.run()
     for form in (
         stage_reused, functions_of_changed_weights, recomputed_while_stepped, saved_while_stepped,
         exchanged_while_read, counted_in_a_callback, released_before_the_write,
+        first_of_two_futures, lost_updates, published_by_a_variable,
     ):  # fmt: skip
         form()

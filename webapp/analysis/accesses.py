@@ -35,7 +35,7 @@ _LARGEST = 2**62
 class Accesses:
     """One row per distinct (storage, generation, thread, segment, range, kind, site): the first.
 
-    Sorted by these.
+    Sorted by these. A kind: reading, writing, or making the storage.
     """
 
     storage: Ints  # address
@@ -57,6 +57,11 @@ class Accesses:
     def __len__(self) -> int:
         return len(self.storage)
 
+    @property
+    def kind(self) -> Ints:
+        """0: reads, 1: writes, 3: makes the storage, by which it writes."""
+        return self.write + 2 * self.birth.astype(np.int64)
+
     def take(self, rows: NDArray[Any]) -> Accesses:
         """Some of them, by position or flag."""
         return Accesses(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
@@ -69,7 +74,7 @@ class Accesses:
         made, for its name.
         """
         kind = [self.storage, self.generation, self.thread, self.low, self.high, self.run,
-                self.stride, self.write, self.site]  # fmt: skip
+                self.stride, self.kind, self.site]  # fmt: skip
         by, new = sorted_apart([self.segment], kind)
         last = np.ones(len(by), bool)
         last[:-1] = new[1:]
@@ -236,23 +241,20 @@ def sorted_apart(within: Sequence[Ints], columns: Sequence[NDArray[Any]]) -> tup
 def _folded(rows: Columns) -> Accesses:
     start = rows["start_ns"].astype(np.int64)
     low = rows["offset"].astype(np.int64)
-    all_of = {
+    write, birth = rows["write"].astype(bool), rows["birth"].astype(bool)
+    told = {
         "storage": rows["storage"], "generation": rows["generation"], "thread": rows["thread"],
         "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
-        "run": rows["run"], "stride": rows["stride"],
-        "write": rows["write"], "site": rows["site"],
+        "run": rows["run"], "stride": rows["stride"], "site": rows["site"],
     }  # fmt: skip
-    by, different = sorted_apart([start], list(all_of.values()))
+    by, different = sorted_apart([start], [*told.values(), write + 2 * birth.astype(np.int64)])
     chosen = by[different]
-    types = {"write": bool}
     return Accesses(
-        **{
-            name: column[chosen].astype(types.get(name, np.int64))
-            for name, column in all_of.items()
-        },
+        **{name: column[chosen].astype(np.int64) for name, column in told.items()},
+        write=write[chosen],
         start=start[chosen],
         end=start[chosen] + rows["duration_ns"][chosen].astype(np.int64),
         step=rows["step"][chosen],
-        birth=rows["birth"][chosen].astype(bool),
+        birth=birth[chosen],
         old=np.zeros(len(chosen), bool),
     )

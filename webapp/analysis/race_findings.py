@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.hogwild import Hogwild, fold
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.locksets import held_at
@@ -57,6 +57,8 @@ def _finding(run: Run, race: Race) -> Finding:
     how = "at the same time" if race.overlapped else "in no fixed order"
     more = len(race.tensors) - 1
     tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    if race.published:
+        return _published(run, race, tensor, names)
     locks = [held_at(run, race.rank, t.thread, t.start_ns) for t in (first, second)]
     advice = (
         "let one wait for the other (join, a lock around both, a queue or an event between them), "
@@ -73,6 +75,19 @@ def _finding(run: Run, race: Race) -> Finding:
         for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
     }
     return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
+
+
+def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> Finding:
+    """Of what one thread made and another used: nothing is half written, so it fails no check."""
+    first, second = race.first, race.second
+    return _told(
+        run,
+        race,
+        f"{tensor}: {names[second.thread]} {_verb(second)} at {second.place} as it finds it; "
+        f"{names[first.thread]} makes it at {first.place}, and nothing recorded hands it over",
+        "where it may find another one each time, hand it over: by a queue, an event or a future",
+        severity="info",
+    )
 
 
 def _hogwild(run: Run, one: Hogwild) -> Finding:
@@ -98,13 +113,18 @@ def _hogwild(run: Run, one: Hogwild) -> Finding:
 
 
 def _told(
-    run: Run, race: Race, title: str, advice: str, more: Mapping[str, Any] = MappingProxyType({})
+    run: Run,
+    race: Race,
+    title: str,
+    advice: str,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    severity: Severity = "error",
 ) -> Finding:
     first, second = race.first, race.second
     start, end = min(first.start_ns, second.start_ns), max(first.end_ns, second.end_ns)
     return Finding(
         kind="race",
-        severity="error",
+        severity=severity,
         title=title,
         rank=race.rank,
         ranks=(race.rank,),

@@ -5,6 +5,10 @@ threads, and neither happened before the other (`order`): then nothing that was 
 from happening at once, or in the other order the next time.
 
 A race is told once per pair of places in the program, with the tensors and the number of pairs.
+
+Nobody can touch a storage before it is made: whoever reads one that another thread made was given
+it, if only by a variable. What is up to chance then is at most which one is found there, and such a
+race is told apart (`published`).
 """
 
 from __future__ import annotations
@@ -57,6 +61,7 @@ class Race:
     overlapped: bool  # they were under way at the same instant
     pairs: int  # of segments of the two threads, at these two places, over all storages
     tensors: tuple[str, ...]  # those touched at these two places, named as well as can be
+    published: bool = False  # `first` made the storages, and all that `second` does comes after
 
     @property
     def gap_ns(self) -> int:
@@ -71,6 +76,7 @@ class _Pair:
     a: int  # rows of Accesses
     b: int
     pairs: int
+    maker: Site | None = None  # of the two, the one that made the storage
 
 
 @lru_cache(maxsize=4)
@@ -139,9 +145,12 @@ def _windows(run: Run) -> list[tuple[int, int] | None]:
 
 def _merged(races: Sequence[Race]) -> Race:
     """One race of all those at its two places, as it was where the two were nearest in time."""
+    races = [race for race in races if not race.published] or races
     nearest = min(races, key=lambda race: race.gap_ns)
+    published = all(race.published for race in races)
     return replace(
         nearest,
+        published=published and len({_told_place(race.first) for race in races}) == 1,
         threads=tuple(sorted({thread for race in races for thread in race.threads})),
         pairs=sum(race.pairs for race in races),
         tensors=tuple(dict.fromkeys(tensor for race in races for tensor in race.tensors)),
@@ -151,6 +160,10 @@ def _merged(races: Sequence[Race]) -> Race:
 def _place(site: Site) -> object:
     """What two accesses must have in common to be told as one."""
     return site.stack if site.stack is not None else (site.op, site.module, site.phase)
+
+
+def _told_place(touch: Touch) -> object:
+    return touch.stack or (touch.op, touch.module, touch.phase)
 
 
 def conflicts(
@@ -174,7 +187,8 @@ def conflicts(
                     continue
                 pair = _unordered(accesses, one, other)
                 if pair is not None:
-                    yield pair
+                    maker = one if one.makes else other if other.makes else None
+                    yield pair if maker is None else replace(pair, maker=maker.site)
 
 
 @dataclass(frozen=True)
@@ -189,11 +203,20 @@ class _Kind:
     own: Clock  # of each row's segment
     clocks: Clock  # rows x threads
     old: Flags  # which rows were compared with each other before
+    birth: bool  # the storage was made by it
 
     @property
     def releases(self) -> bool:
         """Whether a gradient is let go of: written, by that name; its parameter counts as read."""
         return self.site.op in schema.GRADIENT_RELEASES
+
+    @property
+    def makes(self) -> bool:
+        """Whether the storage is made by it, and then handed on by the program.
+
+        What backward makes becomes a gradient, to which others add: autograd hands it on.
+        """
+        return self.birth and self.site.phase != schema.PhaseKind.backward.name
 
 
 def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:
@@ -228,18 +251,18 @@ def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) 
     """The rows by kind, each in the order of their segments."""
     columns = (
         accesses.thread, accesses.low, accesses.high, accesses.run, accesses.stride,
-        accesses.write, accesses.site,
+        accesses.kind, accesses.site,
     )  # fmt: skip
     by, new = sorted_apart([accesses.segment[rows]], [column[rows] for column in columns])
     first = np.flatnonzero(new)
     kinds = []
     for part in np.split(rows[by], first[1:]):
-        thread, *span, write, site = (int(column[part[0]]) for column in columns)
+        thread, *span, kind, site = (int(column[part[0]]) for column in columns)
         segments = accesses.segment[part]
         kinds.append(
             _Kind(
-                part, thread, bool(write), Span(*span), sites[site],
-                order.own[segments], order.clocks[segments], accesses.old[part],
+                part, thread, kind > 0, Span(*span), sites[site],
+                order.own[segments], order.clocks[segments], accesses.old[part], kind > 1,
             )
         )  # fmt: skip
     return kinds
@@ -283,6 +306,9 @@ def _race(
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
         return starts - min(int(accesses.end[pair.a]), int(accesses.end[pair.b]))
 
+    published = _published(sites, accesses, group)
+    if not published:
+        group = [pair for pair in group if pair.maker is None] or group
     chosen = min(group, key=gap)
     a, b = sorted((chosen.a, chosen.b), key=lambda row: int(accesses.start[row]))
     touches = []
@@ -312,7 +338,19 @@ def _race(
         overlapped=gap(chosen) < 0,
         pairs=sum(pair.pairs for pair in group),
         tensors=_tensors(accesses, sites, stacks, names, group),
+        published=published,
     )
+
+
+def _published(sites: Sites, accesses: Accesses, group: list[_Pair]) -> bool:
+    """Whether of two places one makes storages, and the other is where they are used.
+
+    Where each makes what the other uses, or one place does both, threads put something in place of
+    what they found (`total = total + x`), and what one of them put there may be lost.
+    """
+    ends = {_place(sites.known[int(accesses.site[row])]) for row in (group[0].a, group[0].b)}
+    makers = {None if pair.maker is None else _place(pair.maker) for pair in group}
+    return len(ends) == 2 and len(makers) == 1 and None not in makers
 
 
 def _tensors(
