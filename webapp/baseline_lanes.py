@@ -29,6 +29,7 @@ from lanescope.webapp.analysis.compared_ops import (
 )
 from lanescope.webapp.analysis.fingerprints import Words
 from lanescope.webapp.analysis.noise import tensor_floor
+from lanescope.webapp.analysis.renaming import renamed
 from lanescope.webapp.comparable import comparable
 from lanescope.webapp.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
 from lanescope.webapp.run import Run, Thread
@@ -100,7 +101,8 @@ class Beside:
         self._floor = None if noise is None else tensor_floor(base, noise)
         self._base = base
         self._run = run
-        self._alike = comparable(base, run)
+        plain = comparable(base, run)
+        self._alike = renamed(*plain).run, plain[1]
         self._places: list[I64] = []
 
     def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:

@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.hints import hints
 from lanescope.webapp.analysis.noise import Floor, tensor_floor
+from lanescope.webapp.analysis.renaming import renamed
 from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
 from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
 from lanescope.webapp.comparable import comparable
@@ -105,6 +106,8 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         raise RunError(f"a noise floor is for mode tolerance, not for mode {mode}")
     base, run = comparable(base, run)
     floors = None if noise is None else (tensor_floor(base, noise), _norm_floor(base, noise))
+    names = renamed(base, run)
+    base = names.run
     norms = _norms(base, run, mode, floors[1] if floors else None)
     values = None
     if _both_have_values(base, run):
@@ -137,7 +140,8 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
     wanted = "different" if "different" in states else "within_tolerance"
     first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
-    notes = [*notes, *_explained(base, run, norms, values)]
+    told = names.words()
+    notes = [*notes, *([] if told is None else [told]), *_explained(base, run, norms, values)]
     frames = [norms, calls]
     if tables:
         rows = pd.concat(tables, ignore_index=True)

@@ -1,0 +1,157 @@
+"""A run with the names that another one gives to the same modules and parameters.
+
+A program that puts its model into a module of its own, or calls a layer otherwise, renames all that
+is in it, and the same operators of two runs would have no name in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import pyarrow as pa
+
+from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.module_trees import Matching, Module, forest
+from lanescope.webapp.rows import Equal, Rows, Window
+from lanescope.webapp.run import Run
+
+_TOLD = 3
+"""Names that a sentence gives as examples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Renamed:
+    """`run` with the other's names. `modules`: those that changed, old to new, outermost first."""
+
+    run: Run
+    modules: dict[str, str]
+    heads: tuple[tuple[str, str], ...] = ()  # of these what is not implied by what is around it
+
+    def words(self) -> str | None:
+        """What was matched; None: all names are the same."""
+        if not self.modules:
+            return None
+        told = ", ".join(f"{old} is {new}" for old, new in self.heads[:_TOLD])
+        more = len(self.heads) - _TOLD
+        return (
+            f"{len(self.modules):,} modules of the base have other names in the run, matched by "
+            f"class, size and what is in them: {told}" + (f" and {more:,} more" if more > 0 else "")
+        )
+
+
+@lru_cache(maxsize=4)
+def renamed(base: Run, run: Run) -> Renamed:
+    """`base` with the names of `run`."""
+    if "module" not in {table for table, _ in base.rows.parts} & {t for t, _ in run.rows.parts}:
+        return Renamed(base, {})
+    mine, theirs = (forest(_module_rows(one)) for one in (base, run))
+    if _paths(mine) == _paths(theirs):
+        return Renamed(base, {})
+    found = Matching(mine, theirs, *_norms(base, run)).found
+    changed = {one: other for one, other in found.items() if one.path != other.path}
+    if not changed:
+        return Renamed(base, {})
+    paths = {one.path: other.path for one, other in changed.items()}
+    insides = {one.inside: other.inside for one, other in changed.items()}
+    taken = {*paths.values()}, {*insides.values()}
+    for model in mine:
+        for one in (model, *model.below()):  # that lost its name to another one
+            if one not in found and one.path in taken[0]:
+                paths[one.path] = f"{one.path} (base)"
+            if one not in found and one.inside in taken[1]:
+                insides[one.inside] = f"{one.path} (base)."
+    own = {field.name: getattr(base.rows, field.name) for field in fields(Rows)}
+    rows = _Rows(**own, inner=base.rows, change={
+        "module": lambda text: paths.get(text, text),
+        "parameter": lambda text: _parameter(text, insides),
+    })  # fmt: skip
+    heads = [
+        (one.path, other.path)
+        for model in mine
+        for one, other, above in _changes(model, found)
+        if above is None or other.path != above.inside + one.path.rpartition(".")[2]
+    ]
+    modules = {one.path: other.path for one, other in changed.items()}
+    return Renamed(replace(base, rows=rows), modules, tuple(heads))
+
+
+def _changes(
+    module: Module, found: dict[Module, Module], above: Module | None = None
+) -> Iterator[tuple[Module, Module, Module | None]]:
+    """Modules of other names with their partners, and those of what is around them."""
+    other = found.get(module)
+    if other is not None and other.path != module.path:
+        yield module, other, above
+    for child in module.children.values():
+        yield from _changes(child, found, other)
+
+
+def _parameter(text: str, insides: dict[str, str]) -> str:
+    owner, dot, name = text.rpartition(".")
+    return insides.get(owner + dot, owner + dot) + name
+
+
+def _module_rows(run: Run) -> Iterator[tuple[str, str, int]]:
+    rows = run.events("module", columns=["path", "class", "parameters"]).to_pylist()
+    return ((row["path"], row["class"], row["parameters"]) for row in rows)
+
+
+def _paths(tree: list[Module]) -> list[tuple[str, str]]:
+    return [(one.path, one.kind) for model in tree for one in (model, *model.below())]
+
+
+def _norms(base: Run, run: Run) -> list[dict[str, float]]:
+    """Norms of gradients in the first step that both runs have any of, of the first rank."""
+    frames = [
+        to_frame(one.events("gradient", columns=["rank", "step", "parameter", "norm"]))
+        for one in (base, run)
+    ]
+    shared = set(frames[0]["step"]) & set(frames[1]["step"])
+    if not shared:
+        return [{}, {}]
+    found = []
+    for frame in frames:
+        rows = frame[(frame["step"] == min(shared)) & (frame["rank"] == frame["rank"].min())]
+        found.append(
+            dict(zip(rows["parameter"].astype(str), rows["norm"].astype(float), strict=True))
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Rows(Rows):
+    """Rows with other texts in some columns."""
+
+    inner: Rows
+    change: dict[str, Callable[[str], str]]
+
+    def read(
+        self, table: str, ranks: Sequence[int], thread: str | None,
+        columns: Sequence[str] | None, window: Window | None = None, equal: Equal | None = None,
+    ) -> pa.Table:  # fmt: skip
+        return self._changed(self.inner.read(table, ranks, thread, columns, window, equal))
+
+    def pieces(
+        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        return map(self._changed, self.inner.pieces(table, ranks, thread, columns))
+
+    def _changed(self, rows: pa.Table) -> pa.Table:
+        for position, name in enumerate(rows.column_names):
+            change, kind = self.change.get(name), rows.schema.field(position).type
+            if change is not None and pa.types.is_dictionary(kind):
+                column = rows.column(position)
+                chunks = [
+                    pa.DictionaryArray.from_arrays(
+                        chunk.indices,
+                        pa.array(
+                            [t if t is None else change(t) for t in chunk.dictionary.to_pylist()],
+                            kind.value_type,
+                        ),
+                    )
+                    for chunk in column.chunks
+                ]
+                rows = rows.set_column(position, name, pa.chunked_array(chunks, kind))
+        return rows
