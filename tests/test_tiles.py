@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lanescope.webapp import lod, samples, tiles
 from lanescope.webapp.index import Index, open_index
 from lanescope.webapp.look import look
+from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, compressed, pack
 from lanescope.webapp.run import open_run
 from lanescope.webapp.samples import sample_window
 from lanescope.webapp.tiles import STYLE_UNFINISHED, Paints
@@ -84,26 +87,34 @@ def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
     made = lod.window(start, end, np.array([0]), np.array([3]), lod.MAX_LEVEL, 0)
     zeros, paints = np.zeros(3, np.uint32), Paints()
     slices = tiles.Slices(start, end, paints.add(zeros, zeros.astype(np.uint8)), paints)
-    block = tiles.slice_blocks(made, slices, lod.MAX_LEVEL, np.array([0]))[0]
-    payload = tiles.pack(lod.MAX_LEVEL, 0, [(0, 0, 0, block)])
-    dense = decode(payload)["blocks"][0]["dense"]
+    rows = tiles.slice_rows(made, slices, lod.MAX_LEVEL, np.array([0]))
+    dense = decode(pack(lod.MAX_LEVEL, 0, [Placed([0], [0], KIND_SLICES, rows)]))["blocks"][0][
+        "dense"
+    ]
     assert dense["bucket"] == [0, 1]
     assert dense["covered"] == [1, 32]
 
 
 def test_counter_values_past_float32_stay_finite() -> None:
     tile = sample_window(np.array([5]), np.array([1e300]), 0, 0)
-    block = tiles.sample_block(tile)
-    sample = decode(tiles.pack(0, 0, [(0, 0, 1, block)]))["blocks"][0]["samples"]
+    rows = tiles.sample_rows(tiles.sample_block(tile))
+    sample = decode(pack(0, 0, [Placed([0], [0], KIND_COUNTER, rows)]))["blocks"][0]["samples"]
     assert sample["low"] == [pytest.approx(3.4028235e38)]
 
 
-def every_tile(timeline: Timeline) -> dict[tuple[int, int], bytes]:
+Blocks = dict[tuple[int, int], dict[str, Any]]
+
+
+def blocks_of(payload: bytes) -> Blocks:
+    return {(one["lane"], one["row"]): one for one in decode(payload)["blocks"]}
+
+
+def every_tile(timeline: Timeline) -> dict[tuple[int, int], Blocks]:
     lanes = range(len(timeline.index.lanes))
     found = {}
     for level in range(8, lod.MAX_LEVEL + 1):
         for index in range((timeline.run.duration_ns >> (level + 10)) + 2):
-            found[level, index] = timeline.tile(level, index, lanes)
+            found[level, index] = blocks_of(timeline.tile(level, index, lanes))
     return found
 
 
@@ -117,7 +128,35 @@ def test_tiles_made_ahead_equal_those_made_on_demand(
     monkeypatch.setattr(samples, "RAW_LIMIT", 3)
     ahead = Timeline(run, open_index(run, None))
     assert len(ahead.index.arrays["made_key"]) > 100
-    assert every_tile(ahead) == every_tile(plain)
+    whole = every_tile(plain)
+    assert every_tile(ahead) == whole
+    # Parts of them hold what of the whole tile touches these buckets, whichever way they are made.
+    lanes = range(len(plain.index.lanes))
+    for (level, index), blocks in whole.items():
+        for part in ((0, 128), (128, 896), (500, 501), (640, 1024)):
+            expected = {place: of_part(block, part, level) for place, block in blocks.items()}
+            expected = {place: block for place, block in expected.items() if holds(block)}
+            for timeline in (plain, ahead):
+                found = blocks_of(timeline.tile(level, index, lanes, None, part))
+                found = {place: of_part(block, part, level) for place, block in found.items()}
+                assert {place: block for place, block in found.items() if holds(block)} == expected
+
+
+def of_part(block: dict[str, Any], part: tuple[int, int], level: int) -> dict[str, Any]:
+    """A block with nothing but what is drawn in some buckets."""
+    if block["kind"] == KIND_COUNTER:
+        return block
+    low, high = (edge << level for edge in part)
+    wide = zip(*block["slices"].values(), strict=True)
+    dense = zip(*block["dense"].values(), strict=True)
+    return {
+        "slices": [one for one in wide if one[1] > low and one[0] < high],
+        "dense": [one for one in dense if part[0] <= one[0] < part[1]],
+    }
+
+
+def holds(block: dict[str, Any]) -> bool:
+    return "samples" in block or bool(block["slices"] or block["dense"])
 
 
 def test_every_slice_is_in_every_level_exactly_once(tmp_path: Path) -> None:
@@ -205,6 +244,15 @@ def test_only_the_first_rows_where_no_more_are_asked_for(tmp_path: Path) -> None
     whole = decode(timeline.tile(14, 0, [0]))["blocks"]
     assert [block["row"] for block in whole] == [0, 1, 2]
     assert decode(timeline.tile(14, 0, [0], 2))["blocks"] == whole[:2]
+
+
+def test_compressed_payload_is_one_frame_that_holds_all_of_it(tmp_path: Path) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=2, threads=4, steps=30, ops=60))
+    timeline = Timeline(run, open_index(run, None))
+    for level, lanes in ((14, range(len(timeline.index.lanes))), (14, [0]), (40, [])):
+        payload = timeline.tile(level, 0, lanes)
+        packed = compressed(payload)
+        assert pa.Codec("zstd").decompress(packed, len(payload), asbytes=True) == payload
 
 
 def test_thousands_of_lanes_in_one_tile(tmp_path: Path) -> None:

@@ -12,90 +12,90 @@ import itertools
 import json
 import math
 import struct
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lanescope.webapp import lod, tiles
+from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, pack
 from lanescope.webapp.samples import sample_window
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
-SAMPLES = (("bucket", "H", 2), ("low", "f", 4), ("high", "f", 4), ("last", "f", 4))
+COLUMNS = {
+    "before": "d", "after": "d", "low": "f", "high": "f", "last": "f", "far": "H", "bucket": "H",
+    "paint": "", "short": "", "steps": "B", "covered": "B", "bits": "B",
+}  # fmt: skip
 BITS, BEFORE, AFTER = 1, 2, 4
-PAINT = {0: ("B", 1), 8: ("H", 2), 16: ("I", 4)}
+PAINT = {1: "B", 2: "H", 4: "I"}
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """What a payload holds. NaN becomes None, as JSON has no NaN. Times are ns from the tile."""
-    head = struct.unpack_from("<4sHHiIIIII", payload)
-    magic, version, size, level, low, count, shift, high, reserved = head
-    assert (magic, version, size, reserved) == (b"LSTL", 3, 32, 0)
-    at = size
+    """What a payload holds, by lane and row. Times are ns from the tile; None stands for NaN."""
+    head = struct.unpack_from("<4sHHiIIIII12I", payload)
+    magic, version, size, level, low, count, shift, high, paint, *sizes = head
+    assert (magic, version, size) == (b"LSTL", 4, 80)
+    at = size + 12 * count
+    columns: dict[str, deque[Any]] = {}
+    for (name, kind), length in zip(COLUMNS.items(), sizes, strict=True):
+        at += -at % 8
+        code = kind or PAINT[paint]
+        columns[name] = deque(
+            struct.unpack_from(f"<{length // struct.calcsize(code)}{code}", payload, at)
+        )
+        at += length
+    assert at + -at % 8 == len(payload)
+
+    def take(name: str, n: int) -> list[Any]:
+        values = [columns[name].popleft() for _ in range(n)]
+        return [None if isinstance(v, float) and math.isnan(v) else v for v in values]
+
     blocks = []
-    for _ in range(count):
-        lane, row, kind, form, n, m, data = struct.unpack_from("<IHBBHHI", payload, at)
-        assert at % 4 == 0
-        at += 16
+    for number in range(count):
+        lane, row, kind, form, n, m = struct.unpack_from("<IHBBHH", payload, size + 12 * number)
         block: dict[str, Any] = {"lane": lane, "row": row, "kind": kind}
-        begin = at
         if kind == 0:
-            block["slices"], at = _wide(payload, at, form, n, shift)
-            block["dense"], at = _dense(payload, at, form, m)
+            block["slices"] = _wide(take, form, n, shift)
+            block["dense"] = _dense(take, form, m)
         else:
             block["leading"] = bool(m)
-            block["samples"], at = _columns(payload, at, SAMPLES, n)
-        assert at - begin == data
+            block["samples"] = {name: take(name, n) for name in ("bucket", "low", "high", "last")}
         blocks.append(block)
-    assert at == len(payload)
+    assert not any(columns.values())
+    blocks.sort(key=lambda block: (block["lane"], block["row"]))
     return {"level": level, "index": high * 2**32 + low, "unit_shift": shift, "blocks": blocks}
 
 
-def _wide(
-    payload: bytes, at: int, form: int, n: int, shift: int
-) -> tuple[dict[str, list[Any]], int]:
-    pairs, at = _columns(payload, at, (("steps", "B", 1),), 2 * n)
-    count = pairs["steps"].count(255)
-    large, at = _columns(payload, at, (("far", "H", 2),), count)
-    far = iter(large["far"])
-    edges = list(itertools.accumulate(next(far) if s == 255 else s for s in pairs["steps"]))
-    paints, at = _columns(payload, at, (("paint", *PAINT[form & 24]),), n)
+Take = Callable[[str, int], list[Any]]
+
+
+def _wide(take: Take, form: int, n: int, shift: int) -> dict[str, list[Any]]:
+    steps = take("steps", 2 * n)
+    far = iter(take("far", steps.count(255)))
+    edges = list(itertools.accumulate(next(far) if s == 255 else s for s in steps))
     found = {
         "start": [time << shift for time in edges[::2]],
         "end": [time << shift for time in edges[1::2]],
-        **paints,
+        "paint": take("paint", n),
     }
-    for flag, name, which in ((BEFORE, "start", 0), (AFTER, "end", -1)):
-        if form & flag:
-            found[name][which] = int(struct.unpack_from("<d", payload, at)[0])
-            at += 8
-    return found, at
+    if form & BEFORE:
+        found["start"][0] = int(take("before", 1)[0])
+    if form & AFTER:
+        found["end"][-1] = int(take("after", 1)[0])
+    return found
 
 
-def _dense(payload: bytes, at: int, form: int, m: int) -> tuple[dict[str, list[Any]], int]:
-    bucket: list[int] | None = None
+def _dense(take: Take, form: int, m: int) -> dict[str, list[Any]]:
     if form & BITS:
-        bits = int.from_bytes(payload[at : at + 128], "little")
+        bits = int.from_bytes(bytes(take("bits", 128)), "little")
         bucket = [i for i in range(1024) if bits >> i & 1]
         assert len(bucket) == m
-        at += 128
-    columns = (("covered", "B", 1), ("paint", *PAINT[form & 24]))
-    if bucket is None:
-        return _columns(payload, at, (("bucket", "H", 2), *columns), m)
-    found, at = _columns(payload, at, columns, m)
-    return {"bucket": bucket, **found}, at
-
-
-def _columns(
-    payload: bytes, at: int, columns: tuple[tuple[str, str, int], ...], count: int
-) -> tuple[dict[str, list[Any]], int]:
-    found = {}
-    for name, code, size in columns:
-        values = struct.unpack_from(f"<{count}{code}", payload, at)
-        found[name] = [None if isinstance(v, float) and math.isnan(v) else v for v in values]
-        at += -(-count * size // 4) * 4
-    return found, at
+    else:
+        bucket = take("bucket", m)
+    return {"bucket": bucket, "covered": take("covered", m), "paint": take("short", m)}
 
 
 def _slices(extents: list[tuple[int, int]], names: list[int], styles: list[int]) -> tiles.Slices:
@@ -130,15 +130,15 @@ def mixed() -> bytes:
     )
     low, high = np.array([0, 6, 7]), np.array([6, 7, 8])
     made = lod.window(slices.start, slices.end, low, high, level, index)
-    blocks = tiles.slice_blocks(made, slices, level, np.full(3, begin))
+    rows = tiles.slice_rows(made, slices, level, np.full(3, begin))
     time = np.array([10, begin + 4_096, begin + 4_097, begin + 9_000, begin + (1 << 23)], np.int64)
     value = np.array([0.5, 1.0, -2.5, math.nan, 1.0])
     counter = tiles.sample_block(sample_window(time, value, level, index))
-    return tiles.pack(
-        level,
-        index,
-        [(2, 0, 0, blocks[0]), (2, 1, 0, blocks[1]), (7, 0, 0, blocks[2]), (9, 0, 1, counter)],
-    )
+    parts = [
+        Placed([2, 2, 7], [0, 1, 0], KIND_SLICES, rows),
+        Placed([9], [0], KIND_COUNTER, tiles.sample_rows(counter)),
+    ]
+    return pack(level, index, parts)
 
 
 def crowded() -> bytes:
@@ -146,8 +146,7 @@ def crowded() -> bytes:
     extents = [(k * 512, k * 512 + 1 + k % 255) for k in range(300)]
     slices = _slices(extents, list(range(300)), [1] * 300)
     made = lod.window(slices.start, slices.end, np.array([0]), np.array([300]), 8, 0)
-    blocks = tiles.slice_blocks(made, slices, 8, np.array([0]))
-    return tiles.pack(8, 0, [(1, 3, 0, blocks[0])])
+    return pack(8, 0, [Placed([1], [3], 0, tiles.slice_rows(made, slices, 8, np.array([0])))])
 
 
 def far() -> bytes:
@@ -156,8 +155,8 @@ def far() -> bytes:
     begin = index << 10
     slices = _slices([(begin + 1, begin + 2), (begin + 1023, begin + 1030)], [7, 8], [1, 2])
     made = lod.window(slices.start, slices.end, np.array([0]), np.array([2]), 0, index)
-    blocks = tiles.slice_blocks(made, slices, 0, np.array([begin]))
-    return tiles.pack(0, index, [(0, 0, 0, blocks[0])])
+    rows = tiles.slice_rows(made, slices, 0, np.array([begin]))
+    return pack(0, index, [Placed([0], [0], 0, rows)])
 
 
 PAYLOADS = {"tile": mixed, "tile_far": far, "tile_crowded": crowded}

@@ -181,8 +181,11 @@ def coarser(fine: Buckets) -> Buckets:
     return found
 
 
-def tiles(level: int, found: Buckets, origin: I64, begin: I64, floor: I64) -> Tiles:
-    """Tiles: the 1024 buckets of tile k are numbered from `origin[k]` and begin at `begin[k]` ns.
+def tiles(
+    level: int, found: Buckets, origin: I64, begin: I64, floor: I64, size: int = TILE_BUCKETS
+) -> Tiles:
+    """Tiles, or parts of them: the `size` buckets of tile k are numbered from `origin[k]` and begin
+    at `begin[k]` ns.
 
     `found` holds at least the tiles' buckets and the one before each, if its row has one. The row
     of tile k begins at position `floor[k]`. Origins ascend.
@@ -211,21 +214,21 @@ def tiles(level: int, found: Buckets, origin: I64, begin: I64, floor: I64) -> Ti
     dense = np.flatnonzero(present)
     alone = ~known
     if alone.any():
-        size, of = len(number), tail[alone]
+        added, of = len(number) + np.arange(int(alone.sum())), tail[alone]
         number = np.concatenate((number, target[alone]))
         covered = np.concatenate((covered, beyond[alone]))
         count = np.concatenate((count, np.zeros(len(of), np.int64)))
         longest = np.concatenate((longest, found.last[of]))
         # Each belongs right after the bucket that its slice begins in.
-        dense = np.insert(dense, dense.searchsorted(of, side="right"), size + np.arange(len(of)))
+        dense = np.insert(dense, dense.searchsorted(of, side="right"), added)
     numbers = number.take(dense)
-    low, high = numbers.searchsorted((origin, origin + TILE_BUCKETS))
+    low, high = numbers.searchsorted((origin, origin + size))
     if (high - low).sum() < len(dense):
         inside = ranges(low, high)
         dense, numbers = dense.take(inside), numbers.take(inside)
 
     wides = np.flatnonzero(~short)
-    first, stop = found.number.take(wides).searchsorted((origin, origin + TILE_BUCKETS))
+    first, stop = found.number.take(wides).searchsorted((origin, origin + size))
     if len(wides):
         # Of the row's slices that begin before the tile, only the last one can reach into it.
         before = wides.take(first - 1, mode="clip")
@@ -242,13 +245,18 @@ def tiles(level: int, found: Buckets, origin: I64, begin: I64, floor: I64) -> Ti
     )
 
 
-def window(start: I64, end: I64, low: I64, high: I64, level: int, index: int) -> Tiles:
-    """The tile `index` of `level` of each of the rows `low[k]:high[k]` of `start` and `end`.
+def window(
+    start: I64, end: I64, low: I64, high: I64, level: int, index: int,
+    part: tuple[int, int] = (0, TILE_BUCKETS),
+) -> Tiles:  # fmt: skip
+    """The tile `index` of `level` of each of the rows `low[k]:high[k]` of `start` and `end`, or of
+    it the buckets part[0] up to part[1].
 
     O(log n + slices that begin in the tiles). Positions are those in `start` and `end`.
     """
-    begin = index << (level + TILE_BITS)
-    edges = np.array((begin, begin + (1 << (level + TILE_BITS))), np.int64)
+    bucket = (index << TILE_BITS) + part[0]
+    begin = bucket << level
+    edges = np.array((begin, (bucket + part[1] - part[0]) << level), np.int64)
     # One binary search per row beats one over all rows in numpy: 2 us a row against 10 us a step.
     inside = np.array(
         [
@@ -268,14 +276,15 @@ def window(start: I64, end: I64, low: I64, high: I64, level: int, index: int) ->
     sizes = last - first
     at = offsets(sizes)[:-1]
     number = begins >> level
-    number += np.repeat(origin - (index << TILE_BITS), sizes)
+    number += np.repeat(origin - bucket, sizes)
     some = sizes > 0
     number[at[some]] = np.maximum(number[at[some]], origin[some] - 2)
     found = buckets(begins, ends, number)
-    made = tiles(level, found, origin, np.full(len(low), begin), at)
+    made = tiles(level, found, origin, np.full(len(low), begin), at, part[1] - part[0])
     away = first - at
     return replace(
         made,
+        bucket=made.bucket + part[0] if part[0] else made.bucket,
         wide=made.wide + np.repeat(away, np.diff(made.wide_at)),
         longest=made.longest + np.repeat(away, np.diff(made.dense_at)),
     )

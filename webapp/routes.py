@@ -17,21 +17,19 @@ from collections.abc import Callable
 from typing import Any
 
 import flask
-import pyarrow as pa
 
 from lanescope.collector import schema
 from lanescope.webapp.analysis.overlap import name_pattern
 from lanescope.webapp.details import nearest, overlap_facts, run_facts, slice_facts
 from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.lod import TILE_BUCKETS
 from lanescope.webapp.look import look
+from lanescope.webapp.payload import compressed
+from lanescope.webapp.tiles import WHOLE
 from lanescope.webapp.timeline import NoSuch, Timeline
 
 PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
 FOREVER = "private, max-age=31536000, immutable"
-_ZSTD = pa.Codec("zstd", compression_level=1)
-"""Packs tiles to two thirds at some 400 MB/s; for a browser that takes it, on this machine or by
-TLS. What gzip would save takes ten times as long."""
-
 MAX_LANES = 4096
 """Lanes that one tile request may ask for."""
 
@@ -112,14 +110,15 @@ class _Routes:
         place = (_integer("level", level), _integer("index", index), lanes)
         self._timeline.check(*place)
         most = _most(flask.request.args.get("rows"))
+        part = _part(flask.request.args.get("part"))
         packs = flask.request.accept_encodings["zstd"] > 0
-        tag = hashlib.sha256(repr((etag, place, most, packs)).encode()).hexdigest()[:32]
+        tag = hashlib.sha256(repr((etag, place, most, part, packs)).encode()).hexdigest()[:32]
         if flask.request.if_none_match.contains(tag):
             response = flask.Response(status=304)
         else:
             began = time.perf_counter()
-            payload = self._timeline.tile(*place, most)
-            packed = _ZSTD.compress(payload, asbytes=True) if packs else payload
+            payload = self._timeline.tile(*place, most, part)
+            packed = compressed(payload) if packs else payload
             spent = (time.perf_counter() - began) * 1e3
             response = flask.Response(packed, mimetype="application/octet-stream")
             if packs:
@@ -219,6 +218,17 @@ def _most(text: str | None) -> int | None:
     if most < 1:
         raise BadRequest(f"rows is {most}, expected 1 or more")
     return most
+
+
+def _part(text: str | None) -> tuple[int, int]:
+    """The buckets FROM-TO of a tile that are asked for; None: all."""
+    if text is None:
+        return WHOLE
+    found = re.fullmatch(r"([0-9]{1,4})-([0-9]{1,4})", text, re.ASCII)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 0 <= first < last <= TILE_BUCKETS:
+        raise BadRequest(f"part is {shown(text)}, expected two numbers of 0 to 1024 like 128-640")
+    return first, last
 
 
 def _json(value: dict[str, Any]) -> flask.Response:

@@ -1,41 +1,32 @@
-"""The tile payload: how slices and counters at one resolution travel to the page.
-
-Little endian, version 3; every array is padded to 4 bytes so that the page can view the buffer
-through typed arrays. Only what is drawn is in it; what a slice is, to the nanosecond, is asked for
-when someone points at it (`look`).
-
-    tile    32 B  u32 magic "LSTL" | u16 version | u16 32 | i32 level | u32 index, low word
-                  | u32 blocks | u32 unit shift | u32 index, high word | u32 0
-    block   16 B  u32 lane | u16 row | u8 kind (0 slices, 1 counter) | u8 form | u16 n | u16 m
-                  | u32 bytes of data, then the data
+"""What is drawn of slices and counters within one tile, as columns of small numbers.
 
 A tile is 1024 buckets of 2^level ns, from index * 1024 * 2^level ns of the run's axis. Times of
 slices count from there in units of 2^shift ns, shift = max(0, level - 5): exact up to level 5, and
 a thirty-second of a bucket beyond; rounded down, so order and distances stay.
 
-A paint is the number of a pair of name and style (`Paints`), in 1 byte; in 2 where form has TWO, in
-4 where it has FOUR.
+A paint is the number of a pair of name and style (`Paints`), in 1 byte; in 2 or 4 where it needs
+them.
 
-Slices: n wide ones as n pairs `u8`: the units from the end of the one before (at first, from the
-tile's start) to its start, and from there to its end. 255 stands for a number of 255 or more, which
-`u16 far` gives, for all such in order. Then the paints; where form has BEFORE, `f64` the start of
-the first, which lies before the tile, in ns from it; where form has AFTER, `f64` the end of the
-last one likewise. Then m buckets of short ones: which, as 1024 bits where form has BITS, else `u16
-bucket`; `u8 covered`, which is 32 times the root of the covered share, at least 1; and the paint of
-the longest. See `lod` for what wide and short are.
+Slices: n wide ones as n pairs `u8 steps`: the units from the end of the one before (at first, from
+the tile's start) to its start, and from there to its end. 255 stands for a number of 255 or more,
+which `u16 far` gives, for all such in order. Then their `paint`; where form has BEFORE, `f64
+before`, the start of the first, which lies before the tile, in ns from it; where form has AFTER,
+`f64 after`, the end of the last one likewise. Then m buckets of short ones: which, as 1024 `bits`
+where form has BITS, else as `u16 bucket`; `u8 covered`, which is 32 times the root of the covered
+share, at least 1; and `short`, the paint of the longest. See `lod` for what wide and short are.
 
-So few values are told apart so that they compress well: a tile travels at half of its size.
+Counter: n entries `u16 bucket, f32 low, f32 high, f32 last`. m is 1 where entry 0 is not of this
+tile but the value in force as it begins.
 
-Counter: n entries `u16 bucket, f32 least, f32 greatest, f32 last`. m is 1 where entry 0 is not of
-this tile but the value in force as it begins.
+What of a tile is asked for may be a part of it, some buckets side by side: then only the slices
+and buckets that touch these are told, with the same numbers.
 
-Rows without entries are left out.
+So few values are told apart that they compress well. How rows travel together is `payload.py`.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +38,17 @@ from lanescope.webapp.samples import SampleTile
 
 U32 = npt.NDArray[np.uint32]
 
-VERSION = 3
-MAGIC = 0x4C54534C
-TILE_HEADER = struct.Struct("<IHHiIIIII")
-BLOCK_HEADER = struct.Struct("<IHBBHHI")
-
 EXACT_LEVEL = 5
 """Finest level whose times are counted in more than one nanosecond is the one after this: a tile
 has 2^15 units, so an instant within it fits 16 bits."""
 
 KIND_SLICES, KIND_COUNTER = 0, 1
 BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
+"""Bits of a form. TWO and FOUR, the bytes of a paint, are those of a row that is kept alone."""
+
+WHOLE = (0, TILE_BUCKETS)
+"""The part of a tile that is all of it: first bucket, and the one after the last."""
+
 FEW = 64
 """Buckets up to which their numbers take no more room than 1024 bits."""
 
@@ -71,7 +62,10 @@ STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
 
 CODES_PER_NAME = 32
-_PAINT_KINDS = (("u1", 0, 8), ("<u2", TWO, 16), ("<u4", FOUR, 32))  # type, form, bits
+_PAINT_KINDS = (("u1", 8), ("<u2", 16), ("<u4", 32))  # type, bits
+_WIDTHS = {1: 0, 2: TWO, 4: FOUR}
+PAINTED = ("paint", "short")
+"""Columns of paints."""
 _F32 = float(np.finfo(np.float32).max)
 
 
@@ -164,7 +158,10 @@ class Looked:
 
 @dataclass(frozen=True)
 class Block:
-    """One row of one tile, ready to send but for where it belongs."""
+    """One row of one tile, as it is kept: the columns that it has one after another, each padded to
+    4 bytes: steps, far, paint, before, after, bits, bucket, covered, short; of a counter bucket,
+    low, high, last.
+    """
 
     n: int
     m: int
@@ -172,46 +169,86 @@ class Block:
     data: bytes
 
 
+Column = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of one tile, one after another in each column; rows without entries are among them.
+
+    Columns that no row needs are left out.
+    """
+
+    n: I64
+    m: I64
+    form: I64  # BITS, BEFORE and AFTER
+    columns: Mapping[str, Column]
+
+
+def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: I64) -> Rows:
+    """The rows of `tiles`; `begin` is where the tile of each begins in ns."""
+    n, m, form, columns = _columns_of(tiles, slices, level, begin)
+    return Rows(n, m, form, {name: values for name, _, values in columns})
+
+
 def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64) -> list[Block]:
     """One block per tile; `begin` is where it begins in ns."""
+    n, m, form, columns = _columns_of(tiles, slices, level, begin)
+    width = max((values.itemsize for name, _, values in columns if name in PAINTED), default=1)
+    cutter = _Cutter(columns)
+    heads = zip(n.tolist(), m.tolist(), (form | _WIDTHS[width]).tolist(), strict=True)
+    return [Block(*head, cutter.cut(k)) for k, head in enumerate(heads)]
+
+
+def _columns_of(
+    tiles: Tiles, slices: Slices, level: int, begin: I64
+) -> tuple[I64, I64, I64, list[tuple[str, I64, Column]]]:
+    """Of each tile n, m and form; and the columns that have entries, each with where the entries
+    of each tile begin, in the order of `Block`.
+    """
     shift = max(0, level - EXACT_LEVEL)
     span = 1 << (level + TILE_BITS)
-    wide, sizes = tiles.wide, np.diff(tiles.wide_at)
-    longest = tiles.longest
-    colours, short_colours = slices.paint.take(wide), slices.paint.take(longest)
+    wide, wide_at, dense_at = tiles.wide, tiles.wide_at, tiles.dense_at
+    sizes, counts = wide_at[1:] - wide_at[:-1], dense_at[1:] - dense_at[:-1]
+    colours, short_colours = slices.paint.take(wide), slices.paint.take(tiles.longest)
     most = max(int(colours.max(initial=0)), int(short_colours.max(initial=0)))
-    paint, wide_paints = next(kind for kind in _PAINT_KINDS if most < 1 << kind[2])[:2]
-    origin = np.repeat(begin, sizes)
-    start, end = slices.start[wide] - origin, slices.end[wide] - origin
-    # Only the first of a tile can begin before it, and only the last end after it.
-    some = np.flatnonzero(sizes)
-    before, after = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
-    before[some] = start[tiles.wide_at[some]] < 0
-    after[some] = end[tiles.wide_at[some + 1] - 1] > span
-    columns = _Columns()
-    steps = _steps(np.maximum(start, 0) >> shift, np.minimum(end, span) >> shift, tiles.wide_at)
-    far = np.flatnonzero(steps >= FAR)
-    columns.add(2 * tiles.wide_at, "u1", np.minimum(steps, FAR))
-    columns.add(far.searchsorted(2 * tiles.wide_at), "<u2", steps[far])
-    columns.add(tiles.wide_at, paint, colours)
-    columns.add(_at(before), "<f8", start[tiles.wide_at[:-1][before]])
-    columns.add(_at(after), "<f8", end[tiles.wide_at[1:][after] - 1])
-
-    counts = np.diff(tiles.dense_at)
-    many = counts > FEW
-    if many.any():
-        bits = np.zeros((len(counts), TILE_BUCKETS), np.bool_)
-        bits[np.repeat(np.arange(len(counts)), counts), tiles.bucket] = True
-        sets = np.packbits(bits[many], axis=1, bitorder="little")
-        columns.add(_at(many) * sets.shape[1], "u1", sets.ravel())
-    few = np.repeat(~many, counts)
-    columns.add(offsets(np.where(many, 0, counts)), "<u2", tiles.bucket[few])
-    root = np.sqrt(tiles.covered * (SHARES**2 / (1 << level)))
-    columns.add(tiles.dense_at, "u1", np.maximum(1, root + 0.5))
-    columns.add(tiles.dense_at, paint, short_colours)
-    form = wide_paints + BITS * many + BEFORE * before + AFTER * after
-    heads = zip(sizes.tolist(), counts.tolist(), form.tolist(), strict=True)
-    return [Block(n, m, f, columns.cut(k)) for k, (n, m, f) in enumerate(heads)]
+    paint = next(kind for kind, bits in _PAINT_KINDS if most < 1 << bits)
+    form = np.zeros(len(sizes), np.int64)
+    columns: list[tuple[str, I64, Column]] = []
+    if len(wide):
+        origin = np.repeat(begin, sizes)
+        start, end = slices.start.take(wide) - origin, slices.end.take(wide) - origin
+        # Only the first of a tile can begin before it, and only the last end after it.
+        some = np.flatnonzero(sizes)
+        before, after = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
+        before[some] = start[wide_at[some]] < 0
+        after[some] = end[wide_at[some + 1] - 1] > span
+        steps = _steps(np.maximum(start, 0) >> shift, np.minimum(end, span) >> shift, wide_at)
+        far = np.flatnonzero(steps >= FAR)
+        columns = [
+            ("steps", 2 * wide_at, np.minimum(steps, FAR).astype("u1")),
+            ("far", far.searchsorted(2 * wide_at), steps[far].astype("<u2")),
+            ("paint", wide_at, colours.astype(paint)),
+            ("before", _at(before), start[wide_at[:-1][before]].astype("<f8")),
+            ("after", _at(after), end[wide_at[1:][after] - 1].astype("<f8")),
+        ]
+        form += BEFORE * before + AFTER * after
+    if len(tiles.bucket):
+        many = counts > FEW
+        if many.any():
+            bits = np.zeros(len(counts) * TILE_BUCKETS, np.bool_)
+            bits[np.repeat(np.arange(0, len(bits), TILE_BUCKETS), counts) + tiles.bucket] = True
+            sets = np.packbits(bits.reshape(-1, TILE_BUCKETS)[many], axis=1, bitorder="little")
+            columns.append(("bits", _at(many) * sets.shape[1], sets.ravel()))
+            form += BITS * many
+        few = tiles.bucket[np.repeat(~many, counts)]
+        root = np.sqrt(tiles.covered * (SHARES**2 / (1 << level)))
+        columns += [
+            ("bucket", offsets(np.where(many, 0, counts)), few.astype("<u2")),
+            ("covered", dense_at, np.maximum(1, root + 0.5).astype("u1")),
+            ("short", dense_at, short_colours.astype(paint)),
+        ]
+    return sizes, counts, form, [column for column in columns if len(column[2])]
 
 
 def _steps(start: I64, end: I64, at: I64) -> I64:
@@ -229,29 +266,93 @@ def _steps(start: I64, end: I64, at: I64) -> I64:
 
 def sample_block(tile: SampleTile) -> Block:
     """The block of a counter. Values past float32 are cut to its largest; infinities stay."""
-    columns = _Columns()
     at = np.array((0, len(tile)))
-    columns.add(at, "<u2", tile.bucket)
-    for value in (tile.low, tile.high, tile.last):
-        columns.add(at, "<f4", np.where(np.isinf(value), value, np.clip(value, -_F32, _F32)))
-    return Block(len(tile), int(tile.leading), 0, columns.cut(0))
+    values = (("low", tile.low), ("high", tile.high), ("last", tile.last))
+    cut = [(name, np.where(np.isinf(v), v, np.clip(v, -_F32, _F32))) for name, v in values]
+    columns = [("bucket", at, tile.bucket.astype("<u2"))]
+    columns += [(name, at, value.astype("<f4")) for name, value in cut]
+    return Block(len(tile), int(tile.leading), 0, _Cutter(columns).cut(0))
 
 
-def pack(level: int, index: int, blocks: Iterable[tuple[int, int, int, Block]]) -> bytes:
-    """The payload of a tile from (lane, row, kind, block); empty blocks are left out."""
-    parts = [b""]
-    count = 0
-    for lane, row, kind, block in blocks:
-        if block.n or block.m:
-            count += 1
-            size = len(block.data)
-            parts.append(BLOCK_HEADER.pack(lane, row, kind, block.form, block.n, block.m, size))
-            parts.append(block.data)
-    shift = max(0, level - EXACT_LEVEL)
-    low, high = index & 0xFFFFFFFF, index >> 32
-    size = TILE_HEADER.size
-    parts[0] = TILE_HEADER.pack(MAGIC, VERSION, size, level, low, count, shift, high, 0)
-    return b"".join(parts)
+def sample_rows(block: Block) -> Rows:
+    """A counter's block as it travels; always the whole tile, which is small."""
+    reader = _Reader(block.data)
+    columns = {"bucket": reader.take("<u2", block.n)}
+    columns |= {name: reader.take("<f4", block.n) for name in ("low", "high", "last")}
+    return Rows(np.array([block.n]), np.array([block.m]), np.zeros(1, np.int64), columns)
+
+
+def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
+    """A row of slices that is kept, or what of it touches the buckets part[0] up to part[1]."""
+    n, m, form = block.n, block.m, block.form & (BITS | BEFORE | AFTER)
+    paint = "<u4" if block.form & FOUR else "<u2" if block.form & TWO else "u1"
+    reader = _Reader(block.data)
+    columns: dict[str, Column] = {}
+    if n:
+        columns["steps"] = reader.take("u1", 2 * n)
+        columns["far"] = reader.take("<u2", int(np.count_nonzero(columns["steps"] == FAR)))
+        columns["paint"] = reader.take(paint, n)
+        columns["before"] = reader.take("<f8", int(bool(form & BEFORE)))
+        columns["after"] = reader.take("<f8", int(bool(form & AFTER)))
+    if m:
+        if form & BITS:
+            columns["bits"] = reader.take("u1", TILE_BUCKETS // 8)
+        else:
+            columns["bucket"] = reader.take("<u2", m)
+        columns["covered"] = reader.take("u1", m)
+        columns["short"] = reader.take(paint, m)
+    if part != WHOLE:
+        n, form = _cut_wide(columns, form, part, level) if n else (0, form)
+        m = _cut_dense(columns, part) if m else 0
+        if not m:
+            columns.pop("bits", None)
+            form &= ~BITS
+    return Rows(np.array([n]), np.array([m]), np.array([form]), columns)
+
+
+def _cut_wide(
+    columns: dict[str, Column], form: int, part: tuple[int, int], level: int
+) -> tuple[int, int]:
+    """Leaves the wide slices that touch some buckets; returns how many there are, and the form."""
+    steps = columns["steps"].astype(np.int64)
+    steps[steps == FAR] = columns["far"]
+    edges = np.cumsum(steps)
+    bucket = min(level, EXACT_LEVEL)
+    # As far as the units tell: an end on the edge may lie a little beyond it.
+    low = int(edges[1::2].searchsorted(part[0] << bucket))
+    high = max(low, int(edges[::2].searchsorted(part[1] << bucket)))
+    if low == high:
+        for name in ("steps", "far", "paint", "before", "after"):
+            columns[name] = columns[name][:0]
+        return 0, form & BITS
+    if low:
+        columns["before"] = columns["before"][:0]
+        form &= ~BEFORE
+    if high < len(edges) // 2:
+        columns["after"] = columns["after"][:0]
+        form &= ~AFTER
+    kept = steps[2 * low : 2 * high]
+    kept[0] = edges[2 * low]
+    columns["steps"] = np.minimum(kept, FAR).astype("u1")
+    columns["far"] = kept[kept >= FAR].astype("<u2")
+    columns["paint"] = columns["paint"][low:high]
+    return high - low, form
+
+
+def _cut_dense(columns: dict[str, Column], part: tuple[int, int]) -> int:
+    """Leaves the buckets that are among some; returns how many have short slices."""
+    if "bits" in columns:
+        present = np.unpackbits(columns["bits"], bitorder="little")
+        low, high = (int(np.count_nonzero(present[:edge])) for edge in part)
+        present[: part[0]] = 0
+        present[part[1] :] = 0
+        columns["bits"] = np.packbits(present, bitorder="little")
+    else:
+        low, high = columns["bucket"].searchsorted(part).tolist()
+        columns["bucket"] = columns["bucket"][low:high]
+    for name in ("covered", "short"):
+        columns[name] = columns[name][low:high]
+    return high - low
 
 
 def _at(chosen: npt.NDArray[np.bool_]) -> I64:
@@ -259,23 +360,33 @@ def _at(chosen: npt.NDArray[np.bool_]) -> I64:
     return offsets(chosen.astype(np.int64))
 
 
-class _Columns:
-    """Arrays of several tiles, cut into one run of bytes per tile."""
+class _Cutter:
+    """Columns of several tiles, cut into one run of bytes per tile."""
 
-    def __init__(self) -> None:
-        self._columns: list[tuple[memoryview, list[int]]] = []
-
-    def add(self, at: npt.NDArray[Any], dtype: str, values: npt.NDArray[Any]) -> None:
-        """Adds an array: part k is `values[at[k] : at[k + 1]]`."""
-        if len(values):
-            data = values.astype(dtype)
-            self._columns.append((memoryview(data.tobytes()), (at * data.itemsize).tolist()))
+    def __init__(self, columns: Iterable[tuple[str, I64, Column]]) -> None:
+        self._columns = [
+            (memoryview(values.tobytes()), (at * values.itemsize).tolist())
+            for _, at, values in columns
+        ]
 
     def cut(self, k: int) -> bytes:
-        """Part k of all arrays, each padded to 4 bytes."""
+        """Part k of all columns, each padded to 4 bytes."""
         parts: list[bytes | memoryview] = []
         for data, at in self._columns:
             low, high = at[k], at[k + 1]
             if low != high:
                 parts += (data[low:high], b"\0\0\0"[: low - high & 3])
         return b"".join(parts)
+
+
+class _Reader:
+    """Takes the columns of one tile again."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, dtype: str, count: int) -> Column:
+        """The next column, of so many numbers."""
+        found = np.frombuffer(self._data, dtype, count, self._at)
+        self._at += found.nbytes + (-found.nbytes & 3)
+        return found

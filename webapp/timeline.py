@@ -8,17 +8,26 @@ from pathlib import Path
 import numpy as np
 
 from lanescope.webapp import index as indexes
-from lanescope.webapp import tiles
+from lanescope.webapp import payload
 from lanescope.webapp.baseline_lanes import Differences
 from lanescope.webapp.beside_index import open_beside
 from lanescope.webapp.index import Index, Progress, open_index
 from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
 from lanescope.webapp.lod import EARLY_BITS, MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
+from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, pack
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_window
 from lanescope.webapp.slices import AXIS_END
 from lanescope.webapp.store import cache_folder
-from lanescope.webapp.tiles import KIND_COUNTER, KIND_SLICES, Block, sample_block, slice_blocks
+from lanescope.webapp.tiles import (
+    WHOLE,
+    Block,
+    Rows,
+    kept_rows,
+    sample_block,
+    sample_rows,
+    slice_rows,
+)
 
 MAX_INDEX = AXIS_END >> TILE_BITS
 """Last tile of the finest level."""
@@ -68,41 +77,41 @@ class Timeline:
         """Changes with the run and with the version of what is served of it."""
         beside = (one for one in (self.baseline, self.noise) if one is not None)
         other = "".join(f"-{one.etag}" for one in beside)
-        return f"{self.run.etag}{other}-{indexes.VERSION}.{tiles.VERSION}"
+        return f"{self.run.etag}{other}-{indexes.VERSION}.{payload.VERSION}"
 
     def run_of(self, lane: Lane) -> Run:
         """Whose events the lane shows: the run's, or the baseline's."""
         return self.run if lane.kind != BASELINE or self.baseline is None else self.baseline
 
-    def tile(self, level: int, index: int, lanes: Sequence[int], most: int | None = None) -> bytes:
-        """The payload (see `tiles`) of some lanes within one tile; of each the first `most` rows.
+    def tile(
+        self, level: int, index: int, lanes: Sequence[int], most: int | None = None,
+        part: tuple[int, int] = WHOLE,
+    ) -> bytes:  # fmt: skip
+        """The payload (see `payload`) of some lanes within one tile; of each the first `most` rows.
 
-        Raises NoSuch for a level, index or lane that does not exist.
+        `part` is which buckets are asked for: from the first up to the second number. Raises NoSuch
+        for a level, index or lane that does not exist.
         """
         self.check(level, index, lanes)
-        found: dict[int, Block] = {}
-        rows: list[int] = []
+        found: list[Placed] = []
+        rows: list[tuple[int, int, int]] = []  # lane, row of the lane, row of the index
         for lane in lanes:
-            for row in self.index.lane_rows[lane][:most]:
+            counts = self.index.lanes[lane].kind == COUNTER
+            for number, row in enumerate(self.index.lane_rows[lane][:most]):
                 made = self.index.made(row, level, index)
-                if made is not None:
-                    found[row] = made
-                elif self.index.lanes[lane].kind == COUNTER:
-                    found[row] = self._samples(row, level, index)
+                if counts:
+                    block = self._samples(row, level, index) if made is None else made
+                    found.append(Placed([lane], [number], KIND_COUNTER, sample_rows(block)))
+                elif made is not None:
+                    kept = kept_rows(made, level, part)
+                    found.append(Placed([lane], [number], KIND_SLICES, kept))
                 else:
-                    rows.append(row)
+                    rows.append((lane, number, row))
         for at in range(0, len(rows), TOGETHER):
-            part = rows[at : at + TOGETHER]
-            found.update(zip(part, self._slices(part, level, index), strict=True))
-        return tiles.pack(
-            level,
-            index,
-            (
-                (lane, number, self._kind(lane), found[row])
-                for lane in lanes
-                for number, row in enumerate(self.index.lane_rows[lane][:most])
-            ),
-        )
+            lane_of, number_of, row_of = zip(*rows[at : at + TOGETHER], strict=True)
+            drawn = self._slices(row_of, level, index, part)
+            found.append(Placed(lane_of, number_of, KIND_SLICES, drawn))
+        return pack(level, index, found)
 
     def check(self, level: int, index: int, lanes: Sequence[int]) -> None:
         """Raises NoSuch where there is no such tile or lane."""
@@ -119,9 +128,6 @@ class Timeline:
             raise NoSuch(f"no lane {lane}, this run has {len(self.index.lanes)}, counted from 0")
         return self.index.lanes[lane]
 
-    def _kind(self, lane: int) -> int:
-        return KIND_COUNTER if self.index.lanes[lane].kind == COUNTER else KIND_SLICES
-
     def _samples(self, row: int, level: int, index: int) -> Block:
         part = slice(self.index.row_begin[row], self.index.row_end[row])
         arrays = self.index.arrays
@@ -129,10 +135,10 @@ class Timeline:
             sample_window(arrays["time"][part], arrays["value"][part], level, index)
         )
 
-    def _slices(self, rows: list[int], level: int, index: int) -> list[Block]:
+    def _slices(self, rows: Sequence[int], level: int, index: int, part: tuple[int, int]) -> Rows:
         slices = self.index.slices
         low = np.array([self.index.row_begin[row] for row in rows])
         high = np.array([self.index.row_end[row] for row in rows])
-        made = window(slices.start, slices.end, low, high, level, index)
+        made = window(slices.start, slices.end, low, high, level, index, part)
         begin = np.full(len(rows), index << (level + TILE_BITS))
-        return slice_blocks(made, slices, level, begin)
+        return slice_rows(made, slices, level, begin)

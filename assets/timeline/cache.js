@@ -1,6 +1,6 @@
 /**
- * Tiles: fetched in order of urgency, kept lane by lane by least recent use, dropped requests
- * aborted.
+ * Tiles: fetched in order of urgency, whole or in parts, kept part by part and lane by lane by least
+ * recent use, dropped requests aborted.
  * @module
  */
 import { placeOf } from "./plan.js";
@@ -10,13 +10,16 @@ const LIMIT = 96 * 2 ** 20;
 const RETRY_MS = 2000;
 /** Lanes of one request, so that the first of many are drawn while the others are on their way. */
 export const BATCH = 16;
-/** What a lane of a tile costs besides its payload: a tile without slices is kept too. */
-const OVERHEAD = 200;
+/** What a lane of a part costs besides its payload: one without slices is kept too. */
+const OVERHEAD = 100;
 
 /**
- * @typedef {{level: number, index: number}} Place of a tile
- * @typedef {{level: number, index: number, lanes: number[]}} Asked for in one request
+ * @typedef {{level: number, from: number, to: number, lanes: number[]}} Asked for in one request:
+ * the parts of one tile from `from` up to `to`
  */
+
+/** @param {Asked} asked @returns {number[]} the places of its parts */
+const placesOf = ({ level, from, to }) => Array.from({ length: to - from }, (_, i) => placeOf(level, from + i));
 
 export class TileCache {
   /**
@@ -32,7 +35,7 @@ export class TileCache {
    */
   constructor({ address, decode, top, idle, changed, failed, fetcher = fetch.bind(globalThis), limit = LIMIT }) {
     Object.assign(this, { address, decode, top, idle, changed, failed, fetcher, limit });
-    /** @type {Map<number, Map<number, {tile: import("./tile.js").Tile, bytes: number, used: number}>>} by place, then lane */
+    /** @type {Map<number, Map<number, {tile: import("./tile.js").Tile, bytes: number, used: number}>>} by place, then lane; of several parts in one they share the tile */
     this.places = new Map();
     /** @type {Map<AbortController, Asked>} */
     this.flying = new Map();
@@ -44,13 +47,13 @@ export class TileCache {
   }
 
   /** @returns {import("./tile.js").Tile|undefined} */
-  get(level, index, lane) {
-    const entry = this.places.get(placeOf(level, index))?.get(lane);
+  get(level, part, lane) {
+    const entry = this.places.get(placeOf(level, part))?.get(lane);
     if (entry) entry.used = this.clock;
     return entry?.tile;
   }
 
-  /** Lanes of tiles that are here. */
+  /** Lanes of parts that are here. */
   get size() {
     let size = 0;
     for (const lanes of this.places.values()) size += lanes.size;
@@ -58,34 +61,32 @@ export class TileCache {
   }
 
   /**
-   * These lanes of these tiles, the most urgent first, and no others any more.
+   * These lanes of these parts, the most urgent first, and no others any more.
    * @param {Asked[]} wishes
    */
   want(wishes) {
     this.clock += 1;
     /** @type {Map<number, Set<number>>} */
     const missing = new Map();
-    for (const { level, index, lanes } of wishes) {
-      const place = placeOf(level, index);
-      if (!missing.has(place)) missing.set(place, new Set());
-      for (const lane of lanes) if (!this.places.get(place)?.has(lane)) missing.get(place).add(lane);
+    for (const wish of wishes) {
+      for (const place of placesOf(wish)) {
+        const here = this.places.get(place);
+        const wanted = missing.get(place) ?? new Set();
+        missing.set(place, wanted);
+        for (const lane of wish.lanes) if (!here?.has(lane)) wanted.add(lane);
+      }
     }
     for (const [controller, asked] of this.flying) {
-      const wanted = missing.get(placeOf(asked.level, asked.index));
-      if (asked.lanes.some((lane) => wanted?.has(lane))) {
-        for (const lane of asked.lanes) wanted.delete(lane);
+      const sets = placesOf(asked).map((place) => missing.get(place)).filter(Boolean);
+      if (asked.lanes.some((lane) => sets.some((wanted) => wanted.has(lane)))) {
+        for (const wanted of sets) for (const lane of asked.lanes) wanted.delete(lane);
         continue;
       }
       this.stats.aborted += 1;
       this.flying.delete(controller);
       controller.abort();
     }
-    this.queue = [];
-    for (const { level, index, lanes } of wishes) {
-      const wanted = missing.get(placeOf(level, index));
-      const ask = lanes.filter((lane) => wanted.delete(lane));
-      for (let i = 0; i < ask.length; i += BATCH) this.queue.push({ level, index, lanes: ask.slice(i, i + BATCH) });
-    }
+    this.queue = wishes.flatMap((wish) => asksOf(wish, missing));
     this.pump();
   }
 
@@ -137,20 +138,23 @@ export class TileCache {
     return this.decode(buffer);
   }
 
-  again({ level, index, lanes }) {
+  again(asked) {
     if (this.loading) return;
-    const missing = lanes.filter((lane) => !this.places.get(placeOf(level, index))?.has(lane));
-    if (missing.length) this.fetch({ level, index, lanes: missing });
+    const places = placesOf(asked);
+    const lanes = asked.lanes.filter((lane) => places.some((place) => !this.places.get(place)?.has(lane)));
+    if (lanes.length) this.fetch({ ...asked, lanes });
   }
 
-  keep({ level, index, lanes }, tile) {
-    const place = placeOf(level, index);
-    if (!this.places.has(place)) this.places.set(place, new Map());
-    const here = this.places.get(place);
-    for (const lane of lanes) {
-      const bytes = (tile.bytes.get(lane) ?? 0) + OVERHEAD;
-      here.set(lane, { tile, bytes, used: this.clock });
-      this.bytes += bytes;
+  keep(asked, tile) {
+    const places = placesOf(asked);
+    for (const place of places) {
+      if (!this.places.has(place)) this.places.set(place, new Map());
+      const here = this.places.get(place);
+      for (const lane of asked.lanes) {
+        const bytes = (tile.bytes.get(lane) ?? 0) / places.length + OVERHEAD;
+        this.bytes += bytes - (here.get(lane)?.bytes ?? 0);
+        here.set(lane, { tile, bytes, used: this.clock });
+      }
     }
     if (this.bytes > this.limit) this.forget();
   }
@@ -171,4 +175,32 @@ export class TileCache {
       this.bytes -= entry.bytes;
     }
   }
+}
+
+/**
+ * The requests for what is missing of a wish, which is taken out of `missing`. Lanes that miss the
+ * same parts are asked for together.
+ * @param {Asked} wish
+ * @param {Map<number, Set<number>>} missing
+ * @returns {Asked[]}
+ */
+function asksOf({ level, from, to, lanes }, missing) {
+  /** @type {Map<string, Asked>} */
+  const asks = new Map();
+  const sets = placesOf({ level, from, to, lanes }).map((place) => missing.get(place));
+  for (const lane of lanes) {
+    const first = sets.findIndex((wanted) => wanted.has(lane));
+    if (first < 0) continue;
+    const last = sets.findLastIndex((wanted) => wanted.has(lane));
+    for (let i = first; i <= last; i += 1) sets[i].delete(lane);
+    const key = `${first}-${last}`;
+    const ask = asks.get(key) ?? { level, from: from + first, to: from + last + 1, lanes: [] };
+    asks.set(key, ask);
+    ask.lanes.push(lane);
+  }
+  return [...asks.values()].flatMap((ask) => {
+    const batches = [];
+    for (let i = 0; i < ask.lanes.length; i += BATCH) batches.push({ ...ask, lanes: ask.lanes.slice(i, i + BATCH) });
+    return batches;
+  });
 }

@@ -15,14 +15,15 @@
  */
 export function samplesOf(sources, lane) {
   const out = [];
-  for (const { tile, from, to } of sources) {
+  for (const [number, { tile, from, to }] of sources.entries()) {
     const samples = tile.block(lane, 0)?.samples;
     if (!samples) continue;
+    const low = number ? from : tile.start; // what is in force at the left edge began before it
     for (let i = 0; i < samples.n; i += 1) {
       const leading = i === 0 && samples.leading;
       if (leading && out.length) continue;
       const t = leading ? tile.start : tile.start + (samples.bucket[i] + 0.5) * tile.bucket;
-      if (t >= from && t < to) out.push({ t, min: samples.min[i], max: samples.max[i], last: samples.last[i], leading });
+      if (t >= low && t < to) out.push({ t, min: samples.min[i], max: samples.max[i], last: samples.last[i], leading });
     }
   }
   return out;

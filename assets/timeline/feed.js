@@ -3,16 +3,29 @@
  * @module
  */
 import { TileCache } from "./cache.js";
-import { cover, wanted } from "./plan.js";
+import { cover, indices, partSpan, wanted } from "./plan.js";
 import { decode, paintsOf } from "./tile.js";
-import { levelFor, topLevel } from "./viewport.js";
+import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "./viewport.js";
 
 /** Lanes whose activity the strip sums up; more would not change what one sees. */
 const STRIP_LANES = 256;
 /** Part of the window that is fetched ahead on either side: panning within it asks for nothing. */
 export const AHEAD = 0.5;
-/** Lanes in sight from which on less is fetched ahead, so that what travels does not grow with them. */
-const MANY_LANES = 24;
+/**
+ * Buckets of all lanes together that are asked for at once, so that what travels does not grow with
+ * the lanes: where they are many, less is fetched ahead, and of tiles only the parts in the window.
+ * A crowded lane takes 3 bytes a bucket as it travels.
+ */
+const MOST_BUCKETS = 1300 * 64;
+const PART_BUCKETS = TILE_BUCKETS / TILE_PARTS;
+
+/** The end of the address of what is asked for. @param {import("./cache.js").Asked} asked */
+function placeText({ level, from, to, lanes }) {
+  const index = Math.floor(from / TILE_PARTS);
+  const [first, last] = [from, to].map((part) => (part - index * TILE_PARTS) * PART_BUCKETS);
+  const part = last - first < TILE_BUCKETS ? `&part=${first}-${last}` : "";
+  return `${level}/${index}?lanes=${lanes.join(",")}${part}`;
+}
 
 export class Feed {
   /**
@@ -29,12 +42,13 @@ export class Feed {
     this.wishes = null;
     this.top = topLevel(duration);
     this.level = this.top;
+    this.wholeRun = { level: this.top, from: 0, to: TILE_PARTS };
     this.paints = paintsOf(run);
     this.perFrame = new Map();
     /** @type {{lane: number, tile: import("./tile.js").Tile}[]} */
     this.strip = [];
     const tiles = { decode: (buffer) => decode(buffer, this.paints), top: this.top, idle, changed, failed };
-    const address = ({ level, index, lanes }) => `/tile/${run.etag}/${level}/${index}?lanes=${lanes.join(",")}`;
+    const address = (asked) => `/tile/${run.etag}/${placeText(asked)}`;
     this.cache = new TileCache({ ...tiles, address, changed: () => this.came(changed) });
     const threads = run.lanes.filter((lane) => lane.kind === "thread").slice(0, STRIP_LANES);
     this.stripLanes = threads.map((lane) => lane.id);
@@ -64,9 +78,15 @@ export class Feed {
     if (p && p.level === level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
     const { top, duration } = this;
     const seen = new Set(lanes);
-    const span = (t1 - t0) * AHEAD * Math.min(1, MANY_LANES / seen.size);
+    const room = MOST_BUCKETS / seen.size - PART_BUCKETS - (t1 - t0) / 2 ** level;
+    const whole = level === top || room > 3 * TILE_BUCKETS;
+    const span = Math.min((t1 - t0) * AHEAD, Math.max(0, room / 2) * 2 ** level);
     this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
-    const places = [...wanted(goal, goal, level, duration), { level: top, index: 0 }, ...wanted(this.planned, goal, level, duration)];
+    const ahead = wanted(this.planned, goal, level, duration, whole);
+    // In as few requests as there are tiles: where the window is, with what is ahead of it there.
+    const [first, last] = indices(level, t0, t1, duration);
+    const near = ahead.filter(({ from, to }) => from <= last && to > first);
+    const places = [...near, this.wholeRun, ...ahead];
     this.ask(places.map((place) => ({ ...place, lanes: [...seen] })));
   }
 
@@ -93,7 +113,7 @@ export class Feed {
   came(changed) {
     if (!this.stripAsked && !this.cache.queue.length) {
       this.stripAsked = true;
-      this.stripCache.want([{ level: this.top, index: 0, lanes: this.stripLanes }]);
+      this.stripCache.want([{ ...this.wholeRun, lanes: this.stripLanes }]);
     }
     changed();
   }
@@ -117,7 +137,7 @@ export class Feed {
   covering(lane) {
     let found = this.perFrame.get(lane);
     if (!found) {
-      const get = (level, index) => this.cache.get(level, index, lane);
+      const get = (level, part) => this.cache.get(level, part, lane);
       found = cover(get, this.level, this.view.t0, this.view.t1, this.duration, this.top);
       this.perFrame.set(lane, found);
     }

@@ -1,18 +1,20 @@
 /**
- * Which tiles a view needs, in what order, and what to draw while some are missing. Pure.
+ * Which parts of tiles a view needs, in what order, and what to draw while some are missing. Pure.
+ *
+ * A tile has TILE_PARTS parts; they are numbered on from tile to tile, as tiles are.
  * @module
  */
-import { TILE_BUCKETS } from "./viewport.js";
+import { TILE_BUCKETS, TILE_PARTS } from "./viewport.js";
 
-/** One number for a tile's place: levels are below 64, indices below 2^43. */
-export const placeOf = (level, index) => index * 64 + level;
+/** One number for the place of a part: levels are below 64, parts below 2^46. */
+export const placeOf = (level, part) => part * 64 + level;
 
-/** Nanoseconds covered by a tile. @param {number} level */
-export const tileSpan = (level) => TILE_BUCKETS * 2 ** level;
+/** Nanoseconds covered by a part of a tile. @param {number} level */
+export const partSpan = (level) => (TILE_BUCKETS / TILE_PARTS) * 2 ** level;
 
-/** First and last tile index that touch [t0, t1) within the run. */
+/** First and last part that touch [t0, t1) within the run. */
 export function indices(level, t0, t1, duration) {
-  const span = tileSpan(level);
+  const span = partSpan(level);
   const last = Math.max(0, Math.ceil(duration / span) - 1);
   const from = Math.min(Math.max(Math.floor(t0 / span), 0), last);
   const to = Math.min(Math.max(Math.ceil(t1 / span) - 1, from), last);
@@ -20,19 +22,23 @@ export function indices(level, t0, t1, duration) {
 }
 
 /**
- * The tiles of a window, those nearest to the middle of the view first.
+ * The parts of tiles of a window, tile by tile, those nearest to the middle of the view first.
  * @param {{t0: number, t1: number}} window
  * @param {{t0: number, t1: number}} view
  * @param {number} level
  * @param {number} duration ns
- * @returns {{level: number, index: number}[]}
+ * @param {boolean} [whole] all parts of each tile
+ * @returns {{level: number, from: number, to: number}[]} parts from `from` up to `to`
  */
-export function wanted(window, view, level, duration) {
-  const [from, to] = indices(level, window.t0, window.t1, duration);
-  const middle = (view.t0 + view.t1) / 2 / tileSpan(level) - 0.5;
+export function wanted(window, view, level, duration, whole = false) {
+  const [first, last] = indices(level, window.t0, window.t1, duration);
+  const middle = (view.t0 + view.t1) / 2 / partSpan(level);
   const out = [];
-  for (let index = from; index <= to; index += 1) out.push({ level, index });
-  return out.sort((a, b) => Math.abs(a.index - middle) - Math.abs(b.index - middle));
+  for (let tile = Math.floor(first / TILE_PARTS); tile * TILE_PARTS <= last; tile += 1) {
+    const [from, to] = [tile * TILE_PARTS, (tile + 1) * TILE_PARTS];
+    out.push(whole ? { level, from, to } : { level, from: Math.max(from, first), to: Math.min(to, last + 1) });
+  }
+  return out.sort((a, b) => Math.abs((a.from + a.to) / 2 - middle) - Math.abs((b.from + b.to) / 2 - middle));
 }
 
 /**
@@ -42,7 +48,7 @@ export function wanted(window, view, level, duration) {
 /**
  * What to draw for [t0, t1): the tiles of `level` where they are here, else finer ones that are,
  * else the nearest coarser one.
- * @param {(level: number, index: number) => import("./tile.js").Tile|undefined} get
+ * @param {(level: number, part: number) => import("./tile.js").Tile|undefined} get the tile that holds a part
  * @param {number} level
  * @param {number} t0 ns
  * @param {number} t1 ns
@@ -56,13 +62,14 @@ export function cover(get, level, t0, t1, duration, top) {
   const [from, to] = indices(level, t0, t1, duration);
   for (let index = from; index <= to; index += 1) {
     const tile = get(level, index);
+    const start = index * partSpan(level);
+    const end = start + partSpan(level);
     if (tile) {
-      sources.push({ tile, from: tile.start, to: tile.end });
+      sources.push({ tile, from: start, to: end });
       continue;
     }
     complete = false;
-    const start = index * tileSpan(level);
-    substitute(get, level, index, start, start + tileSpan(level), top, sources);
+    substitute(get, level, index, start, end, top, sources);
   }
   return { sources: joined(sources), complete };
 }

@@ -26,13 +26,15 @@ export function visibleSlices({ view, width, layout, scrollY, height, feed }) {
       let last = -1;
       for (const { tile, from, to } of feed.sources(row.lane.id)) {
         const block = tile.block(row.lane.id, row.row);
-        if (block?.dense) {
-          for (let i = 0; i < block.dense.n; i += 1) covered += SHARE_OF[block.dense.covered[i]] * tile.bucket;
+        const [low, high] = [Math.max(view.t0, from), Math.min(view.t1, to)];
+        for (let i = 0; i < (block?.dense?.n ?? 0); i += 1) {
+          const begin = tile.start + block.dense.bucket[i] * tile.bucket;
+          if (begin + tile.bucket > low && begin < high) covered += SHARE_OF[block.dense.covered[i]] * tile.bucket;
         }
         const s = block?.slices;
         for (let i = 0; i < (s?.n ?? 0); i += 1) {
           const [start, end] = [tile.start + s.start[i], tile.start + s.end[i]];
-          if (end <= Math.max(view.t0, from) || start >= Math.min(view.t1, to) || start === last) continue;
+          if (end <= low || start >= high || start === last) continue;
           last = start;
           if (end - start < least) left += 1;
           else {

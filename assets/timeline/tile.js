@@ -1,12 +1,12 @@
 /**
- * Decoding of the tile payload, version 3. The layout is described where it is written, in
- * webapp/tiles.py.
+ * Decoding of the tile payload, version 4. The layout is described where it is written, in
+ * webapp/payload.py and webapp/tiles.py.
  * @module
  */
 import { TILE_BUCKETS } from "./viewport.js";
 
 export const MAGIC = 0x4c54534c;
-export const VERSION = 3;
+export const VERSION = 4;
 const SHARES = 32;
 /** Covered share of a bucket by the number that stands for it. */
 export const SHARE_OF = Float64Array.from({ length: SHARES + 1 }, (_, root) => (root / SHARES) ** 2);
@@ -18,8 +18,13 @@ export const UNFINISHED = 0x80;
 const BITS = 1;
 const BEFORE = 2;
 const AFTER = 4;
-const TWO = 8;
-const FOUR = 16;
+/** Columns in the order of the payload, with the bytes of an entry; 0: as many as a paint has. */
+const COLUMNS = Object.entries({ before: 8, after: 8, low: 4, high: 4, last: 4, far: 2, bucket: 2, paint: 0, short: 0, steps: 1, covered: 1, bits: 1 });
+const TYPES = { low: Float32Array, high: Float32Array, last: Float32Array, before: Float64Array, after: Float64Array };
+const WHOLE_NUMBERS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+const HEADER = 32 + 4 * COLUMNS.length;
+const BLOCK = 12;
+const padded = (size) => Math.ceil(size / 8) * 8;
 
 /**
  * @typedef {object} Paints name and style by the number that tiles have for both
@@ -95,28 +100,24 @@ export class Tile {
  */
 export function decode(buffer, paints) {
   const view = new DataView(buffer);
-  if (buffer.byteLength < 32 || view.getUint32(0, true) !== MAGIC) throw new Error("not a LaneScope tile");
+  if (buffer.byteLength < HEADER || view.getUint32(0, true) !== MAGIC) throw new Error("not a LaneScope tile");
   const version = view.getUint16(4, true);
   if (version !== VERSION) throw new Error(`tile of version ${version}, this page reads ${VERSION}: reload the page`);
-  let at = view.getUint16(6, true);
   const level = view.getInt32(8, true);
   const index = view.getUint32(12, true) + view.getUint32(24, true) * 2 ** 32;
   const blocks = view.getUint32(16, true);
   const unit = 2 ** view.getUint32(20, true);
+  const reader = new Reader(view, HEADER + BLOCK * blocks);
   const lanes = new Map();
   const bytes = new Map();
-  for (let i = 0; i < blocks; i += 1) {
-    if (at + 16 > buffer.byteLength) throw new Error("tile cut short");
+  for (let i = 0, at = HEADER; i < blocks; i += 1, at += BLOCK) {
     const lane = view.getUint32(at, true);
     const row = view.getUint16(at + 4, true);
     const kind = view.getUint8(at + 6);
     const form = view.getUint8(at + 7);
     const n = view.getUint16(at + 8, true);
     const m = view.getUint16(at + 10, true);
-    const size = view.getUint32(at + 12, true);
-    at += 16;
-    if (at + size > buffer.byteLength) throw new Error("tile cut short");
-    const reader = new Reader(view, at, form);
+    const before = reader.taken;
     const block = { lane, row, slices: null, dense: null, samples: null };
     if (kind === 1) block.samples = n ? readSamples(reader, n, m === 1) : null;
     else {
@@ -125,29 +126,37 @@ export function decode(buffer, paints) {
     }
     if (!lanes.has(lane)) lanes.set(lane, []);
     lanes.get(lane)[row] = block;
-    bytes.set(lane, (bytes.get(lane) ?? 0) + size);
-    at += size;
+    bytes.set(lane, (bytes.get(lane) ?? 0) + reader.taken - before);
   }
   return new Tile(level, index, unit, paints, lanes, bytes);
 }
 
-/** Takes arrays one after another, each padded to four bytes. */
+/** The columns of a payload; each block takes its entries of each. */
 class Reader {
-  constructor(view, at, form) {
-    this.view = view;
-    this.at = at;
-    this.Paint = form & FOUR ? Uint32Array : form & TWO ? Uint16Array : Uint8Array;
+  /** @param {DataView} view @param {number} at where the heads of the blocks end */
+  constructor(view, at) {
+    const { buffer } = view;
+    const paint = view.getUint32(28, true);
+    this.columns = {};
+    /** Bytes taken so far. */
+    this.taken = 0;
+    let next = padded(at);
+    COLUMNS.forEach(([name, bytes], i) => {
+      const size = view.getUint32(32 + 4 * i, true);
+      if (next + size > buffer.byteLength) throw new Error("tile cut short");
+      const Type = TYPES[name] ?? WHOLE_NUMBERS[bytes || paint];
+      this.columns[name] = { array: new Type(buffer, next, size / Type.BYTES_PER_ELEMENT), at: 0 };
+      next += padded(size);
+    });
   }
 
-  take(Type, n) {
-    const array = new Type(this.view.buffer, this.at, n);
-    this.at += (n * Type.BYTES_PER_ELEMENT + 3) & ~3;
-    return array;
-  }
-
-  float64() {
-    this.at += 8;
-    return this.view.getFloat64(this.at - 8, true);
+  /** The next n entries of a column. @param {string} name @param {number} n */
+  take(name, n) {
+    const column = this.columns[name];
+    if (column.at + n > column.array.length) throw new Error("tile cut short");
+    column.at += n;
+    this.taken += n * column.array.BYTES_PER_ELEMENT;
+    return column.array.subarray(column.at - n, column.at);
   }
 }
 
@@ -155,10 +164,10 @@ class Reader {
 function readSlices(r, n, unit, form) {
   const start = new Float64Array(n);
   const end = new Float64Array(n);
-  const steps = r.take(Uint8Array, 2 * n);
+  const steps = r.take("steps", 2 * n);
   let count = 0;
   for (let i = 0; i < steps.length; i += 1) if (steps[i] === FAR) count += 1;
-  const far = r.take(Uint16Array, count);
+  const far = r.take("far", count);
   let next = 0;
   let at = 0;
   for (let i = 0; i < n; i += 1) {
@@ -167,16 +176,15 @@ function readSlices(r, n, unit, form) {
     at += steps[2 * i + 1] === FAR ? far[next++] : steps[2 * i + 1];
     end[i] = at * unit;
   }
-  const paint = r.take(r.Paint, n);
-  if (form & BEFORE) start[0] = r.float64();
-  if (form & AFTER) end[n - 1] = r.float64();
-  return { n, start, end, paint, before: Boolean(form & BEFORE), after: Boolean(form & AFTER) };
+  if (form & BEFORE) [start[0]] = r.take("before", 1);
+  if (form & AFTER) [end[n - 1]] = r.take("after", 1);
+  return { n, start, end, paint: r.take("paint", n), before: Boolean(form & BEFORE), after: Boolean(form & AFTER) };
 }
 
 /** @returns {Dense} */
 function readDense(r, n, form) {
-  const bucket = form & BITS ? setBits(r.take(Uint8Array, TILE_BUCKETS / 8), n) : r.take(Uint16Array, n);
-  return { n, bucket, covered: r.take(Uint8Array, n), paint: r.take(r.Paint, n) };
+  const bucket = form & BITS ? setBits(r.take("bits", TILE_BUCKETS / 8), n) : r.take("bucket", n);
+  return { n, bucket, covered: r.take("covered", n), paint: r.take("short", n) };
 }
 
 function setBits(bits, n) {
@@ -193,12 +201,5 @@ function setBits(bits, n) {
 
 /** @returns {Samples} */
 function readSamples(r, n, leading) {
-  return {
-    n,
-    leading,
-    bucket: r.take(Uint16Array, n),
-    min: r.take(Float32Array, n),
-    max: r.take(Float32Array, n),
-    last: r.take(Float32Array, n),
-  };
+  return { n, leading, bucket: r.take("bucket", n), min: r.take("low", n), max: r.take("high", n), last: r.take("last", n) };
 }

@@ -6,6 +6,8 @@
 
 /** Buckets in one tile; the server's number. */
 export const TILE_BUCKETS = 1024;
+/** Parts of a tile that may be asked for one by one. */
+export const TILE_PARTS = 8;
 /** The narrowest window: below it a nanosecond is wider than the screen needs. */
 export const MIN_SPAN = 20;
 

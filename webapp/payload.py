@@ -1,0 +1,117 @@
+"""The tile payload: how the rows of some lanes within one tile travel to the page.
+
+Little endian, version 4. Only what is drawn is in it; what a slice is, to the nanosecond, is asked
+for when someone points at it (`look`). What the columns say is told in `tiles`.
+
+    tile    80 B  u32 magic "LSTL" | u16 version | u16 80 | i32 level | u32 index, low word
+                  | u32 blocks | u32 unit shift | u32 index, high word | u32 bytes of a paint
+                  | u32 bytes of each of the 12 columns
+    block   12 B  u32 lane | u16 row | u8 kind (0 slices, 1 counter) | u8 form | u16 n | u16 m
+    then the columns, each from a multiple of 8 bytes, in the order of COLUMNS
+
+A column has the entries of all blocks, in their order: what is alike stands together, which makes a
+tile a sixth smaller as it travels than row by row, and is done in one go for all rows. Rows without
+entries are left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lanescope.webapp.tiles import EXACT_LEVEL, PAINTED, Rows
+
+VERSION = 4
+MAGIC = 0x4C54534C
+COLUMNS = (
+    "before", "after", "low", "high", "last", "far", "bucket", "paint", "short", "steps",
+    "covered", "bits",
+)  # fmt: skip
+HEADER = struct.Struct(f"<IHHiIIIII{len(COLUMNS)}I")
+HEAD = np.dtype(
+    [("lane", "<u4"), ("row", "<u2"), ("kind", "u1"), ("form", "u1"), ("n", "<u2"), ("m", "<u2")]
+)
+
+KIND_SLICES, KIND_COUNTER = 0, 1
+
+_OWN_BLOCK = 1000
+"""Bytes of a column from which on a code of its own saves more than it takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Rows of one kind, with the lane and the row of the lane of each."""
+
+    lane: Sequence[int]
+    row: Sequence[int]
+    kind: int
+    rows: Rows
+
+
+def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
+    """The payload of a tile; its blocks are in the order of the parts."""
+    heads = np.concatenate([np.empty(0, HEAD), *(_heads(part) for part in parts)])
+    width = max(
+        (part.rows.columns[name].itemsize for part in parts for name in PAINTED
+         if name in part.rows.columns),
+        default=1,
+    )  # fmt: skip
+    body = [heads.tobytes()]
+    body.append(_padding(HEADER.size + len(body[0])))
+    sizes = []
+    for name in COLUMNS:
+        found = [part.rows.columns[name] for part in parts if name in part.rows.columns]
+        if name in PAINTED:
+            found = [paint.astype(f"<u{width}", copy=False) for paint in found]
+        data = [values.tobytes() for values in found]
+        sizes.append(sum(map(len, data)))
+        body += data
+        body.append(_padding(sizes[-1]))
+    low, high = index & 0xFFFFFFFF, index >> 32
+    about = (level, low, len(heads), max(0, level - EXACT_LEVEL), high, width)
+    return b"".join((HEADER.pack(MAGIC, VERSION, HEADER.size, *about, *sizes), *body))
+
+
+def compressed(payload: bytes) -> bytes:
+    """The payload as one zstd frame, at some 200 MB/s and to half of its size.
+
+    Columns get blocks of their own, and with them codes that fit them: a tenth less than all in one
+    go. What gzip would save takes ten times as long.
+    """
+    blocks, *sizes = HEADER.unpack_from(payload)[5:6] + HEADER.unpack_from(payload)[9:]
+    sink = pa.BufferOutputStream()
+    view, at, written = memoryview(payload), _padded(HEADER.size + blocks * HEAD.itemsize), 0
+    with pa.CompressedOutputStream(sink, "zstd") as packer:
+        for size in sizes:
+            if size > _OWN_BLOCK:
+                packer.write(view[written:at])
+                packer.flush()
+                written = at
+            at += _padded(size)
+        packer.write(view[written:])
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _heads(part: Placed) -> npt.NDArray[np.void]:
+    rows = part.rows
+    some = np.flatnonzero(rows.n + rows.m)
+    heads = np.empty(len(some), HEAD)
+    heads["lane"] = np.array(part.lane)[some]
+    heads["row"] = np.array(part.row)[some]
+    heads["kind"] = part.kind
+    heads["form"], heads["n"], heads["m"] = rows.form[some], rows.n[some], rows.m[some]
+    return heads
+
+
+def _padded(size: int) -> int:
+    return size + (-size & 7)
+
+
+def _padding(size: int) -> bytes:
+    return b"\0" * (-size & 7)
