@@ -186,8 +186,10 @@ def gestures(browser: Browser, page: Page, what: str, notches: int = 60) -> None
     for direction in (-1, 1):
         for turn in range(notches):
             before = state(page)
+            page.keyboard.down("Control")
             page.mouse.wheel(0, direction * 240)
             page.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+            page.keyboard.up("Control")
             page.evaluate("lanescope.idle()")
             after = state(page)
             if after["viewport"]["t1"] - after["viewport"]["t0"] == (

@@ -94,7 +94,9 @@ def test_the_page_stands_alone(run: Run, tmp_path: Path, page: Page) -> None:
     box = first["canvas"]
     page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
     for _ in range(3):
+        page.keyboard.down("Control")
         page.mouse.wheel(0, -400)
+        page.keyboard.up("Control")
         page.keyboard.press("w")
     closer = state(page)
     span = closer["viewport"]["t1"] - closer["viewport"]["t0"]

@@ -41,17 +41,24 @@ function pixels(event) {
   return { x: event.deltaX * unit, y: event.deltaY * unit };
 }
 
+/**
+ * The wheel goes through the lanes and, held with Ctrl, in and out of the time, as in other trace
+ * viewers. Where there is nothing to go through, it zooms as well: over the ruler and the strip, and
+ * where all lanes are in sight.
+ */
 function wheel(timeline, event) {
   event.preventDefault();
   const { x, y } = pixels(event);
+  const onHead = event.currentTarget === timeline.dom.head;
+  const held = event.ctrlKey || event.metaKey;
   if (event.altKey) timeline.scrollBy(y || x);
-  else if (event.shiftKey && !event.ctrlKey) timeline.panBy(x || y);
-  else if (!event.ctrlKey && !event.metaKey && Math.abs(x) > Math.abs(y)) timeline.panBy(x);
+  else if (event.shiftKey && !held) timeline.panBy(x || y);
+  else if (!held && Math.abs(x) > Math.abs(y)) timeline.panBy(x);
+  else if (!held && !onHead && timeline.scrollable > 0) timeline.scrollBy(y);
   else {
     const limited = Math.max(-240, Math.min(240, y));
     const pinch = event.ctrlKey && Math.abs(y) < LINE_PX;
-    const onStrip = event.currentTarget === timeline.dom.head && event.offsetY < STRIP;
-    const anchor = onStrip ? null : timeline.timeAt(event.offsetX);
+    const anchor = onHead && event.offsetY < STRIP ? null : timeline.timeAt(event.offsetX);
     timeline.zoomBy(Math.exp(limited * (pinch ? ZOOM_PER_PINCH : ZOOM_PER_PIXEL)), anchor);
   }
 }

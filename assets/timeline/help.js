@@ -7,9 +7,9 @@ import { keyText } from "./commands.js";
 /** What hands do without a key of its own, by the group of commands it belongs to. */
 const GESTURES = {
   Move: [
-    ["Wheel, pinch", "zoom at the pointer"],
+    ["Ctrl + wheel, pinch", "zoom at the pointer"],
+    ["Wheel", "lanes up / down; zoom where all are in sight, and over ruler and strip"],
     ["Shift + wheel", "left / right"],
-    ["Alt + wheel", "lanes up / down; also over their names"],
     ["Drag", "move in both directions"],
   ],
   Select: [["Click", "select a slice"], ["Double click", "zoom to it"]],

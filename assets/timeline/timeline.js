@@ -155,9 +155,13 @@ export class Timeline {
     this.setView(vp.zoom(this.view, factor, anchor ?? (this.view.t0 + this.view.t1) / 2, this.duration));
   }
 
+  /** How far the lanes can be scrolled, px; 0: all of them are in sight. */
+  get scrollable() {
+    return Math.max(0, (this.layout?.height ?? 0) - this.height);
+  }
+
   scrollBy(px) {
-    const most = Math.max(0, (this.layout?.height ?? 0) - this.height);
-    const next = Math.min(Math.max(this.scrollY + px, 0), most);
+    const next = Math.min(Math.max(this.scrollY + px, 0), this.scrollable);
     if (next === this.scrollY) return;
     this.scrollY = next;
     this.changed();

@@ -47,7 +47,7 @@ def test_zoom_changes_what_is_drawn(opened: Opener) -> None:
     page = opened()
     before = page.state
     for _ in range(8):
-        page.wheel(300, 40, -200)
+        page.wheel(300, 40, -200, key="Control")
     after = page.state
     assert after["viewport"]["level"] < before["viewport"]["level"]
     assert after["viewport"]["t1"] - after["viewport"]["t0"] < before["viewport"]["duration"] / 10
@@ -61,7 +61,7 @@ def test_the_instant_under_the_pointer_stays_there(opened: Opener) -> None:
     t0, t1 = page.window
     width = page.state["viewport"]["width"]
     under = t0 + 300 / width * (t1 - t0)
-    page.wheel(300, 40, -240)
+    page.wheel(300, 40, -240, key="Control")
     t0, t1 = page.window
     assert t0 + 300 / width * (t1 - t0) == pytest.approx(under, rel=1e-9)
 
@@ -377,7 +377,7 @@ def test_a_server_that_fails_is_said_and_the_coarser_level_stays(opened: Opener)
 
 def _zoom_far(page: LanePage) -> None:
     for _ in range(6):
-        page.wheel(400, 40, -240)
+        page.wheel(400, 40, -240, key="Control")
 
 
 def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str) -> None:
@@ -385,7 +385,7 @@ def test_a_notch_of_zoom_moves_few_bytes_at_any_depth(opened: Opener, large: str
     middle = page.state["canvas"]["width"] / 2
     before = page.state["requests"]
     for _ in range(24):
-        page.wheel(middle, 100, -240)
+        page.wheel(middle, 100, -240, key="Control")
         after = page.state["requests"]
         assert after["bytes"] - before["bytes"] < 300_000
         assert after["requests"] - before["requests"] <= 8
