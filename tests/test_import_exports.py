@@ -32,8 +32,8 @@ def test_a_run_of_two_ranks_comes_back(table: str, tmp_path: Path) -> None:
                "shapes", "dtypes"],
         "phase": ["start_ns", "duration_ns", "name", "kind", "depth", "step"],
         "value": ["time_ns", "name", "value", "step"],
-        "collective": ["start_ns", "complete_ns", "name", "group", "group_size", "sequence",
-                       "bytes", "step"],
+        "collective": ["start_ns", "duration_ns", "complete_ns", "name", "group", "group_size",
+                       "sequence", "bytes", "step", "shapes", "dtypes", "peer", "reduce_op"],
     }  # fmt: skip
     assert {t.name for t in again.threads} == {t.name for t in run.threads}
     for rank in run.ranks:
@@ -43,6 +43,17 @@ def test_a_run_of_two_ranks_comes_back(table: str, tmp_path: Path) -> None:
             theirs = rows(again, table, *columns[table], rank=rank, thread=partner.thread)
             known = [row for row in theirs if "gradient norm" not in row]
             assert sorted(known, key=str) == sorted(mine, key=str)
+
+
+def test_what_only_looks_like_a_phase_comes_back_as_what_it_was(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    main = builder.thread()
+    builder.op(START_NS, 100, "DistributedDataParallel.forward", thread=main, scope="user")
+    builder.op(START_NS + 10, 60, "aten::mm", thread=main, depth=1)
+    run = open_run(builder.write())
+    again = there_and_back(run, tmp_path)
+    for table, columns in (("op", ("start_ns", "name", "scope", "depth")), ("phase", ("name",))):
+        assert rows(again, table, *columns) == rows(run, table, *columns)
 
 
 def test_streams_and_their_launches_come_back(tmp_path: Path) -> None:

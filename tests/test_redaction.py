@@ -23,11 +23,12 @@ from tests.synthetic import START_NS, Builder
 HOST = "gpu-node-17.corp.example"
 SECRETS = (
     "gpu-node-17", "corp.example", "alice", "TOKEN-12345", "vault", "plans", "projectphoenix",
-    "10.1.2.3", "/home", "boot-77", "hunter2",
+    "10.1.2.3", "/home", "boot-77", "hunter2", "carol", "relay9",
 )  # fmt: skip
 PLANTED = (
     f"on {HOST} by alice with TOKEN-12345: 'No such file: \"/mnt/vault/the plans/x.bin\"' "
-    "/home/alice/secret at tcp://10.1.2.3:29500 and 10.1.2.3, projectphoenix"
+    "/home/alice/secret at tcp://10.1.2.3:29500 and 10.1.2.3, projectphoenix, "
+    "for carol@relay9.example.org"
 )
 TEXTS = (PLANTED, f"/mnt/vault/plans/{HOST}.py", f"worker-{HOST}", "ALICE", "gpu-node-17")
 WORDS = tuple(text for text in TEXTS if text != PLANTED)

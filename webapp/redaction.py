@@ -3,7 +3,7 @@
 Left out are the command and its arguments, and the messages of exceptions. In every text of the
 run (names, stacks, sentences, notes), wherever it stands, are replaced
 
-- names of hosts, and addresses of other machines;
+- names of hosts, addresses of other machines, and of people on them (`user@host`);
 - names of users, as paths name them, and that of whoever packs;
 - paths: below the program's own folder they become relative to it, of installed packages and of
   Python what is within them stays, any other becomes `<path 3>`;
@@ -42,6 +42,7 @@ _PATH = re.compile(
 _WHOLE = re.compile(r"(?:[A-Za-z]:[\\/]|\\\\|/)(?:(?!\s[\\/])[^\n])+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
 _IP = re.compile(r"(?<![\w.])(?!127\.0\.0\.1\b|0\.0\.0\.0\b)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
+_ACCOUNT = re.compile(r"(?<![\w.+-])[\w.+-]{2,}@[\w-]{2,}(?:\.[\w-]+)*")
 _INSTALLED = re.compile(r".*[\\/](?:site|dist)-packages[\\/](.+)")
 _PYTHON = re.compile(r".*[\\/]lib[\\/](python3[^\\/]*[\\/].+)")
 _OPERATOR = re.compile(r"[A-Za-z_][\w.]*::[\w.:]+")
@@ -167,6 +168,7 @@ class Redactor:
         return self._rest(text, arguments)
 
     def _rest(self, text: str, arguments: bool) -> str:
+        text = _ACCOUNT.sub("<address>", text)
         text = _IP.sub("<address>", text)
         text = self._hosts.sub(lambda m: f"<{self._number('host', m[0].lower())}>", text)
         text = self._users.sub("<user>", text)

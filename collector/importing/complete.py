@@ -120,7 +120,8 @@ class Complete:
             phase = self._names.phases.get(number)
             if phase is None:
                 self._note_talk(rows[position], group[position])
-            elif category == "user_annotation":
+            elif category == "user_annotation" and rows["step"][position] == NONE:
+                # An export has its phases apart, and tells the step of what else has such a name.
                 rows["kind"][position] = PHASE + phase[0]
                 rows["name"][position] = self._trace.texts[phase[1]]
 

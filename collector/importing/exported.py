@@ -9,12 +9,15 @@ from typing import Any
 
 from ..kinds import PhaseKind
 from .events import Event, Label, decode_plain
-from .instants import I64, Flags
+from .instants import I64, MOST_NS, Flags
 from .pairing import Pairing
 from .rows import PHASE, USER, Call, Trace
 
 LAUNCH = "launch"
 """Category of arrows from the call that launched an activity."""
+
+_LONGEST = 2000
+"""Letters of a text."""
 
 
 def is_export(about: Any) -> bool:
@@ -67,8 +70,8 @@ class Exported:
             self._trace.calls = sorted(self._calls, key=lambda call: call.start)
 
     def _add(self, event: Event, start: int, args: dict[str, Any], end: int | None) -> None:
-        size = args.get("group size")
-        moved = args.get("bytes")
+        size = _whole(args, "group size", 1 << 31)
+        call = _whole(args, "call ns", MOST_NS)
         lane = self._trace.lanes[event.pid, event.tid, False]
         name = self._trace.text(self._trace.texts[event.name])
         self._calls.append(
@@ -76,19 +79,31 @@ class Exported:
                 name=name,
                 lane=lane,
                 start=start,
-                returned=end,
-                complete=end,
-                group=str(args["group"])[:200].encode("utf-8", "replace").decode(),
-                group_size=size if type(size) is int and 0 < size < 1 << 31 else None,
-                shapes="",
-                dtypes="",
-                bytes=moved if type(moved) is int and 0 <= moved < 1 << 62 else 0,
+                returned=end if call is None else start + call,
+                complete=end if args.get("complete", True) else None,
+                group=_text(args, "group"),
+                group_size=size or None,
+                shapes=_text(args, "shapes"),
+                dtypes=_text(args, "dtypes"),
+                bytes=_whole(args, "bytes", 1 << 62) or 0,
+                peer=_whole(args, "peer", 1 << 31),
                 sequence=args["sequence"],
+                reduce_op=_text(args, "reduce op"),
             )
         )
 
 
+def _whole(args: dict[str, Any], name: str, limit: int) -> int | None:
+    """A number of 0 to below a limit."""
+    value = args.get(name)
+    return value if type(value) is int and 0 <= value < limit else None
+
+
+def _text(args: dict[str, Any], name: str) -> str:
+    value = args.get(name)
+    return value[:_LONGEST].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
 def _numbered(args: dict[str, Any]) -> bool:
-    sequence = args.get("sequence")
-    known = type(sequence) is int and 0 <= sequence < 1 << 62
+    known = _whole(args, "sequence", 1 << 62) is not None
     return known and isinstance(args.get("group"), str)

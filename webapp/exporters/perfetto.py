@@ -198,6 +198,9 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
             **{
                 "group": row["group"], "group size": row["group_size"],
                 "sequence": row["sequence"], "bytes": row["bytes"], "step": row["step"],
+                "shapes": row["shapes"], "dtypes": row["dtypes"], "peer": row["peer"],
+                "reduce op": row["reduce_op"], "call ns": row["duration_ns"],
+                "complete": row["complete_ns"] is not None,
             }
         )  # fmt: skip
         common = (
