@@ -29,7 +29,18 @@ _OWN = str(Path(__file__).parent) + os.sep
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _MAIN = 0
 _JOIN, _ACQUIRE = int(SyncKind.thread_join), int(SyncKind.lock_acquire)
-_WAITS = {_JOIN: "the end of a thread", _ACQUIRE: "a lock"}
+_WAITS = {
+    _JOIN: "the end of a thread",
+    _ACQUIRE: "a lock",
+    int(SyncKind.condition_wait): "a condition",
+    int(SyncKind.event_wait): "an event",
+    int(SyncKind.semaphore_acquire): "a semaphore",
+    int(SyncKind.barrier_leave): "the others of a barrier",
+    int(SyncKind.queue_get): "an item of a queue",
+    int(SyncKind.queue_room): "room in a queue",
+    int(SyncKind.queue_join): "the tasks of a queue",
+    int(SyncKind.future_get): "the result of a future",
+}
 
 
 def activity(folder: Path) -> dict[int, dict[str, Any]]:
@@ -69,7 +80,7 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
                 mine.append(event)
             elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
                 kind, target = int(event["scope"]), int(event["extra"])
-                waiting = _WAITS.get(kind) or _words(kind)
+                waiting = _WAITS.get(kind, "")
                 lock = target if kind == _ACQUIRE else None
                 owner = target - 1 if kind == _JOIN else None  # as `threads.joining` put it
         calls[thread.native_id] = mine
@@ -173,10 +184,6 @@ def parse_stacks(text: str) -> list[dict[str, Any]]:
         elif threads and (match := _FRAME.fullmatch(line)):
             threads[-1]["frames"].append([match[1], int(match[2]), match[3]])
     return threads
-
-
-def _words(kind: int) -> str:
-    return SyncKind(kind).name.replace("_", " ")
 
 
 def _call(record: Any) -> tuple[int, int, int]:

@@ -223,6 +223,8 @@ class Watchdog:
             self._say(idle, main, working=working, abort=abort)
         if abort:
             recorder.describe(ended="abort", end_ns=now)
+            with contextlib.suppress(Exception):
+                _end_daemons()
             os._exit(ABORT_STATUS)
 
     def _say(self, idle: int, main: dict[str, Any] | None, *, working: bool, abort: bool) -> None:
@@ -239,6 +241,14 @@ class Watchdog:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(line)
             sys.stderr.flush()
+
+
+def _end_daemons() -> None:
+    """Data-loader workers and the like, which multiprocessing ends with an orderly exit."""
+    module: Any = sys.modules.get("multiprocessing")
+    for child in module.active_children() if module is not None else ():
+        if child.daemon:
+            child.terminate()
 
 
 def _describe(

@@ -176,11 +176,8 @@ def test_accesses_within_others_are_told_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_threads_that_wait_for_ever(tmp_path: Path) -> None:
-    options = ("--hang-timeout", "2", "--on-hang", "abort")
-    run, lines = (
-        open_run(recorded(tmp_path, "deadlocked", *options, status=1)),
-        faults("deadlocked.py"),
-    )
+    run = open_run(recorded(tmp_path, "deadlocked", *ABORT, status=1))
+    lines = faults("deadlocked.py")
     found = {frozenset(one["where"] for one in f.evidence["threads"]): f
              for f in deadlocks(run) if "threads" in f.evidence}  # fmt: skip
     circles = [{"forth", "back"}, {"taken_twice"}, {"worker", "joined"}]
@@ -191,6 +188,43 @@ def test_threads_that_wait_for_ever(tmp_path: Path) -> None:
     assert "SumBackward0" in stuck.title
     waiting = {row["name"] for row in run.events("stall").to_pylist()}
     assert {"holder", "patient", "join"} <= waiting  # told of by the watchdog, and no finding
+
+
+ABORT = ("--hang-timeout", "2", "--on-hang", "abort")
+
+
+def test_threads_at_rest_without_a_circle(tmp_path: Path) -> None:
+    run = open_run(recorded(tmp_path, "resting pool", *ABORT, status=1))
+    lines = faults("resting.py")
+    (found,) = deadlocks(run)
+    assert found.severity == "error"
+    places = {one["where"]: one["waits_for"] for one in found.evidence["threads"]}
+    assert places[lines["consumer"]] == "an item of a queue"
+    assert places[lines["producer"]] == "a lock that consumer holds"
+    assert places[lines["outer"]] == places[lines["main"]] == "the result of a future"
+    assert found.title.startswith("nothing goes on: main waits for the result of a future at ")
+    assert "a pool of their own" in found.evidence["advice"]
+
+
+@pytest.mark.slow
+def test_a_data_loader_worker_that_never_comes(tmp_path: Path) -> None:
+    run = open_run(recorded(tmp_path, "resting loader", *ABORT, status=1))
+    lines = faults("resting.py")
+    (found,) = deadlocks(run)
+    assert {one["where"] for one in found.evidence["threads"]} >= {lines["loader"], lines["worker"]}
+    (worker,) = {p["pid"] for p in run.manifest["processes"]} - {run.threads[0].pid}
+    assert not Path(f"/proc/{worker}").exists()  # left behind by nobody
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "status", "told"), [("served", 143, ["info"]), ("slow", 0, [])]
+)
+def test_a_rest_that_may_be_meant(
+    tmp_path: Path, program: str, status: int, told: list[str]
+) -> None:
+    run = open_run(recorded(tmp_path, f"resting {program}", "--hang-timeout", "2", status=status))
+    assert [found.severity for found in deadlocks(run)] == told
 
 
 @pytest.mark.parametrize(

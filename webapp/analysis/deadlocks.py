@@ -19,6 +19,7 @@ from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.standing import NO_PROGRESS, frames_of, where_of
+from lanescope.webapp.analysis.standstill import standstill
 from lanescope.webapp.run import Run
 
 _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
@@ -46,9 +47,10 @@ def deadlocks(run: Run) -> list[Finding]:
     for rank in run.ranks:
         waits = _waits(run, rank)
         circles = _circles(waits)
-        found += [_circle(run, rank, circle) for circle in circles]
+        told = [_circle(run, rank, circle) for circle in circles]
         inside = {wait.thread for circle in circles for wait in circle}
-        found += [f for f in _stuck(run, rank) if f.thread not in inside]
+        told += [f for f in _stuck(run, rank) if f.thread not in inside]
+        found += told or standstill(run, rank)
     return found
 
 

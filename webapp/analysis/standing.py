@@ -73,11 +73,21 @@ def standings(run: Run) -> Mapping[int, Standing]:
 
 
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
-    """file.py:12 of the innermost frame of the program itself, of a stack of a rank."""
+    """file.py:12 of the innermost frame of the program itself, of a stack of a rank; of a stack
+    that has none, of its innermost frame."""
     frames = frames_of(run, rank, stack)
-    own = [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
-    chosen = (own or frames)[:1]
-    return f"{PurePath(chosen[0]['file']).name}:{chosen[0]['line']}" if chosen else None
+    return own_place(run, rank, stack) or (_place(frames[0]) if frames else None)
+
+
+def own_place(run: Run, rank: int, stack: int | None) -> str | None:
+    """The same; None where no frame of a stack is the program's own."""
+    frames = frames_of(run, rank, stack)
+    own = (frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"]))
+    return next(map(_place, own), None)
+
+
+def _place(frame: Mapping[str, Any]) -> str:
+    return f"{PurePath(frame['file']).name}:{frame['line']}"
 
 
 def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:

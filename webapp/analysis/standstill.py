@@ -1,0 +1,132 @@
+"""Did a process come to rest with threads that wait for what none of them can bring any more?
+
+Who is to set an event or to fill a queue, nobody can know. But where the watchdog saw all threads
+at rest, and nothing was recorded from then to the end, what each of them waited for tells why.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.endings import endings
+from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.standing import NO_PROGRESS, dumps, frames_of, own_place
+from lanescope.webapp.analysis.waits import waits
+from lanescope.webapp.run import Run
+
+_BUSY = 0.1
+"""Share of a core from which on a thread is at work."""
+
+_TOLD = 4
+"""Threads told of in the sentence; the evidence has all."""
+
+_LAST = 10
+"""The link shows the last of so many parts of the run."""
+
+_SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed": "info"}
+"""By how the process ended. A server that waits for requests is at rest as well until somebody
+stops it: only what its own watchdog ended is known to have waited for too long."""
+
+
+def standstill(run: Run, rank: int) -> list[Finding]:
+    """At most one finding of kind `deadlock`: what all threads of the rank's process waited for."""
+    severity = _SEVERITIES.get(endings(run)[rank].how)
+    rows = [row for row in dumps(run, rank) if row["reason"] in NO_PROGRESS]
+    if severity is None or not rows or waits(run):  # who waits in a collective is told as a hang
+        return []
+    rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
+    if any(_at_work(row) for row in rows):
+        return []
+    pid = rows[0]["pid"]
+    since = max((t.end_ns for t in run.threads if t.rank == rank and t.pid == pid), default=0)
+    if since > rows[0]["time_ns"]:  # it went on
+        return []
+    names = {t.thread: t.name for t in run.threads if t.rank == rank}
+    kinds = {t.thread: t.kind for t in run.threads if t.rank == rank}
+    rows.sort(key=lambda row: (kinds.get(row["thread"]) != schema.ThreadKind.main.name,
+                               row["thread"]))  # fmt: skip
+    rows += _children(run, rank, pid)
+    waiting = [_waiting(run, rank, row, names, pid) for row in rows]
+    own = [one for one in waiting if one["where"] is not None] or waiting[:1]
+    said = [
+        f"{one['name']} waits for {one['waits_for']}" + (f" at {one['where']}" * bool(one["where"]))
+        for one in own[:_TOLD]
+    ]
+    more = f"; and {len(own) - _TOLD} more" if len(own) > _TOLD else ""
+    first = own[0]  # a thread of a library alone may well wait for ever
+    return [
+        Finding(
+            kind="deadlock",
+            severity=severity,
+            title=f"nothing goes on: {'; '.join(said)}{more}",
+            rank=rank,
+            ranks=(rank,),
+            thread=first["thread"],
+            step=None,
+            time_ns=since,
+            where=first["where"],
+            evidence={"threads": waiting, "idle_ns": rows[0]["duration_ns"],
+                      "advice": _advice(run, rank, rows)},
+            link=timeline_address(
+                since - run.duration_ns // _LAST, since, run.duration_ns,
+                at=(thread_lane(rank, first["thread"]), since),
+            ),
+        )
+    ]  # fmt: skip
+
+
+def _at_work(row: dict[str, Any]) -> bool:
+    return bool(row["collective"]) or (row["cpu"] or 0) >= _BUSY
+
+
+def _children(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
+    """What the main threads of processes that it started (data-loader workers) waited for."""
+    mains = {t.thread for t in run.threads if t.rank == rank and t.kind == "main" and t.pid != pid}
+    last = {
+        row["thread"]: row
+        for row in run.events("stall", rank).to_pylist()
+        if row["thread"] in mains and row["reason"] in NO_PROGRESS and not _at_work(row)
+    }
+    return [last[thread] for thread in sorted(last)]
+
+
+def _waiting(
+    run: Run, rank: int, row: dict[str, Any], names: dict[str, str], pid: int
+) -> dict[str, Any]:
+    name = names.get(row["thread"], row["name"])
+    waits_for = row["waiting"] or "something that was not recorded"
+    if row["owner"] in names and "that" not in waits_for:
+        waits_for = waits_for.replace("a thread", names[row["owner"]])
+    return {
+        "thread": row["thread"],
+        "name": name if row["pid"] == pid else f"{name} of process {row['pid']}",
+        "waits_for": waits_for,
+        "where": own_place(run, rank, row["stack"]),
+        "stack": [f"{f['file']}:{f['line']} {f['function']}"
+                  for f in frames_of(run, rank, row["stack"])],
+    }  # fmt: skip
+
+
+def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
+    for row in rows:
+        frames = frames_of(run, rank, row["stack"])
+        callers = {(PurePath(f["file"]).name, f["function"]) for f in frames}
+        if "future" not in row["waiting"] and ("_base.py", "result") not in callers:
+            continue
+        if ("thread.py", "_worker") in callers:
+            return (
+                "a task waits for another one, and all threads of the pool may run such tasks: "
+                "give the inner ones a pool of their own"
+            )
+        if ("base_events.py", "run_forever") in callers:
+            return (
+                "a coroutine waits without await, so that its loop stands and what it waits for "
+                "cannot run: await it (asyncio.wrap_future)"
+            )
+    return (
+        "whoever is to let go, put, set or send waits as well, or has ended: follow what each "
+        "thread waits for"
+    )
