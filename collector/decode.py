@@ -79,8 +79,10 @@ class Decoder:
         return thread_id(self.pid, self.first_ordinal + thread.ordinal)
 
     def is_empty(self) -> bool:
-        """Whether the process did nothing worth a lane (a launcher, a helper)."""
-        return not any(
+        """Whether the process is not worth a lane: it did nothing (a launcher, a helper), and is
+        no rank that others wait for."""
+        awaited = bool(self.log.process.get("expected")) and bool(self.log.threads)
+        return not awaited and not any(
             np.isin(records["kind"], _EVENTS).any()
             for thread in self.log.threads
             for records in (*thread.records(), thread.open_events())
@@ -133,6 +135,8 @@ class Decoder:
 
     def rank_tables(self) -> dict[str, pa.Table]:
         """Threads, modules, the watchdog's dumps and new stacks, of what was decoded so far."""
+        if not self._threads:
+            self._note_presence()
         stalls = self._stalls()
         new = list(self._stack_ids.items())[self._stacks_before :]
         threads, modules = self._threads.values(), self._modules
@@ -172,6 +176,21 @@ class Decoder:
     def thread_row(self, thread: ThreadLog) -> dict[str, Any] | None:
         """The thread's row of the thread table so far; None where it has no events."""
         return self._threads.get(self.thread_name(thread))
+
+    def _note_presence(self) -> None:
+        """A rank that others wait for, and that recorded nothing, was there all the same: from its
+        start to its end, as far as that is known."""
+        process = self.log.process
+        for thread in self.log.threads[:1] if process.get("expected") else ():
+            self._threads[self.thread_name(thread)] = {
+                "thread": self.thread_name(thread),
+                "pid": self.pid,
+                "native_id": thread.native_id,
+                "name": "main",
+                "kind": ThreadKind(thread.kind).name,
+                "start_ns": process["start_ns"],
+                "end_ns": max(process["start_ns"], process["end_ns"]),
+            }
 
     def _note_thread(self, thread: ThreadLog, records: Records, kinds: NDArray[np.uint8]) -> None:
         """Widen what is known of the thread by these records."""

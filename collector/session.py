@@ -35,6 +35,7 @@ from .sources import (
     futures,
     fx_graphs,
     graphs,
+    joining,
     locks,
     memory,
     modules,
@@ -120,6 +121,7 @@ class Session:
         )  # fmt: skip
         self._undo.append(data.install(recorder))
         measured = clocks.Clocks(recorder)
+        self._undo.append(joining.install(recorder, stacks))
         self._undo.append(ranks.install(recorder, measured.joined))
         self._undo.append(measured.stop)
         self._undo.append(compiled.install(options.compile_backend))
@@ -152,7 +154,7 @@ class Session:
         if options.device_activity:
             self._device, undo = device.install(recorder)
             self._undo.append(undo)
-        self._watchdog = Watchdog(recorder, self._library, handovers.holder)
+        self._watchdog = Watchdog(recorder, self._library, handovers.holder, stacks.is_library)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
         self._undo.append(endings.install(recorder, stacks.is_library))

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from .collective_names import JOIN
 from .journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
 from .journal_reader import (
     JournalError,
@@ -96,7 +97,8 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
                 group = text(call["aux"]).partition("\t")[0]
                 name, sequence = text(call["name"]), int(call["sequence"])
                 found[native]["collective"] = f"{name}\t{group}\t{sequence}"
-                found[native]["waiting"] = f"{name} #{sequence} of group {group}"
+                whole = f"{name} #{sequence} of group {group}"
+                found[native]["waiting"] = name if name == JOIN else whole
                 break  # the first one holds up the others
     return found
 

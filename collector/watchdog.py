@@ -51,13 +51,16 @@ class Watchdog:
     """Watches this process from `start` to `stop`."""
 
     def __init__(
-        self, recorder: Recorder, library: Any, holder: Callable[[int], int | None]
-    ) -> None:
-        """`holder` tells by a lock's number the ident of the thread that holds it."""
+        self, recorder: Recorder, library: Any, holder: Callable[[int], int | None],
+        is_library: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        """`holder` tells by a lock's number the ident of the thread that holds it, `is_library` by
+        a file whether its code is not the program's own."""
         options = recorder.options
         self._recorder = recorder
         self._library = library
         self._holder = holder
+        self._is_library = is_library
         self._timeout = options.hang_timeout_ns
         self._action = options.on_hang
         self._running = 0  # serial of the thread that looks
@@ -181,7 +184,8 @@ class Watchdog:
         """What every thread does; None in a launcher, which waits for its workers."""
         assert self._recorder.folder is not None
         known = activity(self._recorder.folder)
-        if not any(doing["last_op"] or doing["collective"] for doing in known.values()):
+        did = any(doing["last_op"] or doing["collective"] for doing in known.values())
+        if not did and not self._recorder.process.get("expected"):
             return None
         self._name_owners(known)
         assert self._before is not None
@@ -230,8 +234,9 @@ class Watchdog:
     def _say(self, idle: int, main: dict[str, Any] | None, *, working: bool, abort: bool) -> None:
         doing = "its main thread is gone"
         if main is not None:
-            top = (main["frames"] or [["?", 0, "?"]])[0]
-            place = f"{top[0]}:{top[1]}"
+            frames = main["frames"] or [["?", 0, "?"]]
+            own = [frame for frame in frames if not self._is_library(frame[0])] or frames
+            place = f"{own[0][0]}:{own[0][1]}"
             doing = f"computes in {place}" if working else f"waits in {place}"
             if main["waiting"]:
                 doing += f" for {main['waiting']}"

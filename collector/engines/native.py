@@ -170,10 +170,14 @@ class _Journal(ThreadJournal):
         stack: int = 0, extra: int = 0,
     ) -> None:  # fmt: skip
         """Note that an event began; among open operators its level is known to the observer."""
-        record = RECORD.pack(
-            kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0, extra
-        )
-        self._levels.append(self._library.push_open(record))
+        self.push_open_record(
+            level, kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0,
+            extra,
+        )  # fmt: skip
+
+    def push_open_record(self, level: int, *fields: int) -> None:
+        """The same where more is known of the event: fields in the order of `RECORD`."""
+        self._levels.append(self._library.push_open(RECORD.pack(*fields)))
 
     def pop_open(self, level: int) -> None:
         """Note that the last event that Python opened ended."""

@@ -23,8 +23,8 @@ from lanescope.webapp.run import Run
 def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
     """Per recorded rank its own processes, those that it started left out, one per attempt.
 
-    The first that is listed, and each that made collectives and began when the one before it had
-    ended. A rank without any has none.
+    The first that is listed, and each that made collectives, or that no other process of the rank
+    started, and that began when the one before it had ended. A rank without any has none.
     """
     found: dict[int, tuple[schema.Process, ...]] = {}
     for process in run.manifest["processes"]:
@@ -61,7 +61,11 @@ def _one_by_one(
         return processes[:1]
     threads = pc.unique(run.events("collective", rank, columns=["thread"])["thread"])
     called = {int(one.partition("-")[0]) for one in threads.cast(pa.string()).to_pylist()}
-    chosen = [one for one in processes if one["pid"] in called] or [*processes[:1]]
+    pids = {one["pid"] for one in processes}
+    # Where a program starts itself again by exec, all that it was has one number.
+    chosen = [
+        one for one in processes if one["pid"] in called or one["parent_pid"] not in pids
+    ] or [*processes[:1]]
     chosen.sort(key=lambda one: one["start_ns"])
     found = [chosen[0]]
     for one in chosen[1:]:

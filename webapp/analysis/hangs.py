@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lanescope.collector.collective_names import RENDEZVOUS
 from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import POINT_TO_POINT, calls, group_title
+from lanescope.webapp.analysis.calls import POINT_TO_POINT, call_title, calls
 from lanescope.webapp.analysis.deaths import deaths
 from lanescope.webapp.analysis.endings import told_to_stop
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
@@ -54,7 +55,10 @@ def hangs(run: Run) -> list[Finding]:
     Raises Unanswered where a run has nothing that could hang, or not enough of it.
     """
     if not run.counts["collective"]:
-        raise Unanswered("no collective was recorded")
+        failed = deaths(run, ())
+        if not failed:
+            raise Unanswered("no collective was recorded")
+        return failed
     if cut_short(run):
         raise Unanswered("the recording is not whole, so what is missing in it proves nothing")
     found = waits(run)
@@ -194,13 +198,17 @@ def _made_no_progress(run: Run, wait: Wait) -> bool:
 def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     """A call that all recorded members made, and that did not end."""
     waited = waited_ns(run, wait)
-    long = waited >= max(LEAST_STUCK_NS, normal_wait_ns(run, wait.group))
+    # To join, ranks wait for each other and move nothing.
+    least = LEAST_STUCK_NS if wait.group != RENDEZVOUS else LEAST_WAIT_NS
+    long = waited >= max(least, normal_wait_ns(run, wait.group))
     known = standings(run)
     gone = tuple(sorted(rank for rank in _made(run, wait) if known[rank].ending.how in FAILED))
     if gone and not set(gone) >= set(wait.ranks):
         return _failed_inside(run, wait, gone, others)
     if not long and not _made_no_progress(run, wait):
         return None
+    if wait.group == RENDEZVOUS and not wait.unrecorded:
+        return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
         reason = f"{_names(wait.unrecorded)} {_were(wait.unrecorded)} not recorded"
     else:
@@ -361,9 +369,9 @@ def _place(run: Run, wait: Wait) -> dict[str, Any]:
 
 def _call(run: Run, wait: Wait) -> str:
     frame = calls(run)
-    several = frame["group"].nunique() > 1 or wait.group != "0"
-    of_group = f" of {group_title(run, wait.group)}" if several else ""
-    return f"{wait.op} #{wait.sequence}{of_group}"
+    if wait.group == "0" and frame["group"].nunique() == 1:
+        return f"{wait.op} #{wait.sequence}"
+    return call_title(run, wait.op, wait.group, wait.sequence)
 
 
 def _names(ranks: tuple[int, ...]) -> str:

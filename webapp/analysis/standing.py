@@ -31,6 +31,8 @@ NO_PROGRESS = ("no_progress", "abort")
 QUIET_NS = 1_000_000_000
 """A rank that recorded an event within this time of the end of the run is at work."""
 
+_EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
+
 _BUSY = 0.1
 """Share of a core from which on a thread is at work."""
 
@@ -215,7 +217,12 @@ def _last_ns(run: Run, rank: int) -> int:
 
 
 def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:
-    """Last event of the threads that drive the rank; a timer's thread is no progress."""
+    """Last event of the threads that drive the rank; a timer's thread is no progress.
+
+    Of a rank without events its start.
+    """
+    if not any(run.counts_of(rank)[table] for table in _EVENTS):
+        return min((t.start_ns for t in run.threads if t.rank == rank), default=0)
     rows = run.events("collective", rank, columns=["thread"])
     driving = {main, *pc.unique(rows["thread"].cast(pa.string())).to_pylist()}
     return max((t.end_ns for t in run.threads if t.rank == rank and t.thread in driving), default=0)

@@ -8,7 +8,7 @@ from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import group_title
+from lanescope.webapp.analysis.calls import call_title
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
 from lanescope.webapp.analysis.standing import Standing, dumps, frames_of, standings
@@ -97,7 +97,7 @@ def _call(run: Run, held: list[Wait]) -> parts.Child:
         return ""
     wait = held[0]
     more = f" and {len(held) - 1} more" if len(held) > 1 else ""
-    return f"{wait.op} #{wait.sequence} of {group_title(run, wait.group)}{more}"
+    return call_title(run, wait.op, wait.group, wait.sequence) + more
 
 
 def _at(standing: Standing) -> list[Any]:

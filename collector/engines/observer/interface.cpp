@@ -242,7 +242,10 @@ EXPORT uint32_t lanescope_push_open(const Record* record) {
     const uint32_t level = thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step,
                                              r.module, r.phase);
     if (Record* entry = thread->journal.open_entry(level)) {
+      entry->sequence = r.sequence;
+      entry->signature = r.signature;
       entry->stack = r.stack;
+      entry->aux = r.aux;
       entry->extra = r.extra;
     }
     return level;
@@ -254,7 +257,8 @@ EXPORT void lanescope_pop_open(uint32_t level) {
   guarded([&] {
     if (Thread* thread = entered_thread()) {
       if (Record* entry = thread->journal.open_entry(level)) {
-        entry->stack = 0;  // operators leave these as they are
+        entry->sequence = -1;  // operators leave these as they are
+        entry->signature = entry->stack = entry->aux = 0;
         entry->extra = 0;
       }
       thread->pop_open(level);

@@ -1,0 +1,130 @@
+"""How the process joins the others: before its first collective a rank may wait for long, or fail.
+
+`init_process_group` stands in the journal as a call of the group `RENDEZVOUS`, as long as it lasts,
+and for good where it fails. One that succeeds leaves nothing: the collectives that follow tell.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+
+from .. import clock
+from ..collective_names import JOIN, RENDEZVOUS
+from ..journal import PROCESS_FILE, Kind
+from ..kinds import JOURNAL_FOLDER
+from ..recorder import Recorder
+from .patches import Patches
+from .stacks import Stacks
+
+_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d",
+            "torch.distributed.device_mesh")  # fmt: skip
+"""Where torch keeps the function under its name."""
+
+
+def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
+    """Keep a journal of a rank from the start, and of the call by which it joins the others."""
+    if not dist.is_available():
+        return lambda: None
+    process = recorder.process
+    if process["role"] == "rank" and process["world_size"] > 1 and _is_started_as_rank(recorder):
+        expect(recorder, process["rank"], process["world_size"])
+    original: Any = vars(dist.distributed_c10d).get(JOIN)
+    if original is None:
+        return lambda: None
+    parameters = inspect.signature(original)
+    failed = 0
+
+    def begin(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, ...] | None:
+        given = parameters.bind(*arguments, **keywords).arguments
+        rank, size = (_number(given.get(name, -1), name) for name in ("rank", "world_size"))
+        if size < 2 or not 0 <= rank < size:
+            return None
+        expect(recorder, rank, size)
+        state = recorder.thread()
+        fields = (
+            recorder.intern(JOIN), clock.now(), failed, recorder.intern("\t\tcpu"),
+            stacks.capture(), recorder.intern(f"{RENDEZVOUS}\t{size}\t\t\t"),
+        )  # fmt: skip
+        name, start, sequence, signature, stack, group = fields
+        state.journal.push_open_record(
+            state.open, int(Kind.COLLECTIVE), 0, 0, name, start, 0, sequence, recorder.step,
+            state.module, signature, stack, state.phase, group, 0,
+        )  # fmt: skip
+        state.open += 1
+        return fields
+
+    def end(call: tuple[int, ...], *, well: bool) -> None:
+        nonlocal failed
+        state = recorder.thread()
+        state.open -= 1
+        state.journal.pop_open(state.open)
+        if not well:
+            failed += 1
+            name, start, sequence, signature, stack, group = call
+            recorder.put(
+                state, Kind.COLLECTIVE, name=name, start=start, end=clock.now(), sequence=sequence,
+                signature=signature, stack=stack, aux=group,
+            )  # fmt: skip
+
+    @wraps(original)
+    def join(*arguments: Any, **keywords: Any) -> Any:
+        call = None
+        with recorder.guarded():
+            call = begin(arguments, keywords)
+        well = False
+        try:
+            result = original(*arguments, **keywords)
+            well = True
+            return result
+        finally:
+            if call is not None:
+                with recorder.guarded():
+                    end(call, well=well)
+
+    patches = Patches()
+    for module in map(sys.modules.get, _MODULES):
+        if module is not None and vars(module).get(JOIN) is original:
+            patches.put(module, JOIN, join)
+    return patches.undo
+
+
+def expect(recorder: Recorder, rank: int, world_size: int) -> None:
+    """Others will wait for this process: its journal is kept, whatever it does or does not do."""
+    recorder.describe(rank=rank, world_size=world_size, role="rank", expected=True)
+    recorder.thread()
+
+
+def _number(given: Any, name: str) -> int:
+    if isinstance(given, int) and given >= 0:
+        return given
+    try:
+        return int(os.environ[name.upper()])
+    except (KeyError, ValueError):
+        return -1
+
+
+def _is_started_as_rank(recorder: Recorder) -> bool:
+    """Whether a launcher started this process as a rank of its host.
+
+    Not the launcher itself, which has no LOCAL_RANK, and not what that rank started in turn, which
+    has its environment.
+    """
+    if "LOCAL_RANK" not in os.environ:
+        return False
+    mine = (recorder.process["rank"], recorder.process["world_size"])
+    for folder in (recorder.run / JOURNAL_FOLDER).glob(f"{os.getppid()}-*"):
+        try:
+            parent = json.loads((folder / PROCESS_FILE).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if (parent.get("rank"), parent.get("world_size")) == mine:
+            return False
+    return True
