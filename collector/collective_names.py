@@ -25,7 +25,3 @@ PAIRED = ("send", "recv", "batch_p2p_ops")
 
 UNMOVED = ("barrier", "monitored_barrier")
 """Move no data of the program's."""
-
-JOIN, RENDEZVOUS = "init_process_group", "rendezvous"
-"""The call by which a process joins the others, and the group it is noted under: there is none yet.
-Only a call that did not succeed is in a run."""

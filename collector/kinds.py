@@ -54,6 +54,11 @@ CUDA_CONTEXT = "cuda: "
 """Marks of what a thread does with CUDA devices as such begin so (`sources/cuda_contexts.py`)."""
 
 
+JOIN, RENDEZVOUS = "init_process_group", "rendezvous"
+"""The call by which a process joins the others, and the group it is noted under: there is none yet.
+Only a call that did not succeed is in a run."""
+
+
 RELEASED_GRADIENTS = "zero_grad(set_to_none=True)"
 REMOVED_GRADIENT = ".grad = None"
 REPLACED_GRADIENT = ".grad = another"

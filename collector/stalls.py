@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .collective_names import JOIN
 from .journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
 from .journal_reader import (
     JournalError,
@@ -21,7 +20,7 @@ from .journal_reader import (
     read_records,
     terminated_ns,
 )
-from .kinds import SyncKind, thread_id
+from .kinds import JOIN, SyncKind, thread_id
 
 RECENT_SEGMENTS = 2
 """Segments of a thread that are searched for its last op and its open collectives."""

@@ -17,9 +17,8 @@ from typing import Any
 import torch.distributed as dist
 
 from .. import clock
-from ..collective_names import JOIN, RENDEZVOUS
 from ..journal import PROCESS_FILE, Kind
-from ..kinds import JOURNAL_FOLDER
+from ..kinds import JOIN, JOURNAL_FOLDER, RENDEZVOUS
 from ..recorder import Recorder
 from .patches import Patches
 from .stacks import Stacks

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from lanescope.collector.collective_names import JOIN, RENDEZVOUS
+from lanescope.collector import schema
 from lanescope.collector.refinement import LEFT_TOGETHER
 from lanescope.webapp.analysis.attempts import of_last_attempt
 from lanescope.webapp.analysis.frames import to_frame
@@ -22,7 +22,13 @@ from lanescope.webapp.run import Run
 
 POINT_TO_POINT = ("send", "recv")
 
-SYNCHRONISING = (*LEFT_TOGETHER, "all_to_all", "all_to_all_single", "monitored_barrier", JOIN)
+SYNCHRONISING = (
+    *LEFT_TOGETHER,
+    "all_to_all",
+    "all_to_all_single",
+    "monitored_barrier",
+    schema.JOIN,
+)
 """Operations that no rank can leave before all have entered; a root or a sender can be done with
 the others (broadcast, reduce, scatter, gather, send) long before its partners begin."""
 
@@ -158,12 +164,12 @@ def exchanges(run: Run) -> Iterator[Exchange]:
 
 def call_title(run: Run, name: str, group: str, sequence: int) -> str:
     """What to call a call: `all_reduce #3 of group 0 (default_pg)`, or `init_process_group`."""
-    return name if name == JOIN else f"{name} #{sequence} of {group_title(run, group)}"
+    return name if name == schema.JOIN else f"{name} #{sequence} of {group_title(run, group)}"
 
 
 def group_title(run: Run, group: str) -> str:
     """What to call a group: `group 0 (default_pg)`."""
-    if group == RENDEZVOUS:
+    if group == schema.RENDEZVOUS:
         return "the start of the job"
     known = run.manifest["groups"].get(group)
     described = known["description"] if known else ""

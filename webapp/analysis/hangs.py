@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lanescope.collector.collective_names import RENDEZVOUS
+from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import POINT_TO_POINT, call_title, calls
 from lanescope.webapp.analysis.deaths import deaths
@@ -199,7 +199,7 @@ def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     """A call that all recorded members made, and that did not end."""
     waited = waited_ns(run, wait)
     # To join, ranks wait for each other and move nothing.
-    least = LEAST_STUCK_NS if wait.group != RENDEZVOUS else LEAST_WAIT_NS
+    least = LEAST_STUCK_NS if wait.group != schema.RENDEZVOUS else LEAST_WAIT_NS
     long = waited >= max(least, normal_wait_ns(run, wait.group))
     known = standings(run)
     gone = tuple(sorted(rank for rank in _made(run, wait) if known[rank].ending.how in FAILED))
@@ -207,7 +207,7 @@ def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
         return _failed_inside(run, wait, gone, others)
     if not long and not _made_no_progress(run, wait):
         return None
-    if wait.group == RENDEZVOUS and not wait.unrecorded:
+    if wait.group == schema.RENDEZVOUS and not wait.unrecorded:
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
         reason = f"{_names(wait.unrecorded)} {_were(wait.unrecorded)} not recorded"

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.collector.collective_names import RENDEZVOUS
 from lanescope.webapp.analysis.calls import (
     SYNCHRONISING,
     calls,
@@ -114,9 +113,9 @@ def _of_groups(run: Run) -> Iterator[Wait]:
     for group, rows in frame.groupby("group", sort=True):
         ranks = members(run)[str(group)]
         present = [rank for rank in ranks if rank in run.ranks]
-        if group == RENDEZVOUS:
+        if group == schema.RENDEZVOUS:
             # Of who joined there is no row of it, but of what it called then.
-            joined = set(frame.loc[frame["group"] != RENDEZVOUS, "rank"])
+            joined = set(frame.loc[frame["group"] != schema.RENDEZVOUS, "rank"])
             present = [rank for rank in present if rank not in joined]
             rows = rows[rows["rank"].isin(present)]
         last = rows.groupby("rank")["sequence"].max().reindex(present, fill_value=-1)
@@ -183,7 +182,7 @@ def _stuck(run: Run, rows: pd.DataFrame) -> tuple[Entry, ...]:
     found = []
     for row in rows.itertuples():
         entry, known = _entry(run, row), standings(run)[int(row.rank)]
-        failed = row.group == RENDEZVOUS  # or there would be no row of it
+        failed = row.group == schema.RENDEZVOUS  # or there would be no row of it
         if not entry.blocked or (known.ending.how == "exit" and not failed):
             continue
         seen = known.in_call == f"{entry.name}\t{row.group}\t{row.sequence}"
