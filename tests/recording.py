@@ -14,9 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from lanescope.collector import schema
+from lanescope.collector.options import SUPERVISOR_VARIABLE
 
 BIN = Path(sys.executable).parent
 
+
+UNCOMPACTED = {SUPERVISOR_VARIABLE: str(os.getpid())}
+"""Environment in which journals stay as they are, to be read by whoever opens the run: a program
+that makes ten runs need not wait for ten compactions."""
 
 SLOW_ON_PORTABLE = ("auto", pytest.param("portable", marks=pytest.mark.slow))
 """Engines, for tests that take long with either: in `make soak` with both."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from lanescope.webapp.analysis.backward_threads import backward_threads
 from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.run import open_run
-from tests.recording import run_program
+from tests.recording import UNCOMPACTED, run_program
 
 ENTRIES = {
     "gradient_health:vanishing", "gradient_health:exploding", "dead_parameters:dead_parameters",
@@ -66,11 +65,9 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("learning")
     script = Path(__file__).with_name("programs.py")
-    # What was recorded is read from the journals: nobody need compact 27 runs for that.
-    environment = {"LANESCOPE_SUPERVISOR": str(os.getpid())}
     done = run_program(
-        [sys.executable, str(script), str(folder), "adapters"], environment=environment
-    )  # fmt: skip
+        [sys.executable, str(script), str(folder), "adapters"], environment=UNCOMPACTED
+    )
     assert done.returncode == 0, done.stderr
     assert "recorder error" not in done.stderr
     return folder
