@@ -19,6 +19,7 @@ from lanescope.webapp.analysis.deadlocks import deadlocks
 from lanescope.webapp.analysis.inplace import inplace_modifications
 from lanescope.webapp.analysis.race_findings import race_findings
 from lanescope.webapp.analysis.races import find_races
+from lanescope.webapp.analysis.scratch import begins_scratch
 from lanescope.webapp.analysis.spans import Span, share
 from lanescope.webapp.details import slice_facts
 from lanescope.webapp.places import selecting
@@ -188,6 +189,37 @@ def test_threads_that_wait_for_ever(tmp_path: Path) -> None:
     assert "SumBackward0" in stuck.title
     waiting = {row["name"] for row in run.events("stall").to_pylist()}
     assert {"holder", "patient", "join"} <= waiting  # told of by the watchdog, and no finding
+
+
+@pytest.mark.parametrize(
+    ("kernel", "born", "scratch"),
+    [
+        ("aten::native_layer_norm_backward", None, [True, False]),
+        ("aten::native_layer_norm_backward", 120, [False, False]),  # an operator made it, within
+        ("aten::native_layer_norm_backward", 90, [True, False]),  # another one, that is gone
+        (
+            "mine::step",
+            None,
+            [False, False],
+        ),  # written in Python, it may know more than it is given
+        (None, None, [False, False]),  # made of others, whose accesses are all there are
+    ],
+)
+def test_memory_that_an_operator_takes_for_itself(
+    kernel: str | None, born: int | None, scratch: list[bool]
+) -> None:
+    def rows(values: list[tuple[int, int, int, int, bool, bool]]) -> dict[str, np.ndarray]:
+        names = ("start_ns", "duration_ns", "depth", "storage", "write", "birth")
+        return dict(zip(names, map(np.array, zip(*values, strict=True)), strict=True))
+
+    writes = [(150, 10, 2, 9, True, False), (170, 10, 2, 9, True, False)]
+    births = [] if born is None else [(born, 5, 2, 9, True, True)]
+    around = [] if kernel is None else [(100, 100, 1, 7, False, False)]
+    before = [(10, 20, 0, 9, True, False)]  # of the same address, by itself
+    own = rows([*writes, *births, *before])
+    every = rows([*around, *writes, *births, *before])
+    found = begins_scratch(every, own, lambda start, _: [kernel or "aten::linear"] * len(start))
+    assert found.tolist() == scratch + [False] * len([*births, *before])
 
 
 ABORT = ("--hang-timeout", "2", "--on-hang", "abort")

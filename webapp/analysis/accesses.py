@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.order import Order
+from lanescope.webapp.analysis.scratch import begins_scratch
 from lanescope.webapp.analysis.sites import Sites
 from lanescope.webapp.run import Run
 
@@ -27,6 +29,7 @@ Window = tuple[int, int]
 _COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
             "write", "birth")  # fmt: skip
 
+_PLACED = ("start_ns", "duration_ns", "depth")
 
 _LARGEST = 2**62
 
@@ -134,9 +137,11 @@ class Reader:
             wanted = pc.is_in(table["storage"], pa.array(self._storages))
             if window is not None:  # what began before was in the stretch before
                 wanted = pc.and_(wanted, pc.greater_equal(table["start_ns"], window[0]))
-            table = table.filter(wanted)
-            columns = outermost({name: table[name].to_numpy() for name in _COLUMNS})
+            columns = outermost({name: table[name].filter(wanted).to_numpy() for name in _COLUMNS})
             start = columns["start_ns"]
+            every = {name: table[name].to_numpy() for name in _PLACED}
+            name_of = partial(self._names, thread, window)
+            columns["birth"] = columns["birth"] | begins_scratch(every, columns, name_of)
             columns["thread"] = np.full(len(start), position, np.int64)
             columns["segment"] = self._order.segments(position, start)
             columns["site"], columns["step"] = self._sites.of(
@@ -148,6 +153,10 @@ class Reader:
         rows["generation"] = generations(rows) + self._born[at]
         np.add.at(self._born, at[rows["birth"].astype(bool)], 1)
         return _folded(rows)
+
+    def _names(self, thread: str, window: Window | None, start: Ints, depth: Ints) -> list[str]:
+        numbers, _ = self._sites.of(self._run, self._rank, thread, start, depth, window)
+        return [self._sites.known[number].op for number in numbers.tolist()]
 
 
 def outermost(columns: Columns) -> Columns:
