@@ -56,6 +56,12 @@ PLANTED = """
         tensor.cos()
         tensor.numpy()[:] = 3  # no operator
         tensor.sin()
+        made = tensor * 2
+        alias = torch.from_numpy(made.numpy()[3:6])  # a storage of its own in the same memory
+        alias.add_(1)
+        made.tan()
+        made.sub_(1)
+        alias.tan()
     (small - small).log().sub(1)
     (torch.ones(4) / torch.zeros(4)).mul(0)
 """

@@ -5,6 +5,7 @@ The same as `observer/storages.h` knows for the native engine.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from typing import Any, NamedTuple
@@ -53,9 +54,13 @@ def readable(tensor: torch.Tensor) -> bool:
 class Range:
     """Bytes of a storage as they were when last read."""
 
-    __slots__ = ("data", "extent", "finite", "hash", "probe", "version")
+    __slots__ = ("data", "extent", "finite", "hash", "made", "probe", "serial", "version")
 
-    def __init__(self, tensor: torch.Tensor, found: Numbers, *, written: bool) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, found: Numbers, *, written: bool, made: bool, serial: int
+    ) -> None:
+        self.made = made  # by an operator, not only read
+        self.serial = serial
         self.extent = Extent.of(tensor)
         self.data = tensor.untyped_storage().data_ptr()
         # What counts changes does so when the operator has returned, after the tensor was read.
@@ -70,6 +75,15 @@ class Range:
             self.extent == Extent.of(tensor)
             and self.data == tensor.untyped_storage().data_ptr()
             and self.version == _version(tensor)
+        )
+
+    def hides(self, other: Range) -> bool:
+        """Whether an operator wrote it later than the other, and to the same bytes."""
+        return (
+            self.made
+            and self.serial > other.serial
+            and self.data + self.extent.begin < other.data + other.extent.end
+            and other.data + other.extent.begin < self.data + self.extent.end
         )
 
 
@@ -91,11 +105,11 @@ class Known:
         kept = [r for r in self.ranges if not (r.extent.begin < end and begin < r.extent.end)]
         self.ranges = deque(kept, maxlen=_RANGES)
 
-    def remember(self, tensor: torch.Tensor, found: Numbers | None, *, written: bool) -> None:
+    def remember(self, tensor: torch.Tensor, found: Numbers | None, **more: Any) -> None:
         """They are what was found; not known where a device has not told yet."""
         self.forget(tensor)
         if found is not None:
-            self.ranges.append(Range(tensor, found, written=written))
+            self.ranges.append(Range(tensor, found, **more))
 
 
 class Found(NamedTuple):
@@ -112,6 +126,7 @@ class Storages:
     def __init__(self) -> None:
         self._all: dict[int, Known] = {}
         self._purge_at = _PURGE_FROM
+        self._serials = itertools.count()
         self._lock = threading.Lock()
 
     def look(self, tensor: torch.Tensor) -> Found:
@@ -125,9 +140,13 @@ class Storages:
                 return Found(foreign=known.foreign, finite=known.finite or None)
         changed = same.probe is not None and _probe(tensor) != same.probe
         with self._lock:
-            # It counts only if no recorded operator began to write meanwhile.
+            # It counts only if no recorded operator began to write meanwhile, or wrote by another
+            # storage in the same memory: numpy and DLPack make such.
             known = self._find(tensor) if changed else None
             changed = known is not None and any(r is same for r in known.ranges)
+            changed = changed and not any(
+                r.hides(same) for other in self._all.values() for r in other.ranges
+            )
         return Found(finite=same.finite, expected=same.hash if changed else None)
 
     def wrote(self, tensor: torch.Tensor, found: Numbers | None, *, result: bool) -> None:
@@ -147,7 +166,7 @@ class Storages:
                 known.foreign = known.in_flight = False
             finite = found is not None and found.finite
             known.finite = finite and (whole or fresh or known.finite)
-            known.remember(tensor, found, written=not result)
+            known.remember(tensor, found, written=not result, made=True, serial=next(self._serials))
 
     def read(self, tensor: torch.Tensor, found: Numbers | None) -> None:
         """What came from elsewhere was read."""
@@ -157,7 +176,7 @@ class Storages:
             if known is not None:
                 known.foreign = known.foreign or fresh
                 known.in_flight = False
-                known.remember(tensor, found, written=False)
+                known.remember(tensor, found, written=False, made=False, serial=next(self._serials))
 
     def writes(self, tensor: torch.Tensor) -> None:
         """An operator is about to write the tensor."""

@@ -99,11 +99,11 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   if (range.layout != 0 || probe_of(tensor) == range.probe) {
     return found;
   }
-  // It counts only if no recorded operator began to write meanwhile.
+  // It counts only if no recorded operator began to write meanwhile, or wrote by another storage.
   std::lock_guard<std::mutex> hold(mutex_);
   if (const Known* known = find(tensor)) {
     for (const Range& one : known->ranges) {
-      if (one.serial == range.serial) {
+      if (one.serial == range.serial && !shared(range)) {
         found.state = Found::changed;
         found.expected = range.hash;
       }
@@ -124,7 +124,7 @@ void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerpri
       known->foreign = known->in_flight = false;
     }
     known->finite = fingerprint.finite() && (whole || fresh || known->finite);
-    remember(*known, tensor, fingerprint, probe);
+    remember(*known, tensor, fingerprint, probe, true);
   }
 }
 
@@ -135,7 +135,7 @@ void Storages::read(const c10::TensorImpl& tensor, const Fingerprint& fingerprin
   if (Known* known = find_or_add(tensor)) {
     known->foreign = known->foreign || fresh;
     known->in_flight = false;
-    remember(*known, tensor, fingerprint, probe);
+    remember(*known, tensor, fingerprint, probe, false);
   }
 }
 
@@ -213,16 +213,33 @@ Storages::Known* Storages::find_or_add(const c10::TensorImpl& tensor) {
 }
 
 void Storages::remember(Known& known, const c10::TensorImpl& tensor,
-                        const Fingerprint& fingerprint, uint64_t probe) {
+                        const Fingerprint& fingerprint, uint64_t probe, bool written) {
   forget(known, tensor);
   const Extent extent(tensor);
   const Range range{extent.begin, extent.end, extent.layout, data_of(tensor), version_of(tensor),
-                    fingerprint.finite(), probe, fingerprint.hash, ++serial_};
+                    fingerprint.finite(), written, probe, fingerprint.hash, ++serial_};
   if (known.ranges.size() < RANGES) {
     known.ranges.push_back(range);
   } else {
     known.ranges[known.next++ % RANGES] = range;
   }
+}
+
+// Whether an operator wrote to these bytes later, as those of another storage: numpy and DLPack make
+// such. All storages are gone through, but only where bytes were found to be others.
+bool Storages::shared(const Range& range) const {
+  const char* begin = static_cast<const char*>(range.data) + range.begin;
+  const char* end = static_cast<const char*>(range.data) + range.end;
+  for (const auto& [storage, known] : all_) {
+    for (const Range& one : known.ranges) {
+      const char* data = static_cast<const char*>(one.data);
+      if (one.written && one.serial > range.serial && data + one.begin < end &&
+          begin < data + one.end) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void Storages::forget(Known& known, const c10::TensorImpl& tensor) {

@@ -59,6 +59,7 @@ class Storages {
     const void* data;
     uint32_t version;
     bool finite;
+    bool written;  // by an operator, not only read
     uint64_t probe, hash, serial;
   };
   struct Known {
@@ -73,7 +74,8 @@ class Storages {
   Known* find(const c10::TensorImpl& tensor);
   Known* find_or_add(const c10::TensorImpl& tensor);
   void remember(Known& known, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
-                uint64_t probe);
+                uint64_t probe, bool written);
+  bool shared(const Range& range) const;
   void forget(Known& known, const c10::TensorImpl& tensor);
 
   friend struct StoragesFork;
