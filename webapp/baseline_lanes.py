@@ -7,7 +7,6 @@ of both are coloured by what became of them; phases keep their colours.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.alignment import thread_pairs
+from lanescope.webapp.analysis.alignment import pools, thread_pairs
 from lanescope.webapp.analysis.compared_ops import (
     DIFFERENT,
     IDENTICAL,
@@ -110,7 +109,7 @@ class Beside:
         pairs = thread_pairs(*self._alike)
         partner = {(b.rank, b.thread): a for a, b in pairs if b is not None}
         alone = [a for a, b in pairs if a is not None and b is None]
-        self._pools = _pools(self._base) | _pools(self._run)
+        self._pools = pools(self._base) | pools(self._run)
         words = Words()
         number = 0
         ghosts: list[tuple[int | None, _Made]] = []
@@ -225,14 +224,6 @@ class Beside:
             baseline=thread.thread,
         )
         return lane, placed, state, _outermost(slices, state, REMOVED)
-
-
-def _pools(run: Run) -> set[tuple[int, str, str]]:
-    """(rank, kind, name) of threads that the program did not make and of which there are several
-    of one name: which of them takes a piece of work is chance, so none is compared with another.
-    """
-    count = Counter((t.rank, t.kind, t.name) for t in run.threads if t.kind == "native")
-    return {key for key, several in count.items() if several > 1}
 
 
 _Made = tuple[Lane, Content, States | None, Flags | None]

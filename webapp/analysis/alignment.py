@@ -8,6 +8,7 @@ short, else the k-th of each kind with the k-th. Each of these is bounded by n l
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 
@@ -38,6 +39,14 @@ def thread_pairs(base: Run, run: Run) -> list[Pair]:
             pairs += _paired(left, right, key)
         pairs += [(t, None) for t in left] + [(None, t) for t in right]
     return pairs
+
+
+def pools(run: Run) -> set[tuple[int, str, str]]:
+    """(rank, kind, name) of threads that the program did not make and of which there are several
+    of one name: which of them takes a piece of work is chance, so none is compared with another.
+    """
+    count = Counter((t.rank, t.kind, t.name) for t in run.threads if t.kind == "native")
+    return {key for key, several in count.items() if several > 1}
 
 
 def _paired(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.alignment import Ints, thread_pairs
+from lanescope.webapp.analysis.alignment import Ints, by_occurrence, mixed, pools, thread_pairs
 from lanescope.webapp.analysis.closeness import Mode
 from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
-from lanescope.webapp.analysis.fingerprints import Ops, Words
+from lanescope.webapp.analysis.fingerprints import Ops, Words, read_ops
 from lanescope.webapp.analysis.first_difference import First, explained, first_of
 from lanescope.webapp.analysis.noise import Floor
 from lanescope.webapp.notices import ranks_text
@@ -73,7 +73,10 @@ def value_differences(
         ranks = sorted(set(one.ranks) - set(other.ranks))
         if ranks:
             found.notes.append(f"ranks {ranks_text(tuple(ranks))} are in the {name} only")
+    counted = {key for key in pools(base) | pools(run) if _count_pool(found, base, run, key, words)}
     for mine, theirs in thread_pairs(base, run):
+        if any(t is not None and (t.rank, t.kind, t.name) in counted for t in (mine, theirs)):
+            continue
         if mine is None or theirs is None:
             _unpaired(found, base, run, mine, theirs)
         else:
@@ -81,6 +84,28 @@ def value_differences(
     if found.first is not None:
         found.notes += explained(base, run, found.first, found.firsts)
     return found
+
+
+def _count_pool(
+    found: ValueDifferences, base: Run, run: Run, key: tuple[int, str, str], words: Words
+) -> bool:
+    """Counts the operators of threads of which any may have any piece of work (Gloo's), together.
+
+    False, and nothing is done, where there are values that could be compared.
+    """
+    sides = []
+    for one in (base, run):
+        threads = [t for t in one.threads if (t.rank, t.kind, t.name) == key]
+        ops = [read_ops(one, t.rank, t.thread, words) for t in threads]
+        if any(len(each.owner) for each in ops):
+            return False
+        codes = [mixed(each.signature, each.step) for each in ops]
+        sides.append(np.concatenate([np.empty(0, np.uint64), *codes]))
+    both = len(by_occurrence(*sides)[0])
+    found.compared += both
+    found.only_in_base += len(sides[0]) - both
+    found.only_in_run += len(sides[1]) - both
+    return True
 
 
 def _unpaired(
