@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.analysis.timing_differences import timing_differences
-from lanescope.webapp.analysis.verdict_words import markdown
+from lanescope.webapp.analysis.verdict_words import markdown, step_times
 from lanescope.webapp.commands.diff import show
 from lanescope.webapp.diff_charts import growth_by_layer, growth_by_step
 from lanescope.webapp.pages.diff import tables
@@ -54,6 +54,29 @@ def test_what_is_slower_faster_added_and_removed(tmp_path: Path) -> None:
     assert rows.loc["new", ["base_ns", "run_ns", "base_calls"]].tolist() == [0, 80 * US, 0]
     assert set(rows["module"]) == {"m"}
     assert timing_differences(base, base).telling.empty
+
+
+def test_what_most_ops_take_longer_alike_is_no_op_s(tmp_path: Path) -> None:
+    ops = {f"op{k}": 100 + k for k in range(12)}
+    base = timed(tmp_path / "base", 6, **ops, slow=100, kept=100)
+    busy = {name: 3 * us // 2 for name, us in ops.items()}
+    run = timed(tmp_path / "run", 6, **busy, slow=400, kept=100)
+    found = timing_differences(base, run)
+    assert found.common == pytest.approx(1.5, rel=0.01)
+    assert found.telling["name"].tolist() == ["slow"]
+    assert "most ops take x 1.5 alike (machine or threads), beyond that: 1 slower" in step_times(
+        found
+    )
+    back = timing_differences(run, base)
+    assert back.telling[["name", "state"]].values.tolist() == [["slow", "faster"]]
+
+
+def test_two_steps_say_little(tmp_path: Path) -> None:
+    base, run = (timed(tmp_path / name, 3, a=us) for name, us in (("base", 100), ("run", 300)))
+    found = timing_differences(base, run)
+    assert found.telling.empty
+    assert step_times(found).endswith("none is called slower or faster, which takes 5 steps after "
+                                      "the first")  # fmt: skip
 
 
 def test_steps_that_one_run_has_not_are_left_out(tmp_path: Path) -> None:

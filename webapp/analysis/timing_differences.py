@@ -21,10 +21,18 @@ LEAST_NS = 20_000
 """An op of a module is slower where the median of its time per step is this many times the
 baseline's and this much more, ns, and all but a quarter of its steps took longer than all but a
 quarter of the baseline's (all of them, of fewer than MANY): a busy machine makes single steps long.
+It makes most ops slower too, so what the median op is slower by, of COMMON ops or more, is allowed.
 """
 
 FEW, MANY = 3, 10
 """From FEW shared steps on the first is left out: it does what is done once."""
+
+TELLING = 5
+"""Steps that it takes to call an op slower: where chance alone makes lengths, all of so many of one
+run are longer than all of the other with a chance of 1 in 252; of two, 1 in 6.
+"""
+
+COMMON = 10
 
 COLUMNS = (
     "name", "module", "base_ns", "run_ns", "difference_ns", "ratio", "base_calls", "run_calls",
@@ -40,6 +48,7 @@ class Timing:
     base_step_ns: float  # median length of these steps over all shared ranks; NaN without any
     run_step_ns: float
     table: pd.DataFrame = field(repr=False)
+    common: float = 1.0  # the run's time over the base's of the median op; 1 of fewer than COMMON
 
     @property
     def telling(self) -> pd.DataFrame:
@@ -54,7 +63,8 @@ def timing_differences(base: Run, run: Run) -> Timing:
     and run_ns are medians over these steps of the self time in a step (means, of what only one
     run has), base_calls and run_calls mean calls in a step, ratio is run_ns / base_ns, state
     "slower", "faster", "added" (ran in the run only), "removed" or "same"; see FACTOR and LEAST_NS.
-    Largest difference first. Without shared steps the table is empty.
+    Largest difference first. Without shared steps the table is empty; of fewer than TELLING no op
+    is called slower or faster.
     """
     shared: Shared = {}
     lengths: tuple[list[float], list[float]] = ([], [])
@@ -71,8 +81,9 @@ def timing_differences(base: Run, run: Run) -> Timing:
         return Timing(0, np.nan, np.nan, pd.DataFrame(columns=list(COLUMNS)))
     totals = [_per_step(one, shared) for one in (base, run)]
     every = sorted({int(step) for numbers in shared.values() for step in numbers})
-    table = _table(totals, every)
-    return Timing(steps, float(np.median(lengths[0])), float(np.median(lengths[1])), table)
+    table, common = _table(totals, every)
+    medians = (float(np.median(side)) for side in lengths)
+    return Timing(steps, *medians, table, common)
 
 
 def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
@@ -90,7 +101,7 @@ def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
     return frame.groupby(keys, as_index=False)[["ns", "calls"]].sum()
 
 
-def _table(totals: list[pd.DataFrame], every: list[int]) -> pd.DataFrame:
+def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, float]:
     keys = ["name", "module"]
     wide = [
         frame.pivot_table(index=keys, columns="step", values=["ns", "calls"], fill_value=0)
@@ -106,18 +117,21 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> pd.DataFrame:
         np.where(single, side.mean(axis=1), np.median(side, axis=1)) for side in (high, low)
     )
     state = np.full(len(index), "same", object)
-    state[_longer(high, low)] = "slower"
-    state[_longer(low, high)] = "faster"
-    state[was == 0] = "added"
-    state[now == 0] = "removed"
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = ours / theirs
+    long = ~single & (np.minimum(ours, theirs) >= LEAST_NS)
+    common = float(np.median(ratio[long])) if long.sum() >= COMMON else 1.0
+    if len(every) >= TELLING:
+        state[_longer(high, low * max(common, 1.0))] = "slower"
+        state[_longer(low, high / min(common, 1.0))] = "faster"
+    state[was == 0] = "added"
+    state[now == 0] = "removed"
     found = index.to_frame(index=False, name=keys).assign(
         base_ns=theirs, run_ns=ours, difference_ns=ours - theirs, ratio=ratio,
         base_calls=was, run_calls=now, state=state,
     )  # fmt: skip
     order = np.argsort(-np.abs(found["difference_ns"].to_numpy()), kind="stable")
-    return found.iloc[order].reset_index(drop=True)[list(COLUMNS)]
+    return found.iloc[order].reset_index(drop=True)[list(COLUMNS)], common
 
 
 def _longer(one: Floats, other: Floats) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import Comparison
 from lanescope.webapp.analysis.first_difference import other_inputs
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.timing_differences import Timing
+from lanescope.webapp.analysis.timing_differences import FACTOR, TELLING, Timing
 from lanescope.webapp.run import Run
 
 VERDICTS = {
@@ -139,7 +139,12 @@ def step_times(timing: Timing) -> str:
     told = [f"{counts[state]} {state}" for state in TIMED if state in counts]
     of = f"{timing.steps} steps" if timing.steps > 1 else "1 step"
     text = f"a step takes {sides[0]}, in the base {sides[1]} (x {change:.3g}, median of {of})"
-    return f"{text}; ops by module: {', '.join(told) or 'none is slower or faster'}"
+    beyond = "ops by module: "
+    if timing.steps < TELLING:
+        told.append(f"none is called slower or faster, which takes {TELLING} steps after the first")
+    if max(timing.common, 1 / timing.common) >= FACTOR:
+        beyond = f"most ops take x {timing.common:.3g} alike (machine or threads), beyond that: "
+    return f"{text}; {beyond}{', '.join(told) or 'none is slower or faster'}"
 
 
 def ratio_text(row: Any) -> str:
