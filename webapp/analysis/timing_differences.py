@@ -82,8 +82,8 @@ def timing_differences(base: Run, run: Run) -> Timing:
     totals = [_per_step(one, shared) for one in (base, run)]
     every = sorted({int(step) for numbers in shared.values() for step in numbers})
     table, common = _table(totals, every)
-    medians = (float(np.median(side)) for side in lengths)
-    return Timing(steps, *medians, table, common)
+    was, now = (float(np.median(side)) for side in lengths)
+    return Timing(steps, was, now, table, common)
 
 
 def _per_step(run: Run, shared: Shared) -> pd.DataFrame:
