@@ -23,10 +23,12 @@ def training(
     steps: tuple[int, ...] = (0, 1, 2, 4),
     broadcast: bool = True,
     reduced: bool | tuple[int, ...] = True,
+    exception: str = "",
 ) -> list[Finding]:
     """Two ranks; `hashes(rank, step, name)` gives (gradient, parameter)."""
     builder = Builder(path, world_size=2)
     for rank in (0, 1):
+        builder.process(rank, exception=exception, ended="exception" if exception else "exit")
         thread = builder.thread(rank)
         begin = START_NS + rank
         values: dict[str, Any] = {"group": "0", "group_size": 2, "duration_ns": 10}
@@ -142,3 +144,19 @@ def test_ranks_that_synchronise_nothing_are_not_compared(tmp_path: Path) -> None
 def test_a_run_without_hashes_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unanswered, match="no hashes"):
         training(tmp_path, lambda rank, step, name: (None, None))
+
+
+UNFINISHED = "RuntimeError: Expected to have finished reduction in the prior iteration (train.py:9)"
+
+
+@pytest.mark.parametrize(("parts_at", "because"), [(4, True), (2, False)])
+def test_gradients_of_the_step_that_ddp_could_not_finish_differ_because_of_it(
+    tmp_path: Path, parts_at: int, because: bool
+) -> None:
+    def hashes(rank: int, step: int, name: str) -> tuple[int, int]:
+        grad, param = equal(rank, step, name)
+        return grad + rank * (step >= parts_at), param - rank * (step > parts_at)
+
+    (found,) = training(tmp_path, hashes, exception=UNFINISHED)
+    assert found.step == parts_at
+    assert ("that is what ended this run" in found.title) == because

@@ -48,7 +48,8 @@ DIFFERENCES = {
 }  # fmt: skip
 SLOW = ("different_shape", "different_dtype", "different_root", "different_group", "subgroup",
         "different_message",
-        "different_reduction", "died", "interrupted", "skipped_step")  # fmt: skip
+        "different_reduction", "died", "interrupted", "skipped_step",
+        "unused_parameter")  # fmt: skip
 """Told by what tells the others too."""
 CLEAN = (
     "slow", "clean_ddp", "clean_no_sync", "clean_local_sgd", "clean_join", "clean_fsdp",
@@ -238,6 +239,16 @@ def test_replicas_that_part_are_named(runs: Runs, name: str) -> None:
     assert (found.step, evidence["parameter"], evidence["what"]) == (step, parameter, "gradient")
     assert evidence["differing"] == differing
     assert len(set(evidence["hash"].values())) == 2
+
+
+@pytest.mark.parametrize("name", _some_slow(["unused_parameter"]))
+def test_what_ddp_could_not_reduce_is_told_as_a_parameter_without_gradient(
+    runs: Runs, name: str
+) -> None:
+    (found,) = findings(runs.of(name))
+    assert (found.kind, found.severity) == ("dead_parameter", "error")
+    assert found.evidence["dead"] == 4
+    assert "that is what ended this run" in found.title
 
 
 @pytest.mark.parametrize("name", ["straggler"])

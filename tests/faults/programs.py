@@ -215,6 +215,23 @@ def subgroup() -> None:
     dist.barrier()
 
 
+class HalfUsed(nn.Module):
+    """Two networks, of which one takes part in the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = network(), network()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Of one of them."""
+        return self.used(batch)
+
+
+def unused_parameter() -> None:
+    """DDP waits for gradients that nobody makes: its second step ends the job."""
+    train(DistributedDataParallel(HalfUsed()))
+
+
 def straggler() -> None:
     """Rank 1 is slow in every step."""
     model = DistributedDataParallel(nn.Linear(8, 8))

@@ -9,6 +9,10 @@ Compared are the recorded hashes of both, on the ranks of a process group that a
   parameters or, where gradients are reduced, in these. That leaves out sharded, pipelined and
   deliberately different models, which have neither in common.
 
+Gradients of the step after which DistributedDataParallel ended the run, as some of them could not
+be reduced, differ because of that: a parameter without gradient is told of as one
+(`dead_parameters`).
+
 A parameter of which neither was equal is not looked at, for the same reason. Nor are ranks that
 come together again: those that average their parameters now and then (local SGD) part in between.
 """
@@ -24,8 +28,11 @@ import pandas as pd
 from lanescope.collector import schema
 from lanescope.webapp.analysis.attempts import of_last_attempt
 from lanescope.webapp.analysis.calls import collective_calls, group_title, members
+from lanescope.webapp.analysis.dead_parameters import dead_parameters
+from lanescope.webapp.analysis.endings import reduction_unfinished
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.run import Run
@@ -59,7 +66,19 @@ def divergence(run: Run) -> list[Finding]:
         raise Unanswered("no hashes of gradients and parameters were recorded")
     if not replicas(run):
         raise Unanswered("no ranks are known to be replicas of each other")
-    return [_finding(run, parting) for parting in partings(run)]
+    return [_finding(run, one) for one in partings(run) if not _told_of_as_unused(run, one)]
+
+
+def _told_of_as_unused(run: Run, parting: Parting) -> bool:
+    return _was_cut_off(run, parting) and any(
+        one.evidence["cause"] == "unused" for one in dead_parameters(run)
+    )
+
+
+def _was_cut_off(run: Run, parting: Parting) -> bool:
+    """Whether they part in the last step, whose gradients were not all reduced: the next one ended
+    the run."""
+    return reduction_unfinished(run) and parting.step == int(gradient_rows(run)["step"].max())
 
 
 @lru_cache(maxsize=4)
@@ -227,6 +246,11 @@ def _finding(run: Run, parting: Parting) -> Finding:
     more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
     if parting.last_equal is None and parting.what == "parameter":
         reason = "it was never equal: was it not broadcast from one rank at the start?"
+    elif _was_cut_off(run, parting):
+        reason = "not all were reduced, as a parameter of this step took no part in the loss; that "
+        reason += (
+            "is what ended this run: DistributedDataParallel needs find_unused_parameters=True"
+        )
     elif parting.what == "gradient" and not parting.synchronised:
         reason = "nothing was reduced in that step: was the module called around its DDP wrapper?"
     elif len(names) < parting.compared:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.decay import decays
+from lanescope.webapp.analysis.endings import reduction_unfinished
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.lora import is_lora
@@ -35,9 +36,6 @@ FELL_SILENT = 10  # optimizer steps, the last of the run
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
 LISTED = 20  # parameters named in the evidence
-
-_UNREDUCED = "Expected to have finished reduction in the prior iteration"
-"""How DistributedDataParallel begins when a parameter got no gradient."""
 
 _WORDS = {
     "unused": (
@@ -77,7 +75,7 @@ def dead_parameters(run: Run) -> list[Finding]:
         entry = found.setdefault(cause, {}).setdefault(name, (step, numel, []))
         entry[2].append(rank)
 
-    least = 1 if _broke(run) else UNUSED_STEPS
+    least = 1 if reduction_unfinished(run) else UNUSED_STEPS  # it allows a single step
     trained = _trained(sampled, least)
     for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
@@ -113,11 +111,6 @@ def _suspects(rows: pd.DataFrame) -> pd.DataFrame:
     alive = last[~last["missing"] & (last["norm"] != 0)]
     living = pd.MultiIndex.from_frame(alive[["rank", "layer"]])
     return rows[~pd.MultiIndex.from_frame(rows[["rank", "layer"]]).isin(living)]
-
-
-def _broke(run: Run) -> bool:
-    """Whether a parameter without gradient ended the run, after a single step."""
-    return any(_UNREDUCED in process["exception"] for process in run.manifest["processes"])
 
 
 def _trained(sampled: pd.DataFrame, least: int) -> dict[int, set[str]]:
@@ -176,14 +169,15 @@ def _finding(
     first = next(iter(names))
     step, _, ranks = names[first]
     words = f"{first}{and_more(len(names), 'parameter')} {_WORDS[cause][len(names) > 1]}"
-    advice = ""
+    advice, ended_by_it = "", False
     if whole:
         words, advice = "all gradients are exactly zero", _whole_advice(run, ranks[0])
     elif cause == "unused" and len(run.ranks) > 1:
         advice = ". DistributedDataParallel needs find_unused_parameters=True for such parameters"
-        advice += ": that is what ended this run" if _broke(run) else ""
+        ended_by_it = reduction_unfinished(run)
+        advice += ": that is what ended this run" if ended_by_it else ""
     # A margin that all samples keep by now is no fault.
-    severe = cause in _SEVERE and not (whole and step)
+    severe = ended_by_it or (cause in _SEVERE and not (whole and step))
     return Finding(
         kind="dead_parameter",
         severity="error" if severe else "warning",

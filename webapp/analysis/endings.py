@@ -31,6 +31,9 @@ other."""
 _NOTE_SIGNALS = ("native", "portable")
 """Engines whose processes note SIGTERM."""
 
+_UNREDUCED = "Expected to have finished reduction in the prior iteration"
+"""How DistributedDataParallel begins when a parameter got no gradient."""
+
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 _INTERRUPT = "KeyboardInterrupt:"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
@@ -75,6 +78,12 @@ def told_to_stop(run: Run) -> bool:
     """Whether someone stopped the job as a whole: `lanescope record` saw it, or a Ctrl-C came."""
     interrupted = any(p["exception"].startswith(_INTERRUPT) for p in run.manifest["processes"])
     return interrupted or any(note.startswith(schema.STOPPED) for note in run.manifest["notes"])
+
+
+def reduction_unfinished(run: Run) -> bool:
+    """Whether DistributedDataParallel ended the run: in the step before, a parameter that it waited
+    for had no gradient, and so some gradients were not reduced."""
+    return any(_UNREDUCED in process["exception"] for process in run.manifest["processes"])
 
 
 def _ending(
