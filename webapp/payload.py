@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ HEADER = struct.Struct(f"<IHHiIIIII{len(COLUMNS)}I")
 HEAD = np.dtype(
     [("lane", "<u4"), ("row", "<u2"), ("kind", "u1"), ("form", "u1"), ("n", "<u2"), ("m", "<u2")]
 )
+_FIELDS = HEAD.names or ()
 
 KIND_SLICES, KIND_COUNTER = 0, 1
 
@@ -55,25 +57,24 @@ class Placed:
 
 def pack(level: int, index: int, parts: Sequence[Placed]) -> bytes:
     """The payload of a tile; its blocks are in the order of the parts."""
-    heads = np.concatenate([np.empty(0, HEAD), *(_heads(part) for part in parts)])
-    width = max(
-        (part.rows.columns[name].itemsize for part in parts for name in PAINTED
-         if name in part.rows.columns),
-        default=1,
-    )  # fmt: skip
-    body = [heads.tobytes()]
-    body.append(_padding(HEADER.size + len(body[0])))
+    heads = b"".join([_heads(part) for part in parts])
+    blocks = len(heads) // HEAD.itemsize
+    columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
+    for part in parts:
+        for name, values in part.rows.columns.items():
+            columns[name].append(values)
+    width = max([values.itemsize for name in PAINTED for values in columns[name]], default=1)
+    body = [heads, _padding(HEADER.size + len(heads))]
     sizes = []
-    for name in COLUMNS:
-        found = [part.rows.columns[name] for part in parts if name in part.rows.columns]
+    for name, found in columns.items():
         if name in PAINTED:
             found = [paint.astype(f"<u{width}", copy=False) for paint in found]
-        data = [values.tobytes() for values in found]
-        sizes.append(sum(map(len, data)))
-        body += data
-        body.append(_padding(sizes[-1]))
+        data = b"".join([values.tobytes() for values in found])
+        sizes.append(len(data))
+        if data:
+            body += (data, _padding(len(data)))
     low, high = index & 0xFFFFFFFF, index >> 32
-    about = (level, low, len(heads), max(0, level - EXACT_LEVEL), high, width)
+    about = (level, low, blocks, max(0, level - EXACT_LEVEL), high, width)
     return b"".join((HEADER.pack(MAGIC, VERSION, HEADER.size, *about, *sizes), *body))
 
 
@@ -98,15 +99,13 @@ def compressed(payload: bytes) -> bytes:
     return found
 
 
-def _heads(part: Placed) -> npt.NDArray[np.void]:
+def _heads(part: Placed) -> bytes:
     rows = part.rows
-    some = np.flatnonzero(rows.n + rows.m)
-    heads = np.empty(len(some), HEAD)
-    heads["lane"] = np.array(part.lane)[some]
-    heads["row"] = np.array(part.row)[some]
-    heads["kind"] = part.kind
-    heads["form"], heads["n"], heads["m"] = rows.form[some], rows.n[some], rows.m[some]
-    return heads
+    heads = np.empty(len(rows.n), HEAD)
+    columns = (part.lane, part.row, part.kind, rows.form, rows.n, rows.m)
+    for name, values in zip(_FIELDS, columns, strict=True):
+        heads[name] = values
+    return heads[(rows.n + rows.m) > 0].tobytes()
 
 
 def _padded(size: int) -> int:

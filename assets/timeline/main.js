@@ -3,6 +3,7 @@
  * once the page has a place for them, and ties address, keys, search and theme together.
  * @module
  */
+import { listenAbsence } from "./absence.js";
 import { format, parse } from "./address.js";
 import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
 import { CommandBar } from "./command_bar.js";
@@ -165,6 +166,7 @@ function failed(host, error) {
 }
 
 async function start() {
+  listenAbsence();
   const description = getJson("/api/run");
   description.catch(() => {});
   // The lanes do not wait for Dash, which takes longer to load than they take to be drawn.

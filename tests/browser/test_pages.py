@@ -252,3 +252,16 @@ def test_sql_page_asks_and_says_what_is_wrong(opened: Opener, run: Run) -> None:
     page.page.locator("#sql-run").click()
     page.page.wait_for_selector("#sql-answer .note.bad")
     assert "file system operations are disabled" in page.text("#sql-answer")
+
+
+def test_a_page_says_that_the_server_is_gone(opened: Opener) -> None:
+    page = opened("/overlap")
+    page.page.context.set_offline(True)
+    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Checks").click()
+    page.page.wait_for_selector(".absence:not([hidden])")
+    assert "server does not answer" in page.text(".absence")
+    page.page.context.set_offline(False)
+    page.go("/checks")
+    assert page.page.locator(".absence").is_hidden()
+    said = ("ERR_INTERNET_DISCONNECTED", "the server did not respond")
+    page.problems = [text for text in page.problems if not any(one in text for one in said)]
