@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from lanescope.collector.importing import stretches
 from lanescope.collector.importing.document import Document, Member
 from lanescope.collector.importing.events import Event, decode_events, decode_one
 from lanescope.collector.importing.instants import exact_ns, rounded_ns
 from lanescope.collector.importing.nesting import in_order, nested
 from lanescope.collector.importing.refused import Refused
+from lanescope.collector.importing.rows import UNFINISHED, new_slices
 from lanescope.webapp.analysis.communication import comm_compute_overlap
 from lanescope.webapp.analysis.devices import temporal_breakdown
 from lanescope.webapp.lanes import LaneSlices, lanes_of
@@ -118,6 +120,41 @@ def test_depth_is_the_number_of_slices_around() -> None:
         around = [j for j in range(i) if end[j] >= end[i] and end[j] > start[i]]
         assert depth[i] == len(around)
     assert ((own >= 0) & (own <= length)).all()
+
+
+@pytest.mark.parametrize(("most", "longest"), [(7, 30), (40, 4), (40, 400), (10**6, 30)])
+def test_a_lane_is_the_same_in_stretches_of_any_length(
+    most: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stretches, "MOST", most)
+    random = np.random.default_rng(5)
+    lane = new_slices(900)
+    lane["start"] = random.integers(0, 400, 900)
+    lane["duration"] = random.integers(0, longest, 900)
+    lane["duration"][::90] = UNFINISHED
+    which = random.permutation(900)[:800].astype(np.uint32)
+    order = in_order(lane["start"][which], lane["duration"][which])
+    mine = lane[which[order]]
+    depth, own = nested(mine["start"], mine["duration"])
+    found = list(stretches.stretches(lane, which, Path("trace")))
+    assert len(found) >= min(800 // most, 20)
+    for one in found:
+        assert (np.diff(lane["start"][one.where]) >= 0).all()
+    told = [column for one in found for column in zip(one.where, one.depth, one.own, strict=True)]
+    assert sorted(told) == sorted(zip(which[order], depth, own, strict=True))
+
+
+def test_more_slices_at_one_instant_than_a_program_has_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stretches, "MOST", 20)
+    monkeypatch.setattr(stretches, "_MOST_OPEN", 30)
+    every = np.arange(100, dtype=np.uint32)
+    together, unfinished = new_slices(100), new_slices(100)
+    unfinished["start"], unfinished["duration"] = every, UNFINISHED
+    for lane in (together, unfinished):
+        with pytest.raises(Refused, match="slices at one instant of a thread"):
+            list(stretches.stretches(lane, every, Path("trace")))
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 200, 5000])

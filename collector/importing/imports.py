@@ -24,7 +24,7 @@ from .clocks import Offset, Source, comparable, offsets
 from .instants import MOST_NS
 from .places import places_of
 from .refused import Refused
-from .rows import Call, Trace, let_go
+from .rows import Call, Trace, column, let_go
 from .writing import Rank, Writer
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
@@ -125,7 +125,7 @@ def _split(trace: Trace) -> list[Rank]:
 def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
     slices = trace.slices.rows()
     if len(lanes) < len(trace.lanes.lanes):
-        slices = slices[np.isin(slices["lane"], lanes)]
+        slices = slices[np.isin(column(slices, "lane"), lanes)]
     places = places_of(trace, slices, lanes)
     let_go(slices)
     rank = Rank.of(number, trace, places, slices)

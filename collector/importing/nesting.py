@@ -33,16 +33,33 @@ def nested(start: I64, duration: I64) -> tuple[I64, I64]:
     `start` and `duration` as `in_order` puts them. A slice lies in another that holds all of it;
     one that overlaps another and is not within it has the same depth, and is drawn below it.
     """
-    until = np.where(duration == UNFINISHED, _FOREVER, start + duration)
+    depths, parents = around(start, ends(start, duration))
+    own = duration.copy()
+    spend(own, duration, parents)
+    return np.minimum(depths, DEEPEST), left(own, duration)
+
+
+def ends(start: I64, duration: I64) -> I64:
+    """When each slice ends; one that is unfinished never does."""
+    return np.where(duration == UNFINISHED, _FOREVER, start + duration)
+
+
+def around(start: I64, until: I64) -> tuple[I64, I64]:
+    """Depth of each slice, and the position of the one directly around it, -1: none."""
     depths = _open_before(start, until)
     parents = _parents(depths, until)
-    if parents is None:
-        depths, parents = _one_by_one(start, until)
-    own = duration.copy()
+    return _one_by_one(start, until) if parents is None else (depths, parents)
+
+
+def spend(own: I64, duration: I64, parents: I64) -> None:
+    """Takes the duration of slices, the last ones of `own`, from what their parents have left."""
     inside = np.flatnonzero((parents >= 0) & (duration != UNFINISHED))
     np.subtract.at(own, parents[inside], duration[inside])
-    own = np.where(duration == UNFINISHED, UNFINISHED, np.maximum(own, 0))
-    return np.minimum(depths, DEEPEST), own
+
+
+def left(own: I64, duration: I64) -> I64:
+    """What is left of durations; nothing where children overlap each other and are longer."""
+    return np.where(duration == UNFINISHED, UNFINISHED, np.maximum(own, 0))
 
 
 def _open_before(start: I64, until: I64) -> I64:

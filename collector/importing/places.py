@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kinds import ThreadKind, thread_id
 from .events import Label
-from .rows import PHASE, USER, Lane, Rows, Trace
+from .rows import PHASE, USER, Lane, Rows, Trace, column
 from .singles import GLOBAL
 
 _FIRST_INVENTED = 4_000_000_000
@@ -81,8 +81,9 @@ def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
 def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
     score: Counter[Any] = Counter()
     labels: dict[Any, Label] = {}
-    every = slices["lane"]
-    for weight, some in ((1, every), (1 << 32, every[_operators(slices)])):
+    every, kind = column(slices, "lane"), column(slices, "kind")
+    operators = every[(kind < PHASE) & (kind != USER)]
+    for weight, some in ((1, every), (1 << 32, operators)):
         counts = np.bincount(some)
         for number in np.flatnonzero(counts).tolist():
             count = int(counts[number])
@@ -96,10 +97,6 @@ def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
         return labels[best]
     mine = [lanes[number] for number in chosen]
     return next((lane.pid for lane in mine if not lane.stream and lane.pid != GLOBAL), None)
-
-
-def _operators(slices: Rows) -> Any:
-    return (slices["kind"] < PHASE) & (slices["kind"] != USER)
 
 
 def _key(label: Label) -> tuple[str, Label]:

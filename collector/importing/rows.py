@@ -81,13 +81,36 @@ def let_go(rows: Rows) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
+_AT_ONCE = 1 << 20
+
+
+def column(rows: Rows, name: str) -> NDArray[Any]:
+    """One field of all rows, read without holding the others."""
+    found = np.empty(len(rows), rows.dtype[name])
+    for first in range(0, len(rows), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        found[part] = rows[name][part]
+        let_go(rows)
+    return found
+
+
+def taken(rows: Rows, name: str, which: NDArray[Any]) -> NDArray[Any]:
+    """One field of some rows, read without holding the others."""
+    found = np.empty(len(which), rows.dtype[name])
+    for first in range(0, len(which), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        found[part] = rows[name][which[part]]
+        let_go(rows)
+    return found
+
+
 class ByLane:
     """Rows of any lane, in the order of the file, without looking at all rows for each."""
 
     def __init__(self, rows: Rows) -> None:
-        lanes = rows["lane"].astype(np.uint16)  # see _MOST_LANES: so few are sorted by digits
+        # See _MOST_LANES: so few are sorted by digits.
+        lanes = column(rows, "lane").astype(np.uint16)
         self._rows = rows
-        let_go(rows)
         self._order = np.argsort(lanes, kind="stable").astype(np.uint32)
         self._ends = np.cumsum(np.bincount(lanes, minlength=1))
 

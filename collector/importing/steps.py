@@ -9,7 +9,7 @@ import numpy as np
 from ..kinds import PhaseKind
 from .instants import I64
 from .kineto import STEP
-from .rows import PHASE, Rows, Trace
+from .rows import PHASE, Rows, Trace, column
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
     was marked; what lies before the first belongs to the step before it, and after the last to the
     step after it. Without either, all is step 0.
     """
-    marks = _marks(trace, slices)
-    ends = slices[(slices["kind"] == PHASE + PhaseKind.optimizer) & (slices["duration"] >= 0)]
+    kind = column(slices, "kind")
+    marks = _marks(trace, slices[kind == PHASE + PhaseKind.user])
+    ends = slices[kind == PHASE + PhaseKind.optimizer]
+    ends = ends[ends["duration"] >= 0]
     until = np.sort(ends["start"] + ends["duration"])
     if marks:
         places = [int(np.searchsorted(until, end, "right")) - 1 for _, end, _ in marks]
@@ -58,10 +60,10 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
     return Steps(of_first, np.arange(1, len(of_first) + 1), 0)
 
 
-def _marks(trace: Trace, slices: Rows) -> list[tuple[int, int, int]]:
+def _marks(trace: Trace, ranges: Rows) -> list[tuple[int, int, int]]:
     """(begin, end, number) of the steps that the profiler marked, in order."""
     marks = []
-    for row in slices[slices["kind"] == PHASE + PhaseKind.user]:
+    for row in ranges:
         found = STEP.fullmatch(trace.text(int(row["name"])))
         if found:
             begin = int(row["start"])

@@ -17,8 +17,21 @@ from ..schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .instants import I64
 from .kineto import STEP
 from .nesting import in_order, nested
-from .rows import KERNEL, LAUNCHING, NONE, PHASE, UNFINISHED, Call, Rows, Trace, let_go
+from .rows import (
+    KERNEL,
+    LAUNCHING,
+    NONE,
+    PHASE,
+    UNFINISHED,
+    Call,
+    Rows,
+    Trace,
+    column,
+    let_go,
+    taken,
+)
 from .steps import Steps
+from .stretches import stretches
 
 PART = 1 << 19
 """Rows of one file."""
@@ -33,12 +46,12 @@ class Launches:
     """
 
     def __init__(self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str]) -> None:
-        mine = np.flatnonzero((slices["kind"] == LAUNCHING) & (slices["correlation"] != NONE))
-        correlation = slices["correlation"][mine]
+        mine = np.flatnonzero(column(slices, "kind") == LAUNCHING)
+        correlation = taken(slices, "correlation", mine)
+        mine, correlation = mine[correlation != NONE], correlation[correlation != NONE]
         order = np.argsort(correlation, kind="stable")
         self._correlation, mine = correlation[order], mine[order]
-        self._start, self._lane = slices["start"][mine], slices["lane"][mine]
-        let_go(slices)
+        self._start, self._lane = taken(slices, "start", mine), taken(slices, "lane", mine)
         self._thread_of = thread_of
         begins = arrows[arrows["begins"]]
         begins = begins[np.argsort(begins["object"], kind="stable")]
@@ -90,19 +103,15 @@ def op_tables(
     launches: Launches, device: str,
 ) -> Iterator[pa.Table]:  # fmt: skip
     """The operators of a lane, which are `rows[which]`; `phases` are those of the same lane."""
-    start, duration = rows["start"][which], rows["duration"][which]
-    let_go(rows)
-    order = in_order(start, duration)
-    which, start, duration = which[order], start[order], duration[order]
-    del order
-    depth, own = nested(start, duration)
-    del duration
-    phase = _phase_of(trace, start, phases)
-    del start
+    phases = _told_phases(trace, phases)
     signatures = trace.signatures
-    for first in range(0, len(which), PART):
-        part = slice(first, first + PART)
-        some = rows[which[part]]
+    parts = (
+        (stretch, slice(first, first + PART))
+        for stretch in stretches(rows, which, trace.path)
+        for first in range(0, len(stretch.where), PART)
+    )
+    for stretch, part in parts:
+        some = rows[stretch.where[part]]
         let_go(rows)
         unfinished = some["duration"] == UNFINISHED
         kind = some["kind"].astype(np.int64)
@@ -111,12 +120,12 @@ def op_tables(
         columns: dict[str, Any] = {
             "start_ns": some["start"],
             "duration_ns": numbers(some["duration"], INT64, unfinished),
-            "self_ns": numbers(own[part], INT64, unfinished),
+            "self_ns": numbers(stretch.own[part], INT64, unfinished),
             "name": _texts(trace, some["name"]),
             "scope": dictionary(scope.astype(np.int32), [one.name for one in OpScope]),
-            "depth": depth[part],
+            "depth": stretch.depth[part],
             "step": steps.of(some),
-            "phase": _texts(trace, phase[part]),
+            "phase": _texts(trace, _phase_of(some["start"], phases)),
             "sequence": numbers(some["sequence"], INT64, some["sequence"] == NONE),
             "shapes": dictionary(codes, [signatures[i][0] for i in present]),
             "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
@@ -213,17 +222,23 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
     return to_table(table, {**unknown, **columns})
 
 
-def _phase_of(trace: Trace, starts: I64, phases: Rows) -> NDArray[np.uint32]:
-    """Name of the innermost phase at each instant; torch's marks of steps are none."""
-    found = np.zeros(len(starts), np.uint32)
+def _told_phases(trace: Trace, phases: Rows) -> Rows:
+    """The phases that operators may be in, in order; torch's marks of steps are none."""
     kept = np.array([not STEP.fullmatch(trace.text(n)) for n in phases["name"].tolist()], bool)
     phases = phases[kept & (phases["duration"] > 0)] if len(phases) else phases
-    phases = phases[in_order(phases["start"], phases["duration"])]
+    return phases[in_order(phases["start"], phases["duration"])]
+
+
+def _phase_of(starts: I64, phases: Rows) -> NDArray[np.uint32]:
+    """Name of the innermost phase at each instant."""
+    found = np.zeros(len(starts), np.uint32)
     first = np.searchsorted(starts, phases["start"])
     last = np.searchsorted(starts, phases["start"] + phases["duration"])
     if int((last - first).sum()) > _CROWDED * max(1, len(starts)):
         return found  # no program nests phases so
-    for low, high, name in zip(first.tolist(), last.tolist(), phases["name"], strict=True):
+    some = np.flatnonzero(last > first)
+    names = phases["name"][some]
+    for low, high, name in zip(first[some].tolist(), last[some].tolist(), names, strict=True):
         found[low:high] = name
     return found
 

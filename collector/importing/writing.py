@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ..arrays import numbers
 from ..columns import frames_column, to_table
@@ -17,9 +18,11 @@ from ..parquet import write_part
 from ..schema import INT32, TABLES, Clock, File, Process
 from .instants import I64
 from .places import Place, Places
-from .rows import KERNEL, PHASE, ByLane, Call, Rows, Trace, let_go
+from .rows import KERNEL, PHASE, ByLane, Call, Rows, Trace, column, let_go, taken
 from .steps import Steps, steps_of
 from .tables import Launches, collective_table, op_tables, phase_table, sync_table, value_table
+
+_AT_ONCE = 1 << 19
 
 _COMMUNICATION = ("ncclDevKernel", "ncclKernel")
 
@@ -63,7 +66,8 @@ class Rank:
             for number, text in enumerate(self.trace.texts.texts)
             if text.startswith(_COMMUNICATION)
         ]
-        mine = self.slices[np.isin(self.slices["name"], named) & (self.slices["kind"] == KERNEL)]
+        kernels = column(self.slices, "kind") == KERNEL
+        mine = self.slices[kernels & np.isin(column(self.slices, "name"), named)]
         start, known, lane = self.launches.of(mine["correlation"])
         found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for one in np.flatnonzero(known & (mine["duration"] >= 0)).tolist():
@@ -102,8 +106,7 @@ class Writer:
     ) -> None:  # fmt: skip
         trace, steps = rank.trace, rank.steps
         mine = sorted_rows.slices.places(lanes)
-        is_phase = rank.slices["kind"][mine] >= PHASE
-        let_go(rank.slices)
+        is_phase = taken(rank.slices, "kind", mine) >= PHASE
         ops, phases = mine[~is_phase], rank.slices[mine[is_phase]]
         values, arrows = sorted_rows.values.of(lanes), sorted_rows.arrows.of(lanes)
         calls = [call for lane in lanes for call in sorted_rows.calls[lane]]
@@ -125,10 +128,12 @@ class Writer:
             tables.append(("collective", collective_table(calls, steps, stacks)))
         for name, rows in tables:
             self._part(rank, place, name, rows, 0)
-        starts = rank.slices["start"][mine]
-        ends = starts + np.maximum(rank.slices["duration"][mine], 0)
-        let_go(rank.slices)
-        instants = [starts, ends, values["start"], arrows["start"], _instants(calls)]
+        instants = [
+            *_extents(rank.slices, mine),
+            values["start"],
+            arrows["start"],
+            _instants(calls),
+        ]
         every = [one for one in instants if len(one)]
         if every:
             low, high = min(int(one.min()) for one in every), max(int(one.max()) for one in every)
@@ -158,6 +163,15 @@ class _Sorted:
             calls[call.lane].append(call)
         values, arrows = rank.trace.values.rows(), rank.trace.arrows.rows()
         return cls(ByLane(rank.slices), ByLane(values), ByLane(arrows), calls)
+
+
+def _extents(slices: Rows, which: NDArray[np.uint32]) -> Iterator[I64]:
+    """The least start and the greatest end of some slices, several times."""
+    for first in range(0, len(which), _AT_ONCE):
+        some = slices[which[first : first + _AT_ONCE]]
+        let_go(slices)
+        ends = some["start"] + np.maximum(some["duration"], 0)
+        yield np.array([some["start"].min(), ends.max()])
 
 
 def _by_place(places: Places) -> dict[Place, list[int]]:

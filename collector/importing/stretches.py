@@ -1,0 +1,105 @@
+"""The slices of a lane a stretch of time after another, so that memory does not grow with the lane.
+
+What is open at the end of a stretch is taken along into the next one, and given out where it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .instants import I64
+from .nesting import DEEPEST, around, ends, in_order, left, spend
+from .refused import Refused
+from .rows import Rows, taken
+
+MOST = 1 << 21
+"""Slices of a stretch, about: working on them takes some 120 bytes each."""
+
+_MOST_OPEN = 1 << 22
+"""Slices that may be open, or begin, at one instant."""
+
+_SAMPLE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Slices by start. `where` are their rows, `own` their durations less those of children."""
+
+    where: NDArray[np.uint32]
+    depth: I64
+    own: I64
+
+
+@dataclass(frozen=True)
+class _Open:
+    where: NDArray[np.uint32]
+    start: I64
+    duration: I64
+    depth: I64
+    own: I64
+
+    def chosen(self, which: NDArray[np.bool_]) -> _Open:
+        return _Open(
+            self.where[which], self.start[which], self.duration[which], self.depth[which],
+            self.own[which],
+        )  # fmt: skip
+
+
+def stretches(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[Stretch]:
+    """The slices `rows[which]` of one lane, as `nested` sees all of them.
+
+    Raises Refused where more are open at once than any program has.
+    """
+    start = taken(rows, "start", which)
+    nothing = np.empty(0, np.int64)
+    carried = _Open(np.empty(0, np.uint32), nothing, nothing, nothing, nothing)
+    edges = _edges(start)
+    for low, high in pairwise(edges):
+        here = np.flatnonzero((start >= low) & (start < high))
+        mine, begins = which[here], start[here]
+        if len(mine) + len(carried.where) > _MOST_OPEN + MOST:
+            raise Refused(
+                f"{path}: has more than {_MOST_OPEN} slices at one instant of a thread, expected a "
+                "trace of a program"
+            )
+        found = _with(carried, rows, mine, begins)
+        over = ends(found.start, found.duration) <= high
+        if high == edges[-1]:
+            over[:] = True
+        closed, carried = found.chosen(over), found.chosen(~over)
+        yield Stretch(
+            closed.where, np.minimum(closed.depth, DEEPEST), left(closed.own, closed.duration)
+        )
+
+
+def _with(carried: _Open, rows: Rows, mine: NDArray[np.uint32], begins: I64) -> _Open:
+    """What was open, and slices that begin after it."""
+    duration = taken(rows, "duration", mine)
+    order = in_order(begins, duration)
+    duration = duration[order]
+    start = np.concatenate([carried.start, begins[order]])
+    every = np.concatenate([carried.duration, duration])
+    own = np.concatenate([carried.own, duration])
+    known = len(carried.where)
+    depth, parents = around(start, ends(start, every))
+    spend(own, duration, parents[known:])
+    depth[:known] = carried.depth
+    return _Open(np.concatenate([carried.where, mine[order]]), start, every, depth, own)
+
+
+def _edges(start: I64) -> list[int]:
+    """Where stretches of about MOST slices begin, and where the last one ends."""
+    if not len(start):
+        return []
+    edges = [int(start.min()), int(start.max()) + 1]
+    if len(start) > MOST:
+        sample = np.sort(start[:: len(start) // _SAMPLE + 1])
+        step = max(1, len(sample) * MOST // len(start))
+        edges = sorted({*edges, *sample[step::step].tolist()})
+    return edges
