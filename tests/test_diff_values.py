@@ -107,6 +107,28 @@ def test_reordered_operators_are_compared_all_the_same(tmp_path: Path) -> None:
     assert (other.verdict, first_of(other)["op"]) == ("diverged", "c")
 
 
+def test_an_optimizer_may_take_parameters_in_another_order(tmp_path: Path) -> None:
+    def stepping(path: Path, phase: str, *hashes: int) -> Run:
+        builder = Builder(path, level="numerics")
+        for order, bits in enumerate(hashes):
+            start = START_NS + 100 * order
+            builder.op(start, 50, "aten::add_", phase=phase, shapes="[4]")
+            builder.row("tensor", 0, "1000-0", start_ns=start, depth=0, position="in0",
+                        shape="[4]", mean=0.5, l2=1.0, numel=4, hash=bits)  # fmt: skip
+        builder.phase(START_NS, 1000, "optimizer", name="SGD.step")
+        return open_run(builder.write())
+
+    base = stepping(tmp_path / "base", "SGD.step", 1, 2, 3)
+    turned = compare(base, stepping(tmp_path / "turned", "SGD.step", 3, 1, 2))
+    assert (turned.verdict, turned.compared, turned.differing) == ("identical", 3, 0)
+    other = compare(base, stepping(tmp_path / "other", "SGD.step", 3, 1, 9))
+    assert (other.verdict, other.compared, other.differing) == ("diverged", 3, 1)
+    assert first_of(other)["run"]["time_ns"] == 200
+    forward = [stepping(tmp_path / name, "forward", *bits)
+               for name, bits in (("one", (1, 2, 3)), ("two", (3, 1, 2)))]  # fmt: skip
+    assert compare(*forward).differing == 3
+
+
 def test_fewer_steps_compare_those_that_both_have(tmp_path: Path) -> None:
     found = of(tmp_path, OPS, OPS[:10])
     assert (found.verdict, found.compared, found.only_in_base) == ("identical", 10, 5)

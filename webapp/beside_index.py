@@ -24,7 +24,7 @@ from lanescope.webapp.run import Run
 from lanescope.webapp.slices import BESIDE
 from lanescope.webapp.store import Store, load
 
-COMPARED = 2
+COMPARED = 3
 """Version of what is paired with what, and of when two ops are the same, slower or faster."""
 
 _DTYPES = {**DTYPES, **{f"place_{name}": "<i8" for name in PLACE}}

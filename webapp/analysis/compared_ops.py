@@ -18,8 +18,9 @@ from lanescope.webapp.analysis.fingerprints import (
     pair_tensors,
     read_ops,
     with_overwritten,
+    with_turns,
 )
-from lanescope.webapp.analysis.world_sizes import joined, shares_differ
+from lanescope.webapp.analysis.world_sizes import joined, optimizing, shares_differ
 from lanescope.webapp.packing import enclosing
 from lanescope.webapp.run import Run, Thread
 
@@ -82,6 +83,7 @@ def compared_ops(
     old = read_ops(base, mine.rank, mine.thread, words)
     new = read_ops(run, theirs.rank, theirs.thread, words)
     left, right = pair_ops(old, new)
+    left, right = with_turns(old, new, left, right, optimizing(run, new, words))
     one, two = pair_tensors(old, new, left, right, words)
     old, new, one, two = with_overwritten(old, new, left, right, one, two)
     left_out = 0

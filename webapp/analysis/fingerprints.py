@@ -144,6 +144,30 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
     return np.concatenate(left), np.concatenate(right)
 
 
+def with_turns(
+    base: Ops, run: Ops, left: Ints, right: Ints, free: NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
+    """The pairs with operators of `run` that are `free` to change places with their like in a step
+    where another one has their values: an optimizer's, that takes parameters in another order.
+    """
+    here, there = base.content[left], run.content[right]
+    apart = np.flatnonzero(free[right] & (here != there) & (here != 0) & (there != 0))
+    one, two = by_occurrence(
+        mixed(here[apart], base.step[left[apart]]), mixed(there[apart], run.step[right[apart]])
+    )
+    if not len(one):
+        return left, right
+    rest, others = np.delete(apart, one), np.delete(apart, two)
+    three, four = by_occurrence(
+        mixed(base.signature[left[rest]], base.step[left[rest]]),
+        mixed(run.signature[right[others]], run.step[right[others]]),
+    )
+    paired = np.setdiff1d(np.arange(len(left)), apart)
+    mine = [left[paired], left[apart[one]], left[rest[three]]]
+    theirs = [right[paired], right[apart[two]], right[others[four]]]
+    return np.concatenate(mine), np.concatenate(theirs)
+
+
 def _by_step(ops: Ops) -> list[tuple[int, Ints]]:
     order = np.argsort(ops.step, kind="stable").astype(np.int64)
     steps, starts = np.unique(ops.step[order], return_index=True)

@@ -76,10 +76,24 @@ def joined(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
     """Of each operator of a thread whether it is inside an optimizer's step: all are of a run in
     which none steps, for its ranks have nothing to join.
     """
+    names = _optimizers(run)
+    return _inside(names, ops, words) if names else np.ones(len(ops), np.bool_)
+
+
+def optimizing(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
+    """Of each operator of a thread whether it is inside an optimizer's step."""
+    return _inside(_optimizers(run), ops, words)
+
+
+def _optimizers(run: Run) -> list[str]:
     phases = run.events("phase", columns=["kind", "name"])
-    names = pc.unique(phases.filter(pc.equal(phases["kind"], "optimizer"))["name"]).to_pylist()
-    if not names:
-        return np.ones(len(ops), np.bool_)
+    names: list[str] = pc.unique(
+        phases.filter(pc.equal(phases["kind"], "optimizer"))["name"]
+    ).to_pylist()
+    return names
+
+
+def _inside(names: list[str], ops: Ops, words: Words) -> NDArray[np.bool_]:
     codes = [k for k, name in enumerate(words.known["phase"]) if name in names]
     inside: NDArray[np.bool_] = np.isin(ops.texts["phase"], codes)
     return inside
