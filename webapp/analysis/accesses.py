@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -60,10 +60,10 @@ class Accesses:
     def __len__(self) -> int:
         return len(self.storage)
 
-    @property
-    def kind(self) -> Ints:
+    @cached_property
+    def kind(self) -> NDArray[np.int8]:
         """0: reads, 1: writes, 3: makes the storage, by which it writes."""
-        return self.write + 2 * self.birth.astype(np.int64)
+        return self.write.astype(np.int8) + 2 * self.birth.astype(np.int8)
 
     def take(self, rows: NDArray[Any]) -> Accesses:
         """Some of them, by position or flag."""
@@ -76,9 +76,11 @@ class Accesses:
         Of an address that was used again, only the storage that lies there now; where each was
         made, for its name.
         """
-        kind = [self.storage, self.generation, self.thread, self.low, self.high, self.run,
-                self.stride, self.kind, self.site]  # fmt: skip
-        by, new = sorted_apart([self.segment], kind)
+        alike: list[NDArray[Any]] = [
+            self.storage, self.generation, self.thread, self.low, self.high, self.run, self.stride,
+            self.kind, self.site,
+        ]  # fmt: skip
+        by, new = sorted_apart([self.segment], alike)
         last = np.ones(len(by), bool)
         last[:-1] = new[1:]
         kept = np.zeros(len(self), bool)
@@ -139,9 +141,10 @@ class Reader:
                 wanted = pc.and_(wanted, pc.greater_equal(table["start_ns"], window[0]))
             columns = outermost({name: table[name].filter(wanted).to_numpy() for name in _COLUMNS})
             start = columns["start_ns"]
-            every = {name: table[name].to_numpy() for name in _PLACED}
-            name_of = partial(self._names, thread, window)
-            columns["birth"] = columns["birth"] | begins_scratch(every, columns, name_of)
+            if columns["depth"].any():
+                every = {name: table[name].to_numpy() for name in _PLACED}
+                name_of = partial(self._names, thread, window)
+                columns["birth"] = columns["birth"] | begins_scratch(every, columns, name_of)
             columns["thread"] = np.full(len(start), position, np.int64)
             columns["segment"] = self._order.segments(position, start)
             columns["site"], columns["step"] = self._sites.of(
@@ -256,7 +259,7 @@ def _folded(rows: Columns) -> Accesses:
         "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
         "run": rows["run"], "stride": rows["stride"], "site": rows["site"],
     }  # fmt: skip
-    by, different = sorted_apart([start], [*told.values(), write + 2 * birth.astype(np.int64)])
+    by, different = sorted_apart([start], [*told.values(), write + 2 * birth.astype(np.int8)])
     chosen = by[different]
     return Accesses(
         **{name: column[chosen].astype(np.int64) for name, column in told.items()},
