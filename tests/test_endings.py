@@ -130,3 +130,14 @@ def test_a_rank_that_alone_was_asked_to_end_is_said_to_have_been(tmp_path: Path)
     run = job(tmp_path / "run", rank("exception", calls=11, exception=LOST, after_ms=40), alone)
     (found,) = hangs(run)
     assert found.title.endswith("; rank 1 was stopped by SIGTERM")
+
+
+MONITORED = (
+    "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 3000 ms (train.py:9)"
+)
+
+
+def test_who_waited_in_a_monitored_barrier_did_not_fail_by_itself(tmp_path: Path) -> None:
+    run = job(tmp_path, rank("exception", exception=MONITORED), rank("signal SIGTERM", calls=9))
+    assert endings(run)[0].how == "gave up"
+    assert told(run) == [("hang", (1,))]

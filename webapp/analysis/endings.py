@@ -39,7 +39,7 @@ _INTERRUPT = "KeyboardInterrupt:"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
 _LOST = re.compile(r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed", re.IGNORECASE)
 _OWN_FILE = re.compile(r"\[\S+:[0-9]+\] ")  # of gloo, where it noticed
-_GAVE_UP = re.compile(f"timed? ?out|{_LOST.pattern}", re.IGNORECASE)
+_GAVE_UP = re.compile(f"timed? ?out|monitoredBarrier|{_LOST.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from lanescope.webapp.analysis.communication import busy
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.skew import arrivals, call_window, late_map, lateness, straggling
+from lanescope.webapp.analysis.waits import waits
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.notices import ranks_text
 from lanescope.webapp.pages import devices, ids, parts
@@ -109,7 +110,8 @@ def register(app: Dash, context: Context) -> None:
     )
     def heat(group: str, theme: Theme | None) -> tuple[go.Figure, str]:
         found = late_map(run, group)
-        return charts.late_heat(found, theme or "light"), _note(found.late_ns, found.per_column)
+        note = _note(run, group, found.late_ns, found.per_column)
+        return charts.late_heat(found, theme or "light"), note
 
     @app.callback(
         Output(ids.COLLECTIVE_LATENCY, "figure"),
@@ -166,8 +168,16 @@ def _busiest(run: Run) -> str:
     return str(came["group"].value_counts().index[0])
 
 
-def _note(late: Any, per_column: int) -> str:
+def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     if late.size == 0:
+        missing = sorted({rank for wait in waits(run) if wait.group == group
+                          for rank in wait.missing})  # fmt: skip
+        if missing:
+            who = f"rank{'' if len(missing) == 1 else 's'} {ranks_text(missing)}"
+            return (
+                f"No call of this group was made by all of its ranks: {who} did not come. What "
+                "each rank does instead is on the Hang page."
+            )
         return "In this group no rank has to wait for another, or not all its ranks were recorded."
     if per_column == 1:
         return "A column is one call; the stronger the colour, the later the rank came."
