@@ -374,12 +374,17 @@ def _crowded(found: Buckets) -> tuple[I64, Buckets]:
 
 def runs(values: I64) -> I64:
     """Position at which each run of equal neighbours begins."""
-    return np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+    changes = np.flatnonzero(values[1:] != values[:-1])
+    found = np.zeros(len(changes) + 1, np.int64)
+    np.add(changes, 1, out=found[1:])
+    return found
 
 
 def offsets(sizes: I64) -> I64:
     """0 and the running total: where the parts of these sizes begin, and the last one ends."""
-    return np.concatenate(([0], np.cumsum(sizes)))
+    found = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=found[1:])
+    return found
 
 
 def ranges(low: I64, high: I64) -> I64:
