@@ -82,6 +82,10 @@ def test_planted_races_are_found_once_at_their_lines(
     held = {side["where"]: side["locks"] for side in map(uneven.evidence.get, ("first", "second"))}
     assert sorted(held.values()) == [0, 1]
     assert "take the same lock in both places" in uneven.evidence["advice"]
+    (unlike,) = (f for f, place in zip(found, places, strict=True)
+                 if place == expected["two_conditions"])  # fmt: skip
+    assert unlike.evidence["first"]["locks"] == unlike.evidence["second"]["locks"] == 1
+    assert "but not the same one" in unlike.evidence["advice"]
     assert all(f.evidence["first"]["thread"] != f.evidence["second"]["thread"] for f in found)
     shown_on_the_timeline(run)
     examined_in_stretches(run, monkeypatch)

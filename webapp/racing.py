@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lanescope.webapp.analysis.links import thread_lane
+from lanescope.webapp.analysis.locksets import held_at
 from lanescope.webapp.analysis.races import find_races
 from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.lanes import Lane
@@ -43,9 +44,15 @@ def races_of(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[dict[st
                         "other": "writes" if other.write else "reads",
                         "where": other.where,
                         "stack": list(other.stack),
+                        "locks": _locks(timeline, own, race.rank),
+                        "other_locks": _locks(timeline, other, race.rank),
                     }
                 )
     return told
+
+
+def _locks(timeline: Timeline, touch: Touch, rank: int) -> int:
+    return len(held_at(timeline.run, rank, touch.thread, touch.start_ns))
 
 
 def _is(touch: Touch, lane: Lane, op: dict[str, Any]) -> bool:

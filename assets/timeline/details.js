@@ -90,6 +90,11 @@ function framesOf(title, frames, tag = "div") {
   return host;
 }
 
+/** How many locks a side of a race held. */
+function locks(count) {
+  return count === 0 ? "no lock held" : count === 1 ? "1 lock held" : `${count} locks held`;
+}
+
 export class Details {
   /** @param {HTMLElement} host @param {(place: {lane: number, row: number, ref: number}) => void} jump */
   constructor(host, jump) {
@@ -142,7 +147,10 @@ export class Details {
       list.append(element("dt", "races with"), this.jumps([[one, `${one.name} of ${one.label} ↗`]]));
       list.append(element("dt", "over"), element("dd", one.tensor));
       const sides = element("dd", "", "sides");
-      sides.append(framesOf(`this ${one.access}`, own), framesOf(`${one.label} ${one.other}`, one.stack));
+      sides.append(
+        framesOf(`this ${one.access}, ${locks(one.locks)}`, own),
+        framesOf(`${one.label} ${one.other}, ${locks(one.other_locks)}`, one.stack),
+      );
       list.append(element("dt", "stacks"), sides);
     }
     if (own.length && !races?.length) list.append(element("dt", "stack"), framesOf("", own, "dd"));

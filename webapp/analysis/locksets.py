@@ -2,7 +2,11 @@
 
 Two accesses under a common lock never race: letting go of it orders them. So of two that race, the
 locks that each holds tell what is missing (Savage et al. 1997: Eraser's locksets): one that only
-one side takes is very likely the lock that the other forgot.
+one side takes is very likely the lock that the other forgot, and two that are not the same protect
+nothing.
+
+They say why two accesses race, never whether: threads hand tensors on by queues, events and joins
+without any lock, so that an empty intersection alone proves nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +26,11 @@ Ints = NDArray[np.int64]
 _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
 
 
-def held_at(run: Run, rank: int, thread: str, instant: int) -> int:
-    """How many locks a thread had at `instant`, ns: taken by it last, and given up by nobody."""
+def held_at(run: Run, rank: int, thread: str, instant: int) -> frozenset[int]:
+    """The locks that a thread had at `instant`, ns: taken by it last, and given up by nobody.
+
+    By numbers from 0, which mean the same lock for all threads of a process.
+    """
     process = tuple(t.thread for t in run.threads if t.rank == rank and t.pid == _pid(run, thread))
     instants, locks, changes, takers = _taken(run, rank, process)
     count = int(instants.searchsorted(instant, side="right"))
@@ -32,7 +39,7 @@ def held_at(run: Run, rank: int, thread: str, instant: int) -> int:
     last[locks[takes]] = takers[takes]  # of a lock taken several times, the last one stays
     # Of a ring of records, an acquire may have been overwritten: less than none is none.
     taken = np.bincount(locks[:count], changes[:count], minlength=len(last)) > 0
-    return int((taken & (last == process.index(thread))).sum())
+    return frozenset(np.flatnonzero(taken & (last == process.index(thread))).tolist())
 
 
 def _pid(run: Run, thread: str) -> int:

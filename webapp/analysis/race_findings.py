@@ -70,8 +70,13 @@ def _finding(run: Run, race: Race) -> Finding:
             f"{names[careful.thread]} holds a lock at {careful.place}, {names[careless.thread]} "
             f"holds none at {careless.place}: take the same lock in both places"
         )
+    elif locks[0] and locks[1]:  # none in common, or they would be in order
+        advice = (
+            f"{names[first.thread]} and {names[second.thread]} each hold a lock, but not the same "
+            "one: take the same lock in both places"
+        )
     sides = {
-        name: touch.to_json() | {"locks": own}
+        name: touch.to_json() | {"locks": len(own)}
         for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
     }
     return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
