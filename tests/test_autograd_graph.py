@@ -10,7 +10,7 @@ import pytest
 from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
 from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, refusals, tied
 from lanescope.webapp.analysis.gradient_breaks import breaks
-from lanescope.webapp.analysis.module_graph import OUTSIDE, matches
+from lanescope.webapp.analysis.module_graph import OUTSIDE, Graph, Group, matches
 from lanescope.webapp.graph_charts import graph_figure
 from lanescope.webapp.pages.graph import toggled
 from lanescope.webapp.pages.graph_parts import broken, norms
@@ -175,6 +175,16 @@ def test_the_drawing(run: Run) -> None:
     shown = [name for kind, names in marks.items() for name in names if kind.startswith("with")]
     shown += marks.get("gradient of zero, or NaN", [])
     assert sorted(shown) == sorted(group.name for group in graph.groups)
+
+
+def test_a_label_leaves_out_what_is_drawn_around_it() -> None:
+    names = ["layers.1", "layers.1.q", "layers.1.q.lora_A.default", "head.out"]
+    groups = tuple(Group(name, 1, (), (), level) for level, name in enumerate(names))
+    (boxes,) = [
+        trace for trace in graph_figure(Graph(0, groups, {}), {}, "light").data if trace.customdata
+    ]
+    labels = [text.strip() for text in boxes.text]
+    assert labels == ["layers.1", ".q", ".lora_A.default", "head.out"]
 
 
 def test_a_run_without_a_graph(tmp_path: Path) -> None:

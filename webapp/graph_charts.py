@@ -129,9 +129,12 @@ def _boxes(
 
 
 def _label(name: str, drawn: Collection[str]) -> str:
-    """A module's path; without that of the module around it, where this is drawn too."""
-    around, _, own = name.rpartition(".")
-    return f".{own}" if around in drawn else name
+    """A module's path; without that of the innermost module around it that is drawn too."""
+    around = name
+    while around := around.rpartition(".")[0]:
+        if around in drawn:
+            return name[len(around) :]
+    return name
 
 
 def _words(group: Group, norm: float | None) -> str:

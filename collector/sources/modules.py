@@ -2,7 +2,8 @@
 
 Paths are those of `named_modules()` of the outermost module, with wrappers (DDP, compile, ...)
 taken out, so that a run with them compares to one without. The first outermost model gives its
-paths bare; further models carry their class in front, with a number where it repeats.
+paths bare; further models carry their class in front, with a number where it repeats. So do single
+layers that are called on their own, all but the first of them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ WRAPPED = {
 }
 """Wrapper class -> the attribute that holds what it wraps."""
 
+_MOST_SEEN = 10_000
+"""Models with names of their own: a program may make new ones at every step."""
+
 
 class Modules:
     """Keeps each thread's stack of modules, and names modules and parameters."""
@@ -40,6 +44,7 @@ class Modules:
             weakref.WeakKeyDictionary()
         )
         self._models: list[str] = []  # classes of the models seen, in order
+        self._layers: list[str] = []  # the same of single layers that were called on their own
         # Called with a module, the text of its path and what it returned, where one is set.
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         # Called with a model and the prefix of its names when it is called for the first time.
@@ -128,12 +133,15 @@ class Modules:
 
     def _prefix(self, root: torch.nn.Module) -> str:
         model = unwrap(root)
-        if not model._modules:  # a loss or an activation called on its own is no model
-            return ""
+        if not model._modules and not model._parameters:
+            return ""  # a loss or an activation called on its own is no model
+        # Layers of a model that is never called itself take no model's place.
+        seen = self._models if model._modules else self._layers
         name = own_class(model).__name__
-        first, same = not self._models, self._models.count(name)
-        self._models.append(name)
-        if first:
+        first, same = not seen, seen.count(name)
+        if first or len(seen) < _MOST_SEEN:
+            seen.append(name)
+        if first or len(seen) == _MOST_SEEN:
             return ""
         return f"{name}#{same + 1}." if same else f"{name}."
 

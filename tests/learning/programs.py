@@ -179,6 +179,30 @@ def unused_head() -> None:
     train(model, torch.optim.SGD(model.parameters(), lr=0.05), torch.randn(16, 8))
 
 
+class Parts(nn.Module):
+    """Is never called itself, its layers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.neck, self.head = (nn.Linear(8, 8) for _ in range(3))
+
+
+@program
+def layers_called_alone() -> None:
+    """All of them learn."""
+    parts = Parts()
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.1)
+    train(lambda x: parts.head(parts.neck(parts.body(x))), optimizer, torch.randn(16, 8))
+
+
+@program
+def layer_detached() -> None:
+    """One of them gets no gradient, and has the parameters' names of the others."""
+    parts = Parts()
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.1)
+    train(lambda x: parts.head(parts.neck(parts.body(x).detach())), optimizer, torch.randn(16, 8))
+
+
 @program
 def heads_in_turn() -> None:
     """Two heads, the second every third step."""

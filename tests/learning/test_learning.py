@@ -32,6 +32,8 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "not_a_number": [("exploding_gradient", "not_finite", 4)],
     "clipped_and_healthy": [],
     "unused_head": [("dead_parameter", "unused", 0)],
+    "layers_called_alone": [],
+    "layer_detached": [("dead_parameter", "unused", 0)],
     "heads_in_turn": [],
     "frozen_body": [],
     "margin_kept": [("dead_parameter", "zero", 1)],
@@ -134,6 +136,8 @@ def test_what_is_said(recorded: Path) -> None:
     assert sigmoids.link.startswith("/timeline?t=")
     (unused,) = learning(recorded / "unused_head")
     assert unused.evidence["parameters"] == ["other.weight", "other.bias"]
+    (detached,) = learning(recorded / "layer_detached")
+    assert detached.evidence["parameters"] == ["weight", "bias"]
     (forgotten,) = learning(recorded / "forgotten_body")
     assert forgotten.evidence["parameters"] == ["body.weight", "body.bias"]
     assert forgotten.evidence["elements"] == 72
