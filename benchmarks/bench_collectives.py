@@ -30,7 +30,7 @@ from lanescope.collector.options import SUPERVISOR_VARIABLE
 
 CALLS = 100
 SLICES = 4
-ROUNDS_ALONE = 16
+ROUNDS_ALONE = 8
 SETS = 3
 TURNS = 25
 FIRST = 4  # turns before those that count

@@ -15,19 +15,21 @@ from lanescope.collector.engines import build
 def observed(folder: Path) -> Iterator[None]:
     """Operators are announced with inputs and outputs, as the native engine asks for them.
 
-    The observer is compiled into `folder` first. Raises CalledProcessError where it cannot be.
+    The observer is compiled into `folder` unless it is there. Raises CalledProcessError where it
+    cannot be.
     """
     torch, library = build.find_torch(), folder / "idle_observer.so"
     include = torch.folder / "include"
-    subprocess.run(
-        [
-            str(build.find_compiler()), *build.FLAGS,
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}", f"-isystem{include}",
-            "-shared", str(Path(__file__).with_suffix(".cpp")),
-            f"-L{torch.folder / 'lib'}", *build.LIBRARIES, "-o", str(library),
-        ],
-        check=True,
-    )  # fmt: skip
+    if not library.exists():
+        subprocess.run(
+            [
+                str(build.find_compiler()), *build.FLAGS,
+                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}", f"-isystem{include}",
+                "-shared", str(Path(__file__).with_suffix(".cpp")),
+                f"-L{torch.folder / 'lib'}", *build.LIBRARIES, "-o", str(library),
+            ],
+            check=True,
+        )  # fmt: skip
     observer = ctypes.CDLL(str(library))
     observer.start()
     try:
