@@ -306,9 +306,9 @@ class _Builder:
         self.paints = Paints()
         self.slices = self.samples = 0
         self._made = self._bytes = 0
-        # What waits for its tiles: rows so far, lanes of slices with their first row, and the
+        # What waits for its tiles: rows and slices so far, lanes with their first row, and the
         # tiles of rows that have them already.
-        self._rows = 0
+        self._rows = self._waiting = 0
         self._lanes: list[tuple[int, LaneSlices, U32]] = []
         self._tiles: dict[int, list[tuple[int, Block]]] = {}
 
@@ -323,7 +323,8 @@ class _Builder:
         self.slices += len(lane.start)
         self._lanes.append((self._rows, lane, paint))
         self._rows += len(lane.row_table)
-        if sum(len(waiting.start) for _, waiting, _ in self._lanes) >= BATCH:
+        self._waiting += len(lane.start)
+        if self._waiting >= BATCH:
             self.flush()
 
     def add_samples(self, lane: LaneSamples) -> None:
@@ -357,7 +358,7 @@ class _Builder:
         self._store.append("made_data", np.frombuffer(data, np.uint8))
         self._made += len(made)
         self._bytes += len(data)
-        self._rows = 0
+        self._rows = self._waiting = 0
         self._lanes, self._tiles = [], {}
 
     def _make_tiles(self) -> None:

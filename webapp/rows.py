@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -158,13 +159,26 @@ class Rows:
         self, table: str, rank: int, thread: str | None
     ) -> Iterator[tuple[Thread, list[Part]]]:
         """Threads of a rank, or the one named, that have rows of a table, with their parts."""
-        by_thread: dict[str, list[Part]] = {}
-        for part in self.parts.get((table, rank), ()):
-            if part.rows and part.thread is not None:
-                by_thread.setdefault(part.thread, []).append(part)
+        held = self._held.get((table, rank), {})
+        if thread is None:
+            yield from held.values()
+        elif thread in held:
+            yield held[thread]
+
+    @cached_property
+    def _held(self) -> Mapping[tuple[str, int], Mapping[str, tuple[Thread, list[Part]]]]:
+        """By table and rank, in the order of `threads`: each of thousands is asked for alone."""
+        parts: dict[tuple[str, int, str], list[Part]] = {}
+        for (table, rank), of_rank in self.parts.items():
+            for part in of_rank:
+                if part.rows and part.thread is not None:
+                    parts.setdefault((table, rank, part.thread), []).append(part)
+        held: dict[tuple[str, int], dict[str, tuple[Thread, list[Part]]]] = {}
         for one in self.threads:
-            if one.rank == rank and one.thread in by_thread and thread in (None, one.thread):
-                yield one, by_thread[one.thread]
+            for table in schema.TABLES:
+                if mine := parts.get((table, one.rank, one.thread)):
+                    held.setdefault((table, one.rank), {})[one.thread] = one, mine
+        return held
 
     def _of_rank(self, table: str, rank: int, read: list[str]) -> Iterator[_Placed]:
         for part in self.parts.get((table, rank), ()):

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -183,10 +184,14 @@ class Run:
     def _chosen(self, rank: int | None, thread: str | None) -> Sequence[int]:
         """The ranks to read, once a rank and a thread that are named are found to exist."""
         ranks = self.ranks if rank is None else (self._present(rank),)
-        known = [one.thread for one in self.threads if one.rank in ranks]
-        if thread is not None and thread not in known:
+        if thread is not None and not any((one, thread) in self._known for one in ranks):
+            known = [one.thread for one in self.threads if one.rank in ranks]
             raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
         return ranks
+
+    @cached_property
+    def _known(self) -> frozenset[tuple[int, str]]:
+        return frozenset((one.rank, one.thread) for one in self.threads)
 
     def _present(self, rank: int) -> int:
         if rank not in self.ranks:

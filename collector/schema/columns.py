@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -31,6 +32,10 @@ class Table:
 
     def arrow(self) -> pa.Schema:
         """The Arrow schema, units in the field metadata."""
+        return self._arrow
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
         fields = [
             pa.field(c.name, c.type, metadata={"unit": c.unit, "since": str(c.since)})
             for c in self.columns

@@ -149,14 +149,18 @@ def first_of_two_futures() -> None:
 
 def lost_updates() -> None:
     """Each puts a tensor of its own in place of the one that it found."""
-    total = [torch.zeros(3)]
+    total, done = [torch.zeros(3)], []
 
     def work() -> None:
-        for _ in range(3):
-            total[0] = total[0] + 1  # race: lost_updates a b
-            time.sleep(0.001)
+        total[0] = total[0] + 1  # race: lost_updates a b
+        done.append(True)
 
-    together(work, work)
+    def later() -> None:
+        while not done:
+            time.sleep(0.001)
+        work()  # finds what the other made; the other found nothing of this one
+
+    together(work, later)
 
 
 def published_by_a_variable() -> None:

@@ -162,6 +162,11 @@ def _place(site: Site) -> object:
     return site.stack if site.stack is not None else (site.op, site.module, site.phase)
 
 
+def _frames(site: Site, stacks: dict[int, list[str]]) -> tuple[str, ...]:
+    """The stack of a place, innermost first; empty where none was captured."""
+    return tuple(stacks.get(site.stack, ())) if site.stack is not None else ()
+
+
 def _told_place(touch: Touch) -> object:
     return touch.stack or (touch.op, touch.module, touch.phase)
 
@@ -306,7 +311,7 @@ def _race(
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
         return starts - min(int(accesses.end[pair.a]), int(accesses.end[pair.b]))
 
-    published = _published(sites, accesses, group)
+    published = _published(sites, accesses, stacks, group)
     if not published:
         group = [pair for pair in group if pair.maker is None] or group
     chosen = min(group, key=gap)
@@ -324,7 +329,7 @@ def _race(
                 end_ns=int(accesses.end[row]),
                 write=bool(accesses.write[row]),
                 step=int(accesses.step[row]),
-                stack=tuple(stacks.get(site.stack, ())) if site.stack is not None else (),
+                stack=_frames(site, stacks),
             )
         )
     threads = {int(accesses.thread[row]) for pair in group for row in (pair.a, pair.b)}
@@ -342,15 +347,19 @@ def _race(
     )
 
 
-def _published(sites: Sites, accesses: Accesses, group: list[_Pair]) -> bool:
+def _published(
+    sites: Sites, accesses: Accesses, stacks: dict[int, list[str]], group: list[_Pair]
+) -> bool:
     """Whether of two places one makes storages, and the other is where they are used.
 
-    Where each makes what the other uses, or one place does both, threads put something in place of
-    what they found (`total = total + x`), and what one of them put there may be lost.
+    Where each makes what the other uses, or one line does both, threads put something in place of
+    what they found (`total = total + x`), and what one of them put there may be lost. The line
+    tells it also where one thread found what the other made and not, this time, the reverse.
     """
-    ends = {_place(sites.known[int(accesses.site[row])]) for row in (group[0].a, group[0].b)}
+    ends = [sites.known[int(accesses.site[row])] for row in (group[0].a, group[0].b)]
+    lines = {(*_frames(one, stacks), _place(one))[0] for one in ends}
     makers = {None if pair.maker is None else _place(pair.maker) for pair in group}
-    return len(ends) == 2 and len(makers) == 1 and None not in makers
+    return len(lines) == 2 and len(makers) == 1 and None not in makers
 
 
 def _tensors(
@@ -374,6 +383,6 @@ def _made(
     if not len(rows):
         return "a tensor made before it was first seen"
     site = sites.known[int(accesses.site[rows[0]])]
-    frames = stacks.get(site.stack, []) if site.stack is not None else []
+    frames = _frames(site, stacks)
     place = frames[0].partition(" ")[0].rpartition("/")[2] if frames else site.module
     return f"the tensor made by {site.op}" + (f" at {place}" if place else "")
