@@ -32,7 +32,7 @@ $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --no-compile --requirement requirements-dev.txt
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
-	$(BIN)/python -c 'import dash, pandas, torch.distributed'
+	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run'
 	@touch $@
 
 demo: $(READY)  ## record a 4-rank training run and open it in the browser (HEADLESS=1: only fetch the page)
