@@ -98,9 +98,12 @@ def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Ope
         page.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a run of 2 million ops in 16 lanes."""
+    """Address of a run of 2 million ops in 16 lanes.
+
+    Its index is kept in a folder of its own, which other tests must not take for the user's cache.
+    """
     path = generate(tmp_path_factory.mktemp("runs") / "large", 2_000_000, 16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
