@@ -154,9 +154,13 @@ def test_a_stuck_interpreter_is_noticed_without_its_lock(tmp_path: Path) -> None
 
 
 TERMINATED = """
-    import os, queue, signal, threading, torch
+    import os, queue, signal, threading, time, torch
     torch.ones(2).sum()
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    def terminates():
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)  # faulthandler reads stacks of threads that run on
+    threading.Thread(target=terminates, daemon=True).start()
     def waits():
         queue.Queue().get()
     waits()
