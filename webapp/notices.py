@@ -14,6 +14,11 @@ EXACT_NS = 2**53
 _DAY_NS = 86_400 * 10**9
 
 
+def ranks_named(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """`0-3, 7` for (0, 1, 2, 3, 7); `none` for nothing."""
     spans: list[list[int]] = []

@@ -67,7 +67,7 @@ class Part:
             return [RowGroup(0, self.rows, None, None)]
         return [
             group
-            for group in self._row_groups(self.files)
+            for group in _row_groups(self.files, self.name, self.table, self.bytes)
             if (group.first is None or group.first < high)
             and (group.last is None or group.last >= low)
         ]
@@ -82,10 +82,6 @@ class Part:
             for group in groups
             if (held := _value(*told[group.number], column)) is None or held[0] <= value <= held[1]
         ]
-
-    def _row_groups(self, files: Files) -> list[RowGroup]:
-        told = _told(files, self.name, self.table, self.bytes)
-        return [_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(told)]
 
     def read(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None) -> pa.Table:
         """The columns with the schema's types; a column the file is too old for is null.
@@ -190,6 +186,12 @@ def _value(rows: int, told: Ranges, column: str) -> tuple[int, int] | None:
     if found.least is None or found.most is None:
         return (1, 0) if found.nulls == rows else None  # nothing is in between
     return found.least, found.most
+
+
+@functools.lru_cache(maxsize=4096)
+def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGroup, ...]:
+    told = _told(files, name, table, size)
+    return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(told))
 
 
 def _row_group(number: int, rows: int, told: Ranges) -> RowGroup:

@@ -84,7 +84,7 @@ def compressed(payload: bytes) -> bytes:
     Columns get blocks of their own, and with them codes that fit them: a tenth less than all in one
     go. What gzip would save takes ten times as long.
     """
-    blocks, *sizes = HEADER.unpack_from(payload)[5:6] + HEADER.unpack_from(payload)[9:]
+    _, _, _, _, _, blocks, _, _, _, *sizes = HEADER.unpack_from(payload)
     sink = pa.BufferOutputStream()
     view, at, written = memoryview(payload), _padded(HEADER.size + blocks * HEAD.itemsize), 0
     with pa.CompressedOutputStream(sink, "zstd") as packer:

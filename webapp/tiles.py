@@ -42,7 +42,6 @@ EXACT_LEVEL = 5
 """Finest level whose times are counted in more than one nanosecond is the one after this: a tile
 has 2^15 units, so an instant within it fits 16 bits."""
 
-KIND_SLICES, KIND_COUNTER = 0, 1
 BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
 """Bits of a form. TWO and FOUR, the bytes of a paint, are those of a row that is kept alone."""
 

@@ -245,6 +245,11 @@ function cacheWith(fetcher, limit = 1e9) {
   return { cache, idle, failures };
 }
 const answer = (address = "/0") => Promise.resolve({ ok: true, arrayBuffer: () => Promise.resolve(emptyTile(Number(address.split("/")[1]))) });
+/** A cache that gets its tiles at once, and the addresses that it asks for. */
+const listening = () => {
+  const asked = [];
+  return { asked, ...cacheWith((address) => { asked.push(address); return answer(address); }) };
+};
 const key = (part) => ({ level: 0, from: part, to: part + 1, lanes: [0] });
 
 test("tiles are fetched once, a few at a time, in order", async () => {
@@ -282,11 +287,7 @@ test("what is no longer wanted is aborted and forgotten", async () => {
 });
 
 test("a request asks only for the lanes that are neither here nor on their way", async () => {
-  const asked = [];
-  const { cache, idle } = cacheWith((address) => {
-    asked.push(address);
-    return answer(address);
-  });
+  const { cache, idle, asked } = listening();
   cache.want([{ level: 0, from: 1, to: 2, lanes: [3, 4] }]);
   cache.want([{ level: 0, from: 1, to: 2, lanes: [4, 5] }]);
   await idle.settled();
@@ -299,11 +300,7 @@ test("a request asks only for the lanes that are neither here nor on their way",
 });
 
 test("a request asks only for the parts that are missing, of many in one", async () => {
-  const asked = [];
-  const { cache, idle } = cacheWith((address) => {
-    asked.push(address);
-    return answer(address);
-  });
+  const { cache, idle, asked } = listening();
   const want = async (from, to, lanes) => { cache.want([{ level: 0, from, to, lanes }]); await idle.settled(); };
   await want(2, 4, [0, 1]);
   await want(1, 6, [0, 2]); // of lane 0 the middle is here: asked for with its neighbours

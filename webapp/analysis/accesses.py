@@ -63,7 +63,7 @@ class Accesses:
     @cached_property
     def kind(self) -> NDArray[np.int8]:
         """0: reads, 1: writes, 3: makes the storage, by which it writes."""
-        return self.write.astype(np.int8) + 2 * self.birth.astype(np.int8)
+        return _kind(self.write, self.birth)
 
     def take(self, rows: NDArray[Any]) -> Accesses:
         """Some of them, by position or flag."""
@@ -250,6 +250,10 @@ def sorted_apart(within: Sequence[Ints], columns: Sequence[NDArray[Any]]) -> tup
     return by, new
 
 
+def _kind(write: Flags, birth: Flags) -> NDArray[np.int8]:
+    return write.astype(np.int8) + 2 * birth.astype(np.int8)
+
+
 def _folded(rows: Columns) -> Accesses:
     start = rows["start_ns"].astype(np.int64)
     low = rows["offset"].astype(np.int64)
@@ -259,7 +263,7 @@ def _folded(rows: Columns) -> Accesses:
         "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
         "run": rows["run"], "stride": rows["stride"], "site": rows["site"],
     }  # fmt: skip
-    by, different = sorted_apart([start], [*told.values(), write + 2 * birth.astype(np.int8)])
+    by, different = sorted_apart([start], [*told.values(), _kind(write, birth)])
     chosen = by[different]
     return Accesses(
         **{name: column[chosen].astype(np.int64) for name, column in told.items()},

@@ -18,14 +18,12 @@ from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import NO_PROGRESS, frames_of, where_of
+from lanescope.webapp.analysis.standing import NO_PROGRESS, at_work, frames_of, where_of
 from lanescope.webapp.analysis.standstill import standstill
 from lanescope.webapp.run import Run
 
 _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
 _JOIN = schema.SyncKind.thread_join.name
-_BUSY = 0.1
-"""Share of a core from which on a thread is at work."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
     for row in last.values():
         phase = opened.get(row["thread"])
         # Who waits in a collective waits for another rank, which is told as a hang.
-        if phase is None or row["collective"] or (row["cpu"] or 0) >= _BUSY:
+        if phase is None or row["collective"] or at_work(row):
             continue
         where = where_of(run, rank, row["stack"])
         waiting = f" and waits for {row['waiting']}" if row["waiting"] else ""

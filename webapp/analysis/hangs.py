@@ -26,7 +26,7 @@ from lanescope.webapp.analysis.mismatches import ended_in, first_mismatches, unl
 from lanescope.webapp.analysis.skew import arrivals
 from lanescope.webapp.analysis.standing import QUIET_NS, standings, where_of
 from lanescope.webapp.analysis.waits import Wait, cut_short, cycle, waits
-from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.run import Run
 
 LEAST_WAIT_NS = 1_000_000_000
@@ -171,12 +171,12 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     # Those who were on their way when others ended them are missing too, but not the reason.
     blamed = gone or missing
     first = blamed[0]
-    who = _names(tuple(one.rank for one in blamed))
+    who = ranks_named(tuple(one.rank for one in blamed))
     reasons = "; ".join(_reason(one.doing, one.where) for one in blamed[:3])
     return Finding(
         kind="hang",
         severity=severity,
-        title=f"{who} never entered {_call(run, wait)}: {reasons}; {_names(wait.ranks)} "
+        title=f"{who} never entered {_call(run, wait)}: {reasons}; {ranks_named(wait.ranks)} "
         f"{'waits' if len(wait.ranks) == 1 else 'wait'} there{_for(waited)}{_stopped(run, wait)}",
         rank=first.rank,
         ranks=tuple(one.rank for one in blamed),
@@ -210,11 +210,11 @@ def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     if wait.group == schema.RENDEZVOUS and not wait.unrecorded:
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
-        reason = f"{_names(wait.unrecorded)} {_were(wait.unrecorded)} not recorded"
+        reason = f"{ranks_named(wait.unrecorded)} {_were(wait.unrecorded)} not recorded"
     else:
         reason = AGREE.get(wait.op, "no rank is missing in it")
     first = min(wait.waiting, key=lambda entry: entry.start_ns)
-    done = f"{_names(wait.ranks)} made {_call(run, wait)}, and it did not end"
+    done = f"{ranks_named(wait.ranks)} made {_call(run, wait)}, and it did not end"
     if wait.op in POINT_TO_POINT:
         sides = {entry.name: entry.rank for entry in wait.waiting}
         done = f"rank {sides['send']} sends to rank {sides['recv']}, which receives: {done}"
@@ -249,7 +249,7 @@ def _failed_inside(run: Run, wait: Wait, gone: tuple[int, ...], others: list[Wai
     return Finding(
         kind="hang",
         severity="error",
-        title=f"{_names(gone)} failed in {_call(run, wait)}: {reasons}; {_names(left)} "
+        title=f"{ranks_named(gone)} failed in {_call(run, wait)}: {reasons}; {ranks_named(left)} "
         f"{'waits' if len(left) == 1 else 'wait'} there{_for(waited_ns(run, wait))}",
         rank=gone[0],
         ranks=gone,
@@ -266,12 +266,12 @@ def _failed_inside(run: Run, wait: Wait, gone: tuple[int, ...], others: list[Wai
 def _late(run: Run, wait: Wait, waited: int) -> Finding:
     known = standings(run)
     gave_up = tuple(rank for rank in wait.ranks if known[rank].gave_up)
-    end = f"{_names(gave_up)} gave up" if gave_up else "the recording ended"
+    end = f"{ranks_named(gave_up)} gave up" if gave_up else "the recording ended"
     return Finding(
         kind="straggler",
         severity="error" if gave_up else "warning",
-        title=f"{_names(wait.missing)} had not come to {_call(run, wait)} when {end},"
-        f"{_for(waited)} after {_names(wait.ranks)}, but was still at work: "
+        title=f"{ranks_named(wait.missing)} had not come to {_call(run, wait)} when {end},"
+        f"{_for(waited)} after {ranks_named(wait.ranks)}, but was still at work: "
         f"{known[wait.missing[0]].doing}",
         rank=wait.missing[0],
         ranks=wait.missing,
@@ -283,21 +283,23 @@ def _late(run: Run, wait: Wait, waited: int) -> Finding:
 
 
 def _left_behind(run: Run, wait: Wait, waiters: list[Wait]) -> Finding:
-    who, others = _names(wait.missing), (*wait.waiting, *wait.ended)
+    who, others = ranks_named(wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
     if others[0].name in ("send", "recv"):
         done = "received" if others[0].name == "send" else "sent"
-        title = f"{_call(run, wait)} of {_names(ranks)} was never {done} by {who}"
+        title = f"{_call(run, wait)} of {ranks_named(ranks)} was never {done} by {who}"
     else:
-        title = f"{_call(run, wait)} was called by {_names(ranks)} only: {who} ended without it"
+        title = (
+            f"{_call(run, wait)} was called by {ranks_named(ranks)} only: {who} ended without it"
+        )
     severity: Severity = "error" if wait.waiting else "warning"
     return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
 
 
 def _circle(run: Run, circle: tuple[Wait, ...], others: list[Wait]) -> Finding:
     said = "; ".join(
-        f"{_names(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
-        f"{_call(run, wait)} for {_names(wait.missing)}"
+        f"{ranks_named(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
+        f"{_call(run, wait)} for {ranks_named(wait.missing)}"
         for wait in (*circle, *others)
         if wait.missing and wait.waiting
     )
@@ -374,10 +376,6 @@ def _call(run: Run, wait: Wait) -> str:
     return call_title(run, wait.op, wait.group, wait.sequence)
 
 
-def _names(ranks: tuple[int, ...]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
-
-
 def _were(ranks: tuple[int, ...]) -> str:
     return "was" if len(ranks) == 1 else "were"
 
@@ -392,7 +390,7 @@ def _stopped(run: Run, wait: Wait) -> str:
     stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
     if stopped != set(wait.missing):
         return ""
-    return f"; {_names(wait.missing)} {known[wait.missing[0]].ending.words}"
+    return f"; {ranks_named(wait.missing)} {known[wait.missing[0]].ending.words}"
 
 
 def _for(waited: int) -> str:

@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.standing import standings, where_of
 from lanescope.webapp.analysis.waits import waits
-from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.run import Run
 
 SAME_SHAPE = (
@@ -214,21 +214,20 @@ def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
     if one.is_exchange:
         (sender, sent), (receiver, taken) = values.items()
         return (
-            f"{_names((sender,))} sends {sent}, which {_names((receiver,))} receives as {taken}: "
+            f"rank {sender} sends {sent}, which rank {receiver} receives as {taken}: "
             f"the {ASPECTS[one.aspect]} of send and receive #{one.sequence} of "
             f"{group_title(run, one.group)} differs"
         )
     if one.aspect == "name" and "barrier" in values.values():
         alone = tuple(sorted(rank for rank, name in values.items() if name == "barrier"))
         others = sorted({name for name in values.values() if name != "barrier"})
-        return f"barrier on {_names(alone)} only: the other ranks call {', '.join(others)} {place}"
+        called = ", ".join(others)
+        return f"barrier on {ranks_named(alone)} only: the other ranks call {called} {place}"
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
-    said = ", ".join(f"{value or 'none'} on {_names(tuple(r))}" for value, r in by_value.items())
+    said = ", ".join(
+        f"{value or 'none'} on {ranks_named(tuple(r))}" for value, r in by_value.items()
+    )
     call = "" if one.aspect == "name" else f" of {one.rows['name'].iloc[0]}"
     return f"ranks disagree on the {ASPECTS[one.aspect]}{call} {place}: {said}"
-
-
-def _names(ranks: tuple[int, ...]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"

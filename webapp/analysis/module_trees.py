@@ -51,11 +51,11 @@ def forest(rows: Iterable[tuple[str, str, int]]) -> list[Module]:
         if parent is None and path.partition("#")[0] == module.kind:
             models.append(module)
             bare = module
-        elif parent is not None or bare is not None:
-            if parent is None and bare is not None:
-                parent, bare.inside = bare, ""
-            if parent is not None:
-                parent.children[name] = module
+            continue
+        if parent is None and bare is not None:
+            parent, bare.inside = bare, ""
+        if parent is not None:
+            parent.children[name] = module
     for model in models:
         _measure(model)
     return models
@@ -179,7 +179,9 @@ class Matching:
         for modules, norms in zip((left, right), self._norms, strict=True):
             known: dict[tuple[float, ...], list[Module]] = defaultdict(list)
             for module in modules:
-                told = tuple(sorted(n for name, n in norms.items() if _within(name, module)))
+                told = tuple(
+                    sorted(n for name, n in norms.items() if name.startswith(module.inside))
+                )
                 known[told].append(module)
             sides.append(known)
         return [
@@ -215,11 +217,8 @@ def _alike(one: Module, other: Module) -> bool:
 
 
 def _only_one(module: Module) -> bool:
-    return len(module.children) == 1 and all(map(_only_one_or_none, module.children.values()))
-
-
-def _only_one_or_none(module: Module) -> bool:
-    return not module.children or _only_one(module)
+    """Whether it holds a single module, and so does whatever in it holds any."""
+    return bool(module.children) and all(len(one.children) < 2 for one in (module, *module.below()))
 
 
 def _only(found: Iterable[Module]) -> Module | None:
@@ -229,7 +228,3 @@ def _only(found: Iterable[Module]) -> Module | None:
 
 def _touched(module: Module, taken: set[Module]) -> bool:
     return module in taken or any(one in taken for one in module.below())
-
-
-def _within(parameter: str, module: Module) -> bool:
-    return parameter.startswith(module.inside)

@@ -74,6 +74,11 @@ def standings(run: Run) -> Mapping[int, Standing]:
     return MappingProxyType({rank: _standing(run, rank, last) for rank in run.ranks})
 
 
+def at_work(dump: Mapping[str, Any]) -> bool:
+    """Whether a thread computed when the watchdog looked."""
+    return bool((dump["cpu"] or 0) >= _BUSY)
+
+
 def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the innermost frame of the program itself, of a stack of a rank; of a stack
     that has none, of its innermost frame."""
@@ -132,7 +137,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
         said, place = exception_of(process)
         doing += f"; a thread of it {said}" + (f" ({place})" if place else "")
     in_call = str(dump["collective"] or "") if dump else ""
-    working = dump is not None and reason == "quiet" and (dump["cpu"] or 0) >= _BUSY
+    working = dump is not None and reason == "quiet" and at_work(dump)
     return Standing(rank, thread, doing, where, since, end, ending, stalled, working, in_call)
 
 
@@ -143,11 +148,10 @@ def _doing(
         where = where_of(run, rank, dump["stack"])
         if dump["waiting"]:
             return f"{dump['name']} waits for {dump['waiting']}", where
-        busy = dump["cpu"] is not None and dump["cpu"] >= _BUSY
         inner = _called_from_program(frames_of(run, rank, dump["stack"]))
         if inner:
             return f"{dump['name']} is in {inner}", where
-        what = "computes in Python" if busy else "does nothing that was recorded"
+        what = "computes in Python" if at_work(dump) else "does nothing that was recorded"
         after = f" after {dump['last_op']}" if dump["last_op"] else ""
         return f"{dump['name']} {what}{after}", where
     return _last_seen(run, rank, main)

@@ -13,12 +13,9 @@ from lanescope.collector import schema
 from lanescope.webapp.analysis.endings import endings
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import NO_PROGRESS, dumps, frames_of, own_place
+from lanescope.webapp.analysis.standing import NO_PROGRESS, at_work, dumps, frames_of, own_place
 from lanescope.webapp.analysis.waits import waits
 from lanescope.webapp.run import Run
-
-_BUSY = 0.1
-"""Share of a core from which on a thread is at work."""
 
 _TOLD = 4
 """Threads told of in the sentence; the evidence has all."""
@@ -38,7 +35,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     if severity is None or not rows or waits(run):  # who waits in a collective is told as a hang
         return []
     rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
-    if any(_at_work(row) for row in rows):
+    if not all(map(_rests, rows)):
         return []
     pid = rows[0]["pid"]
     since = max((t.end_ns for t in run.threads if t.rank == rank and t.pid == pid), default=0)
@@ -78,8 +75,8 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _at_work(row: dict[str, Any]) -> bool:
-    return bool(row["collective"]) or (row["cpu"] or 0) >= _BUSY
+def _rests(row: dict[str, Any]) -> bool:
+    return not row["collective"] and not at_work(row)
 
 
 def _children(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
@@ -88,7 +85,7 @@ def _children(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
     last = {
         row["thread"]: row
         for row in run.events("stall", rank).to_pylist()
-        if row["thread"] in mains and row["reason"] in NO_PROGRESS and not _at_work(row)
+        if row["thread"] in mains and row["reason"] in NO_PROGRESS and _rests(row)
     }
     return [last[thread] for thread in sorted(last)]
 

@@ -85,15 +85,14 @@ def optimizing(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
     return _inside(_optimizers(run), ops, words)
 
 
-def _optimizers(run: Run) -> list[str]:
+@lru_cache(maxsize=4)  # each pair of threads asks
+def _optimizers(run: Run) -> frozenset[str]:
     phases = run.events("phase", columns=["kind", "name"])
-    names: list[str] = pc.unique(
-        phases.filter(pc.equal(phases["kind"], "optimizer"))["name"]
-    ).to_pylist()
-    return names
+    steps = phases.filter(pc.equal(phases["kind"], "optimizer"))
+    return frozenset(pc.unique(steps["name"]).to_pylist())
 
 
-def _inside(names: list[str], ops: Ops, words: Words) -> NDArray[np.bool_]:
+def _inside(names: frozenset[str], ops: Ops, words: Words) -> NDArray[np.bool_]:
     codes = [k for k, name in enumerate(words.known["phase"]) if name in names]
     inside: NDArray[np.bool_] = np.isin(ops.texts["phase"], codes)
     return inside

@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.skew import arrivals, call_window, late_map, lateness, straggling
 from lanescope.webapp.analysis.waits import waits
 from lanescope.webapp.colours import Theme
-from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.notices import ranks_named, ranks_text
 from lanescope.webapp.pages import devices, ids, parts
 from lanescope.webapp.pages import findings as cards
 from lanescope.webapp.pages.context import Context, Page
@@ -173,10 +173,9 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
         missing = sorted({rank for wait in waits(run) if wait.group == group
                           for rank in wait.missing})  # fmt: skip
         if missing:
-            who = f"rank{'' if len(missing) == 1 else 's'} {ranks_text(missing)}"
             return (
-                f"No call of this group was made by all of its ranks: {who} did not come. What "
-                "each rank does instead is on the Hang page."
+                f"No call of this group was made by all of its ranks: {ranks_named(missing)} did "
+                "not come. What each rank does instead is on the Hang page."
             )
         return "In this group no rank has to wait for another, or not all its ranks were recorded."
     if per_column == 1:

@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
 from lanescope.webapp.analysis.standing import Standing, dumps, frames_of, standings
 from lanescope.webapp.analysis.waits import Wait, cut_short, waits
-from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.pages import findings as cards
 from lanescope.webapp.pages import parts
 from lanescope.webapp.pages.context import Context, Page
@@ -67,7 +67,7 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
                 _state(standing, bool(held), bool(awaited)),
                 _call(run, held),
                 _awaits(held[0]) if held else "",
-                f"rank{'' if len(awaited) == 1 else 's'} {ranks_text(awaited)}" if awaited else "",
+                ranks_named(awaited) if awaited else "",
                 html.Span([standing.doing, *_at(standing)]),
                 _since(context, standing, held),
             ]
@@ -78,7 +78,7 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
 
 
 def _awaits(wait: Wait) -> str:
-    return _names(wait.missing) if wait.missing else "its end: all came"
+    return ranks_named(wait.missing) if wait.missing else "its end: all came"
 
 
 def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
@@ -153,10 +153,6 @@ def _threads(run: Run) -> list[Component]:
 def _frames(run: Run, rank: int, stack: int | None) -> list[str]:
     frames = frames_of(run, rank, stack)
     return [f"{f['file'].rpartition('/')[2]}:{f['line']} {f['function']}" for f in frames[:FRAMES]]
-
-
-def _names(ranks: tuple[int, ...]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(ranks)}"
 
 
 def register(app: Dash, context: Context) -> None:
