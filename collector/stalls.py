@@ -180,7 +180,7 @@ def parse_stacks(text: str) -> list[dict[str, Any]]:
     """Stacks as faulthandler writes them, innermost frame first."""
     threads: list[dict[str, Any]] = []
     for line in text.splitlines():
-        if line.startswith(("Thread 0x", "Current thread 0x")):
+        if line.startswith(("Thread 0x", "Current thread 0x", "Stack (most recent call first)")):
             threads.append({"name": line.partition(" (")[0], "frames": []})
         elif threads and (match := _FRAME.fullmatch(line)):
             threads[-1]["frames"].append([match[1], int(match[2]), match[3]])

@@ -108,8 +108,8 @@ class Watchdog:
         recorder = self._recorder
         if recorder.folder is None or recorder.closed:
             return
-        if not self._files:
-            self._open(recorder.folder)
+        if not self._files and not self._open(recorder.folder):
+            return
         if self._library is not None:
             self._library.watched()
         now = clock.now()
@@ -154,10 +154,14 @@ class Watchdog:
             self._quiet_told = False
             (folder / QUIET_FILE).unlink(missing_ok=True)
 
-    def _open(self, folder: Path) -> None:
+    def _open(self, folder: Path) -> bool:
+        """Begin to note stalls and ends; False where the run is finished, its journal gone."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         names = (STALL_STACKS_FILE, STALLS_FILE, ENDED_FILE)
-        self._files = [os.open(folder / name, flags, 0o644) for name in names]
+        try:
+            self._files = [os.open(folder / name, flags, 0o644) for name in names]
+        except FileNotFoundError:
+            return False
         self._alive = os.open(folder / ALIVE_FILE, flags & ~os.O_APPEND, 0o644)
         if self._library is not None:
             self._signal = _free_signal()
@@ -167,9 +171,12 @@ class Watchdog:
             self._library.watch(self._signal, *self._files, self._timeout, int(abort))
         elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             # Written by the signal's handler in C, which no lock holds up; then it takes effect.
+            # The stack of the thread that is told, the main one: the others run on, and to read
+            # what one leaves behind that is just ending would end the process otherwise.
             file = self._files[0]
-            faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)
+            faulthandler.register(signal.SIGTERM, file=file, all_threads=False, chain=True)
             self._notes_end = True
+        return True
 
     def _forget_end(self) -> None:
         if self._notes_end:

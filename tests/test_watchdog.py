@@ -159,7 +159,7 @@ TERMINATED = """
     def terminates():
         time.sleep(1.5)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(30)  # faulthandler reads stacks of threads that run on
+        time.sleep(30)  # one that ends meanwhile may cut short what is written of the others
     threading.Thread(target=terminates, daemon=True).start()
     def waits():
         queue.Queue().get()
@@ -179,6 +179,38 @@ def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path, e
     stacks = [line_of(recorded, 0, s["stack"]) for s in stalls(recorded, 0)]
     assert "_run" not in {functions[-1] for functions in stacks}  # the recorder's own thread
     assert 1e9 < main["time_ns"] - process["start_ns"] < 60e9  # of its own clock
+
+
+TORN = """
+    import ctypes, os, signal, sys, time, torch
+    torch.ones(2).sum()
+    time.sleep(2)  # the watchdog begins with its first look
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    caught = int(status["SigCgt"], 16)
+    libc = ctypes.CDLL(None)
+    reads_what_is_gone = ctypes.cast(libc.strlen, ctypes.c_void_p)  # of the signal's number
+    for number in range(40, 65):
+        if caught >> (number - 1) & 1:
+            libc.signal(number, reads_what_is_gone)
+    if sys.argv[1] == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+    ctypes.PyDLL(None).sleep(7)
+    print("goes on", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+@pytest.mark.parametrize(("case", "status"), [("terminated", 15), ("stuck", 11)])
+def test_a_stack_that_is_gone_while_it_is_read_harms_nobody(
+    tmp_path: Path, case: str, status: int
+) -> None:
+    options = ("--engine", "native", "--hang-timeout", "2")
+    recorded = record_program(tmp_path, TORN, *options, arguments=(case,))
+    assert recorded.status == 128 + status, recorded.stderr
+    assert recorded.stdout == ("goes on\n" if case == "stuck" else "")
+    process = json.loads((recorded.run / "manifest.json").read_text())["processes"][0]
+    assert process["ended"] == f"signal SIG{'TERM' if case == 'terminated' else 'SEGV'}"
 
 
 OWN_HANDLERS = """

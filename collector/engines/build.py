@@ -37,8 +37,8 @@ UNITS = {
     "torch": ("observer", "operators", "signature", "fingerprint", "storages", "values"),
     "distributed": ("collectives",),
     "plain": (
-        "clock", "follower", "interface", "journal", "locks", "process", "raw_frames", "ring",
-        "stacks", "texts", "thread", "watchdog",
+        "clock", "follower", "interface", "journal", "locks", "process", "python_stacks",
+        "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
     ),
 }  # fmt: skip
 """Sources compiled together: reading torch's headers takes nearly all of the time."""

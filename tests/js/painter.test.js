@@ -28,6 +28,8 @@ const frame = (t0, t1, more = {}) => ({
   shaded: [[310, 350, [1, 2, 5]]], sources: () => [{ tile, from: tile.start, to: tile.end }], whole: () => undefined, ...more,
 });
 
+const NO_TIME = -1; // ms; within 0 a clock of coarse steps finds time for several
+
 const painter = () => {
   const made = new Painter(document.createElement("canvas"), NAMES);
   made.resize(640, 300, 1);
@@ -40,12 +42,12 @@ test("lanes drawn one by one are the lanes drawn at once, to the pixel", () => {
   const one = painter();
   one.draw(frame(256, 640));
   one.cost = 1; // no budget covers it
-  one.draw(frame(300, 420), 0);
+  one.draw(frame(300, 420), NO_TIME);
   ok(one.unfinished, "no time for all");
   let frames = 1;
   for (; one.unfinished; frames += 1) {
     one.cost = 1; // whatever the clock said of the last one
-    one.resume(0);
+    one.resume(NO_TIME);
   }
   const other = painter();
   other.draw(frame(300, 420));

@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "process.h"
+#include "python_stacks.h"
 #include "thread.h"
 
 namespace lanescope {
@@ -49,10 +50,7 @@ void put(int file, const char* text, size_t bytes) {
 // One line about a dump. Called from a signal's handler too: no memory, no lock.
 void dump(const WatchSettings& to, const char* reason, int64_t now, int64_t idle) {
   const off_t from = ::lseek(to.stacks, 0, SEEK_END);
-  if (to.dump_signal != 0) {
-    // Runs on this thread before the call returns, so that no call of the program is interrupted.
-    ::pthread_kill(::pthread_self(), to.dump_signal);
-  }
+  write_python_stacks(to.dump_signal);
   const off_t until = ::lseek(to.stacks, 0, SEEK_END);
   char line[256];
   const int bytes = std::snprintf(
@@ -94,10 +92,12 @@ void note_signals() {
 
 void look(uint64_t serial) {
   Watch& all = watch_state();
-  sigset_t none;
-  ::sigfillset(&none);
-  ::sigdelset(&none, all.settings.dump_signal);
-  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);  // the program's signals go to its threads
+  sigset_t others;  // the program's signals go to its threads
+  ::sigfillset(&others);
+  for (const int own : {all.settings.dump_signal, SIGSEGV, SIGBUS}) {
+    ::sigdelset(&others, own);
+  }
+  ::pthread_sigmask(SIG_SETMASK, &others, nullptr);
   uint64_t mark = 0;
   int64_t since = system_now(), due = all.settings.timeout_ns;
   std::unique_lock<std::mutex> hold(all.mutex);
