@@ -21,6 +21,7 @@ from lanescope.collector.options import (
     Options,
 )
 from tests.recording import Recorded, record_program, write_program
+from tests.trace_files import slice_, write_trace
 
 # A model with layers, gradients and an optimizer: about 55,000 operators.
 TRAINING = """
@@ -159,3 +160,27 @@ def test_compaction_loads_no_pandas(tmp_path: Path) -> None:
     )
     assert found.stdout.strip() == "False"
     assert list(run.rglob("op-*.parquet"))
+
+
+def test_importing_loads_no_pandas(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from lanescope.collector.importing.imports import import_files
+        import_files([Path(sys.argv[1])], Path(sys.argv[2]))
+        assert "pyarrow" in sys.modules
+        print("pandas" in sys.modules)
+    """
+    args = {"Input Dims": [[2]], "Input type": ["float"]}
+    trace = write_trace(
+        tmp_path / "trace.json",
+        [
+            slice_("aten::mm", 1, 2, cat="cpu_op", args=args),
+            slice_("c10d::allreduce_", 4, 2, cat="cpu_op", args=args),
+            {"ph": "C", "name": "queue", "ts": 5, "pid": 7, "tid": 7, "args": {"waiting": 1}},
+            {"ph": "s", "name": "f", "id": 1, "ts": 5, "pid": 7, "tid": 7},
+        ],
+    )
+    command = [sys.executable, "-c", code, str(trace), str(tmp_path / "run")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -31,6 +32,7 @@ _BACKEND_NAMES = {
     "all_to_allv": "all_to_all_single",
     "recvanysource": "recv",
 }
+_NOTHING = CommunicationArgs()
 _DESCRIBING = ("wait", "init", "finalize")
 """Descriptions that are of no operation."""
 
@@ -64,7 +66,7 @@ def numbered(calls: list[Call]) -> list[Call]:
     for call in calls:
         paired = call.name in PAIRED
         key = (call.group, call.name, call.peer) if paired else call.group
-        found.append(replace(call, sequence=count[key]))
+        found.append(call._replace(sequence=count[key]))
         count[key] += 1
     return found
 
@@ -140,7 +142,7 @@ def _join_works(made: list[_Parts], works: list[Talk]) -> None:
 
 
 def _call(trace: Trace, parts: _Parts, groups: dict[str, Group], rank: int) -> Call:
-    told = parts.described or CommunicationArgs()
+    told = parts.described or _NOTHING
     talk, work = parts.first, parts.work
     name = _name(parts)
     group = told.group if told.group is not None else told.group_id
@@ -181,6 +183,7 @@ def _name(parts: _Parts) -> str:
     return _BACKEND_NAMES.get(told, told.rstrip("_"))
 
 
+@lru_cache(maxsize=4096)
 def backend_name(name: str) -> str:
     """What torch.distributed calls a backend's work: all_reduce for `nccl:all_reduce`."""
     short = name.partition(":")[2].partition(" ")[0].lower()
@@ -196,6 +199,7 @@ def _peer(told: CommunicationArgs, parts: _Parts) -> int | None:
     return int(text) if text.isdigit() and len(text) < 7 else None
 
 
+@lru_cache(maxsize=4096)
 def bytes_of(shapes: str, dtypes: str) -> int:
     """Bytes of tensors by their shapes, `[4, 8] [8]`; 0 where that is not known."""
     item = ITEM_BYTES.get(dtypes.partition(" ")[0], 0)
@@ -212,4 +216,4 @@ def _with_kernels(call: Call, kernels: list[tuple[int, int]]) -> Call:
     returned = call.returned if call.returned is not None else call.start
     first, last = bisect_left(kernels, (call.start, 0)), bisect_left(kernels, (returned + 1, 0))
     ends = [end for _, end in kernels[first:last]]
-    return replace(call, complete=max(ends)) if ends else call
+    return call._replace(complete=max(ends)) if ends else call

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..activities import ON_DEVICE
@@ -42,6 +43,9 @@ from .rows import (
 )
 
 _MOST_TALKS = 500_000
+_MOST_TALKED = 128 << 20
+"""Bytes of arguments of slices that tell of collectives; a call's are a few hundred."""
+
 _MOST_SIGNATURES = 1 << 20
 
 
@@ -52,6 +56,7 @@ class Complete:
         self._trace = trace
         self._names = _Names(trace)
         self._signatures = _Signatures(trace)
+        self._talked = 0
 
     def take(self, category: str, group: list[Event]) -> None:
         """Slices of one category that stand in one event each."""
@@ -115,26 +120,33 @@ class Complete:
 
     def _by_name(self, rows: Rows, group: list[Event], category: str) -> None:
         """What names alone tell: phases, and slices about collectives."""
-        for position in np.flatnonzero(self._names.telling()[rows["name"]]).tolist():
-            number = int(rows["name"][position])
+        telling = np.flatnonzero(self._names.telling()[rows["name"]])
+        names, steps = rows["name"][telling].tolist(), rows["step"][telling].tolist()
+        talks = []
+        for position, number, step in zip(telling.tolist(), names, steps, strict=True):
             phase = self._names.phases.get(number)
             if phase is None:
-                self._note_talk(rows[position], group[position])
-            elif category == "user_annotation" and rows["step"][position] == NONE:
+                talks.append(position)
+            elif category == "user_annotation" and step == NONE:
                 # An export has its phases apart, and tells the step of what else has such a name.
                 rows["kind"][position] = PHASE + phase[0]
                 rows["name"][position] = self._trace.texts[phase[1]]
+        self._note_talks(rows[talks], [group[position] for position in talks])
 
-    def _note_talk(self, row: np.void, event: Event) -> None:
-        talks = self._trace.talks
-        if len(talks) == _MOST_TALKS:
-            self._trace.counts["unread_collectives"] += 1
-            return
-        start, length = int(row["start"]), max(0, int(row["duration"]))
-        name = self._trace.text(int(row["name"]))
-        signature = int(row["signature"])
-        args = bytes(event.args)
-        talks.append(Talk(name, int(row["lane"]), start, start + length, signature, args))
+    def _note_talks(self, rows: Rows, events: list[Event]) -> None:
+        """Remember slices that tell of collectives, as long as there are not too many."""
+        fields = (
+            rows[name].tolist() for name in ("name", "lane", "start", "duration", "signature")
+        )
+        trace = self._trace
+        for name, lane, start, duration, signature, event in zip(*fields, events, strict=True):
+            args = bytes(event.args)
+            self._talked += len(args)
+            if len(trace.talks) == _MOST_TALKS or self._talked > _MOST_TALKED:
+                trace.counts["unread_collectives"] += 1
+                continue
+            end = start + max(0, duration)
+            trace.talks.append(Talk(trace.text(name), lane, start, end, signature, args))
 
 
 class _Names:
@@ -179,7 +191,7 @@ class _Signatures:
         dims = column_of([one.dims for one in args]).dictionary_encode()
         types = column_of([one.types for one in args]).dictionary_encode()
         count = max(1, len(types.dictionary))
-        both = dims.indices.to_numpy().astype(np.int64) * count + types.indices.to_numpy()
+        both = _codes(dims).astype(np.int64) * count + _codes(types)
         pairs, which = np.unique(both, return_inverse=True)
         of_dims, of_types = dims.dictionary.to_pylist(), types.dictionary.to_pylist()
         keys = [(of_dims[pair // count], of_types[pair % count]) for pair in pairs.tolist()]
@@ -200,6 +212,11 @@ class _Signatures:
         if len(self._written) < _MOST_SIGNATURES:
             self._written[key] = number
         return number
+
+
+def _codes(texts: pa.DictionaryArray) -> NDArray[np.int32]:
+    """Where each text stands in the dictionary; `to_numpy` would import pandas."""
+    return np.frombuffer(texts.indices.buffers()[1], np.int32, len(texts))
 
 
 def _numbers(known: dict[Any, int], keys: Iterable[Any], count: int = -1) -> NDArray[np.uint32]:

@@ -7,10 +7,14 @@ tools do as they like.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
+
+T = TypeVar("T")
 
 Label = int | str | float | None
 """A process, thread or id as a trace names it."""
@@ -62,11 +66,23 @@ class CommunicationArgs(msgspec.Struct, gc=False):
     concrete: list[Any] = msgspec.field(name="Concrete Inputs", default=[])
 
 
+class MemoryArgs(msgspec.Struct, gc=False):
+    """What torch tells of memory, of any type."""
+
+    allocated: Any = msgspec.field(name="Total Allocated", default=None)
+    reserved: Any = msgspec.field(name="Total Reserved", default=None)
+    device: Any = msgspec.field(name="Device Type", default=None)
+    index: Any = msgspec.field(name="Device Id", default=None)
+
+
 _EVENTS = msgspec.json.Decoder(list[Event])
 _ARGS = msgspec.json.Decoder(list[Args])
 _ONE_ARGS = msgspec.json.Decoder(Args)
 _COMMUNICATION = msgspec.json.Decoder(CommunicationArgs)
 _NO_ARGS = Args()
+_NUMBERS = msgspec.json.Decoder(list[dict[str, float]])
+_MEMORY = msgspec.json.Decoder(list[MemoryArgs])
+_ONE_MEMORY = msgspec.json.Decoder(MemoryArgs)
 
 
 def decode_events(data: bytes) -> list[Event]:
@@ -106,10 +122,24 @@ def decode_one(data: bytes) -> Event | None:
 
 def decode_args(raw: list[Raw]) -> list[Args]:
     """Kineto's arguments of each event; of one that has others, none."""
-    try:
-        return _ARGS.decode(b"[" + b",".join(raw) + b"]")
-    except (ValueError, RecursionError):
-        return [_one_args(one) for one in raw]
+    return _each(raw, _ARGS, _one_args)
+
+
+def decode_memory(raw: list[Raw]) -> list[MemoryArgs]:
+    """What each event tells of memory."""
+    return _each(raw, _MEMORY, _one_memory)
+
+
+def decode_numbers(raw: list[Raw]) -> list[dict[str, float]]:
+    """The numbers among each event's arguments."""
+    found = _each(raw, _NUMBERS, _one_numbers)
+    largest = max(map(abs, chain.from_iterable(one.values() for one in found)), default=0.0)
+    return found if is_number(largest) else [_one_numbers(one) for one in raw]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can be drawn: infinity and NaN cannot."""
+    return isinstance(value, (int, float)) and abs(value) < 1e300
 
 
 def decode_communication(raw: bytes) -> CommunicationArgs:
@@ -120,13 +150,34 @@ def decode_communication(raw: bytes) -> CommunicationArgs:
         return CommunicationArgs()
 
 
-def decode_plain(raw: bytes) -> dict[str, Any]:
+def decode_plain(raw: bytes | Raw) -> dict[str, Any]:
     """Arguments as plain values; empty where there are none, or nothing can be made of them."""
     try:
-        found = msgspec.json.decode(raw) if raw else {}
+        found = msgspec.json.decode(raw) if bytes(raw) else {}
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _each(
+    raw: list[Raw], together: msgspec.json.Decoder[list[T]], alone: Callable[[Raw], T]
+) -> list[T]:
+    """The values decoded together, which is faster, or else alone."""
+    try:
+        return together.decode(b"[" + b",".join(raw) + b"]")
+    except (ValueError, RecursionError):
+        return [alone(one) for one in raw]
+
+
+def _one_numbers(raw: Raw) -> dict[str, float]:
+    return {key: float(value) for key, value in decode_plain(raw).items() if is_number(value)}
+
+
+def _one_memory(raw: Raw) -> MemoryArgs:
+    try:
+        return _ONE_MEMORY.decode(raw)
+    except (ValueError, RecursionError):
+        return MemoryArgs()
 
 
 def _one_args(raw: Raw) -> Args:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from ..collective_names import UNMOVED
@@ -52,7 +51,7 @@ def take_dump(trace: Trace, dump: Any) -> None:
             key = call.group, call.name, call.peer
             # Without the first ones, the k-th send is not known to be the partner's k-th receive.
             peer = None if first else call.peer
-            call = replace(call, sequence=paired[key], peer=peer)
+            call = call._replace(sequence=paired[key], peer=peer)
             paired[key] += 1
         calls.append(call)
     counts["imported_calls"] += len(calls)

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +164,7 @@ def _numbers_its_calls(trace: Trace) -> bool:
 def _own(call: Call, rank: int, same: set[str]) -> Call:
     if call.group in same or call.group.endswith(f"of rank {rank}"):
         return call
-    return replace(call, group=f"{call.group}, of rank {rank}", group_size=None)
+    return call._replace(group=f"{call.group}, of rank {rank}", group_size=None)
 
 
 def _clock(offset: Offset) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
+
+import numpy as np
 
 from .events import Event
 from .instants import I64, Flags
@@ -18,7 +19,7 @@ class Pairing:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._open: defaultdict[Any, list[tuple[int, int, int]]] = defaultdict(list)
+        self._open: dict[Any, list[tuple[int, int, int]]] = {}
         self._waiting = 0
 
     def threads(self, group: list[Event], start: I64, bad: Flags) -> None:
@@ -34,7 +35,7 @@ class Pairing:
             (event.pid, str(event.cat), str(event.id if event.id2 is None else event.id2))
             for event in group
         ]
-        own = [lanes[event.pid, f"{event.cat} (asynchronous)", False] for event in group]
+        own = [lanes[pid, f"{category} (asynchronous)", False] for pid, category, _ in keys]
         self._pair(group, start, bad, keys, own, "eF")
 
     def finish(self) -> None:
@@ -47,24 +48,30 @@ class Pairing:
         self, group: list[Event], start: I64, bad: Flags, keys: list[Any], lanes: list[int],
         ends: str,
     ) -> None:  # fmt: skip
-        names, counts = self._trace.texts, self._trace.counts
+        names, counts, waits = self._trace.texts, self._trace.counts, self._open
         done: list[tuple[int, int, int, int]] = []
         for event, at, wrong, key, lane in zip(
             group, start.tolist(), bad.tolist(), keys, lanes, strict=True
         ):
             if wrong:
                 continue
-            waiting = self._open[key]
+            waiting = waits.get(key)
             if event.ph not in ends:
-                waiting.append((at, names[event.name], lane))
+                begun = at, names[event.name], lane
                 self._waiting += 1
-            elif waiting and waiting[-1][0] <= at:
+                if waiting is None:
+                    waits[key] = [begun]
+                else:
+                    waiting.append(begun)
+            elif waiting is not None and waiting[-1][0] <= at:
                 begin, name, where = waiting.pop()
-                self._waiting -= 1
                 done.append((begin, at - begin, name, where))
-                counts["imported_ends"] += 1
+                if not waiting:  # ids are as many as slices
+                    del waits[key]
             else:
                 counts["dropped_unmatched_ends"] += 1
+        counts["imported_ends"] += len(done)
+        self._waiting -= len(done)
         if self._waiting > _MOST_OPEN:
             raise Refused(
                 f"{self._trace.path}: more than {_MOST_OPEN} slices begin and do not end, expected "
@@ -74,8 +81,8 @@ class Pairing:
 
     def _add(self, slices: list[tuple[int, int, int, int]]) -> None:
         rows = new_slices(len(slices))
-        for position, name in enumerate(("start", "duration", "name", "lane")):
-            rows[name] = [one[position] for one in slices]
+        if slices:
+            rows["start"], rows["duration"], rows["name"], rows["lane"] = np.array(slices).T
         rows["kind"] = USER
         self._trace.slices.add(rows)
         self._trace.counts["imported_slices"] += len(slices)

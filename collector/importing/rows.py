@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,8 +190,7 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
         return self[key]
 
 
-@dataclass(frozen=True)
-class Talk:
+class Talk(NamedTuple):
     """A slice that tells of a collective: the operator, the backend's work, or its description."""
 
     name: str
@@ -202,8 +201,7 @@ class Talk:
     raw_args: bytes
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One collective, as the collective table holds it. Times are of the file's clock."""
 
     name: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from ..activities import stream_name
 from ..kinds import PhaseKind
-from .events import Event, Label, decode_plain
+from .events import Event, Label, decode_memory, decode_numbers, decode_plain, is_number
 from .exported import LAUNCH
 from .instants import I64, Flags
-from .rows import ARROW, PHASE, VALUE, Trace, new_slices
+from .rows import ARROW, PHASE, VALUE, Texts, Trace, new_slices
 
 GLOBAL = "all processes"
 """Process of marks that are about everything: they stand on the rank's main thread."""
@@ -26,7 +26,9 @@ _STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
 _MEMORY = "[memory]"
-_TOTALS = {"Total Allocated": "allocated", "Total Reserved": "reserved"}
+_MOST_KNOWN = 1 << 16
+"""Series whose names are remembered at a time."""
+
 TOLD_ELSEWHERE = frozenset({"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"})
 """Arrows of Kineto: sequence numbers and correlations say the same."""
 
@@ -40,6 +42,7 @@ class Singles:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._threads: dict[tuple[Label, Label], str] = {}
+        self._series, self._memories = _Series(trace.texts), _Memories(trace.texts)
 
     def marks(self, group: list[Event], start: I64, bad: Flags) -> None:
         """Instants. Those by which torch tells of memory are values."""
@@ -51,6 +54,7 @@ class Singles:
             group = [e for e, m in zip(group, memory, strict=True) if not m]
             start, bad = start[~chosen], bad[~chosen]
         trace = self._trace
+        group, start = _good(group, start, bad)
         rows = new_slices(len(group))
         rows["start"] = start
         rows["name"] = [trace.texts[event.name] for event in group]
@@ -59,49 +63,44 @@ class Singles:
             for event in group
         ]
         rows["kind"] = PHASE + PhaseKind.mark
-        trace.slices.add(rows[~bad])
-        trace.counts["imported_marks"] += int((~bad).sum())
+        trace.slices.add(rows)
+        trace.counts["imported_marks"] += len(group)
 
     def counters(self, group: list[Event], start: I64, bad: Flags) -> None:
         """Counters: one series for each number among the arguments."""
-        found: list[tuple[int, str, int, float]] = []
-        for event, at, wrong in zip(group, start.tolist(), bad.tolist(), strict=True):
-            if wrong:
-                continue
-            numbers = _numbers(decode_plain(bytes(event.args)))
-            if not numbers:
-                self._trace.counts["dropped_no_value"] += 1
-                continue
-            lane = self._trace.lanes[event.pid, event.tid, False]
-            name = str(event.name)
-            for key, value in numbers.items():
-                single = len(numbers) == 1 and key in ("value", name)
-                found.append((at, name if single else f"{name} {key}".strip(), lane, value))
-            self._trace.counts["imported_counters"] += 1
-        self._values(found)
+        group, start = _good(group, start, bad)
+        every = decode_numbers([event.args for event in group])
+        told = [len(numbers) for numbers in every]
+        series = [
+            number
+            for event, numbers in zip(group, every, strict=True)
+            for number in (self._series[str(event.name), tuple(numbers)] if numbers else ())
+        ]
+        self._told(group, start, told, series, [v for one in every for v in one.values()])
 
     def arrows(self, group: list[Event], start: I64, bad: Flags) -> None:
         """Flow events: what hands on to what."""
-        self._trace.counts["imported_arrows"] += int((~bad).sum())
-        rows: list[tuple[int, int, bool, int]] = []
-        launches: list[tuple[int, int, bool, int]] = []
-        for event, at, wrong in zip(group, start.tolist(), bad.tolist(), strict=True):
-            if wrong:
-                continue
-            key = f"{event.cat}\t{event.id if event.id2 is None else event.id2}".encode()
-            number = -1 - int.from_bytes(blake2b(key, digest_size=7).digest())
-            if event.cat == LAUNCH and event.ph in "sf":
-                begins = event.ph == "s"
-                lane = self._trace.lanes[event.pid, event.tid, not begins]
-                launches.append((at, lane, begins, number))
-                continue
-            lane = self._trace.lanes[event.pid, event.tid, False]
-            if event.ph != "s":
-                rows.append((at, lane, False, number))
-            if event.ph != "f":
-                rows.append((at, lane, True, number))
-        self._trace.arrows.add(np.array(rows, ARROW))
-        self._trace.launches.add(np.array(launches, ARROW))
+        group, start = _good(group, start, bad)
+        self._trace.counts["imported_arrows"] += len(group)
+        phase = np.frombuffer("".join([e.ph for e in group]).encode(), np.uint8)
+        begins, ends = phase != ord("f"), phase != ord("s")
+        step = begins & ends
+        launch = np.array([e.cat == LAUNCH for e in group], bool) & ~step
+        keys = [f"{e.cat}\t{e.id if e.id2 is None else e.id2}" for e in group]
+        # Most arrows begin and end among the same few thousand events.
+        known = {key: _object(key) for key in set(keys)}
+        on_stream = (launch & ends).tolist()
+        places = zip([e.pid for e in group], [e.tid for e in group], on_stream, strict=True)
+        rows = np.empty(len(group), ARROW)
+        rows["start"], rows["begins"] = start, begins
+        rows["lane"] = [self._trace.lanes[place] for place in places]
+        rows["object"] = [known[key] for key in keys]
+        self._trace.launches.add(rows[launch])
+        # What an arrow passes through, it ends at and begins from.
+        both = np.repeat(rows, 1 + step)[np.repeat(~launch, 1 + step)]
+        firsts = np.flatnonzero(step[~launch]) + np.arange(int(step.sum()))
+        both["begins"][firsts] = False
+        self._trace.arrows.add(both)
 
     def metadata(self, group: list[Event]) -> None:
         """Names of processes and threads."""
@@ -143,33 +142,95 @@ class Singles:
             lane.name = lane.name[:200].encode("utf-8", "replace").decode()
 
     def _memory(self, group: list[Event], start: I64, bad: Flags) -> None:
-        found: list[tuple[int, str, int, float]] = []
-        for event, at, wrong in zip(group, start.tolist(), bad.tolist(), strict=True):
-            if wrong:
-                continue
-            args = decode_plain(bytes(event.args))
-            device = _DEVICES.get(_integer(args.get("Device Type")), "device")
-            index = _integer(args.get("Device Id"))
-            where = device if index < 0 else f"{device}:{index}"
-            lane = self._trace.lanes[event.pid, event.tid, False]
-            numbers = _numbers({key: args.get(key) for key in _TOTALS})
-            told = {k: v for k, v in numbers.items() if v or device != "cpu" or "All" in k}
-            found += [(at, f"memory {_TOTALS[k]} ({where})", lane, v) for k, v in told.items()]
-            self._trace.counts["imported_counters" if told else "dropped_no_value"] += 1
-        self._values(found)
+        group, start = _good(group, start, bad)
+        told: list[int] = []
+        series: list[int] = []
+        values: list[float] = []
+        for one in decode_memory([event.args for event in group]):
+            known = len(values)
+            names = self._memories[_integer(one.device), _integer(one.index)]
+            if is_number(one.allocated):
+                series.append(names.allocated)
+                values.append(float(one.allocated))
+            if is_number(one.reserved) and (one.reserved or names.reserves):
+                series.append(names.reserved)
+                values.append(float(one.reserved))
+            told.append(len(values) - known)
+        self._told(group, start, told, series, values)
 
-    def _values(self, found: list[tuple[int, str, int, float]]) -> None:
-        names = self._trace.texts
-        rows = [(at, names[name], lane, value) for at, name, lane, value in found]
-        self._trace.values.add(np.array(rows, VALUE))
+    def _told(
+        self, group: list[Event], start: I64, told: list[int], series: list[int],
+        values: list[float],
+    ) -> None:  # fmt: skip
+        """Adds what events tell: `told` values each, of the series with these numbers."""
+        lanes, counts = self._trace.lanes, self._trace.counts
+        telling = [(e, count) for e, count in zip(group, told, strict=True) if count]
+        counts["imported_counters"] += len(telling)
+        counts["dropped_no_value"] += len(group) - len(telling)
+        rows = np.empty(len(values), VALUE)
+        rows["start"] = np.repeat(start, told)
+        rows["name"], rows["value"] = series, values
+        places = [lanes[event.pid, event.tid, False] for event, _ in telling]
+        rows["lane"] = np.repeat(np.array(places, np.uint32), [count for _, count in telling])
+        self._trace.values.add(rows)
 
 
-def _numbers(args: dict[str, Any]) -> dict[str, float]:
-    found = {}
-    for key, value in args.items():
-        if isinstance(value, (int, float)) and abs(value) < 1e300 and math.isfinite(value):
-            found[key] = float(value)
-    return found
+class _Series(dict[tuple[str, tuple[str, ...]], tuple[int, ...]]):
+    """Numbers of the names of a counter's series, by its name and its keys."""
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def __missing__(self, key: tuple[str, tuple[str, ...]]) -> tuple[int, ...]:
+        name, keys = key
+        if len(self) == _MOST_KNOWN:
+            self.clear()
+        single = len(keys) == 1 and keys[0] in ("value", name)
+        names = (name,) if single else tuple(f"{name} {one}".strip() for one in keys)
+        self[key] = found = tuple(self._texts[one] for one in names)
+        return found
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Numbers of the names of a device's series; whether a reserve of 0 tells anything."""
+
+    allocated: int
+    reserved: int
+    reserves: bool
+
+
+class _Memories(dict[tuple[int, int], _Memory]):
+    """The same of devices' memory, by type and index."""
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def __missing__(self, key: tuple[int, int]) -> _Memory:
+        kind, index = key
+        if len(self) == _MOST_KNOWN:
+            self.clear()
+        device = _DEVICES.get(kind, "device")
+        where = device if index < 0 else f"{device}:{index}"
+        allocated = self._texts[f"memory allocated ({where})"]
+        reserved = self._texts[f"memory reserved ({where})"]
+        self[key] = found = _Memory(allocated, reserved, device != "cpu")
+        return found
+
+
+def _good(group: list[Event], start: I64, bad: Flags) -> tuple[list[Event], I64]:
+    """The events that have a time."""
+    if not bad.any():
+        return group, start
+    return [group[i] for i in np.flatnonzero(~bad).tolist()], start[~bad]
+
+
+def _object(key: str) -> int:
+    """A number for what an arrow hands over, unlike an address."""
+    written = key.encode("utf-8", "surrogatepass")
+    return -1 - int.from_bytes(blake2b(written, digest_size=7).digest(), "big")
 
 
 def _integer(value: Any) -> int:
