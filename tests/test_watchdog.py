@@ -16,6 +16,9 @@ import pytest
 from lanescope.collector.options import Options, parse_timeout
 from lanescope.collector.stalls import parse_stacks
 from lanescope.collector.system_calls import waits_for
+from lanescope.webapp.analysis.hangs import hangs
+from lanescope.webapp.analysis.stragglers import stragglers
+from lanescope.webapp.run import open_run
 from tests.recording import Recorded, record_program
 
 HANG = """
@@ -86,6 +89,16 @@ def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
         assert seen["idler"]["owner"] is seen["MainThread"]["owner"] is None
     assert "lanescope: rank 0: nothing recorded for" in recorded.stderr
     assert "for all_reduce #1 of group 0" in recorded.stderr
+    # It came after all: slow, not stuck.
+    run = open_run(recorded.run)
+    assert hangs(run) == []
+    (late,) = stragglers(run)
+    assert (late.kind, late.severity, late.rank) == ("straggler", "info", 1)
+    assert late.where == "program.py:26"
+    assert late.evidence["waiting"] == [0]
+    assert late.evidence["waited_ns"] >= 7_000_000_000
+    assert "rank 0 waited for" in late.title
+    assert "MainThread waits for queue.get" in late.title
 
 
 ENDLESS = """

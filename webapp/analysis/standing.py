@@ -8,7 +8,7 @@ killed from outside and left nothing but their journal.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
@@ -144,17 +144,20 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
 def _doing(
     run: Run, rank: int, main: str | None, dump: Mapping[str, Any] | None
 ) -> tuple[str, str | None]:
-    if dump is not None:
-        where = where_of(run, rank, dump["stack"])
-        if dump["waiting"]:
-            return f"{dump['name']} waits for {dump['waiting']}", where
-        inner = _called_from_program(frames_of(run, rank, dump["stack"]))
-        if inner:
-            return f"{dump['name']} is in {inner}", where
-        what = "computes in Python" if at_work(dump) else "does nothing that was recorded"
-        after = f" after {dump['last_op']}" if dump["last_op"] else ""
-        return f"{dump['name']} {what}{after}", where
-    return _last_seen(run, rank, main)
+    return doing_in(run, rank, dump) if dump is not None else _last_seen(run, rank, main)
+
+
+def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | None]:
+    """What the thread of a dump's row did, in plain words, and file.py:12."""
+    where = where_of(run, rank, dump["stack"])
+    if dump["waiting"]:
+        return f"{dump['name']} waits for {dump['waiting']}", where
+    inner = _called_from_program(frames_of(run, rank, dump["stack"]))
+    if inner:
+        return f"{dump['name']} is in {inner}", where
+    what = "computes in Python" if at_work(dump) else "does nothing that was recorded"
+    after = f" after {dump['last_op']}" if dump["last_op"] else ""
+    return f"{dump['name']} {what}{after}", where
 
 
 def _called_from_program(frames: list[dict[str, Any]]) -> str:
@@ -209,10 +212,16 @@ def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:
     rows = [row for row in dumps(run, rank) if row["time_ns"] >= since_ns]
     # As a signal ends it, a process cannot say what its threads wait for and whether they work.
     rows = [row for row in rows if row["reason"] != "signal"] or rows
-    last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
+    return main_row(run, [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else [])
+
+
+def main_row(run: Run, dump: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of a dump's rows that of the main thread, else the first."""
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
-    last.sort(key=lambda row: (row["thread"] not in mains, row["name"] != "MainThread"))
-    return last[0] if last else None
+    ordered = sorted(
+        dump, key=lambda row: (row["thread"] not in mains, row["name"] != "MainThread")
+    )
+    return ordered[0] if ordered else None
 
 
 def _last_ns(run: Run, rank: int) -> int:

@@ -12,6 +12,8 @@ and by more than the operating system's scheduler does:
 A rank that is last by chance is so in about as many rounds as the others. One that shares too few
 processors with others may be so every time, in the order in which the system lets them run: that
 says nothing about the rank.
+
+A single wait that is so long that a watchdog spoke is told besides (`long_waits`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import pandas as pd
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.long_waits import long_waits
 from lanescope.webapp.analysis.skew import arrivals
 from lanescope.webapp.run import Run
 
@@ -53,7 +56,8 @@ def stragglers(run: Run) -> list[Finding]:
         late = usual["delay_ns"] >= SHORTEST_NS and usual["share"] >= SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
-    return found
+    told = {finding.rank for finding in found}
+    return [*found, *(one for one in long_waits(run) if one.rank not in told)]
 
 
 def by_round(came: pd.DataFrame) -> dict[int, pd.DataFrame]:

@@ -1,0 +1,89 @@
+"""Did ranks wait for one of them so long that their watchdog spoke, and it came after all?
+
+That is slowness, not a hang: a checkpoint that one rank writes, an evaluation, a batch that took
+long. It is told as information, with what the rank was doing, where one wait of a run is so long
+that a watchdog's timeout passed in it, and most of it was for the rank that came last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.calls import call_title
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.skew import KEYS, arrivals
+from lanescope.webapp.analysis.standing import NO_PROGRESS, doing_in, dumps, main_row
+from lanescope.webapp.notices import ranks_named
+from lanescope.webapp.run import Run
+
+MOSTLY = 0.5
+"""Share of a watchdog's silence that the last-comer must account for."""
+
+
+def long_waits(run: Run) -> list[Finding]:
+    """A finding of kind `straggler` per rank and place, of its longest wait."""
+    seen = _seen_waiting(run)
+    if not seen:
+        return []
+    came = arrivals(run).set_index(KEYS)
+    longest: dict[tuple[int, str], tuple[int, Finding]] = {}
+    for (group, sequence), (silence, waiting) in seen.items():
+        if (group, sequence) not in came.index:
+            continue
+        call = came.loc[(group, sequence)]
+        rank, waited = int(call["last_rank"]), int(call["skew_ns"])
+        if waited < MOSTLY * silence or rank in waiting:
+            continue
+        doing, where = _meanwhile(run, rank, int(call["first_ns"]), int(call["last_ns"]))
+        one = _finding(run, (group, sequence), call, sorted(waiting), doing, where)
+        key = (rank, where or doing)
+        longest[key] = max(longest.get(key, (0, one)), (waited, one), key=lambda pair: pair[0])
+    return [finding for _, finding in longest.values()]
+
+
+def _seen_waiting(run: Run) -> dict[tuple[str, int], tuple[int, set[int]]]:
+    """Calls in which a watchdog saw ranks wait: its longest silence, and the ranks."""
+    found: dict[tuple[str, int], tuple[int, set[int]]] = {}
+    for rank in run.ranks:
+        for row in dumps(run, rank):
+            name, _, rest = str(row["collective"] or "").partition("\t")
+            group, _, sequence = rest.partition("\t")
+            if not name or row["reason"] not in NO_PROGRESS or not sequence.isdecimal():
+                continue
+            silence, ranks = found.get((group, int(sequence)), (0, set()))
+            longer = max(silence, int(row["duration_ns"]))
+            found[group, int(sequence)] = (longer, ranks | {rank})
+    return found
+
+
+def _meanwhile(run: Run, rank: int, begin: int, end: int) -> tuple[str, str | None]:
+    """What a rank did in a stretch of time, as far as its watchdog saw it."""
+    rows = [row for row in dumps(run, rank) if begin <= row["time_ns"] <= end]
+    last = main_row(run, [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else [])
+    return ("went on recording", None) if last is None else doing_in(run, rank, last)
+
+
+def _finding(
+    run: Run, key: tuple[str, int], call: Any, waiting: list[int], doing: str, where: str | None
+) -> Finding:
+    (group, sequence), rank = key, int(call["last_rank"])
+    waited, first, last = (int(call[name]) for name in ("skew_ns", "first_ns", "last_ns"))
+    name = call_title(run, str(call["name"]), group, sequence)
+    return Finding(
+        kind="straggler",
+        severity="info",
+        title=f"{ranks_named(tuple(waiting))} waited for {units.duration(waited)} in {name} until "
+        f"rank {rank} came: {doing}" + (f" at {where}" if where else ""),
+        rank=rank,
+        ranks=(rank,),
+        step=int(call["step"]),
+        time_ns=first,
+        where=where,
+        evidence={
+            "group": group, "sequence": sequence, "op": str(call["name"]), "waiting": waiting,
+            "missing": [{"rank": rank, "doing": doing, "where": where}], "waited_ns": waited,
+        },
+        link=timeline_address(first, last, run.duration_ns, (group_lane(rank, group), last)),
+    )  # fmt: skip
