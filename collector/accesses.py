@@ -21,8 +21,9 @@ _FLAGS_BITS = 8  # of one access within `flags`
 def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any] | None:
     """Columns of the access table, sorted by start; None without accesses.
 
-    An access belongs to the next OP record of its thread. Those of an operator that had not ended
-    are left out: its record never came, and the next one is another's. `kinds` are the records'.
+    An access belongs to the next OP record of its thread, unless it has an instant of its own.
+    Those of an operator that had not ended are left out: its record never came, and the next one is
+    another's. `kinds` are the records'.
     """
     positions = np.flatnonzero(kinds == Kind.ACCESS)
     if not len(positions):
@@ -30,13 +31,19 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
     is_op = (kinds == Kind.OP) & (records["end"] != 0)
     ops = take(records, np.flatnonzero(is_op))
     owners = np.cumsum(is_op, dtype=np.int32)[positions]
-    positions, owners = positions[owners < len(ops)], owners[owners < len(ops)]
-    if not len(positions):
-        return None
     pairs = take(records, positions).view(DTYPE)
+    apart = (pairs["flags"] & AccessFlag.APART) != 0
+    made = pairs["storage1"][apart].astype(np.int64)
+    owned = (owners < len(ops)) | apart
+    owners[apart] = len(ops) + np.arange(len(made), dtype=np.int32)
+    starts, ends = np.concatenate([ops["start"], made]), np.concatenate([ops["end"], made])
+    depths = np.concatenate([ops["depth"], np.zeros(len(made), ops["depth"].dtype)])
+    pairs, owners = pairs[owned], owners[owned]
+    if not len(pairs):
+        return None
     # In the order of the op table; those of one operator as they were stored.
-    rank = np.empty(len(ops), np.int32)
-    rank[by_start(ops["start"], ops["depth"])] = np.arange(len(ops), dtype=np.int32)
+    rank = np.empty(len(starts), np.int32)
+    rank[by_start(starts, depths)] = np.arange(len(starts), dtype=np.int32)
     order = np.argsort(rank[owners], kind="stable")
     record = np.repeat(order, np.clip(pairs["count"][order], 1, 2))
     second = np.zeros(len(record), np.uint8)
@@ -46,11 +53,11 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
     flags = pairs["flags"][record] >> (_FLAGS_BITS * second)
     strided = (flags & AccessFlag.STRIDED) != 0
     owner = owners[record]
-    start = ops["start"][owner]
+    start = starts[owner]
     return {
         "start_ns": start,
-        "duration_ns": ops["end"][owner] - start,
-        "depth": ops["depth"][owner],
+        "duration_ns": ends[owner] - start,
+        "depth": depths[owner],
         "storage": halves["storage"],
         "offset": halves["offset"],
         "bytes": halves["bytes"],

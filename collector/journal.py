@@ -194,6 +194,10 @@ class AccessFlag(enum.IntFlag):
     # second's: offset, the bytes that follow one another; bytes, those from one such run to the
     # next, -1 where the runs are not evenly spaced.
     STRIDED = 4
+    # Made by an operator that is left out and that no other had called: there is no OP record for
+    # it. The access is alone in its record, which has in the place of the second's: storage, the
+    # instant when it had been made.
+    APART = 8
 
 
 class TensorFlag(enum.IntFlag):

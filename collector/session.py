@@ -143,7 +143,7 @@ class Session:
             with engine.enter(), checks.enter():
                 yield
 
-        contexts = Contexts(recorder)
+        contexts = Contexts(recorder, for_collectives)
         self._undo.append(contexts.install())
         self._undo.append(threads.install(recorder, for_collectives, handovers, contexts, inside))
         engine.start()

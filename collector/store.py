@@ -39,6 +39,7 @@ class ThreadState:
         self.phases: list[tuple[int, int, int, int, int]] = []  # name, kind, start, step, module
         self.phase = 0  # text of the innermost phase
         self.carried = 0  # text of the phase that the thread, or the task on it, was started in
+        self.started = 0  # text of the stack that the thread, or the task on it, was started at
         self.phase_kind = int(PhaseKind.user)
         self.modules: list[int] = []  # texts of the paths of modules being called
         self.module = 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lanescope.webapp import open_run, races
-from lanescope.webapp.analysis import accesses
+from lanescope.webapp.analysis import accesses, stack_lines
 from lanescope.webapp.analysis import races as detector
 from lanescope.webapp.analysis.concurrent import concurrent_backwards
 from lanescope.webapp.analysis.deadlocks import deadlocks
@@ -263,6 +263,14 @@ def test_a_rest_that_may_be_meant(
 ) -> None:
     run = open_run(recorded(tmp_path, f"resting {program}", "--hang-timeout", "2", status=status))
     assert [found.severity for found in deadlocks(run)] == told
+
+
+def test_the_line_of_a_frame() -> None:
+    stack = ("/my runs/train 2.py:12 step (where the task was started)", "/b.py:3 <module>")
+    assert stack_lines.place(stack) == "train 2.py:12"
+    assert stack_lines.line(stack) == "/my runs/train 2.py:12"
+    assert stack_lines.parts(stack[1]) == ("/b.py:3", "<module>")
+    assert stack_lines.place(()) is None
 
 
 @pytest.mark.parametrize(

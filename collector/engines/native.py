@@ -194,6 +194,7 @@ class _Shared(ctypes.Structure):
         ("module", ctypes.c_uint32),
         ("busy", ctypes.c_uint32),
         ("ordinal", ctypes.c_uint32),
+        ("started", ctypes.c_uint32),
         ("latest", ctypes.c_uint32),  # serial of the state that lies there now
     )
     latest: int

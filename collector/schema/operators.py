@@ -65,8 +65,14 @@ ACCESS = Table(
     True,
     "One read or write of a range of a storage by an operator; from level access on.",
     (
-        Column("start_ns", INT64, "ns", "start of the operator, as in its op row"),
-        Column("duration_ns", INT64, "ns", "duration of the operator"),
+        Column(
+            "start_ns",
+            INT64,
+            "ns",
+            "start of the operator, as in its op row; of one that was left out and that no other "
+            "had called, the instant when it had made the storage",
+        ),
+        Column("duration_ns", INT64, "ns", "duration of the operator; 0: of one left out"),
         Column("depth", pa.int16(), "1", "depth of the operator, as in its op row"),
         Column("storage", INT64, "address", "first byte of the storage, which it is known by"),
         Column("offset", INT64, "B", "first byte of the range, from the storage's first"),
@@ -79,8 +85,8 @@ ACCESS = Table(
             "birth",
             pa.bool_(),
             "",
-            "the storage was made by this operator, or since the one before by an operator that "
-            "was left out: what was at its address before is another",
+            "the storage was made by this operator, or by one within it that was left out: what "
+            "was at its address before is another",
         ),
     ),
 )

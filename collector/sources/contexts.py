@@ -1,4 +1,4 @@
-"""What a thread has of the one that started it: the phase, and values of context variables.
+"""What a thread has of the one that started it: phase, place, and values of context variables.
 
 Python gives a new thread an empty context, and a task of an executor that of the thread it runs on
 (PEP 567): `ContextVar.get` then finds the default, where whoever started it had set a value. What
@@ -44,15 +44,23 @@ class Inherited:
     what: str  # thread or task
     where: str  # it was started
     phase: int
+    stack: int  # that it was started at
     values: dict[Variable, tuple[type, Any]]
     missed: dict[Variable, tuple[str, int]] = field(default_factory=dict)  # sentence, instant
+
+
+Before = tuple[Inherited | None, int, int]
+"""What the thread itself had: of its starter, the phase and the stack that it was started at."""
+
+NOTHING: Before = (None, 0, 0)
 
 
 class Contexts:
     """Notes what starters leave, and what is missing where it is read."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, stacks: Stacks | None) -> None:
         self._recorder = recorder
+        self._starts = stacks
         self._stacks = Stacks(recorder.intern, 1)
         self._packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
         self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
@@ -68,39 +76,44 @@ class Contexts:
             context = copy_context()
             state = getattr(recorder.local, "state", None)
             phase = 0 if state is None else state.phase
+            stack = self._starts.capture(f" (where the {what} was started)") if self._starts else 0
             if not len(context):
-                return Inherited(what, "", phase, {}) if phase else None
+                return Inherited(what, "", phase, stack, {}) if phase or stack else None
             self._watch()
             values = {variable: _trace(value) for variable, value in context.items()}
-            return Inherited(what, self._stacks.place(), phase, values)
+            return Inherited(what, self._stacks.place(), phase, stack, values)
         except Exception as error:
             recorder.failed(error)
             return None
 
-    def enter(self, inherited: Inherited | None) -> tuple[Inherited | None, int]:
+    def enter(self, inherited: Inherited | None) -> Before:
         """The calling thread begins what was left so; returns what `leave` shall go back to."""
         own = get_ident()
         state = getattr(self._recorder.local, "state", None)
-        before = self._inherited.pop(own, None), 0 if state is None else state.carried
+        carried = (0, 0) if state is None else (state.carried, state.started)
+        before = self._inherited.pop(own, None), *carried
         if inherited is not None and inherited.values:
             self._inherited[own] = inherited
-        self._carry(0 if inherited is None else inherited.phase)
+        self._carry(*((0, 0) if inherited is None else (inherited.phase, inherited.stack)))
         return before
 
-    def leave(self, before: tuple[Inherited | None, int]) -> None:
+    def leave(self, before: Before) -> None:
         """It has ended."""
         inherited = self._inherited.pop(get_ident(), None)
         if inherited is not None:
             for sentence, instant in inherited.missed.values():
                 self._tell(sentence, instant)
-        outer, phase = before
+        outer, *carried = before
         if outer is not None:
             self._inherited[get_ident()] = outer
-        self._carry(phase)
+        self._carry(*carried)
 
-    def _carry(self, phase: int) -> None:
+    def _carry(self, phase: int, stack: int) -> None:
         state = getattr(self._recorder.local, "state", None)
-        if state is not None and state.carried != phase:
+        if state is None:
+            return
+        state.started = stack
+        if state.carried != phase:
             state.carried = phase
             if not state.phases:
                 state.phase = phase

@@ -23,7 +23,7 @@ class Stacks:
         self._intern = intern
         self._depth = depth
         self._library: dict[str, bool] = {}
-        self._seen: dict[tuple[tuple[CodeType, int], ...], int] = {}
+        self._seen: dict[tuple[str, tuple[tuple[CodeType, int], ...]], int] = {}
         own = Path(__file__).parents[1]
         torch_file, decorators = (
             getattr(sys.modules.get(name), "__file__", None)
@@ -46,8 +46,8 @@ class Stacks:
         """What decides which frames are kept: left out, kept after all, and the library's own."""
         return self._inside, self._packages, self._standard
 
-    def capture(self) -> int:
-        """Id of the caller's stack."""
+    def capture(self, said: str = "") -> int:
+        """Id of the caller's stack; `said` is put after the innermost function's name."""
         frame: FrameType | None = sys._getframe(1)
         frames: list[tuple[CodeType, int]] = []
         library = self._library
@@ -59,13 +59,14 @@ class Stacks:
             if not skipped:
                 frames.append((code, frame.f_lineno))
             frame = frame.f_back
-        key = tuple(frames)
+        key = said, tuple(frames)
         found = self._seen.get(key)
         if found is None:
             if len(self._seen) >= CACHE_LIMIT:
                 self._seen.clear()
-            text = "\n".join(f"{code.co_filename}\t{line}\t{code.co_name}" for code, line in frames)
-            found = self._seen[key] = self._intern(text)
+            lines = [f"{code.co_filename}\t{line}\t{code.co_name}" for code, line in frames]
+            lines[:1] = [line + said for line in lines[:1]]
+            found = self._seen[key] = self._intern("\n".join(lines))
         return found
 
     def place(self) -> str:

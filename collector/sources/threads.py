@@ -15,7 +15,7 @@ from .. import clock
 from ..kinds import SyncKind
 from ..recorder import Recorder
 from ..store import MAIN_ORDINAL
-from .contexts import Contexts, Inherited
+from .contexts import NOTHING, Contexts, Inherited
 from .handovers import Handovers
 from .stacks import Stacks
 
@@ -120,7 +120,7 @@ class Threads:
                 yield
         finally:
             try:
-                self._contexts.leave((None, 0))
+                self._contexts.leave(NOTHING)
                 instant = clock.now()
                 recorder.sync(SyncKind.thread_end, instant, instant)
                 self._seen.pop(threading.get_ident(), None)

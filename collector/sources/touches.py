@@ -67,7 +67,8 @@ class Touches:
         instant = clock.now()
         recorder.put(
             state, Kind.OP, scope=OpScope.function, name=recorder.intern(name),
-            start=instant, end=instant, sequence=NO_SEQUENCE, stack=self._stacks.capture(),
+            start=instant, end=instant, sequence=NO_SEQUENCE,
+            stack=self._stacks.capture() or state.started,
         )  # fmt: skip
 
 

@@ -180,6 +180,49 @@ def published_by_a_variable() -> None:
     together(train, evaluate)
 
 
+def one_barrier_a_step() -> None:
+    """Each reads what the other writes again in its next step: two ways, at the same two lines."""
+    parts, barrier = torch.zeros(2, 3), threading.Barrier(2)
+
+    def work(own: int) -> None:
+        for number in range(3):
+            parts[own].fill_(number)  # race: one_barrier_a_step a
+            barrier.wait()
+            parts.sum(0)  # race: one_barrier_a_step b
+
+    together(lambda: work(0), lambda: work(1))
+
+
+def refilled_from_nothing() -> None:
+    """No operator that is recorded makes the buffer."""
+    buffer = torch.empty(2, 3)
+    full: queue.SimpleQueue[torch.Tensor | None] = queue.SimpleQueue()
+
+    def load() -> None:
+        for _ in range(3):
+            torch.randn(2, 3, out=buffer)  # race: refilled_from_nothing a
+            full.put(buffer)
+        full.put(None)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    torch.ones(3).mul(2)
+    while (batch := full.get()) is not None:
+        batch.sum()  # race: refilled_from_nothing b
+    thread.join()
+
+
+def submitted_as_it_is() -> None:
+    """The thread runs nothing but torch's own: its place is where it was given that to do."""
+    model = nn.Linear(3, 3, bias=False)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    weight = model.weight.detach()
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            weight.mul_(0.5)  # race: submitted_as_it_is a
+            pool.submit(average.update_parameters, model)  # race: submitted_as_it_is b
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     planted.run()
@@ -187,5 +230,6 @@ if __name__ == "__main__":
         stage_reused, functions_of_changed_weights, recomputed_while_stepped, saved_while_stepped,
         exchanged_while_read, counted_in_a_callback, released_before_the_write,
         first_of_two_futures, lost_updates, published_by_a_variable,
+        one_barrier_a_step, refilled_from_nothing, submitted_as_it_is,
     ):  # fmt: skip
         form()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 
 import numpy as np
 import torch
@@ -42,6 +44,23 @@ def sent_by_a_worker() -> None:
         pass
 
 
+def filled_by_another() -> None:
+    """Made before the thread was started, and not by an operator that is recorded."""
+    batch, filled = torch.empty(64), threading.Event()
+
+    def fill() -> None:
+        batch.fill_(1)
+        filled.set()
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    time.sleep(0.01)
+    torch.ones(3).mul(2)  # the first that is recorded of this thread since
+    filled.wait()
+    batch.sum()
+    thread.join()
+
+
 def run() -> None:
-    for clean in (arrays, copies, sent_by_a_worker):
+    for clean in (arrays, copies, sent_by_a_worker, filled_by_another):
         clean()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lanescope.webapp.analysis import stack_lines
 from lanescope.webapp.analysis.alignment import Ints
 from lanescope.webapp.analysis.calls import calls, members
 from lanescope.webapp.analysis.compared_ops import ComparedOps
@@ -101,7 +102,7 @@ def explained(base: Run, run: Run, first: First, firsts: Mapping[int, First]) ->
         inputs = operands(one, rank, first.places[side], in_place=told["op"].endswith("_"))
         told[side]["stack"] = stack
         told[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MOST_INPUTS]]
-    told["where"] = _line(told["run"]["stack"])
+    told["where"] = stack_lines.place(told["run"]["stack"])
     told["origin"] = _origin(base, run, firsts, first)
     if shares_differ(base, run):
         return []
@@ -152,7 +153,7 @@ def _called(run: Run, rank: int, place: Place) -> str:
     ops = run.events("op", rank, thread, ["start_ns", "depth", "name"], window=(start, start + 1))
     found = (op for op in ops.to_pylist() if (op["start_ns"], op["depth"]) == (start, depth))
     name = next((op["name"] for op in found), "an operator")
-    where = _line(_stack(run, rank, place))
+    where = stack_lines.place(_stack(run, rank, place))
     return f"{name} at {where}" if where else str(name)
 
 
@@ -167,11 +168,6 @@ def _stack(run: Run, rank: int, place: Place) -> list[str]:
         if op["stack"] is not None:
             return frames_of(run, rank).get(op["stack"], [])
     return []
-
-
-def _line(stack: list[str]) -> str | None:
-    """The program's line, as file.py:12."""
-    return stack[0].partition(" ")[0].rpartition("/")[2] if stack else None
 
 
 def _alone(new: Ops, paired: Ints, place: int) -> Ints:
@@ -206,7 +202,7 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
     alone = first.alone[side]
     columns = ["name", "module", "start_ns", "depth"]
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
-    where = _line(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
+    where = stack_lines.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
     return (
         f"before the first difference the {side} has operators of that step that the {other} has "
         f"not: {len(alone)}, the last {op['name']}"

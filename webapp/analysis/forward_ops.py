@@ -69,7 +69,9 @@ def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None
     rows = zip(at.tolist(), *(table[column].to_pylist() for column in columns), strict=True)
     for number, start, storage, write, birth in rows:
         if number < 0 or start >= max(ops[number].end, ops[number].start + 1):
-            continue
+            if not birth or number + 1 == len(ops):
+                continue
+            number += 1  # made for it, by an operator that was left out
         op = ops[number]
         (op.writes if write or birth else op.reads).add(storage)
         if birth:

@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.module_graph import Graph, graph_by_module, group_names
 from lanescope.webapp.analysis.sites import frames_of
+from lanescope.webapp.analysis.stack_lines import line
 from lanescope.webapp.run import Run
 
 
@@ -100,7 +101,7 @@ def tied(run: Run, rank: int, graph: str) -> pd.DataFrame:
             row = rows.iloc[op.row]
             stack = frames.get(int(row["stack"]), []) if row["stack"] == row["stack"] else []
             if stack and op.made:
-                key = (str(row["module"]), stack[0].split(" ")[0])
+                key = (str(row["module"]), line(stack))
                 made[key].append((_stem(op.name), sorted(op.made)))
     named = known.dropna(subset="sequence")
     names = dict(zip(named["sequence"].astype(int), named["name"], strict=True))
@@ -137,7 +138,7 @@ def _rows(run: Run, rank: int) -> pd.DataFrame:
     places = [frames.get(int(one), [""]) if one == one else [""] for one in rows["stack"]]
     does = rows["target"].where(rows["op"].astype(str).str.startswith("call_"), rows["op"])
     return rows.assign(
-        where=[place[0].split(" ")[0] for place in places],
+        where=[line(place) for place in places],
         does=[_short(str(one), str(op)) for one, op in zip(does, rows["op"], strict=True)],
         op=rows["op"].astype(str), graph=rows["graph"].astype(str),
     )  # fmt: skip

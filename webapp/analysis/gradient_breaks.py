@@ -30,6 +30,7 @@ from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows
 from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.sites import frames_of
+from lanescope.webapp.analysis.stack_lines import line
 from lanescope.webapp.run import Run
 
 Ints = NDArray[np.int64]
@@ -81,7 +82,7 @@ def breaks(run: Run, rank: int) -> tuple[Break, ...]:
     for cause, row in sorted(found, key=lambda one: one[1]):
         op = rows.iloc[row]
         stack = frames.get(int(op["stack"]), []) if op["stack"] == op["stack"] else []
-        key = (cause, str(op["name"]), str(op["module"]), stack[0].split(" ")[0] if stack else "")
+        key = (cause, str(op["name"]), str(op["module"]), line(stack))
         merged[key] += 1
         start = int(op["start_ns"])
         place = (thread_lane(rank, thread), start)

@@ -38,6 +38,7 @@ from lanescope.webapp.analysis.sites import (
     storage_names,
 )
 from lanescope.webapp.analysis.spans import Span, share
+from lanescope.webapp.analysis.stack_lines import line, place
 from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
 
@@ -111,7 +112,7 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
         if before is not None:
             accesses = joined(before, accesses)
         groups: dict[tuple[object, object], list[_Pair]] = {}
-        places = [_place(site) for site in sites.known]
+        places = [_place(site, stacks) for site in sites.known]
         for pair in conflicts(order, accesses, sites.known, steps):
             ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
             key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
@@ -157,9 +158,10 @@ def _merged(races: Sequence[Race]) -> Race:
     )
 
 
-def _place(site: Site) -> object:
-    """What two accesses must have in common to be told as one."""
-    return site.stack if site.stack is not None else (site.op, site.module, site.phase)
+def _place(site: Site, stacks: dict[int, list[str]]) -> object:
+    """What two accesses must have in common to be told as one: the line, whoever called it."""
+    frames = _frames(site, stacks)
+    return line(frames) or (site.op, site.module, site.phase)
 
 
 def _frames(site: Site, stacks: dict[int, list[str]]) -> tuple[str, ...]:
@@ -168,7 +170,7 @@ def _frames(site: Site, stacks: dict[int, list[str]]) -> tuple[str, ...]:
 
 
 def _told_place(touch: Touch) -> object:
-    return touch.stack or (touch.op, touch.module, touch.phase)
+    return line(touch.stack) or (touch.op, touch.module, touch.phase)
 
 
 def conflicts(
@@ -357,8 +359,8 @@ def _published(
     tells it also where one thread found what the other made and not, this time, the reverse.
     """
     ends = [sites.known[int(accesses.site[row])] for row in (group[0].a, group[0].b)]
-    lines = {(*_frames(one, stacks), _place(one))[0] for one in ends}
-    makers = {None if pair.maker is None else _place(pair.maker) for pair in group}
+    lines = {_place(one, stacks) for one in ends}
+    makers = {None if pair.maker is None else _place(pair.maker, stacks) for pair in group}
     return len(lines) == 2 and len(makers) == 1 and None not in makers
 
 
@@ -383,6 +385,7 @@ def _made(
     if not len(rows):
         return "a tensor made before it was first seen"
     site = sites.known[int(accesses.site[rows[0]])]
-    frames = _frames(site, stacks)
-    place = frames[0].partition(" ")[0].rpartition("/")[2] if frames else site.module
-    return f"the tensor made by {site.op}" + (f" at {place}" if place else "")
+    if not site.op:
+        return "a tensor made by an operator that is left out (torch.empty or the like)"
+    at = place(_frames(site, stacks)) or site.module
+    return f"the tensor made by {site.op}" + (f" at {at}" if at else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lanescope.webapp.analysis.stack_lines import place
+
 
 @dataclass(frozen=True)
 class Touch:
@@ -23,7 +25,7 @@ class Touch:
     @property
     def where(self) -> str | None:
         """The program's line, "file.py:12"; None where no stack was captured."""
-        return self.stack[0].partition(" ")[0].rpartition("/")[2] if self.stack else None
+        return place(self.stack)
 
     @property
     def place(self) -> str:

@@ -8,6 +8,7 @@ from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import Comparison
 from lanescope.webapp.analysis.first_difference import other_inputs
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.stack_lines import parts
 from lanescope.webapp.analysis.timing_differences import FACTOR, TELLING, Timing
 from lanescope.webapp.run import Run
 
@@ -88,8 +89,8 @@ def inputs(first: dict[str, Any]) -> list[str]:
 
 def stack(first: dict[str, Any]) -> list[str]:
     """The Python stack of the first operator in the run, innermost first: file.py:12 function."""
-    frames = (frame.partition(" ") for frame in first["run"].get("stack", []))
-    return [units.printable(f"{place.rpartition('/')[2]} {name}") for place, _, name in frames]
+    frames = map(parts, first["run"].get("stack", []))
+    return [units.printable(f"{place.rpartition('/')[2]} {name}") for place, name in frames]
 
 
 def _input(told: dict[str, Any]) -> str:

@@ -131,8 +131,9 @@ inline void keep_births(Thread& thread, size_t own) {
             all.end());
 }
 
-// Store the accesses from `own` on, two a record; one with gaps takes the room of two.
-[[gnu::noinline]] inline void write_accesses(Thread& thread, size_t own) {
+// Store the accesses from `own` on, two a record; one with gaps takes the room of two. `made`: when,
+// for those that no operator's record follows; 0: one does.
+[[gnu::noinline]] inline void write_accesses(Thread& thread, size_t own, int64_t made) {
   const auto& all = thread.accesses;
   for (size_t i = own; i < all.size();) {
     Record* slot = thread.journal.next();
@@ -142,7 +143,7 @@ inline void keep_births(Thread& thread, size_t own) {
     }
     AccessRecord record{};
     const Access& first = all[i];
-    const bool two = first.stride == 0 && i + 1 < all.size() && all[i + 1].stride == 0;
+    const bool two = made == 0 && first.stride == 0 && i + 1 < all.size() && all[i + 1].stride == 0;
     record.count = two ? 2 : 1;
     record.flags = static_cast<uint16_t>(first.flags);
     record.version0 = first.version;
@@ -159,6 +160,10 @@ inline void keep_births(Thread& thread, size_t own) {
     } else if (first.stride != 0) {
       record.offset1 = first.run;
       record.bytes1 = first.stride;
+    }
+    if (made != 0) {
+      record.flags |= layout::ACCESS_APART;
+      record.storage1 = static_cast<uint64_t>(made);
     }
     i += record.count;
     std::memcpy(reinterpret_cast<char*>(slot) + 1, reinterpret_cast<const char*>(&record) + 1,

@@ -71,7 +71,9 @@ inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
     keep_births(thread, frame.accesses);
   }
   if (thread.accesses.size() > frame.accesses) {
-    write_accesses(thread, frame.accesses);
+    // Within another operator the next record is of that one, or of one that it called.
+    const bool apart = left_out && frame.depth == 0;
+    write_accesses(thread, frame.accesses, apart ? thread.clock.now() : 0);
   }
 }
 

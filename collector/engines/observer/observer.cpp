@@ -116,6 +116,13 @@ struct Inputs {
   });
 }
 
+// Where a library's own function is all that a thread or a task runs, the program's line is the one
+// that started it.
+Text stack_or_start(const Thread& thread) {
+  const Text captured = capture_stack();
+  return captured != 0 ? captured : thread.shared.started;
+}
+
 // The stack at the cost of telling it from others: captured where it is met for the first time.
 // Where stacks cannot be told apart, that of some operators of each kind.
 inline Text known_stack(Thread& thread, const Operator& op) {
@@ -125,10 +132,10 @@ inline Text known_stack(Thread& thread, const Operator& op) {
     if (__builtin_expect(*text == MetStacks::UNKNOWN, 0)) {
       *text = capture_stack();
     }
-    return *text;
+    return *text != 0 ? *text : thread.shared.started;
   }
-  return thread.samples.due(op.text, thread.shared.module, thread.shared.phase) ? capture_stack()
-                                                                                : 0;
+  const bool due = thread.samples.due(op.text, thread.shared.module, thread.shared.phase);
+  return due ? stack_or_start(thread) : 0;
 }
 
 // What few operators need.
@@ -138,7 +145,7 @@ inline Text known_stack(Thread& thread, const Operator& op) {
     frame.collective = true;
   }
   if (moment.op_stacks) {
-    frame.stack = capture_stack();
+    frame.stack = stack_or_start(thread);
   }
 }
 

@@ -31,6 +31,7 @@ struct Shared {
   uint32_t module;      // text of the innermost module's path
   uint32_t busy;        // the recorder's own work: nothing is recorded meanwhile
   uint32_t ordinal;
+  uint32_t started;  // text of the stack that it, or the task on it, was started at
   uint32_t serial;  // tells states apart that follow one another at the same address
 };
 
