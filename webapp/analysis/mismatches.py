@@ -220,9 +220,10 @@ def _title(run: Run, one: Mismatch, odd: tuple[int, ...]) -> str:
         )
     if one.aspect == "name" and "barrier" in values.values():
         alone = tuple(sorted(rank for rank, name in values.items() if name == "barrier"))
-        others = sorted({name for name in values.values() if name != "barrier"})
-        called = ", ".join(others)
-        return f"barrier on {ranks_named(alone)} only: the other ranks call {called} {place}"
+        others = {rank: name for rank, name in values.items() if name != "barrier"}
+        who, calls = ranks_named(tuple(sorted(others))), "calls" if len(others) == 1 else "call"
+        called = ", ".join(sorted(set(others.values())))
+        return f"barrier on {ranks_named(alone)} only: {who} {calls} {called} {place}"
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
