@@ -23,6 +23,11 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", THIN)
 
 
+def counted(number: int, word: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count(number)} {word}" + ("" if number == 1 else "s")
+
+
 def share(rate: float | None) -> str:
     """`4.20 %` for 0.042; a dash for what was not measured."""
     return "-" if rate is None else f"{rate * 100:.3g} %"

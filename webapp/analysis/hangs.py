@@ -21,6 +21,7 @@ from lanescope.webapp.analysis.calls import POINT_TO_POINT, call_title, calls
 from lanescope.webapp.analysis.deaths import deaths
 from lanescope.webapp.analysis.endings import told_to_stop
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
+from lanescope.webapp.analysis.given_up import given_up
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.mismatches import ended_in, first_mismatches, unlike_exchanges
 from lanescope.webapp.analysis.skew import arrivals
@@ -72,6 +73,8 @@ def hangs(run: Run) -> list[Finding]:
     roots = _one_per_reason(roots)
     made = [_verdict(run, wait, [other for other in rest if other not in roots]) for wait in roots]
     told = [finding for finding in made if finding is not None]
+    if not found and not first_mismatches(run):
+        told = given_up(run)
     missed = {rank for finding in told for rank in finding.ranks} | ended_in(run)
     return [*told, *deaths(run, missed)]
 

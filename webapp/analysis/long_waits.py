@@ -12,9 +12,10 @@ from typing import Any
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import call_title
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.given_up import calls_left
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.skew import KEYS, arrivals
-from lanescope.webapp.analysis.standing import NO_PROGRESS, doing_in, dumps, main_row
+from lanescope.webapp.analysis.standing import NO_PROGRESS, dumps, meanwhile
 from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.run import Run
 
@@ -28,15 +29,16 @@ def long_waits(run: Run) -> list[Finding]:
     if not seen:
         return []
     came = arrivals(run).set_index(KEYS)
+    left = {(one.group, one.sequence) for one in calls_left(run)}
     longest: dict[tuple[int, str], tuple[int, Finding]] = {}
     for (group, sequence), (silence, waiting) in seen.items():
-        if (group, sequence) not in came.index:
+        if (group, sequence) not in came.index or (group, sequence) in left:
             continue
         call = came.loc[(group, sequence)]
         rank, waited = int(call["last_rank"]), int(call["skew_ns"])
         if waited < MOSTLY * silence or rank in waiting:
             continue
-        doing, where = _meanwhile(run, rank, int(call["first_ns"]), int(call["last_ns"]))
+        doing, where = meanwhile(run, rank, int(call["first_ns"]), int(call["last_ns"]))
         one = _finding(run, (group, sequence), call, sorted(waiting), doing, where)
         key = (rank, where or doing)
         longest[key] = max(longest.get(key, (0, one)), (waited, one), key=lambda pair: pair[0])
@@ -56,13 +58,6 @@ def _seen_waiting(run: Run) -> dict[tuple[str, int], tuple[int, set[int]]]:
             longer = max(silence, int(row["duration_ns"]))
             found[group, int(sequence)] = (longer, ranks | {rank})
     return found
-
-
-def _meanwhile(run: Run, rank: int, begin: int, end: int) -> tuple[str, str | None]:
-    """What a rank did in a stretch of time, as far as its watchdog saw it."""
-    rows = [row for row in dumps(run, rank) if begin <= row["time_ns"] <= end]
-    last = main_row(run, [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else [])
-    return ("went on recording", None) if last is None else doing_in(run, rank, last)
 
 
 def _finding(

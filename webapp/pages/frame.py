@@ -79,7 +79,8 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
 def _header(context: Context) -> Component:
     run = context.run
     steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
-    about = f" · {_many(len(run.ranks), 'rank')} · {_many(len(run.threads), 'thread')}"
+    sizes = {"rank": len(run.ranks), "thread": len(run.threads), "step": steps}
+    about = "".join(f" · {units.counted(number, word)}" for word, number in sizes.items())
     baseline = context.baseline.title if context.baseline else "none"
     return html.Header(
         [
@@ -87,7 +88,7 @@ def _header(context: Context) -> Component:
                 [html.I(), html.I(), html.I(), html.Span("LaneScope")], href="/", className="brand"
             ),
             html.Span(
-                [html.B(run.title), f"{about} · {_many(steps, 'step')}"],
+                [html.B(run.title), about],
                 className="pill run",
                 title=run.files.place,
             ),
@@ -133,9 +134,9 @@ def _health(context: Context) -> tuple[list[Any], str]:
     warnings += sum(finding.severity == "warning" for finding in report.findings)
     words: list[Any] = []
     if errors:
-        words.append(html.B(_many(errors, "error")))
+        words.append(html.B(units.counted(errors, "error")))
     if warnings:
-        text = _many(warnings, "warning")
+        text = units.counted(warnings, "warning")
         words += [" · ", text] if words else [html.B(text)]
     tone = "bad" if errors else "warn" if warnings else ""
     return words or ["nothing found"], f"pill {tone}".strip()
@@ -167,7 +168,3 @@ def _rail(pages: Sequence[Page]) -> Component:
         className="rail",
         **parts.attributes(aria_label="Pages"),
     )
-
-
-def _many(number: int, word: str) -> str:
-    return f"{units.count(number)} {word}" + ("" if number == 1 else "s")

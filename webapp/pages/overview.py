@@ -68,7 +68,7 @@ def _figures(run: Run) -> Component:
     steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
     ranks = units.count(len(run.ranks))
     figures: list[tuple[str, Any, str]] = [
-        ("length", parts.duration(run.duration_ns), f"{units.count(steps)} steps"),
+        ("length", parts.duration(run.duration_ns), units.counted(steps, "step")),
         ("ranks", ranks, f"of a world size of {units.count(run.world_size)}"),
         ("threads", units.count(len(run.threads)), "in all processes"),
         *[(NAMES[table], units.count(run.counts[table]), "") for table in EVENTS],

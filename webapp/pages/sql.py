@@ -134,7 +134,7 @@ def answered(answer: pa.Table, query: str) -> list[Component]:
         parts.column(f"c{i}", name, number=number, minWidth=90)
         for i, (name, number) in enumerate(zip(answer.column_names, numeric, strict=True))
     ]
-    words = f"{units.count(len(rows))} row" + ("" if len(rows) == 1 else "s")
+    words = units.counted(len(rows), "row")
     if answer.num_rows > SHOWN:
         words = f"the first {units.count(SHOWN)} rows"
     links: list[Any] = [f"{words}. Download all as "]

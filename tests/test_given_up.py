@@ -1,0 +1,74 @@
+"""Calls that a rank was done with before another came, on instants whose answer is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.hangs import hangs
+from lanescope.webapp.run import open_run
+from tests.synthetic import START_NS, Builder
+
+MS = 1_000_000
+
+
+def found(path: Path, *made: tuple[int, str, int, int, int], **more: Any) -> list[Finding]:
+    """What is said of calls (rank, group, sequence, begin, done), times in ms, that all return."""
+    builder = Builder(path, world_size=2)
+    for rank in (0, 1):
+        builder.thread(rank)
+    for rank, group, sequence, begin, done in made:
+        values: dict[str, Any] = {
+            "name": "all_reduce", "group_size": 2, "bytes": 16, "duration_ns": 10, **more,
+        }  # fmt: skip
+        builder.row(
+            "collective", rank, f"{1000 + rank}-0", start_ns=START_NS + begin * MS, group=group,
+            sequence=sequence, complete_ns=START_NS + done * MS, **values,
+        )  # fmt: skip
+        builder.op(START_NS + done * MS, MS, rank=rank, thread=f"{1000 + rank}-0")
+    return hangs(open_run(builder.write()))
+
+
+TOGETHER = [(0, "0", 0, 0, 4), (1, "0", 0, 3, 4)]
+
+
+def test_who_came_when_the_other_had_given_up(tmp_path: Path) -> None:
+    late = [(0, "0", 1, 10, 3010), (1, "0", 1, 5010, 5011)]
+    (finding,) = found(tmp_path, *TOGETHER, *late)
+    assert (finding.kind, finding.severity) == ("straggler", "error")
+    assert (finding.rank, finding.ranks) == (0, (1,))
+    assert finding.title.startswith("rank 0 gave up all_reduce #1 of group 0")
+    assert "after 3.00 s, 2.00 s before rank 1 came to it" in finding.title
+    assert finding.evidence["waited_ns"] == 3000 * MS
+    assert finding.evidence["came_after_ns"] == 2000 * MS
+
+
+def test_two_groups_in_opposite_order_on_threads_that_gave_up(tmp_path: Path) -> None:
+    (finding,) = found(
+        tmp_path, *TOGETHER,
+        (0, "1", 0, 10, 3011), (1, "2", 0, 12, 3005),  # each holds what the other's thread needs
+        (1, "1", 0, 3008, 3011), (0, "2", 0, 3013, 3014),
+    )  # fmt: skip
+    assert (finding.kind, finding.severity) == ("collective_mismatch", "error")
+    assert finding.ranks == (0, 1)
+    assert "rank 0 waited in all_reduce #0 of group 1 for rank 1" in finding.title
+    assert "rank 1 waited in all_reduce #0 of group 2 for rank 0" in finding.title
+    assert [one["group"] for one in finding.evidence["cycle"]] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("second", "more"),
+    [
+        ([(0, "0", 1, 10, 5012), (1, "0", 1, 5010, 5011)], {}),  # it came in time
+        ([(0, "0", 1, 10, 3010), (1, "0", 1, 3010, 3011)], {}),  # within what clocks can tell
+        ([(0, "0", 1, 10, 11), (1, "0", 1, 5010, 5011)], {"bytes": 0}),  # moves nothing
+        ([(0, "0", 1, 10, 11), (1, "0", 1, 5010, 5011)], {"name": "broadcast"}),  # by a root
+    ],
+)
+def test_nobody_gave_up(
+    tmp_path: Path, second: list[tuple[int, str, int, int, int]], more: dict[str, Any]
+) -> None:
+    assert found(tmp_path, *TOGETHER, *second, **more) == []

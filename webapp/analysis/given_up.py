@@ -1,0 +1,169 @@
+"""Did a rank give up a call before another one came to it?
+
+No rank can leave a synchronising collective before all have entered. One that was done with such a
+call before a member of the group began it did not leave it, it failed there: its time was over. The
+program may go on (an error in a thread, or one that it caught), and then all ranks made all calls
+and nobody is missing at the end. This is proof, up to the uncertainty of the clocks, where both
+times were recorded.
+
+Calls that all gave up may have waited for each other: each of two ranks was in a call to which the
+other came only afterwards. That is two groups taken in opposite order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.calls import (
+    SYNCHRONISING,
+    ambiguous,
+    call_title,
+    collective_calls,
+    members,
+)
+from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.analysis.standing import meanwhile, where_of
+from lanescope.webapp.run import Run
+
+LEAST_NS = 1_000_000
+"""So much earlier a rank must have been done; of clocks that were compared, three times what is
+uncertain about them."""
+
+NOTHING_MOVED = ("barrier", "monitored_barrier")
+"""Operations that wait for all though they have no bytes; others may be done at once then."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A call that one rank was done with before another began it. Times from the run's start."""
+
+    group: str
+    sequence: int
+    name: str
+    rank: int  # gave up
+    begin_ns: int
+    end_ns: int
+    late: int  # the rank that came last
+    came_ns: int
+    thread: str
+    stack: int
+    step: int
+
+
+def given_up(run: Run) -> list[Finding]:
+    """At most one finding: of the first call that was given up, for others may follow from it."""
+    left = sorted(calls_left(run), key=lambda one: one.begin_ns)
+    for one in left:
+        other = _waited_for_it(run, one)
+        if other is not None:
+            return [_crossed(run, sorted((one, other), key=lambda each: each.begin_ns))]
+    return [_too_late(run, left[0])] if left else []
+
+
+@lru_cache(maxsize=4)
+def calls_left(run: Run) -> tuple[Left, ...]:
+    """Every call that one rank was done with before another began it."""
+    return () if run.imported or not run.clock_calibrated else tuple(_left(run))
+
+
+def _left(run: Run) -> Iterator[Left]:
+    frame = collective_calls(run)
+    frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
+    frame = frame[(frame["bytes"] > 0) | frame["name"].isin(NOTHING_MOVED)]
+    margin = max(LEAST_NS, 3 * run.clock_uncertainty_ns)
+    groups = frame.groupby(["group", "sequence"])
+    last = groups["start_ns"].transform("max")
+    early = frame[(frame["done_ns"] >= 0) & (frame["done_ns"] + margin < last)]
+    for row in early.itertuples():
+        same = (frame["group"] == row.group) & (frame["sequence"] == row.sequence)
+        made = frame[same]
+        alike = made["name"].nunique() == 1 and made["shapes"].map(str).nunique() == 1
+        if not alike or made["rank"].nunique() < len(members(run)[str(row.group)]):
+            continue  # a mismatch, or a member that never came
+        late = made.loc[made["start_ns"].idxmax()]
+        yield Left(
+            str(row.group), int(row.sequence), str(row.name), int(row.rank), int(row.start_ns),
+            int(row.done_ns), int(late["rank"]), int(late["start_ns"]), str(row.thread),
+            int(row.stack), int(row.step),
+        )  # fmt: skip
+
+
+def _waited_for_it(run: Run, one: Left) -> Left | None:
+    """A call in which the rank that came too late was itself, for as long, before this one came."""
+    frame = collective_calls(run)
+    frame = frame[frame["name"].isin(SYNCHRONISING)]
+    theirs = frame[(frame["rank"] == one.late) & (frame["start_ns"] < one.end_ns)]
+    ours = frame[(frame["rank"] == one.rank) & (frame["start_ns"] >= one.end_ns)]
+    met = theirs.merge(ours[["group", "sequence", "start_ns"]], on=["group", "sequence"])
+    met = met[met["done_ns"] >= one.end_ns]
+    for row in met.itertuples():
+        return Left(
+            str(row.group), int(row.sequence), str(row.name), one.late, int(row.start_ns_x),
+            int(row.done_ns), one.rank, int(row.start_ns_y), str(row.thread), int(row.stack),
+            int(row.step),
+        )  # fmt: skip
+    return None
+
+
+def _crossed(run: Run, both: Sequence[Left]) -> Finding:
+    said = "; ".join(
+        f"rank {one.rank} waited in {_call(run, one)} for rank {one.late}" for one in both
+    )
+    cycle = [_evidence(run, one) for one in both]
+    return Finding(
+        kind="collective_mismatch",
+        severity="error",
+        title="ranks waited for each other until they gave up, they call collectives in an order "
+        f"that cannot end: {said}",
+        ranks=tuple(sorted({one.rank for one in both})),
+        where=where_of(run, both[0].rank, both[0].stack),
+        evidence={**cycle[0], "cycle": cycle},
+        **_place(run, both[0]),
+    )
+
+
+def _too_late(run: Run, one: Left) -> Finding:
+    doing, where = meanwhile(run, one.late, one.begin_ns, one.came_ns)
+    return Finding(
+        kind="straggler",
+        severity="error",
+        title=f"rank {one.rank} gave up {_call(run, one)} after "
+        f"{units.duration(one.end_ns - one.begin_ns)}, "
+        f"{units.duration(one.came_ns - one.end_ns)} before rank {one.late} came to it: {doing}"
+        + (f" at {where}" if where else ""),
+        ranks=(one.late,),
+        where=where,
+        evidence={
+            **_evidence(run, one), "missing": [{"rank": one.late, "doing": doing, "where": where}],
+        },
+        **_place(run, one),
+    )  # fmt: skip
+
+
+def _call(run: Run, one: Left) -> str:
+    return call_title(run, one.name, one.group, one.sequence)
+
+
+def _evidence(run: Run, one: Left) -> dict[str, Any]:
+    return {
+        "group": one.group,
+        "sequence": one.sequence,
+        "op": {str(one.rank): one.name, str(one.late): one.name},
+        "waiting": [one.rank],
+        "waited_ns": one.end_ns - one.begin_ns,
+        "came_after_ns": one.came_ns - one.end_ns,
+        "called_at": {str(one.rank): where_of(run, one.rank, one.stack)},
+    }
+
+
+def _place(run: Run, one: Left) -> dict[str, Any]:
+    at = (group_lane(one.rank, one.group), one.begin_ns)
+    return {
+        "rank": one.rank, "thread": one.thread, "step": one.step, "time_ns": one.begin_ns,
+        "link": timeline_address(one.begin_ns, one.came_ns, run.duration_ns, at),
+    }  # fmt: skip
