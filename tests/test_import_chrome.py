@@ -13,10 +13,10 @@ import pytest
 from lanescope.collector.importing import stretches
 from lanescope.collector.importing.document import Document, Member
 from lanescope.collector.importing.events import Event, decode_events, decode_one
-from lanescope.collector.importing.instants import exact_ns, rounded_ns
-from lanescope.collector.importing.nesting import in_order, nested
+from lanescope.collector.importing.instants import I64, exact_ns, rounded_ns
+from lanescope.collector.importing.nesting import DEEPEST, around, ends, in_order, left, spend
 from lanescope.collector.importing.refused import Refused
-from lanescope.collector.importing.rows import UNFINISHED, new_slices
+from lanescope.collector.importing.rows import UNFINISHED, VALUE, new_slices
 from lanescope.webapp.analysis.communication import comm_compute_overlap
 from lanescope.webapp.analysis.devices import temporal_breakdown
 from lanescope.webapp.lanes import LaneSlices, lanes_of
@@ -107,6 +107,14 @@ def test_instants_are_exact_to_the_nanosecond() -> None:
     )  # fmt: skip
 
 
+def nested(start: I64, duration: I64) -> tuple[I64, I64]:
+    """Depth of each slice of a lane, and its duration less that of its direct children."""
+    depths, parents = around(start, ends(start, duration))
+    own = duration.copy()
+    spend(own, duration, parents)
+    return np.minimum(depths, DEEPEST), left(own, duration)
+
+
 def test_depth_is_the_number_of_slices_around() -> None:
     random = np.random.default_rng(3)
     start = random.integers(0, 60, 200)
@@ -117,9 +125,26 @@ def test_depth_is_the_number_of_slices_around() -> None:
     end = start + length
     for i in range(len(start)):
         # Those before it that hold all of it, and are not over when it begins.
-        around = [j for j in range(i) if end[j] >= end[i] and end[j] > start[i]]
-        assert depth[i] == len(around)
+        outside = [j for j in range(i) if end[j] >= end[i] and end[j] > start[i]]
+        assert depth[i] == len(outside)
     assert ((own >= 0) & (own <= length)).all()
+
+
+@pytest.mark.parametrize("most", [7, 40, 10**6])
+@pytest.mark.parametrize("crowd", [0, 300])
+def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
+    most: int, crowd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stretches, "MOST", most)
+    random = np.random.default_rng(6)
+    rows = np.zeros(900, VALUE)
+    rows["start"] = random.integers(0, 400, 900)
+    rows["start"][random.permutation(900)[:crowd]] = 77
+    which = np.sort(random.permutation(900)[:800]).astype(np.uint32)
+    found = list(stretches.in_time(rows, which))
+    assert max(map(len, found)) <= max(4 * most, 40)
+    told = np.concatenate(found)
+    assert told.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
 
 
 @pytest.mark.parametrize(("most", "longest"), [(7, 30), (40, 4), (40, 400), (10**6, 30)])

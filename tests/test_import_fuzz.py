@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.collector.importing import blocks, document
+from lanescope.collector.importing import (
+    blocks,
+    chrome,
+    complete,
+    document,
+    flight,
+    rows,
+    singles,
+    steps,
+    tables,
+)
 from lanescope.collector.importing.imports import import_files
 from lanescope.collector.importing.refused import Refused
 from lanescope.webapp.run import open_run
@@ -149,6 +159,88 @@ def test_deep_nesting_is_no_recursion(depth: int, tmp_path: Path) -> None:
             attempt(text, tmp_path)
 
 
+def _dumped(value: Any) -> bytes:
+    """The instructions that build a value, without the first and the last one."""
+    return pickle.dumps(value, 2)[2:-1]
+
+
+def test_a_pickle_that_names_a_list_a_million_times_takes_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = dump(1, 2)["entries"][0] | {
+        "frames": [{"name": "step", "filename": "train.py", "line": n} for n in range(100)]
+    }
+    named, kept = b"j\xff\0\0\0", b"r\xff\0\0\0"
+    entries = b"](" + _dumped(entry) + kept + named * 999 + b"e"
+    ranks = b"](" + b"K\1" * 1000 + b"e" + kept
+    groups = b"".join(
+        _dumped(str(number)) + b"}" + _dumped("ranks") + (named if number else ranks) + b"s"
+        for number in range(1000)
+    )
+    monkeypatch.setattr(flight, "MOST_LOOKED_AT", 10_000)
+    path = tmp_path / "dump.pickle"
+    for listed, unread in ((b"}", "stacks"), (b"}(" + groups + b"u", "groups")):
+        both = _dumped("pg_config") + listed + _dumped("entries") + entries
+        path.write_bytes(b"\x80\2}(" + both + b"u.")
+        run = imported(tmp_path / unread, path)
+        assert run.coverage["imported_calls"] == 1000
+        assert 900 <= run.coverage[f"unread_{unread}"] < 1000
+        assert any(f" {unread}" in warning for warning in run.warnings)
+    monkeypatch.setattr(flight, "MOST_ENTRIES", 999)
+    assert "holds 1,000 entries" in refusal(path, tmp_path / "run")
+
+
+def test_keys_of_a_pickle_are_plain(tmp_path: Path) -> None:
+    # To hash such a key overflows the machine's stack, or takes 2 to the 60th turns.
+    deep = b"N" + b"\x85" * 300_000
+    doubled = b"N" + b"".join(b"\x94h" + bytes([level]) + b"\x86" for level in range(60))
+    path = tmp_path / "dump.pickle"
+    for key in (deep, doubled):
+        path.write_bytes(b"\x80\4}" + key + b"Ns.")
+        assert "is no whole pickle" in refusal(path, tmp_path / "run")
+
+
+def test_what_is_too_much_is_refused_or_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MOST_ROWS", "MOST_TEXTS"):
+        monkeypatch.setattr(rows, name, 100)
+    for name, module in (
+        ("MOST_NAMED", singles), ("MOST_VALUES", chrome), ("MOST_STEPS", steps),
+        ("MOST_LAUNCHES", tables), ("MOST_PHASES", tables), ("MOST_CALLS", complete),
+        ("MOST_LAUNCHING_ARROWS", tables),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 20)
+    count = range(60)
+    for words, every in (
+        ("more than 100 slices", [slice_("a", n, 1) for n in range(101)]),
+        ("more than 100 values", [
+            {"ph": "C", "name": "c", "ts": n, "args": {"x": 1, "y": 2}} for n in count
+        ]),
+        ("more than 100 arrows", [{"ph": "t", "id": n, "ts": n} for n in count]),
+        ("100 of different names", [slice_(f"{n}", n, 1) for n in range(101)]),
+        ("id has more than 2000", [slice_("a", 1, 1, tid="x" * 2001)]),
+    ):  # fmt: skip
+        path = write_trace(tmp_path / "trace.json", every)
+        assert words in refusal(path, tmp_path / "run")
+    for words, every in (
+        ("names", [{"ph": "M", "name": "thread_name", "tid": n, "args": {}} for n in count]),
+        ("launches", [
+            slice_("l", n, 1, cat="cuda_runtime", args={"correlation": n}) for n in count
+        ]),
+        ("ends of steps", [slice_("Optimizer.step#a", n, 1, cat="user_annotation") for n in count]),
+        ("phases", [slice_("Optimizer.step#a", n, 1, cat="user_annotation") for n in count]),
+        ("collectives", [slice_("c10d::send", n, 1, cat="cpu_op") for n in count]),
+        ("arrows of launches", [{"ph": "s", "cat": "launch", "id": n, "ts": n} for n in count]),
+    ):  # fmt: skip
+        path = write_trace(tmp_path / "trace.json", [slice_("a", 0, 1), *every])
+        run = imported(tmp_path / words, path)
+        accounted(run)
+        assert any(f" {words}" in warning for warning in run.warnings), words
+    path = write_trace(tmp_path / "trace.json", [slice_("a", 0, 1)], otherData=list(count))
+    assert any("1 members" in warning for warning in imported(tmp_path / "run", path).warnings)
+
+
 def test_slices_without_end_and_many_levels_take_little_time(tmp_path: Path) -> None:
     nested = [slice_("a", i, 100_000 - 2 * i) for i in range(40_000)]
     crossing = [slice_("b", i, 50_000, tid=8) for i in range(20_000)]
@@ -178,6 +270,7 @@ def test_gigantic_events_and_texts_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document, "LONGEST", 1 << 20)
+    monkeypatch.setattr(document, "LONGEST_EVENT", 1 << 20)
     monkeypatch.setattr(blocks, "BLOCK", 1 << 18)
     path = tmp_path / "trace.json"
     long = b"x" * (3 << 20)

@@ -17,11 +17,12 @@ import numpy as np
 from .blocks import Blocks
 from .complete import Complete
 from .document import Document, Member
-from .events import Event, Label, decode_events, decode_one
+from .events import Event, Label, decode_events, decode_one, most_values
 from .exported import Exported, is_export
 from .flight import take_dump
 from .instants import I64, Flags, exact_ns
 from .kineto import alike
+from .limits import LONGEST_KEPT, MOST_VALUES
 from .pairing import Pairing
 from .pickles import LONGEST, plain_pickle
 from .refused import Refused
@@ -86,14 +87,15 @@ class _Reader:
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.trace = Trace(
-            path, "chrome", Texts(path), Lanes(path), Spill(folder / "slices", SLICE),
-            Spill(folder / "values", VALUE), Spill(folder / "arrows", ARROW),
-            Spill(folder / "launches", ARROW),
+            path, "chrome", Texts(path), Lanes(path), Spill(folder / "slices", SLICE, path),
+            Spill(folder / "values", VALUE, path), Spill(folder / "arrows", ARROW, path),
+            Spill(folder / "launches", ARROW, path),
         )  # fmt: skip
         self._complete = Complete(self.trace)
         self._pairing = Pairing(self.trace)
         self._singles = Singles(self.trace)
         self._exported = Exported(self.trace, self._pairing)
+        self._kept_bytes = self._kept_values = 0
         singles = self._singles
         self._handlers: dict[str, Callable[[list[Event], I64, Flags], None]] = {
             "B": self._pairing.threads, "b": self._asynchronous, "i": singles.marks,
@@ -102,12 +104,15 @@ class _Reader:
 
     def member(self, member: Member) -> None:
         """A member of the document beside its events."""
-        if member.name in _KEPT and member.value is not None:
-            try:
-                self.trace.metadata[member.name] = msgspec.json.decode(member.value)
-            except (ValueError, RecursionError):
-                self.trace.counts["unread_members"] += 1
-        elif member.value is None:
+        if member.name not in _KEPT and member.value is not None:
+            return
+        value = member.value or b""
+        self._kept_bytes += len(value)
+        self._kept_values += most_values(value)
+        few = self._kept_bytes <= LONGEST_KEPT and self._kept_values <= MOST_VALUES
+        try:
+            self.trace.metadata[member.name] = msgspec.json.decode(value if few else b"")
+        except (ValueError, RecursionError):
             self.trace.counts["unread_members"] += 1
 
     def take_single(self, data: bytes) -> None:

@@ -29,6 +29,7 @@ from .kineto import (
     phase_of,
     signature_of,
 )
+from .limits import MOST_CALLS
 from .rows import (
     FUNCTION,
     LAUNCHING,
@@ -42,7 +43,6 @@ from .rows import (
     new_slices,
 )
 
-_MOST_TALKS = 500_000
 _MOST_TALKED = 128 << 20
 """Bytes of arguments of slices that tell of collectives; a call's are a few hundred."""
 
@@ -142,7 +142,7 @@ class Complete:
         for name, lane, start, duration, signature, event in zip(*fields, events, strict=True):
             args = bytes(event.args)
             self._talked += len(args)
-            if len(trace.talks) == _MOST_TALKS or self._talked > _MOST_TALKED:
+            if len(trace.talks) == MOST_CALLS or self._talked > _MOST_TALKED:
                 trace.counts["unread_collectives"] += 1
                 continue
             end = start + max(0, duration)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from .limits import LONGEST_EVENT, LONGEST_KEPT
 from .refused import Refused
 
-LONGEST = 64 << 20
-"""Bytes of one event, or one member that is kept: more is refused, or passed over."""
+LONGEST = LONGEST_KEPT
+"""Bytes of one member that is kept, and of a text: more is passed over, or refused."""
 
 DEEPEST = 10_000
 """Brackets that may be open at once."""
@@ -156,10 +157,11 @@ class Document(Generic[T]):
 
     def _followed(self) -> Piece[T]:
         """The next event, by its brackets."""
-        value = self._value(LONGEST)
+        value = self._value(LONGEST_EVENT)
         if value is None:
             raise Refused(
-                f"{self._path}: holds an event of more than {LONGEST >> 20} MB, expected a trace"
+                f"{self._path}: holds an event of more than {LONGEST_EVENT >> 20} MB, expected a "
+                "trace"
             )
         try:
             return Piece(self._decode(b"[%b]" % value))
@@ -236,11 +238,18 @@ class Document(Generic[T]):
             self._more()
 
     def _more(self) -> None:
-        block = next(self._blocks, None)
-        if block is None:
+        rest = self._buffer[self._at :]
+        parts, read = [rest], 0
+        while read <= len(rest):  # what does not end is looked at again from its beginning
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            parts.append(block)
+            read += len(block)
+        if not read:
             raise _End
         self._before += self._at
-        self._buffer, self._at = self._buffer[self._at :] + block, 0
+        self._buffer, self._at = b"".join(parts), 0
 
     def _malformed(self, expected: str) -> Refused:
         found = self._buffer[self._at : self._at + 12]

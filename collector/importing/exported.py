@@ -10,6 +10,7 @@ from typing import Any
 from ..kinds import PhaseKind
 from .events import Event, Label, decode_plain
 from .instants import I64, MOST_NS, Flags
+from .limits import MOST_CALLS
 from .pairing import Pairing
 from .rows import PHASE, USER, Call, Trace
 
@@ -49,7 +50,8 @@ class Exported:
                 continue
             if event.ph == "b":
                 args = decode_plain(bytes(event.args))
-                if key not in self._open and _numbered(args):
+                many = len(self._open) + len(self._calls) >= MOST_CALLS
+                if key not in self._open and _numbered(args) and not many:
                     self._open[key] = event, at, args
                     self._trace.counts["imported_calls"] += 1
                     continue

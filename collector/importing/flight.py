@@ -15,6 +15,7 @@ from ..collective_names import UNMOVED
 from .calls import backend_name, bytes_of, groups_of
 from .instants import MOST_NS
 from .kineto import COMMUNICATION_DTYPES
+from .limits import MOST_ENTRIES, MOST_LOOKED_AT
 from .refused import Refused
 from .rows import Call, Trace
 
@@ -29,7 +30,13 @@ def take_dump(trace: Trace, dump: Any) -> None:
     if not isinstance(entries, list):
         raise Refused(f"{trace.path}: holds no entries, expected a flight-recorder dump")
     trace.format, trace.closed = "flight_recorder", False
-    groups = _groups(dump, entries)
+    if len(entries) > MOST_ENTRIES:
+        raise Refused(
+            f"{trace.path}: holds {len(entries):,} entries, expected a flight-recorder dump of at "
+            f"most {MOST_ENTRIES:,}"
+        )
+    looking = _Looking(trace.counts)
+    groups = _groups(dump, entries, looking)
     listed = [
         {"pg_name": name, "pg_desc": description, "ranks": ranks}
         for name, (ranks, description) in groups.items()
@@ -43,7 +50,7 @@ def take_dump(trace: Trace, dump: Any) -> None:
     paired: Counter[Any] = Counter()
     calls: list[Call] = []
     for entry in entries:
-        call = _call(trace, entry, sizes) if isinstance(entry, dict) else None
+        call = _call(trace, entry, sizes, looking) if isinstance(entry, dict) else None
         if call is None:
             counts["dropped_malformed"] += 1
             continue
@@ -61,7 +68,51 @@ def take_dump(trace: Trace, dump: Any) -> None:
     trace.calls = sorted(calls, key=lambda call: call.start)
 
 
-def _call(trace: Trace, entry: dict[str, Any], sizes: dict[str, int]) -> Call | None:
+class _Looking:
+    """What may still be looked at of a dump, and the stacks seen, each of which is kept once."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._left = MOST_LOOKED_AT
+        self._stacks: dict[str, str] = {}
+
+    def may(self, count: int, what: str) -> bool:
+        """Whether so many more values may be looked at; if not, it is counted what was not."""
+        if count > self._left:
+            self._counts[f"unread_{what}"] += 1
+            return False
+        self._left -= count
+        return True
+
+    def frames(self, value: Any) -> str:
+        """The text of a stack."""
+        some = value[:_MOST_FRAMES] if isinstance(value, list) else []
+        text = _frames(some) if self.may(len(some), "stacks") else ""
+        return self._stacks.setdefault(text, text)
+
+    def shapes(self, value: Any) -> str:
+        """The sizes of some tensors."""
+        lists = value[:_MOST_SHAPES] if isinstance(value, list) else []
+        some = [one[:_MOST_SHAPES] if isinstance(one, (list, tuple)) else () for one in lists]
+        if not self.may(sum(map(len, some)), "shapes"):
+            return ""
+        return " ".join(f"[{', '.join(str(_whole(n, 0)) for n in one)}]" for one in some)
+
+    def ranks(self, value: Any) -> list[int]:
+        """The ranks of a group, which may be JSON in a text."""
+        if type(value) is str and len(value) < 10 << 20 and self.may(len(value) // 2, "groups"):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                return []
+        if not isinstance(value, (list, tuple)) or not self.may(len(value), "groups"):
+            return []
+        return [one for one in value if type(one) is int and 0 <= one < 1_000_000]
+
+
+def _call(
+    trace: Trace, entry: dict[str, Any], sizes: dict[str, int], looking: _Looking
+) -> Call | None:
     start = _whole(entry.get("time_created_ns"), 0)
     label = _text(entry.get("profiling_name"))
     if not 0 < start < MOST_NS or not label:
@@ -69,9 +120,7 @@ def _call(trace: Trace, entry: dict[str, Any], sizes: dict[str, int]) -> Call | 
     pair = _PAIR.match(label)
     name = pair[1] if pair else backend_name(label)
     group = _group_name(entry)
-    shapes = entry.get("input_sizes")
-    lists = shapes if isinstance(shapes, list) else []
-    text = " ".join(_shape(one) for one in lists[:_MOST_SHAPES])
+    text = looking.shapes(entry.get("input_sizes"))
     kinds = entry.get("input_dtypes")
     kinds = kinds if isinstance(kinds, list) else []
     dtypes = " ".join(
@@ -97,18 +146,20 @@ def _call(trace: Trace, entry: dict[str, Any], sizes: dict[str, int]) -> Call | 
         bytes=0 if name in UNMOVED else bytes_of(text, dtypes),
         peer=int(pair[3]) if pair and pair[3] else None,
         sequence=max(0, numbered - 1) if numbered < 1 << 62 else 0,
-        frames=_frames(entry.get("frames")),
+        frames=looking.frames(entry.get("frames")),
     )
 
 
-def _groups(dump: dict[str, Any], entries: list[Any]) -> dict[str, tuple[list[int], str]]:
+def _groups(
+    dump: dict[str, Any], entries: list[Any], looking: _Looking
+) -> dict[str, tuple[list[int], str]]:
     """Process groups by name: their ranks and descriptions."""
     found: dict[str, tuple[list[int], str]] = {}
     config = dump.get("pg_config")
     for key, one in config.items() if isinstance(config, dict) else ():
         if isinstance(one, dict):
             name = _text(one.get("name")) or _text(key)
-            found[name] = _ranks(one.get("ranks")), _text(one.get("desc"))
+            found[name] = looking.ranks(one.get("ranks")), _text(one.get("desc"))
     named = {_group_name(e): e for e in entries if isinstance(e, dict)}
     if len(found) == 1 == len(named) and "" in found:  # Gloo does not name its group here
         ((ranks, description),) = found.values()
@@ -126,17 +177,6 @@ def _group_name(entry: dict[str, Any]) -> str:
     return str(_whole(entry.get("pg_id"), 0))
 
 
-def _ranks(value: Any) -> list[int]:
-    if type(value) is str and len(value) < 10 << 20:
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return []
-    if not isinstance(value, (list, tuple)):
-        return []
-    return [one for one in value if type(one) is int and 0 <= one < 1_000_000]
-
-
 def _forgotten(dump: dict[str, Any], calls: list[Call], first: int) -> bool:
     """Whether there are groups of which the buffer has no call left, though there were some."""
     status = dump.get("pg_status")
@@ -150,9 +190,9 @@ def _forgotten(dump: dict[str, Any], calls: list[Call], first: int) -> bool:
     return made > len({call.group for call in calls})
 
 
-def _frames(value: Any) -> str:
+def _frames(stack: list[Any]) -> str:
     lines = []
-    for one in value[:_MOST_FRAMES] if isinstance(value, list) else ():
+    for one in stack:
         if isinstance(one, dict):
             file, function = _text(one.get("filename")), _text(one.get("name"))
             line = _whole(one.get("line"), 0)
@@ -163,11 +203,6 @@ def _frames(value: Any) -> str:
 
 def _flat(text: str) -> str:
     return text.replace("\t", " ").replace("\n", " ")
-
-
-def _shape(value: Any) -> str:
-    numbers = value if isinstance(value, (list, tuple)) else []
-    return f"[{', '.join(str(_whole(one, 0)) for one in numbers[:_MOST_SHAPES])}]"
 
 
 def _text(value: Any) -> str:

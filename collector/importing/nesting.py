@@ -26,26 +26,17 @@ def in_order(start: I64, duration: I64) -> I64:
     return order
 
 
-def nested(start: I64, duration: I64) -> tuple[I64, I64]:
-    """Depth of each slice, and its duration less that of its direct children (0 where these
-    overlap each other and are longer together).
-
-    `start` and `duration` as `in_order` puts them. A slice lies in another that holds all of it;
-    one that overlaps another and is not within it has the same depth, and is drawn below it.
-    """
-    depths, parents = around(start, ends(start, duration))
-    own = duration.copy()
-    spend(own, duration, parents)
-    return np.minimum(depths, DEEPEST), left(own, duration)
-
-
 def ends(start: I64, duration: I64) -> I64:
     """When each slice ends; one that is unfinished never does."""
     return np.where(duration == UNFINISHED, _FOREVER, start + duration)
 
 
 def around(start: I64, until: I64) -> tuple[I64, I64]:
-    """Depth of each slice, and the position of the one directly around it, -1: none."""
+    """Depth of each slice, and the position of the one directly around it, -1: none.
+
+    In the order of `in_order`. A slice lies in another that holds all of it; one that overlaps
+    another and is not within it has the same depth, and is drawn below it.
+    """
     depths = _open_before(start, until)
     parents = _parents(depths, until)
     return _one_by_one(start, until) if parents is None else (depths, parents)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,13 @@ from .refused import Refused
 from .rows import UNFINISHED, USER, Trace, new_slices
 
 _MOST_OPEN = 1 << 20
+_LONG = 100
+
+
+def _short(label: object) -> str | bytes:
+    """An id as a text, a long one as its digest: there may be many."""
+    text = str(label)
+    return text if len(text) <= _LONG else blake2b(text.encode("utf-8", "replace")).digest()
 
 
 class Pairing:
@@ -32,7 +40,7 @@ class Pairing:
         """Events b and e, or S and F, in their order: each category has a lane of its own."""
         lanes = self._trace.lanes
         keys = [
-            (event.pid, str(event.cat), str(event.id if event.id2 is None else event.id2))
+            (event.pid, str(event.cat), _short(event.id if event.id2 is None else event.id2))
             for event in group
         ]
         own = [lanes[pid, f"{category} (asynchronous)", False] for pid, category, _ in keys]

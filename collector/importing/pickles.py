@@ -102,6 +102,9 @@ class _Machine:
     def _set(self, items: list[Any]) -> None:
         target = _of(dict, self.stack[-1])
         for key, value in zip(items[::2], items[1::2], strict=True):
+            # To hash a tuple takes as long as it is deep, or twice as long a level.
+            if type(key) not in (str, bytes, int):
+                raise TypeError("expected a plain key")
             target[key] = value
 
     def _items(self) -> list[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .events import Label
+from .limits import MOST_ROWS, MOST_TEXT, MOST_TEXTS
 from .refused import Refused
 
 Rows = NDArray[np.void]
@@ -40,7 +41,6 @@ ARROW = np.dtype([("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object",
 
 _RANK = re.compile(r"rank (\d{1,6})( \(child \d+\))?")
 
-_MOST_TEXT = 256 << 20
 _LONGEST_TEXT = 2000
 _MOST_LANES = 20_000
 
@@ -56,15 +56,20 @@ def new_slices(count: int) -> Rows:
 class Spill:
     """Rows appended to a file, read back as one array that the system may page out."""
 
-    def __init__(self, path: Path, dtype: np.dtype[np.void]) -> None:
-        self._path, self._dtype = path, dtype
+    def __init__(self, path: Path, dtype: np.dtype[np.void], of: Path) -> None:
+        self._path, self._dtype, self._of = path, dtype, of
         self._file = path.open("wb")
         self.count = 0
 
     def add(self, rows: Rows) -> None:
-        """Append rows of this file's type. Raises OSError."""
-        self._file.write(rows.tobytes())
+        """Append rows of this file's type. Raises OSError, Refused."""
         self.count += len(rows)
+        if self.count > MOST_ROWS:
+            raise Refused(
+                f"{self._of}: holds more than {MOST_ROWS:,} {self._path.name}, expected a trace of "
+                "fewer; record fewer steps, or export them into several files"
+            )
+        self._file.write(rows.tobytes())
 
     def rows(self) -> Rows:
         """All rows so far."""
@@ -84,9 +89,9 @@ def let_go(rows: Rows) -> None:
 _AT_ONCE = 1 << 20
 
 
-def column(rows: Rows, name: str) -> NDArray[Any]:
-    """One field of all rows, read without holding the others."""
-    found = np.empty(len(rows), rows.dtype[name])
+def column(rows: Rows, name: str, kind: Any = None) -> NDArray[Any]:
+    """One field of all rows, read without holding the others, as values of `kind`."""
+    found = np.empty(len(rows), rows.dtype[name] if kind is None else kind)
     for first in range(0, len(rows), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         found[part] = rows[name][part]
@@ -109,10 +114,19 @@ class ByLane:
 
     def __init__(self, rows: Rows) -> None:
         # See _MOST_LANES: so few are sorted by digits.
-        lanes = column(rows, "lane").astype(np.uint16)
-        self._rows = rows
-        self._order = np.argsort(lanes, kind="stable").astype(np.uint32)
-        self._ends = np.cumsum(np.bincount(lanes, minlength=1))
+        lanes = column(rows, "lane", np.uint16)
+        counts = np.bincount(lanes, minlength=1)
+        self._order = np.empty(len(rows), np.uint32)
+        self._ends = np.cumsum(counts)
+        filled = self._ends - counts
+        for first in range(0, len(rows), _AT_ONCE):
+            part = lanes[first : first + _AT_ONCE]
+            order = np.argsort(part, kind="stable")
+            found = np.bincount(part, minlength=len(counts))
+            # Where a lane's rows stand among those of this part, and where they are put.
+            moved = np.repeat(filled - (np.cumsum(found) - found), found)
+            self._order[np.arange(len(part)) + moved] = order + first
+            filled += found
 
     def places(self, lanes: Sequence[int]) -> NDArray[np.uint32]:
         """Where the rows of some lanes stand."""
@@ -125,10 +139,6 @@ class ByLane:
             return parts[0]
         return np.sort(np.concatenate([np.empty(0, np.uint32), *parts]))
 
-    def of(self, lanes: Sequence[int]) -> Rows:
-        """The rows of some lanes."""
-        return self._rows[self.places(lanes)]
-
 
 class Texts(dict[Any, int]):
     """Numbers for texts, by whatever label stands for them; 0 is the empty text."""
@@ -138,26 +148,29 @@ class Texts(dict[Any, int]):
         self.texts: list[str] = [""]
         self.shortened = 0
         self._path = path
-        self._ids = {"": 0}
         self._size = 0
+        self[""] = 0
 
     def __missing__(self, label: Any) -> int:
         text = "" if label is None else str(label)
-        if len(text) > _LONGEST_TEXT:
+        long = len(text) > _LONGEST_TEXT
+        if long:
             text = text[: _LONGEST_TEXT - 1] + "…"
             self.shortened += 1
-        text = text.encode("utf-8", "replace").decode("utf-8")
-        number = self._ids.get(text)
+        repaired = text.encode("utf-8", "replace").decode("utf-8")
+        text = text if text == repaired else repaired
+        number = self.get(text)
         if number is None:
-            number = self._ids[text] = len(self.texts)
+            number = self[text] = len(self.texts)
             self.texts.append(text)
         self._size += len(text)
-        if self._size > _MOST_TEXT:
+        if self._size > MOST_TEXT or len(self) > MOST_TEXTS:
             raise Refused(
-                f"{self._path}: holds more than {_MOST_TEXT >> 20} MB of different names, "
-                "expected a trace"
+                f"{self._path}: holds more than {MOST_TEXT >> 20} MB or {MOST_TEXTS:,} of "
+                "different names, expected a trace"
             )
-        self[label] = number
+        if not long:
+            self[label] = number
         return number
 
 
@@ -184,6 +197,11 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
         if len(self.lanes) == _MOST_LANES:
             raise Refused(
                 f"{self._path}: has more than {_MOST_LANES} threads, expected a trace of a program"
+            )
+        if any(isinstance(one, str) and len(one) > _LONGEST_TEXT for one in key):
+            raise Refused(
+                f"{self._path}: has a thread or process whose id has more than {_LONGEST_TEXT} "
+                "letters, expected a trace of a program"
             )
         self[key] = len(self.lanes)
         self.lanes.append(Lane(*key))

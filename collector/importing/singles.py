@@ -15,6 +15,7 @@ from ..kinds import PhaseKind
 from .events import Event, Label, decode_memory, decode_numbers, decode_plain, is_number
 from .exported import LAUNCH
 from .instants import I64, Flags
+from .limits import MOST_NAMED
 from .rows import ARROW, PHASE, VALUE, Texts, Trace, new_slices
 
 GLOBAL = "all processes"
@@ -106,6 +107,9 @@ class Singles:
         """Names of processes and threads."""
         for event in group:
             if event.name not in ("process_name", "thread_name", "lanescope_rank"):
+                continue
+            if max(len(self._threads), len(self._trace.process_names)) >= MOST_NAMED:
+                self._trace.counts["unread_names"] += 1
                 continue
             named = decode_plain(bytes(event.args))
             text = str(named.get("name", ""))[:200].encode("utf-8", "replace").decode()

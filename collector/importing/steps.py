@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..kinds import PhaseKind
 from .instants import I64
 from .kineto import STEP
+from .limits import MOST_STEPS
 from .rows import PHASE, Rows, Trace, column
 
 
@@ -40,8 +42,8 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
     step after it. Without either, all is step 0.
     """
     kind = column(slices, "kind")
-    marks = _marks(trace, slices[kind == PHASE + PhaseKind.user])
-    ends = slices[kind == PHASE + PhaseKind.optimizer]
+    marks = _marks(trace, _few(trace, slices, kind == PHASE + PhaseKind.user))
+    ends = _few(trace, slices, kind == PHASE + PhaseKind.optimizer)
     ends = ends[ends["duration"] >= 0]
     until = np.sort(ends["start"] + ends["duration"])
     if marks:
@@ -58,6 +60,15 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
     same = ends[(ends["name"] == first["name"]) & (ends["lane"] == first["lane"])]
     of_first = np.unique(same["start"] + same["duration"])
     return Steps(of_first, np.arange(1, len(of_first) + 1), 0)
+
+
+def _few(trace: Trace, slices: Rows, chosen: NDArray[np.bool_]) -> Rows:
+    """The chosen slices; none where they are more than any program has steps."""
+    count = int(chosen.sum())
+    if count > MOST_STEPS:
+        trace.counts["unread_ends_of_steps"] += count
+        return slices[:0]
+    return slices[chosen]
 
 
 def _marks(trace: Trace, ranges: Rows) -> list[tuple[int, int, int]]:

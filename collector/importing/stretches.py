@@ -52,7 +52,7 @@ class _Open:
 
 
 def stretches(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[Stretch]:
-    """The slices `rows[which]` of one lane, as `nested` sees all of them.
+    """The slices `rows[which]` of one lane, with what `around` says of all of them.
 
     Raises Refused where more are open at once than any program has.
     """
@@ -78,6 +78,19 @@ def stretches(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[Str
         )
 
 
+def in_time(rows: Rows, which: NDArray[np.uint32]) -> Iterator[NDArray[np.uint32]]:
+    """`which` by start, those that start together as they stand in the file, some at a time."""
+    start = taken(rows, "start", which)
+    for low, high in pairwise(_edges(start)):
+        if high == low + 1:  # it may be all of them, and their order is right
+            for first in range(0, len(which), MOST):
+                part = slice(first, first + MOST)
+                yield which[part][start[part] == low]
+        else:
+            here = np.flatnonzero((start >= low) & (start < high))
+            yield which[here[np.argsort(start[here], kind="stable")]]
+
+
 def _with(carried: _Open, rows: Rows, mine: NDArray[np.uint32], begins: I64) -> _Open:
     """What was open, and slices that begin after it."""
     duration = taken(rows, "duration", mine)
@@ -101,5 +114,7 @@ def _edges(start: I64) -> list[int]:
     if len(start) > MOST:
         sample = np.sort(start[:: len(start) // _SAMPLE + 1])
         step = max(1, len(sample) * MOST // len(start))
-        edges = sorted({*edges, *sample[step::step].tolist()})
+        chosen = sample[step::step]
+        crowded = chosen[1:][np.diff(chosen) == 0]  # instants of many more than MOST
+        edges = sorted({*edges, *chosen.tolist(), *(crowded + 1).tolist()})
     return edges

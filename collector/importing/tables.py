@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from ..kinds import OpScope, PhaseKind, SyncKind
 from ..schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .instants import I64
 from .kineto import STEP
-from .nesting import in_order, nested
+from .limits import MOST_LAUNCHES, MOST_LAUNCHING_ARROWS, MOST_PHASES
+from .nesting import in_order
 from .rows import (
     KERNEL,
     LAUNCHING,
@@ -31,7 +34,7 @@ from .rows import (
     taken,
 )
 from .steps import Steps
-from .stretches import stretches
+from .stretches import Stretch, in_time, stretches
 
 PART = 1 << 19
 """Rows of one file."""
@@ -45,14 +48,22 @@ class Launches:
     from one to the other.
     """
 
-    def __init__(self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str]) -> None:
-        mine = np.flatnonzero(column(slices, "kind") == LAUNCHING)
+    def __init__(
+        self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str], counts: Counter[str]
+    ) -> None:
+        mine = np.flatnonzero(column(slices, "kind") == LAUNCHING).astype(np.uint32)
+        if len(mine) > MOST_LAUNCHES:
+            counts["unread_launches"] += len(mine) - MOST_LAUNCHES
+            mine = mine[:MOST_LAUNCHES]
         correlation = taken(slices, "correlation", mine)
         mine, correlation = mine[correlation != NONE], correlation[correlation != NONE]
         order = np.argsort(correlation, kind="stable")
         self._correlation, mine = correlation[order], mine[order]
         self._start, self._lane = taken(slices, "start", mine), taken(slices, "lane", mine)
         self._thread_of = thread_of
+        if len(arrows) > MOST_LAUNCHING_ARROWS:
+            counts["unread_arrows_of_launches"] += len(arrows)
+            arrows = arrows[:0]
         begins = arrows[arrows["begins"]]
         begins = begins[np.argsort(begins["object"], kind="stable")]
         ends = arrows[~arrows["begins"]]
@@ -99,20 +110,13 @@ class Launches:
 
 
 def op_tables(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32], phases: Rows, steps: Steps,
+    trace: Trace, rows: Rows, which: NDArray[np.uint32], phases: NDArray[np.uint32], steps: Steps,
     launches: Launches, device: str,
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """The operators of a lane, which are `rows[which]`; `phases` are those of the same lane."""
-    phases = _told_phases(trace, phases)
+    """The operators of a lane, which are `rows[which]`; `rows[phases]` are those of the same."""
+    around = _told_phases(trace, rows, phases)
     signatures = trace.signatures
-    parts = (
-        (stretch, slice(first, first + PART))
-        for stretch in stretches(rows, which, trace.path)
-        for first in range(0, len(stretch.where), PART)
-    )
-    for stretch, part in parts:
-        some = rows[stretch.where[part]]
-        let_go(rows)
+    for stretch, part, some in _nested(trace, rows, which):
         unfinished = some["duration"] == UNFINISHED
         kind = some["kind"].astype(np.int64)
         scope = np.where(kind == LAUNCHING, _SCOPE[LAUNCHING], kind)
@@ -125,7 +129,7 @@ def op_tables(
             "scope": dictionary(scope.astype(np.int32), [one.name for one in OpScope]),
             "depth": stretch.depth[part],
             "step": steps.of(some),
-            "phase": _texts(trace, _phase_of(some["start"], phases)),
+            "phase": _texts(trace, _phase_of(some["start"], around)),
             "sequence": numbers(some["sequence"], INT64, some["sequence"] == NONE),
             "shapes": dictionary(codes, [signatures[i][0] for i in present]),
             "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
@@ -135,52 +139,58 @@ def op_tables(
         yield _table("op", columns)
 
 
-def phase_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
-    """The phases and marks of a lane."""
-    rows = rows[in_order(rows["start"], rows["duration"])]
-    depth, _ = nested(rows["start"], rows["duration"])
-    kinds = (rows["kind"] - PHASE).astype(np.int32)
-    return _table(
-        "phase",
-        {
-            "start_ns": rows["start"],
-            "duration_ns": numbers(rows["duration"], INT64, rows["duration"] == UNFINISHED),
-            "name": _texts(trace, rows["name"]),
-            "kind": dictionary(kinds, [one.name for one in PhaseKind]),
-            "depth": depth,
-            "step": steps.of(rows),
-        },
-    )
+def phase_tables(
+    trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
+) -> Iterator[pa.Table]:
+    """The phases and marks of a lane, which are `rows[which]`."""
+    for stretch, part, some in _nested(trace, rows, which):
+        kinds = (some["kind"] - PHASE).astype(np.int32)
+        yield _table(
+            "phase",
+            {
+                "start_ns": some["start"],
+                "duration_ns": numbers(some["duration"], INT64, some["duration"] == UNFINISHED),
+                "name": _texts(trace, some["name"]),
+                "kind": dictionary(kinds, [one.name for one in PhaseKind]),
+                "depth": stretch.depth[part],
+                "step": steps.of(some),
+            },
+        )
 
 
-def value_table(trace: Trace, rows: Rows, steps: Steps) -> pa.Table:
-    """The counters of a lane."""
-    rows = rows[np.argsort(rows["start"], kind="stable")]
-    return _table(
-        "value",
-        {
-            "time_ns": rows["start"],
-            "name": _texts(trace, rows["name"]),
-            "value": numbers(rows["value"], FLOAT64),
-            "step": steps.at(rows["start"]),
-        },
-    )
+def value_tables(
+    trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
+) -> Iterator[pa.Table]:
+    """The counters of a lane, which are `rows[which]`."""
+    for some in _in_time(rows, which):
+        yield _table(
+            "value",
+            {
+                "time_ns": some["start"],
+                "name": _texts(trace, some["name"]),
+                "value": numbers(some["value"], FLOAT64),
+                "step": steps.at(some["start"]),
+            },
+        )
 
 
-def sync_table(rows: Rows, steps: Steps) -> pa.Table:
-    """The arrows that begin or end on a lane: what is handed over is a value, as by a future."""
-    rows = rows[np.argsort(rows["start"], kind="stable")]
-    kinds = np.where(rows["begins"], SyncKind.future_set, SyncKind.future_get)
-    return _table(
-        "sync",
-        {
-            "start_ns": rows["start"],
-            "duration_ns": np.zeros(len(rows), np.int64),
-            "kind": dictionary(kinds.astype(np.int32), [one.name for one in SyncKind]),
-            "object": rows["object"],
-            "step": steps.at(rows["start"]),
-        },
-    )
+def sync_tables(rows: Rows, which: NDArray[np.uint32], steps: Steps) -> Iterator[pa.Table]:
+    """The arrows that begin or end on a lane, which are `rows[which]`.
+
+    What is handed over is a value, as by a future.
+    """
+    for some in _in_time(rows, which):
+        kinds = np.where(some["begins"], SyncKind.future_set, SyncKind.future_get)
+        yield _table(
+            "sync",
+            {
+                "start_ns": some["start"],
+                "duration_ns": np.zeros(len(some), np.int64),
+                "kind": dictionary(kinds.astype(np.int32), [one.name for one in SyncKind]),
+                "object": some["object"],
+                "step": steps.at(some["start"]),
+            },
+        )
 
 
 def collective_table(calls: Sequence[Call], steps: Steps, stacks: dict[str, int]) -> pa.Table:
@@ -222,22 +232,60 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
     return to_table(table, {**unknown, **columns})
 
 
-def _told_phases(trace: Trace, phases: Rows) -> Rows:
-    """The phases that operators may be in, in order; torch's marks of steps are none."""
-    kept = np.array([not STEP.fullmatch(trace.text(n)) for n in phases["name"].tolist()], bool)
-    phases = phases[kept & (phases["duration"] > 0)] if len(phases) else phases
-    return phases[in_order(phases["start"], phases["duration"])]
+def _nested(
+    trace: Trace, rows: Rows, which: NDArray[np.uint32]
+) -> Iterator[tuple[Stretch, slice, Rows]]:
+    """The slices `rows[which]` of a lane, some of a stretch at a time, and where these stand."""
+    for stretch in stretches(rows, which, trace.path):
+        for first in range(0, len(stretch.where), PART):
+            part = slice(first, first + PART)
+            some = rows[stretch.where[part]]
+            let_go(rows)
+            yield stretch, part, some
 
 
-def _phase_of(starts: I64, phases: Rows) -> NDArray[np.uint32]:
+def _in_time(rows: Rows, which: NDArray[np.uint32]) -> Iterator[Rows]:
+    """The instants `rows[which]` of a lane in order, some at a time."""
+    for places in in_time(rows, which):
+        for first in range(0, len(places), PART):
+            some = rows[places[first : first + PART]]
+            let_go(rows)
+            yield some
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """Phases in order, outer ones first."""
+
+    start: I64
+    duration: I64
+    name: NDArray[np.uint32]
+
+
+def _told_phases(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> _Phases:
+    """The phases that operators may be in; torch's marks of steps are none."""
+    which = which[taken(rows, "duration", which) > 0]
+    name = taken(rows, "name", which)
+    steps = [number for number in np.unique(name).tolist() if STEP.fullmatch(trace.text(number))]
+    kept = ~np.isin(name, steps)
+    which, name = which[kept], name[kept]
+    if len(which) > MOST_PHASES:
+        trace.counts["unread_phases"] += len(which)
+        which, name = which[:0], name[:0]
+    start, duration = taken(rows, "start", which), taken(rows, "duration", which)
+    order = in_order(start, duration)
+    return _Phases(start[order], duration[order], name[order])
+
+
+def _phase_of(starts: I64, phases: _Phases) -> NDArray[np.uint32]:
     """Name of the innermost phase at each instant."""
     found = np.zeros(len(starts), np.uint32)
-    first = np.searchsorted(starts, phases["start"])
-    last = np.searchsorted(starts, phases["start"] + phases["duration"])
+    first = np.searchsorted(starts, phases.start)
+    last = np.searchsorted(starts, phases.start + phases.duration)
     if int((last - first).sum()) > _CROWDED * max(1, len(starts)):
         return found  # no program nests phases so
     some = np.flatnonzero(last > first)
-    names = phases["name"][some]
+    names = phases.name[some]
     for low, high, name in zip(first[some].tolist(), last[some].tolist(), names, strict=True):
         found[low:high] = name
     return found

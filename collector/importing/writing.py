@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +17,18 @@ from ..kinds import part_file, rank_folder, thread_folder
 from ..parquet import write_part
 from ..schema import INT32, TABLES, Clock, File, Process
 from .instants import I64
+from .limits import MOST_CALLS
 from .places import Place, Places
 from .rows import KERNEL, PHASE, ByLane, Call, Rows, Trace, column, let_go, taken
 from .steps import Steps, steps_of
-from .tables import Launches, collective_table, op_tables, phase_table, sync_table, value_table
+from .tables import (
+    Launches,
+    collective_table,
+    op_tables,
+    phase_tables,
+    sync_tables,
+    value_tables,
+)
 
 _AT_ONCE = 1 << 19
 
@@ -51,7 +59,7 @@ class Rank:
             place = places.of.get(lane)
             return place.thread if place else ""
 
-        launches = Launches(slices, arrows, thread_of)
+        launches = Launches(slices, arrows, thread_of, trace.counts)
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
         found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
@@ -67,7 +75,10 @@ class Rank:
             if text.startswith(_COMMUNICATION)
         ]
         kernels = column(self.slices, "kind") == KERNEL
-        mine = self.slices[kernels & np.isin(column(self.slices, "name"), named)]
+        which = np.flatnonzero(kernels & np.isin(column(self.slices, "name"), named))
+        if len(which) > MOST_CALLS:
+            self.trace.counts["unread_kernels_of_collectives"] += len(which) - MOST_CALLS
+        mine = self.slices[which[:MOST_CALLS]]
         start, known, lane = self.launches.of(mine["correlation"])
         found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for one in np.flatnonzero(known & (mine["duration"] >= 0)).tolist():
@@ -107,31 +118,27 @@ class Writer:
         trace, steps = rank.trace, rank.steps
         mine = sorted_rows.slices.places(lanes)
         is_phase = taken(rank.slices, "kind", mine) >= PHASE
-        ops, phases = mine[~is_phase], rank.slices[mine[is_phase]]
-        values, arrows = sorted_rows.values.of(lanes), sorted_rows.arrows.of(lanes)
+        ops, phases = mine[~is_phase], mine[is_phase]
+        values, arrows = sorted_rows.values.places(lanes), sorted_rows.arrows.places(lanes)
+        told, handed = trace.values.rows(), trace.arrows.rows()
         calls = [call for lane in lanes for call in sorted_rows.calls[lane]]
         calls.sort(key=lambda call: call.start)
         lane = trace.lanes.lanes[lanes[0]]
         device = lane.device
-        tables: list[tuple[str, pa.Table]] = []
-        for part, rows in enumerate(
-            op_tables(trace, rank.slices, ops, phases, steps, rank.launches, device)
-        ):
-            self._part(rank, place, "op", rows, part)
-        if len(phases):
-            tables.append(("phase", phase_table(trace, phases, steps)))
-        if len(values):
-            tables.append(("value", value_table(trace, values, steps)))
-        if len(arrows):
-            tables.append(("sync", sync_table(arrows, steps)))
-        if calls:
-            tables.append(("collective", collective_table(calls, steps, stacks)))
-        for name, rows in tables:
-            self._part(rank, place, name, rows, 0)
+        tables: list[tuple[str, Iterable[pa.Table]]] = [
+            ("op", op_tables(trace, rank.slices, ops, phases, steps, rank.launches, device)),
+            ("phase", phase_tables(trace, rank.slices, phases, steps)),
+            ("value", value_tables(trace, told, values, steps)),
+            ("sync", sync_tables(handed, arrows, steps)),
+            ("collective", [collective_table(calls, steps, stacks)] if calls else []),
+        ]
+        for name, parts in tables:
+            for part, rows in enumerate(parts):
+                self._part(rank, place, name, rows, part)
         instants = [
             *_extents(rank.slices, mine),
-            values["start"],
-            arrows["start"],
+            *_extents(told, values),
+            *_extents(handed, arrows),
             _instants(calls),
         ]
         every = [one for one in instants if len(one)]
@@ -166,11 +173,12 @@ class _Sorted:
 
 
 def _extents(slices: Rows, which: NDArray[np.uint32]) -> Iterator[I64]:
-    """The least start and the greatest end of some slices, several times."""
+    """The least start and the greatest end of some slices or instants, several times."""
     for first in range(0, len(which), _AT_ONCE):
         some = slices[which[first : first + _AT_ONCE]]
         let_go(slices)
-        ends = some["start"] + np.maximum(some["duration"], 0)
+        lasting = "duration" in (slices.dtype.names or ())
+        ends = some["start"] + np.maximum(some["duration"], 0) if lasting else some["start"]
         yield np.array([some["start"].min(), ends.max()])
 
 
