@@ -155,6 +155,47 @@ def clipped_and_healthy() -> None:
     train(model, optimizer, 10 * torch.randn(16, 8), clip=0.1)
 
 
+@program
+def large_and_healthy() -> None:
+    """A sum over errors that are large themselves; each step changes little."""
+    model = layers(2, 8, nn.ReLU)
+    data = 100 * torch.randn(256, 8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        (model(data) - data.sum(1, keepdim=True)).square().sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def outputs_grow() -> None:
+    """Each layer's outputs are ten times the last one's, and so are gradients on their way back."""
+    model = layers(9, 32, nn.ReLU)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=3.0)
+    train(model, torch.optim.Adam(model.parameters(), lr=1e-4), torch.randn(16, 32))
+
+
+@program
+def clipped_away() -> None:
+    """So large from the first step on that clipping leaves next to nothing of it."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    train(model, optimizer, 1e5 * torch.randn(16, 8), clip=1.0)
+
+
+@program
+def step_overturns() -> None:
+    """The first step leaves nothing of what the model was."""
+    model, data = nn.Linear(8, 8), 1e4 * torch.randn(16, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        (model(data) - 1).abs().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 # --- parameters that do not learn ---------------------------------------------------------------
 
 

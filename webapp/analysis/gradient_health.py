@@ -14,7 +14,7 @@ weight. "All" are the parameters that one optimizer holds.
   takes more than RISING_STEPS to rise so much.
 - exploding: a gradient holds NaN or Inf at a step that was taken; or the whole norm (before
   clipping, where it is clipped) is EXPLODED times the largest of the first FIRST_STEPS steps, for
-  EXPLODED_STEPS in a row.
+  EXPLODED_STEPS in a row; or it is too large from the first steps on (`too_large`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.lora import is_lora
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.analysis.too_large import too_large
 from lanescope.webapp.run import Run
 
 VANISHED = 1e-5  # of the model's gradient, per element
@@ -74,7 +75,7 @@ def exploding(run: Run) -> list[Finding]:
     found: dict[int, Finding] = {}
     ranks: dict[int, list[int]] = {}
     for (rank, optimizer), rows in _by_optimizer(run):
-        one = _not_finite(run, rank, rows) or _growing(run, rank, rows)
+        one = _not_finite(run, rank, rows) or _growing(run, rank, rows) or _high(run, rank, rows)
         if one is not None:
             found.setdefault(optimizer, one)
             ranks.setdefault(optimizer, []).append(rank)
@@ -196,15 +197,7 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
 
 
 def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
-    there = rows[~rows["missing"]]
-    total = np.sqrt((there["norm"] ** 2).groupby(there["call"]).sum())
-    steps = rows.groupby("call")["step"].first()
-    clipped = _series(run, rank, CLIP_NORM).groupby("step")["value"].last()
-    # Clipped gradients all have the same norm; what they had before tells.
-    series = pd.Series(
-        [clipped.get(steps[call], norm) for call, norm in total.items()],
-        index=[int(steps[call]) for call in total.index],
-    )
+    series = _whole_norms(run, rank, rows)
     if len(series) < FIRST_STEPS + EXPLODED_STEPS:
         return None
     limit = EXPLODED * float(series.iloc[:FIRST_STEPS].max())
@@ -214,25 +207,71 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
         if high - low >= EXPLODED_STEPS:
             step, norm = int(series.index[low]), float(series.iloc[low:high].max())
             times = norm / limit * EXPLODED
-            call = there["call"][there["step"] == step].iloc[0]
-            at = there[there["call"] == call].nlargest(1, "norm").iloc[0]
-            return Finding(
-                kind="exploding_gradient",
-                severity="warning",
-                title=f"the gradient explodes as of step {step}: {times:.3g} times the largest of "
-                f"the first {FIRST_STEPS} steps, most of it in {at['parameter']}; check the "
-                "learning rate, clipping and that step's data",
-                rank=rank,
-                thread=str(at["thread"]),
-                step=step,
-                time_ns=int(at["time_ns"]),
-                evidence={
+            at = _largest(rows, step)
+            return _exploding(
+                run, at,
+                f"the gradient explodes as of step {step}: {times:.3g} times the largest of the "
+                f"first {FIRST_STEPS} steps, most of it in {at['parameter']}; check the learning "
+                "rate, clipping and that step's data",
+                {
                     "cause": "growth", "norm": json_number(norm), "limit": limit,
-                    "parameter": at["parameter"], "clipped": step in clipped.index,
+                    "clipped": step in _clip_norms(run, rank).index,
                 },
-                link=step_link(run, rank, step),
             )  # fmt: skip
     return None
+
+
+def _high(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
+    """Too large from the beginning, by a scale that the program itself has."""
+    series = _whole_norms(run, rank, rows)
+    found = too_large(run, rank, series, rows["optimizer"].iloc[0])
+    if found is None:
+        return None
+    step, norm = found.step, float(series[found.step])
+    at = _largest(rows, step)
+    return _exploding(
+        run, at,
+        f"the gradient is exploded as of step {step}, its norm is {norm:.3g}: {found.words}, most "
+        f"of it in {at['parameter']}; check {found.advice}",
+        {"cause": found.cause, "norm": json_number(norm), "limit": found.limit,
+         "measured": json_number(found.measured)},
+    )  # fmt: skip
+
+
+def _whole_norms(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
+    """Norm of the whole gradient by step, before clipping where it was clipped."""
+    there = rows[~rows["missing"]]
+    total = np.sqrt((there["norm"] ** 2).groupby(there["call"]).sum())
+    steps = rows.groupby("call")["step"].first()
+    clipped = _clip_norms(run, rank)
+    # Clipped gradients all have the same norm; what they had before tells.
+    norms = {int(steps[call]): clipped.get(steps[call], norm) for call, norm in total.items()}
+    return pd.Series(norms, dtype=float)
+
+
+def _clip_norms(run: Run, rank: int) -> pd.Series:
+    return _series(run, rank, CLIP_NORM).groupby("step")["value"].last()
+
+
+def _largest(rows: pd.DataFrame, step: int) -> pd.Series:
+    """Of the optimizer's first call in a step, the row of the parameter whose gradient is most."""
+    own = rows[~rows["missing"] & (rows["step"] == step)]
+    return own[own["call"] == own["call"].iloc[0]].nlargest(1, "norm").iloc[0]
+
+
+def _exploding(run: Run, at: pd.Series, title: str, evidence: dict[str, Any]) -> Finding:
+    rank, step = int(at["rank"]), int(at["step"])
+    return Finding(
+        kind="exploding_gradient",
+        severity="warning",
+        title=title,
+        rank=rank,
+        thread=str(at["thread"]),
+        step=step,
+        time_ns=int(at["time_ns"]),
+        evidence={"parameter": at["parameter"], **evidence},
+        link=step_link(run, rank, step),
+    )
 
 
 def _series(run: Run, rank: int, name: str) -> pd.DataFrame:
