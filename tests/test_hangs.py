@@ -256,6 +256,13 @@ def test_a_rank_that_is_slow_in_every_step_is_a_straggler(runs: Runs, name: str)
     (found,) = findings(runs.of(name))
     assert (found.kind, found.rank) == ("straggler", 1)
     assert 0.2e9 < found.evidence["delay_ns"] < 4e9
+    # It sleeps after the optimizer's step, before the next forward.
+    lines = PROGRAMS.read_text().splitlines()
+    (forward,) = (n for n, line in enumerate(lines, 1) if "torch.randn(4, 8)).sum().back" in line)
+    assert found.where == f"programs.py:{forward + 1}"
+    gap = f"between programs.py:{forward + 1} and programs.py:{forward}, where no operator runs"
+    assert found.evidence["slower"]["doing"] == gap
+    assert gap in found.title
 
 
 @pytest.mark.parametrize("name", EXCHANGED)

@@ -102,6 +102,23 @@ def test_a_rank_that_is_late_in_every_step_is_a_straggler(tmp_path: Path) -> Non
     assert "30.0 ms of each step, 30 % of it; it came last in 9 of 9 steps" in found.title
 
 
+def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    for step in range(10):
+        for rank, late in ((0, 0), (1, 30)):
+            start = START_NS + step * 100 * MS
+            thread = f"{1000 + rank}-0"
+            ops = [("aten::add", "", 2), ("aten::mm", "head", 5 + late), ("aten::tanh", "", 1)]
+            for name, module, length in ops:
+                builder.op(start, length * MS, name, rank=rank, thread=thread, module=module,
+                           self_ns=length * MS)  # fmt: skip
+                start += length * MS
+            call(builder, rank, step, start - START_NS, (step * 100 + 90) * MS, step=step)
+    (found,) = stragglers(open_run(builder.write()))
+    assert found.title.endswith("; it is slower at operator aten::mm in head")
+    assert found.evidence["slower"]["excess_ns"] == pytest.approx(30 * MS, rel=0.1)
+
+
 @pytest.mark.parametrize(
     "delays",
     [

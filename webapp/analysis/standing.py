@@ -83,17 +83,22 @@ def where_of(run: Run, rank: int, stack: int | None) -> str | None:
     """file.py:12 of the innermost frame of the program itself, of a stack of a rank; of a stack
     that has none, of its innermost frame."""
     frames = frames_of(run, rank, stack)
-    return own_place(run, rank, stack) or (_place(frames[0]) if frames else None)
+    return own_place(run, rank, stack) or (place_of(frames[0]) if frames else None)
 
 
 def own_place(run: Run, rank: int, stack: int | None) -> str | None:
     """The same; None where no frame of a stack is the program's own."""
+    return next(map(place_of, own_frames(run, rank, stack)), None)
+
+
+def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
+    """The program's own frames of a stack of a rank, innermost first."""
     frames = frames_of(run, rank, stack)
-    own = (frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"]))
-    return next(map(_place, own), None)
+    return [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
 
 
-def _place(frame: Mapping[str, Any]) -> str:
+def place_of(frame: Mapping[str, Any]) -> str:
+    """file.py:12 of a frame."""
     return f"{PurePath(frame['file']).name}:{frame['line']}"
 
 

@@ -26,11 +26,15 @@ from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.long_waits import long_waits
 from lanescope.webapp.analysis.skew import arrivals
+from lanescope.webapp.analysis.slow_places import Place, slow_place
 from lanescope.webapp.run import Run
 
 FEWEST_ROUNDS = 9
 """The first round is left out (everything is slow once). On a busy machine the scheduler disfavours
 one rank for half a dozen rounds in a row; fewer than eight tell nothing."""
+
+MOST_ROUNDS = 20
+"""Rounds in which it is looked for what the rank does meanwhile, the last ones."""
 
 SHARE = 0.2
 
@@ -88,6 +92,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
     share, delay = float(shares["share"].median()), float(shares["delay_ns"].median())
     late = int((shares["delay_ns"] > 0).sum())
     start = int(worst["last_ns"])
+    place = _place(run, rank, came, delay)
     at = (group_lane(rank, str(worst["group"])), start)
     return Finding(
         kind="straggler",
@@ -95,17 +100,20 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
         title=(
             f"rank {rank} keeps the other ranks waiting: {units.duration(delay)} of each step, "
             f"{units.share(share)} of it; it came last in {late} of {len(shares)} steps"
+            + (f"; it is slower {place.words}" if place else "")
         ),
         rank=rank,
         ranks=(rank,),
         step=int(worst["step"]),
         time_ns=int(mine["first_ns"].min()),
+        where=place.where if place else None,
         evidence={
             "share": share,
             "delay_ns": int(delay),
             "rounds": len(shares),
             "last_in": late,
             "total_ns": int(shares["delay_ns"].sum()),
+            "slower": {"doing": place.words, "excess_ns": place.excess_ns} if place else None,
             "worst": {
                 "group": str(worst["group"]),
                 "sequence": int(worst["sequence"]),
@@ -115,3 +123,12 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
         },
         link=timeline_address(int(worst["first_ns"]), start, run.duration_ns, at),
     )
+
+
+def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> Place | None:
+    """What takes the rank longer, in the last rounds; whoever called the collectives shows it."""
+    by_step = came["step"].nunique() >= FEWEST_ROUNDS
+    ends = came.groupby("step")["last_ns"].max().sort_index() if by_step else came["last_ns"]
+    ends = ends.iloc[-1 - MOST_ROUNDS :]
+    window = int(ends.iloc[0]), int(ends.iloc[-1])
+    return slow_place(run, rank, window, len(ends) - 1, delay_ns)

@@ -1,0 +1,134 @@
+"""Where in the program does a rank spend the time by which it is slower than the others?
+
+Over a stretch of the run, per place of the program and round:
+
+    excess(place) = time of the rank at the place - mean over the other ranks
+
+Time at a place is the self time of the operators that it called, and the time in which nothing was
+recorded on the thread, from one operator to the next: of that the two places around it are known.
+The largest excess is the answer, where it explains half of the delay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.calls import calls
+from lanescope.webapp.analysis.frames import ends_ns, to_frame
+from lanescope.webapp.analysis.standing import own_frames, place_of
+from lanescope.webapp.run import Run
+
+SHORTEST_GAP_NS = 1_000_000
+"""Less between two operators is Python's own time, which all ranks have alike."""
+
+EXPLAINS = 0.5
+"""Share of the delay that a place must account for."""
+
+_COLUMNS = ["name", "start_ns", "duration_ns", "self_ns", "module", "stack"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What takes a rank longer than the others."""
+
+    words: str
+    where: str | None  # file.py:12
+    excess_ns: int  # per round
+
+
+def slow_place(
+    run: Run, rank: int, window: tuple[int, int], rounds: int, delay_ns: float
+) -> Place | None:
+    """The place that explains a delay of `delay_ns` per round; None where no place does.
+
+    `window` [t0, t1) in ns from the start of the run holds `rounds` of them.
+    """
+    mine = _times(run, rank, window)
+    others = [_times(run, other, window) for other in run.ranks if other != rank]
+    if not others:
+        return None
+
+    def excess(key: Any) -> float:
+        return (mine[key] - sum(one.get(key, 0) for one in others) / len(others)) / rounds
+
+    key = max((key for key in mine if key != _DATA), key=excess, default=None)
+    if key is None or excess(key) < EXPLAINS * delay_ns:
+        return None
+    before, after = key
+    if before == after:
+        words = f"at {before}"
+    elif _DATA in mine and excess(_DATA) >= excess(key) / 2:
+        words = f"waiting for data between {before} and {after}"
+    else:
+        words = f"between {before} and {after}, where no operator runs"
+    where = None if before.startswith(_UNPLACED) else before
+    return Place(words, where, int(excess(key)))
+
+
+_DATA = ("", "")  # loading data, wherever
+_UNPLACED = "operator "
+
+
+def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str], int]:
+    """ns per place, and per pair of places around a gap, of the thread that calls collectives."""
+    thread = _driving(run, rank)
+    rows = to_frame(run.events("op", rank, thread, _COLUMNS, window=window))
+    found: dict[tuple[str, str], int] = defaultdict(int)
+    rows["stack"] = rows["stack"].fillna(-1).astype("int64")
+    if (rows["stack"] >= 0).any():  # a scope has none, and nothing to add to what runs in it
+        rows = rows[rows["stack"] >= 0]
+    if rows.empty:
+        return found
+    rows[["name", "module"]] = rows[["name", "module"]].fillna("")
+    by = rows.groupby(["stack", "name", "module"])
+    code, sites = by.ngroup().to_numpy(), list(by.groups)
+    own = np.bincount(code, rows["self_ns"].fillna(0).to_numpy(), len(sites))
+    for site, time in zip(sites, own.tolist(), strict=True):
+        found[_places(run, rank, site, site)] += int(time)
+    starts, ends = rows["start_ns"].to_numpy(), ends_ns(rows, window[1]).to_numpy()
+    last = np.maximum.accumulate(ends)
+    latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
+    gaps = starts[1:] - last[:-1]
+    for i in np.flatnonzero(gaps >= SHORTEST_GAP_NS).tolist():
+        around = _places(run, rank, sites[code[latest[i]]], sites[code[i + 1]])
+        found[around] += int(gaps[i])
+    phases = run.events("phase", rank, thread, ["kind", "duration_ns"], window=window)
+    loads = pc.equal(phases["kind"].cast(pa.string()), schema.PhaseKind.data.name)
+    found[_DATA] = int(pc.sum(phases.filter(loads)["duration_ns"]).as_py() or 0)
+    return found
+
+
+_Site = tuple[int, str, str]  # stack, operator, module
+
+
+def _places(run: Run, rank: int, before: _Site, after: _Site) -> tuple[str, str]:
+    """file.py:12 of both: of the innermost function that both were called from, where each has a
+    stack; else the operator and its module."""
+    first, second = (own_frames(run, rank, site[0]) for site in (before, after))
+    found: tuple[str, str] | None = None
+    for one, other in zip(reversed(first), reversed(second), strict=False):
+        if (one["file"], one["function"]) != (other["file"], other["function"]):
+            break
+        found = place_of(one), place_of(other)
+        if one["line"] != other["line"]:
+            break
+    return found or (_label(before), _label(after))
+
+
+def _label(site: _Site) -> str:
+    _, name, module = site
+    return f"{_UNPLACED}{name}" + (f" in {module}" if module else "")
+
+
+@lru_cache(maxsize=256)
+def _driving(run: Run, rank: int) -> str:
+    frame = calls(run)
+    return str(frame.loc[frame["rank"] == rank, "thread"].mode().iloc[0])
