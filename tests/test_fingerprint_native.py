@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,11 +41,27 @@ def read(library: Library, tensor: torch.Tensor) -> Found | None:
 
 
 @pytest.fixture(scope="module")
-def library(native: Path) -> Library:
-    return Library(native)
+def library(native: Path) -> Iterator[Library]:
+    library = Library(native)
+    yield library
+    library.choose_kernel(LAST)
 
 
 def check(library: Library, tensor: torch.Tensor) -> None:
+    """On every kernel that this processor runs; all of them with the same bits."""
+    kernels = library.choose_kernel(LAST)
+    seen = []
+    for kernel in range(kernels):
+        library.choose_kernel(kernel)
+        seen.append(repr(check_one(library, tensor)))
+    assert seen == seen[:1] * kernels
+
+
+LAST = 1000
+"""More than there are: the kernel that is used by itself."""
+
+
+def check_one(library: Library, tensor: torch.Tensor) -> Found:
     expected, found = fingerprint(tensor), read(library, tensor)
     assert found is not None
     assert found.counts == expected.counts.tolist()
@@ -55,6 +72,7 @@ def check(library: Library, tensor: torch.Tensor) -> None:
     assert library.hash_of(tensor) == host_fingerprint.hash_of(tensor) == found.counts[0]
     again = read(library, tensor)
     assert repr(again) == repr(found)  # the same input, the same bits
+    return found
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -72,6 +90,30 @@ def test_lengths_around_lanes_and_blocks(library: Library) -> None:
     check(library, whole.view(50, 100).t())
     check(library, whole.view(10, 5, 100).permute(2, 0, 1)[3:, 1::2])
     check(library, torch.arange(70000, dtype=torch.int32).view(70, 1000).t())
+
+
+def test_layouts_of_which_several_rows_are_read_at_once(library: Library) -> None:
+    """Long and short rows, more than fit a line, whole blocks and not, within outer dimensions."""
+    whole = torch.randn(2, 7, 9, 75, generator=torch.Generator().manual_seed(2)).mul(50)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.complex128):
+        values = whole.abs().to(dtype)
+        check(library, values.permute(0, 3, 1, 2))  # as channels_last
+        check(library, values.permute(3, 2, 1, 0))
+        check(library, values.permute(0, 3, 1, 2)[:, 1:70:2])
+        check(library, values.view(-1)[:9000].view(3000, 3).t())
+        check(library, values.view(-1)[:9000].view(3, 3000).t())
+        check(library, values.view(-1)[:9000].view(3, 3000).t().expand(2, -1, -1))
+    long = torch.arange(3 * 150_001, dtype=torch.int32).view(150_001, 3).t()  # too long for two
+    check(library, long)
+    assert read(library, long) == read(library, long.contiguous())
+
+
+def test_numbers_that_double_precision_rounds(library: Library) -> None:
+    edges = [2**63 - 1, -(2**63), 2**53 + 1, -(2**53) - 1, 2**62 + 2**8 + 1, -1, 0, 2**32 - 1]
+    check(library, torch.tensor(edges * 3, dtype=torch.int64))
+    check(library, torch.tensor(edges * 3, dtype=torch.int64).view(torch.uint64))
+    check(library, torch.tensor(edges * 3, dtype=torch.int64).view(torch.uint32))
+    check(library, torch.tensor(edges * 3, dtype=torch.int64).view(torch.int32))
 
 
 def test_every_half(library: Library) -> None:

@@ -37,15 +37,19 @@ UNITS = {
     "torch": ("observer", "operators", "signature", "fingerprint", "storages", "values"),
     "distributed": ("collectives",),
     "plain": (
-        "clock", "follower", "interface", "journal", "locks", "process", "python_stacks",
-        "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
+        "clock", "follower", "interface", "journal", "kernels", "locks", "process",
+        "python_stacks", "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
     ),
 }  # fmt: skip
 """Sources compiled together: reading torch's headers takes nearly all of the time."""
 
 KERNEL = "kernel.cpp"
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "x86_64": {"generic": (), "avx2": ("-mavx2", "-mf16c")},
+    "x86_64": {
+        "generic": (),
+        "avx2": ("-mavx2", "-mfma", "-mf16c"),
+        "avx512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512ifma"),
+    },
 }
 """Machine -> how the kernel is compiled for its processors; elsewhere as for any."""
 

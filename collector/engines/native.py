@@ -128,6 +128,7 @@ class Library:
         self.watch = function("watch", None, i32, i32, i32, i32, i64, i32)
         self.watched = function("watched", None)
         self.stop_watching = function("stop_watching", None)
+        self.choose_kernel = function("choose_kernel", i32, i32)  # for tests
         self.plant = function("plant", None, i32)  # for tests: numbers of Fault in fault.h
 
     def handover_of(self, kind: int) -> Callable[[Any], object]:

@@ -3,7 +3,6 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
@@ -11,23 +10,10 @@
 #include <cstring>
 
 #include "kernel.h"
+#include "parts.h"
 #include "signature.h"
 
 namespace lanescope {
-
-#ifdef __x86_64__
-extern const Kernel avx2;
-#endif
-extern const Kernel generic;
-
-const Kernel& kernel() {
-#ifdef __x86_64__
-  static const bool modern = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  return modern ? avx2 : generic;
-#else
-  return generic;
-#endif
-}
 
 namespace {
 
@@ -101,114 +87,6 @@ Reading reading_of(ScalarType type) {
   }
 }
 
-// Dimensions without those of size 1, neighbours that lie one after another made one.
-struct Shape {
-  c10::SmallVector<int64_t, 8> sizes, strides;
-
-  explicit Shape(const c10::TensorImpl& tensor) {
-    const c10::IntArrayRef all = tensor.sizes_default(), steps = tensor.strides_default();
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i] == 1) {
-        continue;
-      }
-      if (!sizes.empty() && strides.back() == steps[i] * all[i]) {
-        sizes.back() *= all[i];
-        strides.back() = steps[i];
-      } else {
-        sizes.push_back(all[i]);
-        strides.push_back(steps[i]);
-      }
-    }
-  }
-
-  bool flat() const {
-    return sizes.empty() || (sizes.size() == 1 && strides[0] == 1);
-  }
-};
-
-template <typename Raw>
-void gather(char* into, const char* from, int64_t stride, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(into + i * sizeof(Raw), from + i * stride * static_cast<int64_t>(sizeof(Raw)),
-                sizeof(Raw));
-  }
-}
-
-struct Sixteen {
-  uint64_t halves[2];
-};
-
-void gather(char* into, const char* from, int64_t stride, int64_t count, int64_t item) {
-  if (stride == 1) {
-    std::memcpy(into, from, static_cast<size_t>(count * item));
-    return;
-  }
-  switch (item) {
-    case 1:
-      return gather<uint8_t>(into, from, stride, count);
-    case 2:
-      return gather<uint16_t>(into, from, stride, count);
-    case 4:
-      return gather<uint32_t>(into, from, stride, count);
-    case 8:
-      return gather<uint64_t>(into, from, stride, count);
-    default:
-      return gather<Sixteen>(into, from, stride, count);
-  }
-}
-
-// Elements in logical order, copied a buffer at a time; all but the last are whole blocks.
-template <typename Read>
-void each_part(const Shape& shape, const char* data, int64_t item, int64_t count, Read&& read) {
-  constexpr int64_t BYTES = 16 * BLOCK;
-  alignas(64) char buffer[BYTES];
-  const int64_t room = BYTES / item;
-  const size_t last = shape.sizes.size() - 1;
-  c10::SmallVector<int64_t, 8> index(shape.sizes.size(), 0);
-  int64_t held = 0, row = 0;  // row: offset of the current one, elements
-  while (count > 0) {
-    const int64_t here = std::min(shape.sizes[last] - index[last], room - held);
-    gather(buffer + held * item, data + (row + index[last] * shape.strides[last]) * item,
-           shape.strides[last], here, item);
-    held += here;
-    count -= here;
-    index[last] += here;
-    if (held == room || count == 0) {
-      read(buffer, held);
-      held = 0;
-    }
-    for (size_t i = last; index[i] == shape.sizes[i] && i != 0; --i) {
-      index[i] = 0;
-      row += shape.strides[i - 1];
-      if (++index[i - 1] == shape.sizes[i - 1]) {
-        row -= shape.strides[i - 1] * shape.sizes[i - 1];
-      }
-    }
-  }
-}
-
-const char* data_of(const c10::Storage& storage) {
-  c10::StorageImpl* memory = storage.unsafeGetStorageImpl();
-  return static_cast<const char*>(memory->_mutable_data_ptr_no_checks().get());
-}
-
-// Elements in logical order, as they lie in memory where that is their order.
-template <typename Read>
-void each_part(const c10::TensorImpl& tensor, Read&& read) {
-  const int64_t count = tensor.numel();
-  if (count == 0) {
-    return;
-  }
-  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
-  const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
-  const Shape shape(tensor);
-  if (shape.flat()) {
-    read(data, count);
-  } else {
-    each_part(shape, data, item, count, read);
-  }
-}
-
 // One past the last byte of its storage that the tensor, not empty, covers. A storage may have
 // been freed under its tensors.
 int64_t end_of(const c10::TensorImpl& tensor) {
@@ -266,6 +144,10 @@ uint64_t probe(const void* data, int64_t bytes) {
   uint64_t hash = 0;
   for (int64_t i = 0; i < PROBES; ++i) {
     const int64_t block = i * (blocks - 1) / (PROBES - 1);
+    const int64_t next = std::min(i + 1, PROBES - 1) * (blocks - 1) / (PROBES - 1);
+    for (int64_t line = 0; line < BLOCK_BYTES; line += 64) {
+      __builtin_prefetch(all + next * BLOCK_BYTES + line);
+    }
     hash += kernel().hash(all + block * BLOCK_BYTES, BLOCK, 4, static_cast<uint64_t>(block));
   }
   return hash;

@@ -7,6 +7,7 @@
 #include "fault.h"
 #include "fingerprint.h"
 #include "follower.h"
+#include "kernel.h"
 #include "moment.h"
 #include "observer.h"
 #include "process.h"
@@ -150,6 +151,11 @@ EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
     *into = static_cast<int64_t>(hash_of(*tensor));
     return 1;
   });
+}
+
+// For tests: fingerprints by the kernel of that index, of the number returned.
+EXPORT int32_t lanescope_choose_kernel(int32_t index) {
+  return static_cast<int32_t>(choose_kernel(static_cast<size_t>(index)));
 }
 
 EXPORT void lanescope_describe(const char* json) {

@@ -4,6 +4,7 @@
 // file may include what has functions of its own, or the linker could mix them.
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 namespace lanescope {
@@ -36,7 +37,11 @@ struct Kernel {
   uint64_t (*hash)(const void* data, int64_t words, int size, uint64_t first);
 };
 
-// For this processor.
+// The widest that this processor can run.
 const Kernel& kernel();
+
+// For tests: use that of this index from now on, of the number returned; any larger index is the
+// widest again.
+size_t choose_kernel(size_t index);
 
 }  // namespace lanescope
