@@ -15,8 +15,8 @@ from lanescope.webapp.details import run_facts, slice_facts
 from lanescope.webapp.hits import modules
 from lanescope.webapp.run import open_run
 from lanescope.webapp.server import make_app
-from lanescope.webapp.slices import STYLES
 from lanescope.webapp.steps import Steps
+from lanescope.webapp.styles import STYLES
 from lanescope.webapp.timeline import Timeline
 from tests.beside import BASE_STEP, RUN_STEP, US, pair
 from tests.synthetic import START_NS, Builder, write_run

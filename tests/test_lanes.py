@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lanescope.webapp import slices
 from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
 from lanescope.webapp.details import run_facts
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.lanes import Lane, LaneSamples, gradient_norms, lanes_of
 from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.slices import SOURCES, STYLES, LaneSlices, Names
+from lanescope.webapp.slices import SOURCES, LaneSlices, Names
+from lanescope.webapp.styles import STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import Timeline
+from tests import synthetic
 from tests.synthetic import START_NS, Builder, write_run
 
 MAIN = "1000-0"
@@ -138,6 +141,42 @@ def test_overlap_without_nesting_goes_to_a_row_below_and_nothing_is_lost(tmp_pat
         [(20, 40, "op 20", "other")],
         [(20, 25, "aten::child", "other")],
     ]
+
+
+def test_rows_are_the_same_however_the_log_is_cut_and_ordered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(7)
+    ops: list[tuple[int, int | None, str, int, str]] = []
+    for k in range(60):
+        at = START_NS + 100 * k
+        # Every third overlaps the next without nesting; the one around a child may be another
+        # stretch, and what tells the child's colour with it.
+        ops.append((at, 130 if k % 3 == 0 else 90, f"outer {k % 5}", 0, "user"))
+        for child in range(int(random.integers(4))):
+            begin = at + 10 + 20 * child
+            ops.append((begin, 15, ("aten::mm", "gloo:send")[child % 2], 1, "function"))
+            ops.append((begin, 0, "aten::t", 2, ("function", "backward")[k % 2]))
+    ops.append((START_NS + 6_100, None, "stuck", 0, "function"))
+
+    def laid_out(name: str, chosen: list[int], group: int) -> list[list[tuple[int, int, str, str]]]:
+        monkeypatch.setattr(synthetic, "ROW_GROUP", group)
+        builder = Builder(tmp_path / name)
+        builder.thread()
+        builder.phase(START_NS + 1_000, 2_000, "forward")
+        builder.phase(START_NS + 1_500, 400, "user", depth=1)
+        for k in chosen:
+            start, duration, op, depth, scope = ops[k]
+            builder.op(start, duration, op, depth=depth, scope=scope)
+        return rows(open_run(builder.write()), f"0/{MAIN}")
+
+    monkeypatch.setattr(slices, "STRETCH", 1)
+    every = list(range(len(ops)))
+    whole = laid_out("whole", every, len(ops))
+    assert len(whole) > 5
+    assert laid_out("cut", every, 4) == whole
+    late = [*every[:40], *every[41:70], 40, *every[70:]]
+    assert laid_out("late", late, 4) == whole
 
 
 def test_colours(tmp_path: Path) -> None:

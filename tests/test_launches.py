@@ -8,7 +8,8 @@ from lanescope.webapp import details
 from lanescope.webapp.analysis.communication import communication
 from lanescope.webapp.lanes import LaneSlices, lanes_of
 from lanescope.webapp.run import open_run
-from lanescope.webapp.slices import STYLES, Names
+from lanescope.webapp.slices import Names
+from lanescope.webapp.styles import STYLES
 from lanescope.webapp.timeline import Timeline
 from tests.synthetic import START_NS, Builder
 

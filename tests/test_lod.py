@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanescope.webapp import lod
+from lanescope.webapp.buckets import I64, offsets
 from lanescope.webapp.packing import enclosing, sub_rows
 
 Slices = list[tuple[int, int]]
@@ -24,7 +25,7 @@ def rows(draw: st.DrawFn) -> Slices:
     return slices
 
 
-def arrays(slices: Slices) -> tuple[lod.I64, lod.I64]:
+def arrays(slices: Slices) -> tuple[I64, I64]:
     both = np.array(slices, np.int64).reshape(-1, 2)
     return both[:, 0].copy(), both[:, 1].copy()
 
@@ -71,19 +72,19 @@ def plain(made: lod.Tiles, k: int = 0, shift: int = 0) -> tuple[list[int], Dense
     return wide.tolist(), dict(zip(buckets, values, strict=True))
 
 
-def window(start: lod.I64, end: lod.I64, level: int, index: int) -> tuple[list[int], Dense]:
+def window(start: I64, end: I64, level: int, index: int) -> tuple[list[int], Dense]:
     return plain(lod.window(start, end, np.array([0]), np.array([len(start)]), level, index))
 
 
-def pyramid(start: lod.I64, end: lod.I64) -> dict[tuple[int, int], tuple[list[int], Dense]]:
+def pyramid(start: I64, end: I64) -> dict[tuple[int, int], tuple[list[int], Dense]]:
     return {key[1:]: tile for key, tile in pyramids([(start, end)]).items()}
 
 
 def pyramids(
-    rows: list[tuple[lod.I64, lod.I64]],
+    rows: list[tuple[I64, I64]],
 ) -> dict[tuple[int, int, int], tuple[list[int], Dense]]:
     """(row, level, index) -> tile, positions counted from the row's begin."""
-    at = lod.offsets(np.array([len(start) for start, _ in rows], np.int64))
+    at = offsets(np.array([len(start) for start, _ in rows], np.int64))
     start = np.concatenate([start for start, _ in rows])
     end = np.concatenate([end for _, end in rows])
     found = {}
@@ -114,7 +115,7 @@ def test_several_rows_in_one_pass_equal_each_alone(
     several: list[Slices], level: int, index: int
 ) -> None:
     start, end = arrays([one for slices in several for one in slices])
-    at = lod.offsets(np.array([len(slices) for slices in several], np.int64))
+    at = offsets(np.array([len(slices) for slices in several], np.int64))
     made = lod.window(start, end, at[:-1], at[1:], level, index)
     for k, slices in enumerate(several):
         wide, dense = plain(made, k, int(at[k]))

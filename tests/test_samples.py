@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanescope.webapp import lod, samples
+from lanescope.webapp.buckets import I64
 from lanescope.webapp.samples import F64, SampleTile, sample_pyramid, sample_window
 
 Series = list[tuple[int, float]]
@@ -22,7 +23,7 @@ series = st.lists(
 ).map(lambda pairs: sorted(pairs, key=lambda pair: pair[0]))
 
 
-def arrays(pairs: Series) -> tuple[lod.I64, F64]:
+def arrays(pairs: Series) -> tuple[I64, F64]:
     return np.array([t for t, _ in pairs], np.int64), np.array([v for _, v in pairs], np.float64)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,14 +76,13 @@ def test_no_question_about_a_run_needs_a_whole_log(
     large: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    read = Part.read
+    whole = Part._whole
 
-    def counted(part: Part, columns: Sequence[str], groups: Any = None) -> pa.Table:
-        found = read(part, columns, groups)
+    def counted(part: Part, found: pa.Table, columns: Sequence[str]) -> pa.Table:
         sizes.append(len(found) if part.table == "op" else 0)
-        return found
+        return whole(part, found, columns)
 
-    monkeypatch.setattr(Part, "read", counted)
+    monkeypatch.setattr(Part, "_whole", counted)
     monkeypatch.setattr(rows, "_PIECE", 100_000)
     run = open_run(large.path)
     check(run)

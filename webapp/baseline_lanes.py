@@ -30,20 +30,18 @@ from lanescope.webapp.analysis.fingerprints import Words
 from lanescope.webapp.analysis.noise import tensor_floor
 from lanescope.webapp.analysis.renaming import renamed
 from lanescope.webapp.comparable import comparable
+from lanescope.webapp.depths import I64
 from lanescope.webapp.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.slices import (
     AXIS_END,
-    BESIDE,
-    I64,
     SOURCES,
-    STYLES,
     LaneSlices,
     Names,
-    phase_styles,
     thread_slices,
 )
 from lanescope.webapp.steps import Steps
+from lanescope.webapp.styles import BESIDE, STYLES, phase_styles
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 
 ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6

@@ -21,8 +21,8 @@ from lanescope.webapp.index import (
     restored,
 )
 from lanescope.webapp.run import Run
-from lanescope.webapp.slices import BESIDE
 from lanescope.webapp.store import Store, load
+from lanescope.webapp.styles import BESIDE
 
 COMPARED = 3
 """Version of what is paired with what, and of when two ops are the same, slower or faster."""

@@ -22,7 +22,8 @@ from lanescope.webapp.launches import launches
 from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
 from lanescope.webapp.racing import races_of
 from lanescope.webapp.run import Run
-from lanescope.webapp.slices import BESIDE, SOURCES, STYLES
+from lanescope.webapp.slices import SOURCES
+from lanescope.webapp.styles import BESIDE, STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import NoSuch, Timeline
 

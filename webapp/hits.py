@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.lanes import THREAD
-from lanescope.webapp.slices import SOURCES, coded
+from lanescope.webapp.slices import SOURCES
+from lanescope.webapp.styles import coded
 from lanescope.webapp.timeline import Timeline
 
 Flags = npt.NDArray[np.bool_]

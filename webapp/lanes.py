@@ -17,18 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.webapp.lod import runs
+from lanescope.webapp.buckets import I64, runs
 from lanescope.webapp.run import Run, Thread
 from lanescope.webapp.slices import (
     AXIS_END,
-    I64,
     LaneSlices,
     Names,
-    coded,
     collective_slices,
-    phase_styles,
     thread_slices,
 )
+from lanescope.webapp.styles import coded, phase_styles
 
 THREAD, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "baseline"
 

@@ -25,9 +25,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from lanescope.webapp.buckets import (
+    I64,
+    PIECE,
+    Buckets,
+    buckets,
+    coarser,
+    of_row,
+    offsets,
+    ranges,
+    runs,
+)
 
 MAX_LEVEL = 40
 """Coarsest level: a tile of 2^50 ns, 13 days."""
@@ -41,47 +50,8 @@ ahead (`pyramid`): they hold at most 2049 entries, so a level made ahead has at 
 entries as the row has slices, and in practice all levels together have about a fifth."""
 
 
-PIECE = 1 << 15
-"""Slices that are looked at in one go while tiles are made ahead."""
-
-EARLY_BITS = 22
-"""`buckets` takes at most 2^22 slices at once: a length and a position share 63 bits."""
-
-
-@dataclass(frozen=True, eq=False)
-class Buckets:
-    """Buckets of one level in which slices begin, in order of time; of one row or of several."""
-
-    number: I64  # ascending; next to each other in time: numbers that differ by one
-    first: I64  # position of the first slice that begins in it
-    last: I64  # and of the last
-    begin: I64  # extent of the last: looking it up anew at every level takes twice as long
-    end: I64
-    inner: I64  # ns covered by all but the last; these lie within the bucket
-    most: I64  # length of the longest of all but the last; -1: none
-    longest: I64  # position of it (the first of equals); anything where there is none
-
-    def take(self, which: I64) -> Buckets:
-        """Some of the buckets."""
-        return Buckets(*(column.take(which) for column in self._columns()))
-
-    def moved(self, by: int) -> Buckets:
-        """The same buckets where slices are counted from another position."""
-        return replace(self, first=self.first + by, last=self.last + by, longest=self.longest + by)
-
-    @staticmethod
-    def joined(parts: Sequence[Buckets]) -> Buckets:
-        """Buckets of several stretches, one after another."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*(part._columns() for part in parts), strict=True)
-        return Buckets(*(np.concatenate(column) for column in columns))
-
-    def _columns(self) -> tuple[I64, ...]:
-        return (
-            self.number, self.first, self.last, self.begin,
-            self.end, self.inner, self.most, self.longest,
-        )  # fmt: skip
+FEW_TILES = 16
+"""Tiles that are made ahead in one go."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +69,19 @@ class Tiles:
     longest: I64  # position of the longest short slice that touches it (the first of equals)
     dense_at: I64
 
+    @staticmethod
+    def joined(parts: Sequence[Tiles]) -> Tiles:
+        """Tiles one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        wide, bucket, covered, count, longest = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("wide", "bucket", "covered", "count", "longest")
+        )
+        wide_at = offsets(np.concatenate([np.diff(part.wide_at) for part in parts]))
+        dense_at = offsets(np.concatenate([np.diff(part.dense_at) for part in parts]))
+        return Tiles(wide, wide_at, bucket, covered, count, longest, dense_at)
+
 
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -108,77 +91,6 @@ class Level:
     row: I64
     index: I64
     tiles: Tiles
-
-
-def buckets(start: I64, end: I64, number: I64) -> Buckets:
-    """The buckets of slices, given each slice's bucket number (ascending). O(slices)."""
-    if not len(start):
-        none = np.empty(0, np.int64)
-        return Buckets(none, none, none, none, none, none, none, none)
-    first = runs(number)
-    last = np.concatenate((first[1:], [len(start)])) - 1
-    length = end - start
-    total = np.cumsum(length)
-    inner = total.take(last) - length.take(last) - total.take(first) + length.take(first)
-    # The greatest of (length, how early) in one number: all but the last lie within their bucket,
-    # so their lengths stay below 2^MAX_LEVEL, and the earlier of equals is the greater.
-    length <<= EARLY_BITS
-    length |= _falling(len(start))
-    length[last] = -1  # "all but the last"
-    most = np.maximum.reduceat(length, first)
-    longest = len(start) - 1 - (most & ((1 << EARLY_BITS) - 1))
-    return Buckets(
-        number.take(first),
-        first,
-        last,
-        start.take(last),
-        end.take(last),
-        inner,
-        most >> EARLY_BITS,
-        longest,
-    )
-
-
-_FALLING = np.arange(PIECE - 1, -1, -1)
-
-
-def _falling(count: int) -> I64:
-    """count - 1 down to 0."""
-    some = len(_FALLING)
-    return _FALLING[some - count :] if count <= some else np.arange(count - 1, -1, -1)
-
-
-def coarser(fine: Buckets) -> Buckets:
-    """The buckets one level up: each is one of the finer ones, or two merged."""
-    number = fine.number >> 1
-    keep = runs(number)
-    other = np.concatenate((keep[1:], [len(number)])) - 1  # equals keep where there is no partner
-    found = Buckets(
-        number.take(keep),
-        fine.first.take(keep),
-        fine.last.take(other),
-        fine.begin.take(other),
-        fine.end.take(other),
-        fine.inner.take(keep),
-        fine.most.take(keep),
-        fine.longest.take(keep),
-    )
-    pair = np.flatnonzero(other != keep)
-    left = keep.take(pair)
-    right = left + 1
-    # Once merged, the left one's last slice is one of "all but the last".
-    middle = fine.end.take(left) - fine.begin.take(left)
-    found.inner[pair] += middle + fine.inner.take(right)
-    most, longest = fine.most.take(left), fine.longest.take(left)
-    for length, position in (
-        (middle, fine.last.take(left)),
-        (fine.most.take(right), fine.longest.take(right)),
-    ):
-        longest = np.where(length > most, position, longest)
-        most = np.maximum(length, most)
-    found.most[pair] = most
-    found.longest[pair] = longest
-    return found
 
 
 def tiles(
@@ -194,29 +106,31 @@ def tiles(
     short = length < 1 << level
     edge = (found.begin | ((1 << level) - 1)) + 1
     number = found.number
-    covered = (np.minimum(found.end, edge) - found.begin) * short + found.inner
+    beyond = np.maximum(found.end - edge, 0) * short  # what of its last slice lies past its edge
+    covered = length * short - beyond + found.inner
     count = found.last - found.first + short
     better = short & (length > found.most)
-    longest = np.where(better, found.last, found.longest)
+    # `where` would have the processor guess for each bucket which one it is.
+    longest = (found.last - found.longest) * better + found.longest
     present = count > 0
 
     # The tail of a bucket's last short slice lies in the very next bucket.
-    tail = np.flatnonzero(short & (found.end > edge))
-    beyond = found.end.take(tail) - edge.take(tail)
-    target = number.take(tail) + 1
-    known = number.take(tail + 1, mode="clip") == target
-    of = tail[known]
-    to = of + 1
-    covered[to] += beyond[known]
-    most = np.where(better, length, found.most).take(to)
-    longest[to] = np.where(length.take(of) >= most, found.last.take(of), longest.take(to))
-    present[to] = True
+    tail = beyond > 0
+    known = number[1:] - number[:-1] == 1
+    into = tail[:-1] & known
+    covered[1:] += beyond[:-1] * known
+    most = np.maximum(length * short, found.most)[1:]
+    longest[1:] += (found.last[:-1] - longest[1:]) * (into & (length[:-1] >= most))
+    present[1:] |= into
     dense = np.flatnonzero(present)
-    alone = ~known
-    if alone.any():
-        added, of = len(number) + np.arange(int(alone.sum())), tail[alone]
-        number = np.concatenate((number, target[alone]))
-        covered = np.concatenate((covered, beyond[alone]))
+    tail[:-1] &= ~known
+    of = np.flatnonzero(tail)
+    if len(of) and number[of[-1]] + 1 == origin[-1] + size:  # in no tile here
+        of = of[:-1]
+    if len(of):
+        added = len(number) + np.arange(len(of))
+        number = np.concatenate((number, number[of] + 1))
+        covered = np.concatenate((covered, beyond[of]))
         count = np.concatenate((count, np.zeros(len(of), np.int64)))
         longest = np.concatenate((longest, found.last[of]))
         # Each belongs right after the bucket that its slice begins in.
@@ -318,19 +232,20 @@ def _levels(start: I64, end: I64, low: I64, high: I64, apart: int) -> Iterator[L
         joining = [k for k, first in enumerate(finest) if first == level]
         if joining:
             parts = [
-                _of_row(start, end, int(low[k]), int(high[k]), level, k << (apart - level))
+                of_row(start, end, int(low[k]), int(high[k]), level, k << (apart - level))
                 for k in joining
             ]
             found = Buckets.joined([found, *parts])
             if (found.number[1:] < found.number[:-1]).any():
                 found = found.take(np.argsort(found.number, kind="stable"))
-        tile, near = _crowded(found)
-        if len(tile):
-            bits = apart - level - TILE_BITS
+        made, bits = [], apart - level - TILE_BITS
+        for tile, near in _crowded(found):
             row, index = tile >> bits, tile & ((1 << bits) - 1)
             begin = index << (TILE_BITS + level)
-            made = tiles(level, near, tile << TILE_BITS, begin, low[row])
-            yield Level(level, row, index, made)
+            made.append((row, index, tiles(level, near, tile << TILE_BITS, begin, low[row])))
+        if made:
+            rows, indexes, parts = zip(*made, strict=True)
+            yield Level(level, np.concatenate(rows), np.concatenate(indexes), Tiles.joined(parts))
 
 
 def finest_crowded(time: I64) -> int:
@@ -338,57 +253,29 @@ def finest_crowded(time: I64) -> int:
     if len(time) <= RAW_LIMIT:
         return MAX_LEVEL + 1
     # The tightest RAW_LIMIT + 1 neighbours; a tile that holds them is longer than their span.
-    span = int((time[RAW_LIMIT:] - time[:-RAW_LIMIT]).min())
+    low, high = time[:-RAW_LIMIT], time[RAW_LIMIT:]
+    spans = (high[at : at + PIECE] - low[at : at + PIECE] for at in range(0, len(low), PIECE))
+    span = min(int(some.min()) for some in spans)
     return max(0, span.bit_length() - TILE_BITS)
 
 
-def _of_row(start: I64, end: I64, low: int, high: int, level: int, number: int) -> Buckets:
-    """Buckets of the slices `low:high`, numbered from `number` at time 0.
+def _crowded(found: Buckets) -> Iterator[tuple[I64, Buckets]]:
+    """Tiles (number >> TILE_BITS) with more than RAW_LIMIT slices, and the buckets they need.
 
-    A piece at a time: one that fits the processor's cache takes half the time.
+    A few at a time: what the processor's cache holds takes a third of the time.
     """
-    pieces = []
-    while low < high:
-        stop = min(low + PIECE, high)
-        if stop < high:  # to the end of the last slice's bucket
-            edge = ((int(start[stop - 1]) >> level) + 1) << level
-            stop = low + int(start[low:high].searchsorted(edge))
-        begins = start[low:stop]
-        piece = buckets(begins, end[low:stop], (begins >> level) + number)
-        pieces.append(piece.moved(low))
-        low = stop
-    return Buckets.joined(pieces)
-
-
-def _crowded(found: Buckets) -> tuple[I64, Buckets]:
-    """Tiles (number >> TILE_BITS) with more than RAW_LIMIT slices, and the buckets they need."""
     tile = found.number >> TILE_BITS
     low = runs(tile)
     high = np.concatenate((low[1:], [len(tile)]))
-    crowded = found.last[high - 1] - found.first[low] >= RAW_LIMIT
-    needed = np.repeat(crowded, high - low)
-    needed[np.maximum(low[crowded] - 1, 0)] = True
-    near = found if needed.all() else found.take(np.flatnonzero(needed))
-    return tile[low[crowded]], near
-
-
-def runs(values: I64) -> I64:
-    """Position at which each run of equal neighbours begins."""
-    changes = np.flatnonzero(values[1:] != values[:-1])
-    found = np.zeros(len(changes) + 1, np.int64)
-    np.add(changes, 1, out=found[1:])
-    return found
-
-
-def offsets(sizes: I64) -> I64:
-    """0 and the running total: where the parts of these sizes begin, and the last one ends."""
-    found = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=found[1:])
-    return found
-
-
-def ranges(low: I64, high: I64) -> I64:
-    """`low[0]..high[0] - 1`, then `low[1]..high[1] - 1` and so on, in one array."""
-    sizes = high - low
-    at = offsets(sizes)
-    return np.arange(at[-1]) + np.repeat(low - at[:-1], sizes)
+    crowded = np.flatnonzero(found.last[high - 1] - found.first[low] >= RAW_LIMIT)
+    tile, low, high = tile[low[crowded]], low[crowded], high[crowded]
+    low -= low > 0  # and the bucket before each
+    for at in range(0, len(tile), FEW_TILES):
+        part = slice(at, at + FEW_TILES)
+        begin, end = low[part], high[part]
+        begin[1:] = np.maximum(begin[1:], end[:-1])
+        if (begin[1:] == end[:-1]).all():
+            near = found.between(int(begin[0]), int(end[-1]))
+        else:
+            near = found.take(ranges(begin, end))
+        yield tile[part], near

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -22,6 +22,9 @@ Ranges = Mapping[str, footers.Range]
 """What is told of the columns of a row group, by their names."""
 
 _UNTOLD = footers.Range(None, None, 0)
+
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What reading a damaged file raises."""
 
 _NEVER_NULL = {"start_ns", "time_ns", "step", "depth", "thread", "pid"}
 """Columns without which a row has no place; what else may be null, the schema says."""
@@ -92,25 +95,55 @@ class Part:
         """
         try:
             if self.files is None:
-                assert self.memory is not None
-                found = self.memory
-            else:
-                # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
-                with self.files.open(self.name) as source, expansion.opened(source) as file:
-                    present = [name for name in columns if name in file.schema_arrow.names]
-                    if groups is None:
-                        found = file.read(columns=present, use_threads=False)
-                    else:
-                        chosen = [group.number for group in groups]
+                return self._recovered(columns)
+            # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
+            with self.files.open(self.name) as source, expansion.opened(source) as file:
+                present = _present(file, columns)
+                if groups is None:
+                    found = file.read(columns=present, use_threads=False)
+                else:
+                    chosen = [group.number for group in groups]
+                    found = file.read_row_groups(chosen, present, use_threads=False)
+            return self._whole(found, columns)
+        except _UNREADABLE as error:
+            raise self._damaged(error) from None
+
+    def portions(self, columns: Sequence[str], about: int) -> Iterator[pa.Table]:
+        """What `read` gives, in tables of `about` rows or a row group more.
+
+        Raises RunError as `read` does.
+        """
+        try:
+            if self.files is None:
+                yield self._recovered(columns)
+                return
+            with self.files.open(self.name) as source, expansion.opened(source) as file:
+                present, footer = _present(file, columns), file.metadata
+                chosen, rows = [], 0
+                for number in range(footer.num_row_groups):
+                    chosen.append(number)
+                    rows += int(footer.row_group(number).num_rows)
+                    if rows >= about or number == footer.num_row_groups - 1:
                         found = file.read_row_groups(chosen, present, use_threads=False)
-                # Text that is not UTF-8 would raise only where someone looks at it.
-                found.validate(full=True)
-            return _conformed(found, schema.TABLES[self.table], columns)
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise RunError(
-                f"{self.files.named(self.name) if self.files else self.table}: cannot be read "
-                f"({_reason(error)}); the file is damaged, restore it from a copy or record again"
-            ) from None
+                        yield self._whole(found, columns)
+                        chosen, rows = [], 0
+        except _UNREADABLE as error:
+            raise self._damaged(error) from None
+
+    def _recovered(self, columns: Sequence[str]) -> pa.Table:
+        assert self.memory is not None
+        return _conformed(self.memory, schema.TABLES[self.table], columns)
+
+    def _whole(self, found: pa.Table, columns: Sequence[str]) -> pa.Table:
+        # Text that is not UTF-8 would raise only where someone looks at it.
+        found.validate(full=True)
+        return _conformed(found, schema.TABLES[self.table], columns)
+
+    def _damaged(self, error: Exception) -> RunError:
+        return RunError(
+            f"{self.files.named(self.name) if self.files else self.table}: cannot be read "
+            f"({_reason(error)}); the file is damaged, restore it from a copy or record again"
+        )
 
 
 @dataclass
@@ -171,7 +204,7 @@ def _told(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Range
         with files.open(name) as source:
             footer = pq.read_metadata(source)
             told = footers.ranges(source, columns)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
     rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
     if told is None or len(told) != len(rows):
@@ -226,7 +259,7 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
             with pq.ParquetFile(source) as parquet:
                 footer, columns = parquet.metadata, parquet.schema_arrow
                 rows, decoded = int(footer.num_rows), expansion.decoded(footer)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _Damage(f"{path} has an unreadable footer ({_reason(error)})") from None
     for column in schema.TABLES[table].columns:
         position = columns.get_field_index(column.name)
@@ -255,6 +288,12 @@ def _compatible(found: pa.DataType, wanted: pa.DataType) -> bool:
         # Arrow compares the names of a list's items; writers differ in them.
         return bool(pa.types.is_nested(found))
     return bool(found.equals(wanted))
+
+
+def _present(file: pq.ParquetFile, columns: Sequence[str]) -> list[str]:
+    """Those of the columns that a file has."""
+    names = file.schema_arrow.names
+    return [name for name in columns if name in names]
 
 
 def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> pa.Table:

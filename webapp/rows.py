@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
 from lanescope.webapp.axis import Axis, axis_of
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.parts import Part, RowGroup
+from lanescope.webapp.parts import Part
 from lanescope.webapp.threads import Thread
 
 _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
@@ -95,8 +97,9 @@ class Rows:
         return pa.concat_tables([first, *aligned]).unify_dictionaries()
 
     def pieces(
-        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
+        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str],
+        about: int | None = None,
+    ) -> Iterator[pa.Table]:  # fmt: skip
         """Rows of a table kept per thread, as `Run.pieces` promises them."""
         wanted = _wanted(table, columns)
         shape = schema.TABLES[table]
@@ -108,8 +111,8 @@ class Rows:
             for one, parts in self._threads_of(table, rank, thread):
                 axis = axis_of(self.axes, rank, one.pid)
                 for part in parts:
-                    for groups in _portions(part.groups(*_ALWAYS)):
-                        rows = axis.apply(part.read(read, groups), self.origin_ns)
+                    for portion in part.portions(read, _PIECE if about is None else about):
+                        rows = axis.apply(portion, self.origin_ns)
                         yield _with_place(_Placed(rows, rank, one.thread), wanted)
 
     def within(self, table: str, ranks: Sequence[int], window: Window) -> int:
@@ -205,18 +208,6 @@ def _wanted(table: str, columns: Sequence[str] | None) -> list[str]:
     return wanted
 
 
-def _portions(groups: Sequence[RowGroup]) -> Iterator[list[RowGroup]]:
-    """Row groups in pieces of about _PIECE rows."""
-    piece: list[RowGroup] = []
-    for group in groups:
-        piece.append(group)
-        if sum(one.rows for one in piece) >= _PIECE:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
-
-
 def _with_place(piece: _Placed, wanted: Sequence[str]) -> pa.Table:
     """The wanted columns, rank and thread among them where they are wanted."""
     rows, count = piece.rows, piece.rows.num_rows
@@ -241,17 +232,8 @@ def _touching(rows: pa.Table, window: Window) -> pa.Table:
 def _sorted(rows: pa.Table) -> pa.Table:
     """By start, parents before children; rows that already are in order are not copied."""
     names = [name for name in _SORT_KEYS if name in rows.column_names]
-    keys = [rows[name].to_numpy() for name in names]
-    begins = keys[0]
-    if len(keys) == 1:
-        in_order = bool(np.all(begins[1:] >= begins[:-1]))
-    else:
-        # Few begin at once, so the depth matters at few places only.
-        depth = keys[1]
-        doubtful = np.flatnonzero(begins[1:] <= begins[:-1])
-        same = begins[doubtful + 1] == begins[doubtful]
-        in_order = bool(np.all(same & (depth[doubtful + 1] >= depth[doubtful])))
-    if in_order:
+    keys = [numbers(rows[name]) for name in names]
+    if in_order(*keys):
         for name, key in zip(names, keys, strict=True):
             # They are in one stretch now; whoever asks for them need not put them together again.
             at = rows.schema.get_field_index(name)
@@ -259,3 +241,20 @@ def _sorted(rows: pa.Table) -> pa.Table:
         return rows
     order = np.lexsort(keys[::-1])
     return rows.unify_dictionaries().combine_chunks().take(pa.array(order))
+
+
+def in_order(begins: npt.NDArray[np.int64], depth: npt.NDArray[np.int16] | None = None) -> bool:
+    """Whether rows are sorted by start, parents before children."""
+    if depth is None:
+        return bool(np.all(begins[1:] >= begins[:-1]))
+    # Few begin at once, so the depth matters at few places only.
+    doubtful = np.flatnonzero(begins[1:] <= begins[:-1])
+    same = begins[doubtful + 1] == begins[doubtful]
+    return bool(np.all(same & (depth[doubtful + 1] >= depth[doubtful])))
+
+
+def numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """A column without null as an array, not copied where it is in one piece."""
+    found: npt.NDArray[Any]
+    found = column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy()
+    return found

@@ -151,14 +151,16 @@ class Run:
         rank: int | None = None,
         thread: str | None = None,
         columns: Sequence[str] = (),
+        about: int | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows that `events` gives, of a table kept per thread, a million or so at a time.
+        """The rows that `events` gives, of a table kept per thread, a million or so at a time, or
+        `about` so many.
 
         For what is asked of all rows of a run that may be larger than memory. Each piece is of one
         thread, threads are in the order of `Run.threads`; rows of a thread are in the order of its
         files, which is only roughly that of time. Raises RunError as `events` does.
         """
-        return self.rows.pieces(table, self._chosen(rank, thread), thread, columns)
+        return self.rows.pieces(table, self._chosen(rank, thread), thread, columns, about)
 
     def rows_about(self, table: str, window: tuple[int, int]) -> int:
         """About how many rows have an instant in a window, without reading any."""

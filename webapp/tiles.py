@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.lod import I64, TILE_BITS, TILE_BUCKETS, Tiles, offsets
+from lanescope.webapp.buckets import I64, offsets
+from lanescope.webapp.lod import TILE_BITS, TILE_BUCKETS, Tiles
 from lanescope.webapp.samples import SampleTile
 
 U32 = npt.NDArray[np.uint32]
@@ -61,6 +62,8 @@ STYLE_UNFINISHED = 0x80
 """Bit of the index's style byte that marks a slice which had not ended; the rest is the style."""
 
 CODES_PER_NAME = 32
+TOGETHER = 1 << 16
+"""Slices that are numbered in one go."""
 _PAINT_KINDS = (("u1", 8), ("<u2", 16), ("<u4", 32))  # type, bits
 _WIDTHS = {1: 0, 2: TWO, 4: FOUR}
 PAINTED = ("paint", "short")
@@ -102,14 +105,19 @@ class Paints:
 
     def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> U32:
         """The paint of each slice; pairs that are new get the next numbers."""
-        code = _code(name, style)
-        self._reach(int(code.max(initial=0)))
+        self._reach(CODES_PER_NAME * (int(name.max(initial=0)) + 1) - 1)
         present = np.zeros(len(self._number), np.bool_)
-        present[code] = True
+        parts = [slice(at, at + TOGETHER) for at in range(0, len(name), TOGETHER)]
+        found = np.empty(len(name), np.uint32)
+        for part in parts:
+            found[part] = _code(name[part], style[part])
+            present[found[part]] = True
         new = np.flatnonzero(present & (self._number < 0))
         self._number[new] = np.arange(len(new)) + len(self.codes)
         self.codes += new.tolist()
-        return self._number.take(code).view(np.uint32)
+        for part in parts:
+            found[part] = self._number.take(found[part])
+        return found
 
     def _reach(self, code: int) -> None:
         missing = code + 1 - len(self._number)

@@ -11,9 +11,10 @@ from lanescope.webapp import index as indexes
 from lanescope.webapp import payload
 from lanescope.webapp.baseline_lanes import Differences
 from lanescope.webapp.beside_index import open_beside
+from lanescope.webapp.buckets import EARLY_BITS
 from lanescope.webapp.index import Index, Progress, open_index
 from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
-from lanescope.webapp.lod import EARLY_BITS, MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
+from lanescope.webapp.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
 from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, pack
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_window

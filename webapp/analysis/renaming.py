@@ -134,9 +134,10 @@ class _Rows(Rows):
         return self._changed(self.inner.read(table, ranks, thread, columns, window, equal))
 
     def pieces(
-        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
-        return map(self._changed, self.inner.pieces(table, ranks, thread, columns))
+        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str],
+        about: int | None = None,
+    ) -> Iterator[pa.Table]:  # fmt: skip
+        return map(self._changed, self.inner.pieces(table, ranks, thread, columns, about))
 
     def _changed(self, rows: pa.Table) -> pa.Table:
         for position, name in enumerate(rows.column_names):

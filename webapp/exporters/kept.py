@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from lanescope.webapp.buckets import I64
 from lanescope.webapp.byte_planes import planes_of
 from lanescope.webapp.hits import modules
 from lanescope.webapp.lanes import COUNTER
-from lanescope.webapp.lod import I64
 from lanescope.webapp.slices import SOURCES
 from lanescope.webapp.timeline import Timeline
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from lanescope.webapp import units
+from lanescope.webapp.buckets import I64, runs
 from lanescope.webapp.colours import SANS, Theme, token_of, tokens
 from lanescope.webapp.lanes import COUNTER, Lane
-from lanescope.webapp.lod import I64, runs
-from lanescope.webapp.slices import STYLES
+from lanescope.webapp.styles import STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import Timeline
 
