@@ -29,7 +29,7 @@ from .kineto import (
     phase_of,
     signature_of,
 )
-from .limits import MOST_CALLS
+from .limits import MOST_CALLS, MOST_SIGNATURE_TEXT, MOST_SIGNATURES
 from .rows import (
     FUNCTION,
     LAUNCHING,
@@ -43,10 +43,11 @@ from .rows import (
     new_slices,
 )
 
-_MOST_TALKED = 128 << 20
-"""Bytes of arguments of slices that tell of collectives; a call's are a few hundred."""
+_LONG = 1000
+"""Bytes of a signature that is not remembered as it is written."""
 
-_MOST_SIGNATURES = 1 << 20
+_MOST_TALKED = 64 << 20
+"""Bytes of arguments of slices that tell of collectives; a call's are a few hundred."""
 
 
 class Complete:
@@ -185,6 +186,7 @@ class _Signatures:
         self._trace = trace
         self._written: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
         self._known = {("", ""): 0}
+        self._size = 0
 
     def of(self, args: list[Args]) -> NDArray[np.uint32]:
         """The signature of each."""
@@ -204,12 +206,13 @@ class _Signatures:
         found = signature_of(*key)
         number = self._known.get(found)
         if number is None:
-            if len(self._trace.signatures) == _MOST_SIGNATURES:
+            self._size += sum(map(len, found))
+            if len(self._known) == MOST_SIGNATURES or self._size > MOST_SIGNATURE_TEXT:
                 self._trace.counts["unread_signatures"] += 1
                 return 0
             number = self._known[found] = len(self._trace.signatures)
             self._trace.signatures.append(found)
-        if len(self._written) < _MOST_SIGNATURES:
+        if len(self._written) < MOST_SIGNATURES and sum(map(len, key)) <= _LONG:
             self._written[key] = number
         return number
 

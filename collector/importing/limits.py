@@ -30,10 +30,16 @@ MOST_TEXT = 256 << 20
 MOST_NAMED = 100_000
 """Processes or threads that a file names."""
 
-MOST_CALLS = 500_000
+MOST_CALLS = 300_000
 """Collectives: a gigabyte of a torch.profiler trace has some ten thousand."""
 
-MOST_LAUNCHES = 1 << 24
+MOST_SIGNATURES = 1 << 18
+"""Different shapes and dtypes of inputs; a training has thousands."""
+
+MOST_SIGNATURE_TEXT = 64 << 20
+"""Letters of all of them."""
+
+MOST_LAUNCHES = 1 << 23
 """Calls that launch activities, 40 bytes each."""
 
 MOST_LAUNCHING_ARROWS = 1 << 23

@@ -18,13 +18,14 @@ from .nesting import DEEPEST, around, ends, in_order, left, spend
 from .refused import Refused
 from .rows import Rows, taken
 
-MOST = 1 << 21
+MOST = 1 << 20
 """Slices of a stretch, about: working on them takes some 120 bytes each."""
 
-_MOST_OPEN = 1 << 22
+_MOST_OPEN = 1 << 20
 """Slices that may be open, or begin, at one instant."""
 
 _SAMPLE = 1 << 16
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def stretches(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[Str
     carried = _Open(np.empty(0, np.uint32), nothing, nothing, nothing, nothing)
     edges = _edges(start)
     for low, high in pairwise(edges):
-        here = np.flatnonzero((start >= low) & (start < high))
+        here = _within(start, low, high)
         mine, begins = which[here], start[here]
         if len(mine) + len(carried.where) > _MOST_OPEN + MOST:
             raise Refused(
@@ -87,8 +88,17 @@ def in_time(rows: Rows, which: NDArray[np.uint32]) -> Iterator[NDArray[np.uint32
                 part = slice(first, first + MOST)
                 yield which[part][start[part] == low]
         else:
-            here = np.flatnonzero((start >= low) & (start < high))
+            here = _within(start, low, high)
             yield which[here[np.argsort(start[here], kind="stable")]]
+
+
+def _within(start: I64, low: int, high: int) -> I64:
+    """Positions of the instants from `low` on and before `high`."""
+    found = []
+    for first in range(0, len(start), _AT_ONCE):
+        part = start[first : first + _AT_ONCE]
+        found.append(np.flatnonzero((part >= low) & (part < high)) + first)
+    return np.concatenate(found)
 
 
 def _with(carried: _Open, rows: Rows, mine: NDArray[np.uint32], begins: I64) -> _Open:

@@ -118,7 +118,7 @@ class Writer:
         trace, steps = rank.trace, rank.steps
         mine = sorted_rows.slices.places(lanes)
         is_phase = taken(rank.slices, "kind", mine) >= PHASE
-        ops, phases = mine[~is_phase], mine[is_phase]
+        ops, phases = (_chosen(mine, which) for which in (~is_phase, is_phase))
         values, arrows = sorted_rows.values.places(lanes), sorted_rows.arrows.places(lanes)
         told, handed = trace.values.rows(), trace.arrows.rows()
         calls = [call for lane in lanes for call in sorted_rows.calls[lane]]
@@ -170,6 +170,11 @@ class _Sorted:
             calls[call.lane].append(call)
         values, arrows = rank.trace.values.rows(), rank.trace.arrows.rows()
         return cls(ByLane(rank.slices), ByLane(values), ByLane(arrows), calls)
+
+
+def _chosen(rows: NDArray[np.uint32], which: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    """Some of the rows, without a copy where it is all of them."""
+    return rows if which.all() else rows[which]
 
 
 def _extents(slices: Rows, which: NDArray[np.uint32]) -> Iterator[I64]:
