@@ -18,6 +18,8 @@ GRAPH_CONFIG: dict[str, Any] = {
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
     "responsive": True,
     "toImageButtonOptions": {"format": "svg", "filename": "lanescope"},
+    # chart_pictures.js saves the other one.
+    "locales": {"en-US": {"dictionary": {"Download plot": "Download as SVG (with Shift: PNG)"}}},
 }
 """Of every Plotly chart on every page."""
 

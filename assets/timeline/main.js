@@ -6,6 +6,7 @@
 import { listenAbsence } from "./absence.js";
 import { format, parse } from "./address.js";
 import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
+import { listenChartPictures } from "./chart_pictures.js";
 import { CommandBar } from "./command_bar.js";
 import { commandsOf } from "./commands.js";
 import { startDash } from "./dash_scripts.js";
@@ -167,6 +168,7 @@ function failed(host, error) {
 
 async function start() {
   listenAbsence();
+  listenChartPictures();
   const description = getJson("/api/run");
   description.catch(() => {});
   // The lanes do not wait for Dash, which takes longer to load than they take to be drawn.

@@ -148,6 +148,22 @@ def test_checks_page_lists_limits_and_questions(opened: Opener) -> None:
     assert "Pairs of threads" in page.text(".page")
 
 
+def test_a_chart_as_svg_and_with_shift_as_png(opened: Opener, tmp_path: Path) -> None:
+    page = opened("/gradients")
+    page.page.locator("#gradient-chart .main-svg").first.wait_for()
+    page.page.locator("#gradient-chart").hover()
+    button = page.page.locator('#gradient-chart .modebar-btn[data-title*="SVG"]')
+    begins = {}
+    for held in ([], ["Shift"]):
+        with page.page.expect_download() as download:
+            button.click(modifiers=held)
+        file = tmp_path / download.value.suggested_filename
+        download.value.save_as(file)
+        begins[file.name] = file.read_bytes()[:4]
+    assert begins == {"lanescope.svg": b"<svg", "lanescope.png": b"\x89PNG"}
+    page.idle()
+
+
 def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) -> None:
     page = opened("/gradients")
     chart = page.page.locator("#gradient-chart .main-svg").first
