@@ -78,6 +78,9 @@ function applyAddress(search) {
   timeline.scrollBy(state.scrollY - timeline.scrollY);
   timeline.range = state.range;
   find(state.query);
+  // An address that says where a slice is and not what to show of the lanes: a finding's.
+  const kept = state.scrollY || state.collapsed.length;
+  if (state.selected && !kept) timeline.revealRow(state.selected.lane, state.selected.row);
   if (state.selected) timeline.selection.select(state.selected);
   else if (timeline.selection.current) timeline.selection.clear();
   timeline.overlaps.choose(state.of);

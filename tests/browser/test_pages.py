@@ -123,6 +123,11 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
     t0, t1 = page.window
     assert t1 - t0 < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
+    follow(page, "Overlap")
+    page.page.locator(".matrix td a").first.click()
+    page.idle()
+    assert page.window[1] - page.window[0] < 20 * MS
+    assert page.state["overlaps"]["shaded"] > 0
     for chart in ("overlap-chart", "windows-chart"):
         follow(page, "Overlap")
         page.page.locator(f"#{chart} .scatterlayer .trace").first.wait_for()

@@ -82,6 +82,16 @@ def test_a_clicked_slice_shows_its_name_and_all_else(opened: Opener) -> None:
     assert "Nothing selected" in page.text("#slice-panel")
 
 
+def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str) -> None:
+    lane = opened("/", at=large).state["lanes"][-1]["id"]
+    page = opened(f"/?sel={lane}.0.5", at=large, height=500)
+    state = page.state
+    assert state["viewport"]["scrollY"] > 0
+    assert lane in [one["id"] for one in state["lanes"] if one["visible"]]
+    page = opened(f"/?sel={lane}.0.5&y=1", at=large, height=500)
+    assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
+
+
 def test_hover_names_the_slice_at_once(opened: Opener) -> None:
     page = opened(f"/?t={20 * MS}-{24 * MS}")
     label = page.label("aten::")

@@ -26,6 +26,8 @@ from lanescope.webapp.run import Run
 
 _PHASE = schema.PhaseKind.backward.name
 
+NAMED = 4  # threads, in a title
+
 
 def concurrent_backwards(run: Run) -> list[Finding]:
     """Findings of kind `concurrent_backward`, one per set of threads.
@@ -60,7 +62,7 @@ def _finding(
     return Finding(
         kind="concurrent_backward",
         severity="error",
-        title=f"{' and '.join(names[t] for t in threads)} run backward at the same time into the "
+        title=f"{_called([names[t] for t in threads])} run backward at the same time into the "
         f"same {units.count(len(tensors))} gradient{'' if len(tensors) == 1 else 's'}, for "
         f"{units.duration(both.total)} in all, at {race.first.place} and {race.second.place}{also}",
         rank=rank,
@@ -82,6 +84,14 @@ def _finding(
         },
         link=timeline_address(start, end, run.duration_ns) + "&overlaps=1",
     )
+
+
+def _called(names: Sequence[str]) -> str:
+    """Each name once; threads that are started anew for each step may be many of few names."""
+    told = list(dict.fromkeys(names))
+    if len(told) == len(names) <= NAMED:
+        return " and ".join(told)
+    return f"{len(names)} threads ({', '.join(told[:NAMED])}{', …' if len(told) > NAMED else ''})"
 
 
 def _shared_nodes(run: Run, rank: int, threads: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -141,11 +142,21 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
                         _regions(run, phase, known),
                     ]
                 ),
-                html.Div([html.H2("Rates"), *parts.matrices(run, table)]),
+                html.Div([html.H2("Rates"), *parts.matrices(run, table, _links(run, phase))]),
             ],
             className="split",
         ),
     ]
+
+
+def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:
+    """By rank and two threads, the address of the longest region that both are in."""
+    links: dict[tuple[int, str, str], str] = {}
+    for one in overlap_regions(run, phase):
+        address = timeline_address(one.start_ns, one.end_ns, run.duration_ns)
+        for a, b in combinations(one.threads, 2):
+            links.setdefault((one.rank, a, b), f"{address}&of={phase}&overlaps=1")
+    return links
 
 
 def _times(row: Any) -> dict[str, Any]:

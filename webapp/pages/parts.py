@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import dash_ag_grid as dag
@@ -184,10 +185,14 @@ def thread_names(run: Run) -> dict[tuple[int, str], str]:
     return names
 
 
-def matrix(names: Sequence[str], rates: dict[tuple[str, str], float], caption: str) -> Component:
+def matrix(
+    names: Sequence[str], rates: dict[tuple[str, str], float], caption: str,
+    links: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> Component:  # fmt: skip
     """Rates between all pairs of `names`, in percent; what is not in `rates` was never measured.
 
-    Columns are numbered like rows: names of threads are long, and there may be many.
+    `links`: addresses that pairs lead to. Columns are numbered like rows: names of threads are
+    long, and there may be many.
     """
 
     def cell(a: str, b: str) -> Component:
@@ -197,29 +202,37 @@ def matrix(names: Sequence[str], rates: dict[tuple[str, str], float], caption: s
         if rate is None:
             return html.Td("", className="self")
         text = "0" if rate == 0 else f"{rate * 100:.3g}"
-        return html.Td(text, style={"--heat": f"{rate:.3f}"}, title=f"{a} and {b}: {text} %")
+        address = links.get((a, b), links.get((b, a)))
+        inside = text if address is None else dcc.Link(text, href=address)
+        return html.Td(inside, style={"--heat": f"{rate:.3f}"}, title=f"{a} and {b}: {text} %")
 
     heads = [html.Th(str(i), scope="col", title=name) for i, name in enumerate(names, 1)]
     body = [
         html.Tr([html.Th([html.Span(f"{i} "), a], scope="row"), *[cell(a, b) for b in names]])
         for i, a in enumerate(names, 1)
     ]
-    return html.Table(
+    table = html.Table(
         [html.Caption(caption), html.Thead(html.Tr([html.Th(""), *heads])), html.Tbody(body)],
         className="matrix",
     )
+    return html.Div(table, className="wide-table")
 
 
-def matrices(run: Run, table: Any) -> list[Component]:
-    """A matrix per rank of the rows of `analysis.overlap.overlap`."""
+def matrices(
+    run: Run, table: Any, links: Mapping[tuple[int, str, str], str] = MappingProxyType({})
+) -> list[Component]:
+    """A matrix per rank of the rows of `analysis.overlap.overlap`, its threads as on the timeline.
+
+    `links`: addresses by rank and two threads.
+    """
     known = thread_names(run)
+    position = {key: i for i, key in enumerate(known)}
     made = []
     for rank, rows in table.groupby("rank", sort=True):
-        names: list[str] = []
-        rates: dict[tuple[str, str], float] = {}
-        for row in rows.sort_values(["a", "b"]).itertuples():
-            a, b = known[rank, row.a], known[rank, row.b]
-            names += [name for name in (a, b) if name not in names]
-            rates[a, b] = float(row.rate)
-        made.append(matrix(names, rates, f"rank {rank}, percent"))
+        threads = sorted({*rows["a"], *rows["b"]}, key=lambda one: position[rank, one])
+        names = {thread: known[rank, thread] for thread in threads}
+        pairs = [(names[row.a], names[row.b], row) for row in rows.itertuples()]
+        rates = {(a, b): float(row.rate) for a, b, row in pairs}
+        own = {(names[a], names[b]): to for (of, a, b), to in links.items() if of == rank}
+        made.append(matrix(list(names.values()), rates, f"rank {rank}, percent", own))
     return made
