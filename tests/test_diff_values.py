@@ -226,6 +226,27 @@ def test_memory_that_is_only_pointed_at_or_filled_is_not_compared(
     assert (found.verdict, found.compared) == ("identical", 16)
 
 
+def test_a_batch_that_a_worker_hands_over_a_step_earlier_is_no_difference(tmp_path: Path) -> None:
+    """At level numerics and without values; one that the other run never took in is counted."""
+
+    def arriving(*steps: int) -> tuple[Op, ...]:
+        return tuple(sorted((*OPS, *(Op("aten::set_", step=k) for k in steps)),
+                            key=lambda op: op.step))  # fmt: skip
+
+    found = of(tmp_path, arriving(0, 1, 1), arriving(0, 0, 2))
+    assert (found.verdict, found.only_in_base, found.only_in_run) == ("identical", 0, 0)
+    found = of(tmp_path / "more", arriving(0, 1), arriving(0, 2, 2))
+    assert (found.verdict, found.only_in_base, found.only_in_run) == ("identical", 0, 1)
+    plain = []
+    for name, steps in (("one", (0, 1)), ("two", (1, 1))):
+        builder = Builder(tmp_path / name)
+        for order, op in enumerate(arriving(*steps)):
+            builder.op(START_NS + 100 * order, 50, op.name, step=op.step)
+        plain.append(open_run(builder.write()))
+    found = compare(*plain)
+    assert (found.verdict, found.only_in_base, found.only_in_run) == ("identical", 0, 0)
+
+
 def test_ranks_that_one_side_lacks_are_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", *OPS, *(replace(op, rank=1) for op in OPS), ranks=2)
     found = compare(run_of(tmp_path / "base", *OPS), run)

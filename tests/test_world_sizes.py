@@ -99,8 +99,9 @@ def test_a_sum_in_place_of_a_mean_is_no_rounding(folder: Path) -> None:
     ) in text_of(found)
 
 
-def norms(path: Path, world: int, *factors: float) -> Path:
+def norms(path: Path, world: int, *factors: float, dtypes: str = "float32") -> Path:
     builder = Builder(path, world_size=world)
+    builder.op(START_NS - 100, 50, "aten::mm", step=0, dtypes=dtypes)
     for name, factor in zip("abc", factors, strict=False):
         builder.row(
             "gradient", 0, "1000-0", time_ns=START_NS, step=0, parameter=name,
@@ -128,3 +129,22 @@ def test_one_factor_between_all_gradients(
     found = text_of(compare(base, open_run(norms(tmp_path / "run", world, *factors))))
     assert ("times those of the base" in found) == (told is not None)
     assert told is None or told in found
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "explained"),
+    [
+        ("float32 float32", False),
+        ("float32 bfloat16", True),
+        ("bfloat16 float16", True),
+        ("float16 int64", False),
+    ],
+)
+def test_gradients_of_what_works_in_bfloat16_are_no_more_exact(
+    tmp_path: Path, dtypes: str, explained: bool
+) -> None:
+    """Gradients in float32, converted from what was computed in another dtype."""
+    base = open_run(norms(tmp_path / "base", 1, 1, 1, dtypes=dtypes))
+    found = text_of(compare(base, open_run(norms(tmp_path / "run", 2, 1.004, 0.997))))
+    assert ("and operators work in bfloat16" in found) == explained
+    assert ("by more than the number of ranks explains" in found) != explained

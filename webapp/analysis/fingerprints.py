@@ -21,6 +21,10 @@ NOT_LOOKED_AT = (
 """Operators that give a tensor other memory, or fill it with what another rank has: what lies there
 before may never have been written. What came is read where it is used.
 """
+ARRIVES = "aten::set_"
+"""Gives a tensor the memory that a worker of a DataLoader handed over. They hand over when they are
+done: which step has taken in one batch more, and which one less, is chance."""
+
 _LOOSE = ("name", "phase", "module", "shapes")
 
 
@@ -61,6 +65,7 @@ class Ops:
     loose: Codes  # signature without dtypes
     content: Codes  # signature and hashes of all its tensors; 0: has none, or nothing but zeros
     owner: Ints  # per tensor: position of its operator
+    arrives: NDArray[np.bool_]  # is ARRIVES
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
     changed: dict[int, int]  # of tensors that somebody else wrote to: row -> hash as it was written
 
@@ -81,6 +86,8 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     known, expected = tensors.pop("known"), tensors.pop("expected")
     blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
     told = ~np.isin(texts["name"][owner], blind)
+    arriving = [k for k, name in enumerate(words.known["name"]) if name == ARRIVES]
+    arrives = np.isin(texts["name"], arriving)
     tensors, owner = {name: column[told] for name, column in tensors.items()}, owner[told]
     rows = np.flatnonzero(known[told])
     changed = dict(zip(rows.tolist(), expected[told][rows].tolist(), strict=True))
@@ -90,7 +97,7 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     np.add.at(content, owner[telling], bits[telling])
     content = np.where(content != 0, mixed(signature, content.view(np.int64)), content)
     return Ops(start, duration, depth, ops["step"].to_numpy().astype(np.int64), texts, signature,
-               loose, content, owner, tensors, changed)  # fmt: skip
+               loose, content, owner, arrives, tensors, changed)  # fmt: skip
 
 
 def _mixed_all(columns: list[Ints], count: int) -> Codes:
@@ -123,7 +130,8 @@ def _tensors(
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
     """Positions of operators that belong together: within each step by signature, in order; what
-    is left by signature in whatever order, and then by all of the signature but the dtypes.
+    is left by signature in whatever order, and then by all of the signature but the dtypes; what
+    arrives, in whichever step.
     """
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     there = dict(_by_step(run))
@@ -141,6 +149,14 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
                 one, two = by_occurrence(codes[mine], others[theirs])
                 left.append(mine[one])
                 right.append(theirs[two])
+    rest = []
+    for ops, paired in ((base, left), (run, right)):
+        alone = ops.arrives.copy()
+        alone[np.concatenate(paired)] = False
+        rest.append(np.flatnonzero(alone))
+    both = min(map(len, rest))
+    left.append(rest[0][:both])
+    right.append(rest[1][:both])
     return np.concatenate(left), np.concatenate(right)
 
 

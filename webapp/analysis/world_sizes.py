@@ -8,6 +8,7 @@ that is compared: gradient norms, and tensors of operators inside its step.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.calls import collective_calls
-from lanescope.webapp.analysis.closeness import relative_of
+from lanescope.webapp.analysis.closeness import RELATIVE, relative_of
 from lanescope.webapp.analysis.fingerprints import Ops, Words
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
@@ -118,13 +119,13 @@ def notes(
     apart = apart[apart["step"] == apart["step"].min()]
     if apart.empty and first is None:
         return told
-    joined_by = _joined_by(run, first)
-    if not (_is_rounding(apart) and (first is None or _close(first))):
+    joined_by, dtype = _joined_by(run, first), _half(base, run)
+    if not _is_rounding(apart, first, dtype):
         return [*told, f"they part by more than the number of ranks explains, {joined_by}"]
     return [
         *told,
         f"they part because of the number of ranks, {joined_by}: a sum over {run.world_size} is "
-        f"rounded in another order than one over {base.world_size}",
+        f"rounded in another order than one over {base.world_size}{_in(dtype)}",
     ]
 
 
@@ -144,12 +145,13 @@ def notes_on_passes(
     apart = apart[apart["step"] == apart["step"].min()]
     if apart.empty and first is None:
         return [told]
-    if not (_is_rounding(apart) and (first is None or _close(first))):
+    dtype = _half(base, run)
+    if not _is_rounding(apart, first, dtype):
         return [told, "they part by more than the number of passes explains"]
     return [
         told,
         f"they part because of the number of passes: a sum of {counts[1]} gradients is rounded in "
-        f"another order than one of {counts[0]}",
+        f"another order than one of {counts[0]}{_in(dtype)}",
     ]
 
 
@@ -204,21 +206,37 @@ def _joined_by(run: Run, first: dict[str, Any] | None) -> str:
     )
 
 
-def _is_rounding(norms: pd.DataFrame) -> bool:
-    low, high = (norms[side].to_numpy(np.float64) for side in ("base", "run"))
-    allowed = ROUNDING * norms["dtype_base"].map(relative_of).to_numpy(np.float64)
-    near = np.abs(high - low) <= allowed * np.maximum(np.abs(low), np.abs(high))
-    return bool(near.all())
+def _half(base: Run, run: Run) -> str | None:
+    """The coarsest dtype of 16 bits that operators of the runs work in. A gradient of another dtype
+    is as exact as that: it is converted from it, or comes of what was.
+    """
+    texts = set[str]()
+    for one in (base, run):
+        texts |= set(pc.unique(one.events("op", columns=["dtypes"])["dtypes"]).to_pylist())
+    words = {word for text in texts if text for word in re.findall(r"\w+", text)}
+    return max(words & {"bfloat16", "float16"}, key=RELATIVE.__getitem__, default=None)
 
 
-def _close(first: dict[str, Any]) -> bool:
-    """Whether the norms of the operator's tensors are as near as rounding leaves them."""
-    sides = (first[side].get("tensors", ()) for side in ("base", "run"))
-    for was, now in zip(*sides, strict=True):
-        low, high = was["l2"] or 0.0, now["l2"] or 0.0
-        if abs(high - low) > ROUNDING * relative_of(now["dtype"]) * max(low, high):
-            return False
-    return True
+def _in(dtype: str | None) -> str:
+    return "" if dtype is None else f", and operators work in {dtype}"
+
+
+def _is_rounding(norms: pd.DataFrame, first: dict[str, Any] | None, half: str | None) -> bool:
+    """Whether norms of gradients, and those of the tensors of the first operator that differs, are
+    as near as rounding leaves them.
+    """
+    coarse = 0.0 if half is None else relative_of(half)
+    pairs = list(zip(norms["base"], norms["run"], norms["dtype_base"], strict=True))
+    if first is not None:
+        sides = (first[side].get("tensors", ()) for side in ("base", "run"))
+        pairs += [
+            (was["l2"] or 0.0, now["l2"] or 0.0, now["dtype"])
+            for was, now in zip(*sides, strict=True)
+        ]
+    return all(
+        abs(high - low) <= max(ROUNDING * relative_of(dtype), coarse) * max(abs(low), abs(high))
+        for low, high, dtype in pairs
+    )
 
 
 def _times(count: int) -> str:
