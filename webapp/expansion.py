@@ -17,6 +17,9 @@ MOST = 1 << 30
 TIMES = 250
 """An operator has at least one byte on disk and less than 200 in memory."""
 
+_COLUMNS = 256
+"""More than any table has."""
+
 _CELL = 4
 """Bytes of a value in memory, at the least."""
 
@@ -34,10 +37,12 @@ def decoded(footer: pq.FileMetaData) -> int:
 
 def opened(source: pa.NativeFile) -> pq.ParquetFile:
     """A Parquet file whose texts are read as dictionaries. OSError, pa.ArrowException."""
-    footer = pq.read_metadata(source)
-    columns = (footer.schema.column(number) for number in range(footer.num_columns))
-    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-    return pq.ParquetFile(source, metadata=footer, read_dictionary=texts)
+    # What is asked of columns that are no texts, or not there, is passed over: to look first which
+    # are takes as long as to open the file.
+    file = pq.ParquetFile(source, read_dictionary=range(_COLUMNS))
+    if file.metadata.num_columns > _COLUMNS:
+        raise pa.ArrowInvalid(f"it has {file.metadata.num_columns} columns")
+    return file
 
 
 def plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

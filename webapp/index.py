@@ -13,7 +13,7 @@ import json
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -264,7 +264,7 @@ def members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryview]]:
 
 def catalogue_of(lanes: Sequence[Lane], names: Sequence[str], paints: Paints) -> dict[str, Any]:
     """What is stored of an index beside its arrays."""
-    listed = [asdict(lane) for lane in lanes]
+    listed = [vars(lane) for lane in lanes]
     return {"lanes": listed, "names": list(names), "paints": paints.codes}
 
 

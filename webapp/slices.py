@@ -124,6 +124,8 @@ def _ops(
     run: Run, thread: Thread, names: Names, phases: Piece, by_name: Mapping[str, int]
 ) -> Piece:
     columns = [*_CALL_COLUMNS, "scope", "depth"]
+    if not phases.sizes:
+        columns.append("phase")  # nothing else tells to which one an op belongs
     where = ("op", thread.rank, thread.thread)
     own: OpStyles | U8
     if thread.kind == schema.ThreadKind.stream.name:

@@ -82,7 +82,9 @@ class OpStyles:
         nothing tells. `codes` and `texts` are those of the names.
         """
         style = self._painted(start)
-        if not style.all():
+        if "phase" in rows.column_names:
+            style = matching(rows["phase"], self._by_name)
+        elif not style.all():
             style = np.where(style == 0, self._named[at : at + len(start)], style)
         scopes, scope_texts = coded(rows["scope"])
         for code, text in enumerate(scope_texts):
