@@ -139,3 +139,4 @@ def test_charts_of_the_growth(found: Comparison) -> None:
     ]
     [layers] = growth_by_layer(wrong, 1, "light").data
     assert layers.text[0][1] == "cannot be compared"
+    assert (layers.z[0][1], layers.showscale) == (layers.zmax, False)  # nothing to read off

@@ -49,7 +49,10 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
             hovertemplate="<b>step %{x}</b><br>a tensor that cannot be compared<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(step_axis(steps))
-    figure.update_yaxes(title_text="relative difference", type="log", exponentformat="power")
+    figure.update_yaxes(
+        title_text="relative difference", type="log", exponentformat="power",
+        showticklabels=any(value is not None for value in finite),
+    )  # fmt: skip
     figure.update_layout(
         yaxis2={
             "title": {"text": "tensors with other bits, %"}, "overlaying": "y", "side": "right",
@@ -63,7 +66,8 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
 def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     """Largest relative difference per module and step of a rank; modules as they first ran.
 
-    The colour is logarithmic; a cell without any holds tensors whose bits are all equal, or none.
+    The colour is logarithmic, that of what cannot be compared the last; a cell without any holds
+    tensors whose bits are all equal, or none.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
@@ -96,6 +100,9 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         y=[escaped(name) for name in modules],
         z=[[height(cell) for cell in row] for row in rows],
         text=[[word(cell) for cell in row] for row in rows],
+        zmin=least,
+        zmax=most,
+        showscale=bool(finite),
         colorscale=[[0, colour["panel"]], [0.5, colour["within"]], [1, colour["different"]]],
         xgap=1 if len(steps) <= 120 else 0,
         ygap=1,
@@ -106,6 +113,6 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
             "outlinewidth": 0,
         },
     )
-    figure.update_xaxes(title_text="step", tickformat="d", showgrid=False)
+    figure.update_xaxes(step_axis(steps), showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

@@ -52,3 +52,19 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     page.press("Escape")
     page.press("n")
     assert page.state["selection"]["name"] == "gone"
+
+
+def test_diff_shows_the_rank_that_parted_first(
+    opened: Opener, serve: Server, tmp_path: Path
+) -> None:
+    base, run = pair(tmp_path)
+    page = opened("/diff", at=serve(run, base), height=900)
+    page.page.locator("#diff-rank", has_text="rank 1").wait_for()
+    # Another mode leaves a rank that was chosen.
+    page.page.locator("#diff-rank").click()
+    page.page.get_by_role("option", name="rank 0").click()
+    page.page.locator("#diff-mode").click()
+    page.page.get_by_role("option").nth(1).click()
+    page.page.locator("#diff-body", has_text="step 1, rank 1").wait_for()
+    page.idle()
+    assert "rank 0" in page.text("#diff-rank")

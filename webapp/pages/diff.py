@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp import charts, diff_charts, units
@@ -58,7 +58,7 @@ def layout(context: Context) -> Component:
                 ),
             ),
         )
-    ranks = [rank for rank in context.run.ranks if rank in base.ranks] or list(context.run.ranks)
+    ranks = _ranks(context.run, base)
     return parts.page(
         "Diff",
         [html.B(context.run.title), " compared with the baseline ", html.B(base.title),
@@ -112,11 +112,16 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output(ids.DIFF_BODY, "children"),
         Output(ids.DIFF_TABLES, "children"),
+        Output(ids.DIFF_RANK, "value"),
         Input(ids.DIFF_MODE, "value"),
     )
-    def show(mode: Mode) -> tuple[list[Any], list[Any]]:
+    def show(mode: Mode) -> tuple[list[Any], list[Any], Any]:
         result = _compared(base, context.run, mode, context.noise)
-        return verdict(result, context, base), tables(result)
+        # At first the rank that parted first; later the one that was chosen.
+        first = -1 if result.first is None else result.first["rank"]
+        chosen = ctx.triggered_id is not None or first not in _ranks(context.run, base)
+        rank = no_update if chosen else first
+        return verdict(result, context, base), tables(result), rank
 
     @app.callback(
         Output(ids.DIFF_GROWTH, "figure"),
@@ -143,6 +148,11 @@ def register(app: Dash, context: Context) -> None:
     def draw(mode: Mode, rank: int, theme: Theme | None) -> go.Figure:
         table = _compared(base, context.run, mode, context.noise).table
         return charts.compared_norms(table, rank, theme or "light")
+
+
+def _ranks(run: Run, base: Run) -> list[int]:
+    """Those to choose from: of both, if there is any."""
+    return [rank for rank in run.ranks if rank in base.ranks] or list(run.ranks)
 
 
 def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
