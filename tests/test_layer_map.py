@@ -55,6 +55,19 @@ def test_layers_in_the_order_of_the_model(run: Run) -> None:
     assert table[2].tolist() == [5.0, 50.0, 500.0, 0.0]
 
 
+def test_the_order_of_the_model_and_not_of_the_optimizers_groups(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.op(START_NS, 50)
+    # Of what decays, and then of what does not; a parameter of none of its modules among them.
+    for layer in ("emb", "0.linear", "1.linear", "own", "0.norm", "1.norm", "norm"):
+        builder.row("gradient", 0, THREAD, time_ns=START_NS, parameter=f"{layer}.weight", norm=1.0,
+                    numel=8, optimizer=0)  # fmt: skip
+    for path in ("Model", "emb", "0", "0.linear", "0.norm", "1", "1.linear", "1.norm", "norm"):
+        builder.row("module", 0, None, path=path)
+    table = layer_map(open_run(builder.write()), 0, "gradient")
+    assert list(table.index) == ["emb", "0.linear", "0.norm", "1.linear", "own", "1.norm", "norm"]
+
+
 def test_a_collapsed_tree_adds_up_as_squares(run: Run) -> None:
     assert depths(run) == 3
     table = layer_map(run, 0, "gradient", depth=1)

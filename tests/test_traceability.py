@@ -92,9 +92,11 @@ def test_windows_between_forward_and_backward(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("duration", "reached"), [(900, 3), (None, None)])
-def test_a_backward_in_which_the_program_was_killed_is_not_judged(
-    tmp_path: Path, duration: int | None, reached: int | None
+@pytest.mark.parametrize(
+    ("duration", "raises", "reached"), [(900, False, 3), (None, False, None), (900, True, None)]
+)
+def test_a_backward_that_did_not_come_to_its_end_is_not_judged(
+    tmp_path: Path, duration: int | None, raises: bool, reached: int | None
 ) -> None:
     builder = Builder(tmp_path / "run")
     thread = builder.thread()
@@ -102,5 +104,7 @@ def test_a_backward_in_which_the_program_was_killed_is_not_judged(
     builder.phase(START_NS + 100, duration)
     name = schema.GRAPH_SERIES + "torch::autograd::AccumulateGrad"
     builder.row("value", 0, thread, time_ns=START_NS + 200, name=name, value=3.0)
+    if raises:
+        builder.phase(START_NS + 900, 0, "mark", name=f"{schema.RAISED_IN_BACKWARD}RuntimeError")
     opened = open_run(builder.write())
     assert [walk.reached for walk in walks(opened)] == ([] if reached is None else [reached])

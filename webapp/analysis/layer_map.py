@@ -6,6 +6,8 @@ below one module. Norms of its parameters add up as squares.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -64,7 +66,20 @@ def layer_map(
     else:
         rows = gradient_rows(run)
         rows = rows[rows["rank"] == rank]
-    return _measured(rows, measure, depth, baseline, rank)
+    table = _measured(rows, measure, depth, baseline, rank)
+    return table.reindex(_as_in_model(run, rank, list(table.index)))
+
+
+def _as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
+    """Layers in the order in which the model has its modules.
+
+    An optimizer's groups (of what decays, and what does not) have an order of their own. A layer
+    that is no module of the model stays behind the one that it followed.
+    """
+    paths = run.events("module", rank, columns=["path"])["path"].to_pylist()
+    known = {path: i for i, path in reversed(list(enumerate(paths)))}
+    keys = list(accumulate(layers, lambda last, layer: known.get(layer, last), initial=-1))[1:]
+    return [layer for _, layer in sorted(zip(keys, layers, strict=True), key=lambda one: one[0])]
 
 
 def depths(run: Run) -> int:

@@ -32,6 +32,7 @@ from lanescope.webapp.analysis.nodes import BACKWARD, stem
 from lanescope.webapp.run import Run
 
 _IN_PLACE_ON_VIEW = "CopySlices"  # made by autograd beside the node of the operator
+_PHASE = ("start_ns", "duration_ns", "kind", "name")
 _VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
 
 
@@ -85,9 +86,9 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     if not len(values):
         return
     counts = to_frame(values)
-    phases = to_frame(
-        run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "depth", "thread"])
-    )
+    phases = to_frame(run.events("phase", rank, columns=[*_PHASE, "depth", "thread"]))
+    said = phases["name"].astype(str).str.startswith(schema.RAISED_IN_BACKWARD)
+    raised = phases.loc[said, ["thread", "start_ns"]]
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
     phases = phases.assign(
         end_ns=ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
@@ -101,8 +102,11 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
         if around.empty:
             continue
         phase = around.sort_values("depth").iloc[-1]
-        if not phase["ended"]:
-            continue  # killed in it: the rest of its nodes never ran
+        over = (raised["thread"] == thread) & raised["start_ns"].between(
+            phase["start_ns"], phase["end_ns"]
+        )
+        if not phase["ended"] or over.any():
+            continue  # killed in it, or it raised: the rest of its nodes never ran
         ran = _ran(run, rank, own, phase, engine | {thread})
         reached = Counter(
             {
