@@ -62,6 +62,14 @@ def warnings_of(
                 f"{process['pid']} were overwritten (--keep-last); each of its threads is whole "
                 "from its first event here on"
             )
+    raised: dict[str, list[int]] = {}
+    for process in manifest["processes"]:
+        if process["ended"] == "exception" and process["rank"] in ranks:
+            raised.setdefault(process["exception"], []).append(process["rank"])
+    said += [
+        f"{ranks_named(sorted(set(of)))} ended with an exception: {exception}"
+        for exception, of in raised.items()
+    ]
     for engine, words in UNSEEN_BY.items():
         blind = sorted({p["rank"] for p in manifest["processes"] if p["engine"] == engine})
         unseen = {r for p in manifest["processes"] for r in p["coverage"] if p["engine"] == engine}
