@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kinds import ThreadKind, thread_id
 from .events import Label
-from .rows import PHASE, USER, Lane, Rows, Trace, column
+from .rows import PHASE, USER, Lane, Rows, Trace, column, counted
 from .singles import GLOBAL
 
 _FIRST_INVENTED = 4_000_000_000
@@ -81,10 +81,10 @@ def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
 def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
     score: Counter[Any] = Counter()
     labels: dict[Any, Label] = {}
-    every, kind = column(slices, "lane"), column(slices, "kind")
+    every, kind = column(slices, "lane", np.uint16), column(slices, "kind")
     operators = every[(kind < PHASE) & (kind != USER)]
     for weight, some in ((1, every), (1 << 32, operators)):
-        counts = np.bincount(some)
+        counts = counted(some)
         for number in np.flatnonzero(counts).tolist():
             count = int(counts[number])
             lane = lanes[number]
