@@ -53,7 +53,8 @@ PROGRAM = """
     def train(variant):
         torch.manual_seed(variant == "seed")
         model = Model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2 if variant == "lr" else 0.1)
+        rule = torch.optim.Adam if variant == "rule" else torch.optim.SGD
+        optimizer = rule(model.parameters(), lr=0.2 if variant == "lr" else 0.1)
         count = 24 if variant == "batch" else 16
         x, y = torch.randn(24, 8)[:count], torch.arange(count) % 8
         for step in range(2):
@@ -83,7 +84,7 @@ def recorded(path: Path, engine: str, *names: str) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    names = ("base", "again", "lr", "swapped", "unfused", "dtype", "bits", "seed", "batch")
+    names = ("base", "again", "lr", "swapped", "unfused", "dtype", "bits", "seed", "batch", "rule")
     return recorded(tmp_path_factory.mktemp("planted"), "auto", *names)
 
 
@@ -156,6 +157,7 @@ def test_a_change_gives_the_right_first_place(
     [
         ("again", ""),
         ("lr", "the learning rate in step 0 is 0.2, in the base 0.1"),
+        ("rule", "parameters are updated by Adam, in the base by SGD"),
         ("seed", "aten::uniform_ draws random numbers: another seed"),
         ("batch", "the first of other shapes aten::"),
         ("dtype", "the last aten::"),

@@ -155,6 +155,10 @@ def test_the_page_of_a_repetition(tmp_path: Path) -> None:
     [line] = spread_by_step(spread, 1e-5, "light").data
     assert (line.name, list(line.x)) == ("b", [0, 1, 2])
     assert list(line.y) == [None, pytest.approx(np.std([2, 3, 4])), None]
+    for limit in (1e-5, 0.0):
+        same = spread_by_step(spread.assign(std=0.0), limit, "light")
+        assert not same.data
+        assert same.layout.annotations[-1].text == "the norms are the same in every run"
     [crosses] = spread_by_step(spread.assign(std=np.inf), 1e-5, "dark").data[2:]
     assert list(crosses.x) == [0, 1, 2]
     figure = fluctuation_by_threads(found.entries, 1e-5, "light")

@@ -50,6 +50,14 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
     _limit(figure, limit, theme)
     figure.update_xaxes(step_axis([0, *map(int, worst["step"])]))
     figure.update_yaxes(title_text="standard deviation of the gradient norm")
+    if len(worst) and not figure.data:  # axes of nothing would have ranges of no meaning
+        figure.add_annotation(
+            text="the norms are the same in every run", xref="paper", yref="paper", x=0.5, y=0.5,
+            showarrow=False,
+        )  # fmt: skip
+        figure.update_xaxes(range=[-0.5, int(worst["step"].max()) + 0.5])
+        about = float(np.log10(limit)) if limit > 0 else -5.0
+        figure.update_yaxes(range=[about - 2, about + 1])
     return figure
 
 

@@ -47,6 +47,10 @@ def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
         sides.append(frame.dropna(subset=["rule"]))
     both = sides[0].merge(sides[1], on=keys, suffixes=("_base", "_run"))
     both = both.sort_values(keys, kind="stable")
+    other = both[both["rule_base"].astype(str) != both["rule_run"].astype(str)]
+    if len(other):
+        row = other.iloc[0]
+        return [f"parameters are updated by {row['rule_run']}, in the base by {row['rule_base']}"]
     for name, words in _SETTINGS.items():
         low, high = (both[f"{name}_{side}"].to_numpy(np.float64) for side in ("base", "run"))
         apart = np.flatnonzero((low != high) & ~np.isnan(low) & ~np.isnan(high))
