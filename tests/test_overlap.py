@@ -16,6 +16,7 @@ from lanescope.webapp.analysis.overlap import (
     overlap_regions,
     phase_lanes,
 )
+from lanescope.webapp.pages import parts
 from lanescope.webapp.run import Run, RunError, open_run
 from tests.synthetic import START_NS, Builder, write_run
 
@@ -164,3 +165,21 @@ def test_rates_are_those_of_the_definition(
         a, b = sets[row["a"]], sets[row["b"]]
         assert (row["a_ns"], row["b_ns"], row["overlap_ns"]) == (len(a), len(b), len(a & b))
         assert row["rate"] == len(a & b) / min(len(a), len(b))
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_matrix_of_many_threads_holds_those_that_overlap_most(tmp_path: Path, count: int) -> None:
+    builder = Builder(tmp_path / "run")
+    for ordinal in range(count):
+        thread = builder.thread(ordinal=ordinal, name=f"worker {ordinal}")
+        # Each is in backward 100 ns longer than the one before: the last ones overlap most.
+        builder.phase(START_NS, 1_000 + 100 * ordinal, thread=thread)
+    run = open_run(builder.write())
+    (made,) = parts.matrices(run, overlap(run))
+    caption, head, body = made.children.children
+    shown = min(count, parts.MOST_COMPARED)
+    assert len(body.children) == shown
+    assert len(head.children.children) == shown + 1
+    first = body.children[0].children[0].children[1]
+    assert first == f"worker {count - shown}"
+    assert ("32 of 40 threads" in caption.children) is (count == 40)

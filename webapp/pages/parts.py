@@ -218,21 +218,37 @@ def matrix(
     return html.Div(table, className="wide-table")
 
 
+MOST_COMPARED = 32
+"""Threads of a rank in a matrix, at most."""
+
+
 def matrices(
     run: Run, table: Any, links: Mapping[tuple[int, str, str], str] = MappingProxyType({})
 ) -> list[Component]:
     """A matrix per rank of the rows of `analysis.overlap.overlap`, its threads as on the timeline.
 
-    `links`: addresses by rank and two threads.
+    Of many threads those that overlap most: hundreds would make a page of a hundred thousand
+    cells. `links`: addresses by rank and two threads.
     """
     known = thread_names(run)
     position = {key: i for i, key in enumerate(known)}
     made = []
     for rank, rows in table.groupby("rank", sort=True):
         threads = sorted({*rows["a"], *rows["b"]}, key=lambda one: position[rank, one])
+        caption = f"rank {rank}, percent"
+        if len(threads) > MOST_COMPARED:
+            caption += f", the {MOST_COMPARED} of {len(threads):,} threads that overlap most"
+            sides = [rows.groupby(side)["overlap_ns"].sum() for side in ("a", "b")]
+            most = sides[0].add(sides[1], fill_value=0).nlargest(MOST_COMPARED)
+            threads = [thread for thread in threads if thread in most]
+            rows = rows[rows["a"].isin(threads) & rows["b"].isin(threads)]
         names = {thread: known[rank, thread] for thread in threads}
         pairs = [(names[row.a], names[row.b], row) for row in rows.itertuples()]
         rates = {(a, b): float(row.rate) for a, b, row in pairs}
-        own = {(names[a], names[b]): to for (of, a, b), to in links.items() if of == rank}
-        made.append(matrix(list(names.values()), rates, f"rank {rank}, percent", own))
+        own = {
+            (names[a], names[b]): to
+            for (of, a, b), to in links.items()
+            if of == rank and a in names and b in names
+        }
+        made.append(matrix(list(names.values()), rates, caption, own))
     return made
