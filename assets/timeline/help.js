@@ -11,6 +11,7 @@ const GESTURES = {
     ["Wheel", "lanes up / down; zoom where all are in sight, and over ruler and strip"],
     ["Shift + wheel", "left / right"],
     ["Drag", "move in both directions"],
+    ["Drag on the strip", "the window: anew, itself, or one of its edges"],
   ],
   Select: [["Click", "select a slice"], ["Double click", "zoom to it"]],
   Measure: [
