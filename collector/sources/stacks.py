@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -36,6 +37,10 @@ class Stacks:
             for folder in (own, own.resolve(), torch_file and Path(torch_file).parent)
             if folder
         )
+        # What torch.fx and the compiler's inductor write is called by the program's own lines.
+        written = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        self._inside += ("<eval_with_key>", str(Path(tempfile.gettempdir(), "torchinductor_")))
+        self._inside += (written.rstrip(os.sep) + os.sep,) if written else ()
         if decorators:  # torch wraps what is deprecated with it
             self._inside += (decorators,)
         self._standard = sysconfig.get_path("stdlib") + os.sep

@@ -212,6 +212,17 @@ def refilled_from_nothing() -> None:
     thread.join()
 
 
+def read_by_generated_code() -> None:
+    """The line is that of the program which calls what torch.fx wrote."""
+    model = torch.fx.symbolic_trace(nn.Linear(3, 3, bias=False))
+    weight = next(model.parameters()).detach()
+
+    def change() -> None:
+        weight.mul_(0.5)  # race: read_by_generated_code a
+
+    together(lambda: model(torch.ones(1, 3)), change)  # race: read_by_generated_code b
+
+
 def submitted_as_it_is() -> None:
     """The thread runs nothing but torch's own: its place is where it was given that to do."""
     model = nn.Linear(3, 3, bias=False)
@@ -231,5 +242,6 @@ if __name__ == "__main__":
         exchanged_while_read, counted_in_a_callback, released_before_the_write,
         first_of_two_futures, lost_updates, published_by_a_variable,
         one_barrier_a_step, refilled_from_nothing, submitted_as_it_is,
+        read_by_generated_code,
     ):  # fmt: skip
         form()
