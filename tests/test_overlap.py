@@ -16,7 +16,7 @@ from lanescope.webapp.analysis.overlap import (
     overlap_regions,
     phase_lanes,
 )
-from lanescope.webapp.pages import parts
+from lanescope.webapp.pages import matrices
 from lanescope.webapp.run import Run, RunError, open_run
 from tests.synthetic import START_NS, Builder, write_run
 
@@ -175,9 +175,9 @@ def test_matrix_of_many_threads_holds_those_that_overlap_most(tmp_path: Path, co
         # Each is in backward 100 ns longer than the one before: the last ones overlap most.
         builder.phase(START_NS, 1_000 + 100 * ordinal, thread=thread)
     run = open_run(builder.write())
-    (made,) = parts.matrices(run, overlap(run))
+    (made,) = matrices.matrices(run, overlap(run))
     caption, head, body = made.children.children
-    shown = min(count, parts.MOST_COMPARED)
+    shown = min(count, matrices.MOST_COMPARED)
     assert len(body.children) == shown
     assert len(head.children.children) == shown + 1
     first = body.children[0].children[0].children[1]

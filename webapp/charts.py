@@ -180,6 +180,38 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     return figure
 
 
+def pair_rates(
+    names: Sequence[str], rates: Sequence[Sequence[float | None]], to: Sequence[Sequence[str]],
+    theme: Theme,
+) -> go.Figure:  # fmt: skip
+    """Overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair leads to.
+
+    Columns are numbered like rows: names of threads are long.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    numbers = [str(i) for i in range(1, len(names) + 1)]
+    figure.add_heatmap(
+        x=numbers,
+        y=[f"{i} {escaped(name)}" for i, name in zip(numbers, names, strict=True)],
+        z=[[None if rate is None else 100 * rate for rate in row] for row in rates],
+        customdata=to,
+        texttemplate="%{z:.3~g}" if len(names) <= 16 else None,
+        colorscale=[[0, colour["panel"]], [1, colour["bad"]]],
+        zmin=0,
+        zmax=100,
+        xgap=1,
+        ygap=1,
+        hoverongaps=False,
+        colorbar={"title": {"text": "rate, %", "side": "right"}, "thickness": 10,
+                  "outlinewidth": 0},
+        hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
+    )  # fmt: skip
+    figure.update_xaxes(type="category", side="top", showgrid=False)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
 def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Figure:
     """A column of `analysis.collectives.collectives` against the bytes of a call, log-log.
 

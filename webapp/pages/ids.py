@@ -37,6 +37,9 @@ DOCK_OVERLAP = "dock-overlap"
 OVERLAP_PHASE = "overlap-phase"
 OVERLAP_BODY = "overlap-body"
 OVERLAP_CHART = "overlap-chart"
+OVERLAP_RANK = "overlap-rank"
+OVERLAP_RATES = "overlap-rates"
+OVERLAP_MATRIX = "overlap-matrix"
 WINDOWS_CHART = "windows-chart"
 
 # gradients

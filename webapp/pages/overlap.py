@@ -22,14 +22,19 @@ from lanescope.webapp.analysis.turns import forward_to_backward
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.pages.matrices import Compared, compared
 from lanescope.webapp.run import Run
 
 PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
 REGIONS = 20
+_CELL_PX, _AROUND_PX = (64, 28), (320, 90)  # width and height in the chart of rates, and around it
+
+_Click = dict[str, Any] | None
 
 
 def layout(context: Context) -> Component:
     """The phase to choose; the rest follows it."""
+    ranks = list(context.run.ranks)
     return parts.page(
         "Overlap",
         "Threads of one rank that are in the same phase at the same time. In the backward phase "
@@ -46,6 +51,30 @@ def layout(context: Context) -> Component:
             className="controls",
         ),
         html.Div(id=ids.OVERLAP_BODY),
+        html.Div(
+            [
+                html.H2("Rates"),
+                html.Div(
+                    [
+                        html.Label("rank", htmlFor=ids.OVERLAP_RANK),
+                        dcc.Dropdown(
+                            [{"label": f"rank {rank}", "value": rank} for rank in ranks],
+                            ranks[0] if ranks else None,
+                            id=ids.OVERLAP_RANK, clearable=False, searchable=len(ranks) > 16,
+                        ),
+                    ],
+                    className="controls",
+                    hidden=len(ranks) < 2,
+                ),
+                parts.graph(ids.OVERLAP_MATRIX, height=240),
+                html.P(
+                    "Percent of each pair. A click on a rate leads to the longest region of its "
+                    "two threads on the timeline.",
+                    className="muted",
+                ),
+            ],
+            id=ids.OVERLAP_RATES,
+        ),
         html.H2("Over time"),
         parts.graph(ids.OVERLAP_CHART, height=260),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
@@ -60,6 +89,25 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
         return body(context.run, phase, context.settings.limits.thread_overlap_rate)
+
+    @app.callback(
+        Output(ids.OVERLAP_MATRIX, "figure"),
+        Output(ids.OVERLAP_MATRIX, "style"),
+        Output(ids.OVERLAP_RATES, "hidden"),
+        Input(ids.OVERLAP_PHASE, "value"),
+        Input(ids.OVERLAP_RANK, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw_rates(phase: str, rank: int, theme: Theme | None) -> tuple[Any, Any, bool]:
+        table = overlap(context.run, phase)
+        found = next(compared(context.run, table[table["rank"] == rank]), None)
+        if found is None:
+            return no_update, no_update, table.empty
+        links = _links(context.run, phase)
+        count = len(found.threads)
+        height, width = _AROUND_PX[1] + _CELL_PX[1] * count, _AROUND_PX[0] + _CELL_PX[0] * count
+        style = {"height": f"{height}px", "maxWidth": f"{width}px"}
+        return _rates(found, links, theme or "light"), style, False
 
     @app.callback(
         Output(ids.OVERLAP_CHART, "figure"),
@@ -78,18 +126,21 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.OVERLAP_CHART, "clickData"),
         Input(ids.WINDOWS_CHART, "clickData"),
+        Input(ids.OVERLAP_MATRIX, "clickData"),
         State(ids.OVERLAP_PHASE, "value"),
         prevent_initial_call=True,
     )
-    def follow(
-        on_overlap: dict[str, Any] | None, on_windows: dict[str, Any] | None, phase: str
-    ) -> Any:
+    def follow(on_overlap: _Click, on_windows: _Click, on_rate: _Click, phase: str) -> Any:
         of_overlap = ctx.triggered_id == ids.OVERLAP_CHART
         click = on_overlap if of_overlap else on_windows
-        bounds = (click or {}).get("points", [{}])[0].get("customdata")
-        if not isinstance(bounds, list):
+        if ctx.triggered_id == ids.OVERLAP_MATRIX:
+            click = on_rate
+        there = (click or {}).get("points", [{}])[0].get("customdata")
+        if isinstance(there, str) and there:
+            return there
+        if not isinstance(there, list):
             return no_update
-        low, high = bounds
+        low, high = there
         address = timeline_address(low, high, context.run.duration_ns)
         return f"{address}&of={phase}&overlaps=1" if of_overlap else address
 
@@ -132,21 +183,22 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     height = None if len(rows) <= 16 else "440px"
     return [
         _verdict(rate, phase, limit),
-        html.Div(
-            [
-                html.Div(
-                    [
-                        html.H2("Pairs of threads"),
-                        parts.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
-                        html.H2("Longest regions"),
-                        _regions(run, phase, known),
-                    ]
-                ),
-                html.Div([html.H2("Rates"), *parts.matrices(run, table, _links(run, phase))]),
-            ],
-            className="split",
-        ),
+        html.H2("Pairs of threads"),
+        parts.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
+        html.H2("Longest regions"),
+        _regions(run, phase, known),
     ]
+
+
+def _rates(of: Compared, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
+    """The chart of a rank's pairs."""
+
+    def to(a: str, b: str) -> str:
+        return links.get((of.rank, a, b), links.get((of.rank, b, a), ""))
+
+    rates = [[None if a == b else of.rate(a, b) for b in of.threads] for a in of.threads]
+    there = [[to(a, b) for b in of.threads] for a in of.threads]
+    return charts.pair_rates(of.names, rates, there, theme)
 
 
 def _links(run: Run, phase: str) -> dict[tuple[int, str, str], str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import dash_ag_grid as dag
@@ -183,72 +182,3 @@ def thread_names(run: Run) -> dict[tuple[int, str], str]:
         process = "" if t.pid == own[t.rank] else f" (pid {t.pid})"
         names[t.rank, t.thread] = f"{t.name}{number}{process}"
     return names
-
-
-def matrix(
-    names: Sequence[str], rates: dict[tuple[str, str], float], caption: str,
-    links: Mapping[tuple[str, str], str] = MappingProxyType({}),
-) -> Component:  # fmt: skip
-    """Rates between all pairs of `names`, in percent; what is not in `rates` was never measured.
-
-    `links`: addresses that pairs lead to. Columns are numbered like rows: names of threads are
-    long, and there may be many.
-    """
-
-    def cell(a: str, b: str) -> Component:
-        if a == b:
-            return html.Td("–", className="self")
-        rate = rates.get((a, b), rates.get((b, a)))
-        if rate is None:
-            return html.Td("", className="self")
-        text = "0" if rate == 0 else f"{rate * 100:.3g}"
-        address = links.get((a, b), links.get((b, a)))
-        inside = text if address is None else dcc.Link(text, href=address)
-        return html.Td(inside, style={"--heat": f"{rate:.3f}"}, title=f"{a} and {b}: {text} %")
-
-    heads = [html.Th(str(i), scope="col", title=name) for i, name in enumerate(names, 1)]
-    body = [
-        html.Tr([html.Th([html.Span(f"{i} "), a], scope="row"), *[cell(a, b) for b in names]])
-        for i, a in enumerate(names, 1)
-    ]
-    table = html.Table(
-        [html.Caption(caption), html.Thead(html.Tr([html.Th(""), *heads])), html.Tbody(body)],
-        className="matrix",
-    )
-    return html.Div(table, className="wide-table")
-
-
-MOST_COMPARED = 32
-"""Threads of a rank in a matrix, at most."""
-
-
-def matrices(
-    run: Run, table: Any, links: Mapping[tuple[int, str, str], str] = MappingProxyType({})
-) -> list[Component]:
-    """A matrix per rank of the rows of `analysis.overlap.overlap`, its threads as on the timeline.
-
-    Of many threads those that overlap most: hundreds would make a page of a hundred thousand
-    cells. `links`: addresses by rank and two threads.
-    """
-    known = thread_names(run)
-    position = {key: i for i, key in enumerate(known)}
-    made = []
-    for rank, rows in table.groupby("rank", sort=True):
-        threads = sorted({*rows["a"], *rows["b"]}, key=lambda one: position[rank, one])
-        caption = f"rank {rank}, percent"
-        if len(threads) > MOST_COMPARED:
-            caption += f", the {MOST_COMPARED} of {len(threads):,} threads that overlap most"
-            sides = [rows.groupby(side)["overlap_ns"].sum() for side in ("a", "b")]
-            most = sides[0].add(sides[1], fill_value=0).nlargest(MOST_COMPARED)
-            threads = [thread for thread in threads if thread in most]
-            rows = rows[rows["a"].isin(threads) & rows["b"].isin(threads)]
-        names = {thread: known[rank, thread] for thread in threads}
-        pairs = [(names[row.a], names[row.b], row) for row in rows.itertuples()]
-        rates = {(a, b): float(row.rate) for a, b, row in pairs}
-        own = {
-            (names[a], names[b]): to
-            for (of, a, b), to in links.items()
-            if of == rank and a in names and b in names
-        }
-        made.append(matrix(list(names.values()), rates, caption, own))
-    return made

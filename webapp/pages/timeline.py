@@ -18,6 +18,7 @@ from lanescope.webapp.colours import token_of
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
+from lanescope.webapp.pages.matrices import matrices
 from lanescope.webapp.run import Run
 
 USUAL = "backward"
@@ -180,7 +181,7 @@ def _overlap(run: Run, window: tuple[int, int], where: str, of: str, limit: floa
         head,
         html.P(foot, className="muted"),
         html.Div(
-            [html.Div(parts.matrices(run, table)), _regions(run, regions)],
+            [html.Div(matrices(run, table)), _regions(run, regions)],
             className="overlap-split",
         ),
         *_waiting(run, window),
