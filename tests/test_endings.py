@@ -141,3 +141,13 @@ def test_who_waited_in_a_monitored_barrier_did_not_fail_by_itself(tmp_path: Path
     run = job(tmp_path, rank("exception", exception=MONITORED), rank("signal SIGTERM", calls=9))
     assert endings(run)[0].how == "gave up"
     assert told(run) == [("hang", (1,))]
+
+
+@pytest.mark.parametrize(("stopped_after_ms", "kinds"), [(0, []), (90, ["hang"])])
+def test_who_lost_a_peer_that_was_told_to_end_did_not_hang(
+    tmp_path: Path, stopped_after_ms: int, kinds: list[str]
+) -> None:
+    """A launcher is told to stop and nobody sees it: it ends its ranks one after the other."""
+    stopped = rank("signal SIGTERM", after_ms=stopped_after_ms)
+    lost = rank("exception", after_ms=26, exception=LOST)
+    assert [kind for kind, _ in told(job(tmp_path, stopped, lost))] == kinds

@@ -141,7 +141,15 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     named = {key for text in listed for key in text.split(", ")}
     page.page.keyboard.press("Escape")
     page.press("q")
-    gestures = {"Wheel", "pinch", "Click", "Double click", "Drag", "Drag a name"}
+    gestures = {
+        "Wheel",
+        "pinch",
+        "Click",
+        "Double click",
+        "Drag",
+        "Drag a name",
+        "Drag on the strip",
+    }
     held = {"Shift + wheel", "Ctrl + wheel", "Shift + drag", "Shift + click"}
     assert named - gestures - held - ELSEWHERE == hands.pressed
 

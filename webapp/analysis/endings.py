@@ -119,6 +119,20 @@ def gave_up(process: schema.Process) -> bool:
     return bool(_GAVE_UP.search(process["exception"]))
 
 
+def left_by_a_stop(run: Run, rank: int) -> bool:
+    """Whether a rank lost its connections because another one had been told to end.
+
+    A launcher tells them one after the other, and who is still in a call notices the end of a peer
+    before its own turn comes.
+    """
+    processes = own_processes(run)
+    process = processes.get(rank)
+    if process is None or not _LOST.search(process["exception"]):
+        return False
+    stopped = [_stopped_ns(run, one) for of, one in processes.items() if of != rank]
+    return any(at is not None and at <= alive_ns(run, process) for at in stopped)
+
+
 def exception_of(process: schema.Process) -> tuple[str, str | None]:
     """`raised ValueError: bad batch` and file.py:12 of what ended a process."""
     raised = process["exception"]

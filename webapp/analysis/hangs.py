@@ -19,7 +19,7 @@ from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import POINT_TO_POINT, call_title, calls
 from lanescope.webapp.analysis.deaths import deaths
-from lanescope.webapp.analysis.endings import told_to_stop
+from lanescope.webapp.analysis.endings import left_by_a_stop, told_to_stop
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.given_up import given_up
 from lanescope.webapp.analysis.links import group_lane, timeline_address
@@ -193,9 +193,9 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
 def _made_no_progress(run: Run, wait: Wait) -> bool:
     """Whether a watchdog saw so, or an error of the call itself ended a rank that waits."""
     known = standings(run)
-    # Ranks that end one after the other when a job is stopped lose their connections, too.
-    gave_up = not told_to_stop(run) and any(known[rank].gave_up for rank in wait.ranks)
-    return gave_up or any(known[rank].stalled for rank in wait.ranks)
+    failed = [rank for rank in wait.ranks if known[rank].gave_up and not told_to_stop(run)]
+    failed = [rank for rank in failed if wait.missing or not left_by_a_stop(run, rank)]
+    return bool(failed) or any(known[rank].stalled for rank in wait.ranks)
 
 
 def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
