@@ -17,14 +17,13 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 from __future__ import annotations
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.decay import decays
 from lanescope.webapp.analysis.endings import reduction_unfinished
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.analysis.lora import is_lora
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
@@ -203,6 +202,5 @@ def _whole_advice(run: Run, rank: int) -> str:
 
 
 def _clips_to_zero(run: Run, rank: int) -> bool:
-    values = run.events("value", rank, columns=["name", "value"])
-    limits = values.filter(pc.equal(values["name"].cast(pa.string()), CLIP_LIMIT))["value"]
-    return bool(len(limits)) and pc.max(limits).as_py() <= 0
+    limits = logged(run, rank, CLIP_LIMIT)["value"]
+    return bool(len(limits)) and bool(limits.max() <= 0)

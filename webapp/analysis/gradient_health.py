@@ -24,13 +24,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.kinds import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import json_number, to_frame
+from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.logged import last_logged, logged
 from lanescope.webapp.analysis.lora import is_lora
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
@@ -171,7 +170,7 @@ def _vanishing(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Findin
 
 
 def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
-    skipped = set(_series(run, rank, SKIPPED_STEPS)["step"])
+    skipped = set(logged(run, rank, SKIPPED_STEPS)["step"])
     wrong = rows[~rows["missing"] & ~np.isfinite(rows["norm"]) & ~rows["step"].isin(skipped)]
     if wrong.empty:
         return None
@@ -215,7 +214,7 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
                 "rate, clipping and that step's data",
                 {
                     "cause": "growth", "norm": json_number(norm), "limit": limit,
-                    "clipped": step in _clip_norms(run, rank).index,
+                    "clipped": step in last_logged(run, rank, CLIP_NORM).index,
                 },
             )  # fmt: skip
     return None
@@ -243,14 +242,10 @@ def _whole_norms(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
     there = rows[~rows["missing"]]
     total = np.sqrt((there["norm"] ** 2).groupby(there["call"]).sum())
     steps = rows.groupby("call")["step"].first()
-    clipped = _clip_norms(run, rank)
+    clipped = last_logged(run, rank, CLIP_NORM)
     # Clipped gradients all have the same norm; what they had before tells.
     norms = {int(steps[call]): clipped.get(steps[call], norm) for call, norm in total.items()}
     return pd.Series(norms, dtype=float)
-
-
-def _clip_norms(run: Run, rank: int) -> pd.Series:
-    return _series(run, rank, CLIP_NORM).groupby("step")["value"].last()
 
 
 def _largest(rows: pd.DataFrame, step: int) -> pd.Series:
@@ -272,8 +267,3 @@ def _exploding(run: Run, at: pd.Series, title: str, evidence: dict[str, Any]) ->
         evidence={"parameter": at["parameter"], **evidence},
         link=step_link(run, rank, step),
     )
-
-
-def _series(run: Run, rank: int, name: str) -> pd.DataFrame:
-    rows = run.events("value", rank, columns=["name", "time_ns", "step", "value"])
-    return to_frame(rows.filter(pc.equal(rows["name"].cast(pa.string()), name)))

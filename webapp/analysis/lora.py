@@ -27,8 +27,8 @@ from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.columns import texts_of
 from lanescope.webapp.analysis.decay import decays
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.logged import last_logged
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.run import Run
@@ -172,9 +172,8 @@ def _not_synchronised(one: _Adapter) -> Verdict:
 
 
 def _clipped(one: _Adapter) -> Verdict:
-    values = to_frame(one.run.events("value", one.rank, columns=["name", "step", "value"]))
-    norms = values[values["name"] == CLIP_NORM].groupby("step")["value"].last()
-    limits = values[values["name"] == CLIP_LIMIT].groupby("step")["value"].last()
+    norms = last_logged(one.run, one.rank, CLIP_NORM)
+    limits = last_logged(one.run, one.rank, CLIP_LIMIT)
     left = (limits / (norms + 1e-6)).reindex(norms.index)
     nothing = set(left.index[(left < CLIPPED) & (norms > 0)])
     steps = set(one.gradients["step"])

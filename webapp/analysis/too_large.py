@@ -20,6 +20,7 @@ import pandas as pd
 from lanescope.collector.kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.learning import samples
+from lanescope.webapp.analysis.logged import last_logged
 from lanescope.webapp.run import Run
 
 LARGE_STEPS = 2  # consecutive
@@ -45,33 +46,28 @@ def too_large(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge
     """`norms`: of the whole gradient of an optimizer of a rank by step, before clipping."""
     if len(norms) < LARGE_STEPS or not (norms.iloc[:LARGE_STEPS] > LARGE).all():
         return None
-    first = int(norms.index[0])
-    for measure in (_clipped, _overturned, _grown):
-        found = measure(run, rank, norms, optimizer)
-        if found is not None:
-            times, limit, cause, words, advice = found
-            return TooLarge(first, cause, times, limit, words, advice)
-    return None
+    return (
+        _clipped(run, rank, norms)
+        or _overturned(run, rank, norms, optimizer)
+        or _grown(run, rank, norms)
+    )
 
 
-Found = tuple[float, float, str, str, str] | None
-
-
-def _clipped(run: Run, rank: int, norms: pd.Series, _: int) -> Found:
-    values = to_frame(run.events("value", rank, columns=["name", "step", "value"]))
-    limits = values[values["name"] == CLIP_LIMIT].groupby("step")["value"].last()
+def _clipped(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
+    limits = last_logged(run, rank, CLIP_LIMIT)
     times = (norms / limits.reindex(norms.index)).iloc[:LARGE_STEPS]
     if not (limits > 0).all() or not (times > CLIPPED_AWAY).all():
         return None
     measured = float(times.iloc[0])
-    return (
-        measured, CLIPPED_AWAY, "clipped", f"{measured:.3g} times what it is clipped to",
+    return TooLarge(
+        int(norms.index[0]), "clipped", measured, CLIPPED_AWAY,
+        f"{measured:.3g} times what it is clipped to",
         "initialisation, normalisation, the scale of the loss and of max_norm, and that gradients "
         "are unscaled before they are clipped",
     )  # fmt: skip
 
 
-def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> Found:
+def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge | None:
     rows = samples(run)
     rows = rows[(rows["rank"] == rank) & (rows["optimizer"] == optimizer)]
     rows = rows[rows["update_ratio"].notna() & rows["norm"].notna()]
@@ -81,14 +77,14 @@ def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> Found:
     if not (times > OVERTURNED).all():
         return None
     measured = float(times.iloc[0])
-    return (
-        measured, OVERTURNED, "updates",
+    return TooLarge(
+        int(norms.index[0]), "updates", measured, OVERTURNED,
         f"the step changes the parameters by {measured:.3g} times what they were",
         "the learning rate, initialisation, and the scale of the loss",
     )  # fmt: skip
 
 
-def _grown(run: Run, rank: int, norms: pd.Series, _: int) -> Found:
+def _grown(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
     rows = to_frame(run.events("activation", rank))
     rows = rows[(rows["step"] == norms.index[0]) & (rows["numel"] > 0)]
     sizes = (rows["norm"] / np.sqrt(rows["numel"]))[rows["norm"] > 0]
@@ -96,8 +92,8 @@ def _grown(run: Run, rank: int, norms: pd.Series, _: int) -> Found:
         return None
     largest, beginning = rows.loc[sizes.idxmax(), "module"], rows.loc[sizes.index[0], "module"]
     measured = float(sizes.max() / sizes.iloc[0])
-    return (
-        measured, GROWN, "forward",
+    return TooLarge(
+        int(norms.index[0]), "forward", measured, GROWN,
         f"outputs of {largest or 'the model'} are {measured:.3g} times those of "
         f"{beginning or 'the model'}",
         "initialisation, normalisation and residual paths",
