@@ -59,11 +59,7 @@ def endings(run: Run) -> Mapping[int, Ending]:
     """The ending of every recorded rank's own process."""
     processes = own_processes(run)
     lost = any(_LOST.search(p["exception"]) for p in run.manifest["processes"])
-    stopped = {
-        rank: at
-        for rank, one in processes.items()
-        if rank in run.ranks and (at := _stopped_ns(run, one)) is not None
-    }
+    stopped = _stopped(run)
     return MappingProxyType(
         {rank: _ending(run, processes.get(rank), lost, stopped) for rank in run.ranks}
     )
@@ -125,12 +121,11 @@ def left_by_a_stop(run: Run, rank: int) -> bool:
     A launcher tells them one after the other, and who is still in a call notices the end of a peer
     before its own turn comes.
     """
-    processes = own_processes(run)
-    process = processes.get(rank)
+    process = own_processes(run).get(rank)
     if process is None or not _LOST.search(process["exception"]):
         return False
-    stopped = [_stopped_ns(run, one) for of, one in processes.items() if of != rank]
-    return any(at is not None and at <= alive_ns(run, process) for at in stopped)
+    last = alive_ns(run, process)
+    return any(at <= last for of, at in _stopped(run).items() if of != rank)
 
 
 def exception_of(process: schema.Process) -> tuple[str, str | None]:
@@ -148,6 +143,17 @@ def _outlived(run: Run, process: schema.Process, stopped: Mapping[int, int]) -> 
     would_note = process["engine"] in _NOTE_SIGNALS and lived > NOTES_SIGNALS_NS
     first = min(stopped.values(), default=None)
     return would_note and first is not None and last + run.clock_uncertainty_ns < first
+
+
+@lru_cache(maxsize=4)
+def _stopped(run: Run) -> Mapping[int, int]:
+    """When the ranks that noted SIGTERM did so."""
+    noted = {
+        rank: at
+        for rank, one in own_processes(run).items()
+        if rank in run.ranks and (at := _stopped_ns(run, one)) is not None
+    }
+    return MappingProxyType(noted)
 
 
 def _stopped_ns(run: Run, process: schema.Process) -> int | None:

@@ -64,11 +64,6 @@ def matrices(run: Run, table: pd.DataFrame) -> list[Component]:
     return [_matrix(one) for one in compared(run, table)]
 
 
-def percent(rate: float) -> str:
-    """`42.3` of 0.4231."""
-    return "0" if rate == 0 else f"{rate * 100:.3g}"
-
-
 def _matrix(of: Compared) -> Component:
     heads = [html.Th(str(i), scope="col", title=name) for i, name in enumerate(of.names, 1)]
     body = [
@@ -89,7 +84,7 @@ def _cells(of: Compared, thread: str, name: str) -> Sequence[Component]:
         if rate is None:
             cells.append(html.Td("–" if other == thread else "", className="self"))
             continue
-        text = percent(rate)
+        text = "0" if rate == 0 else f"{rate * 100:.3g}"
         title = f"{name} and {its_name}: {text} %"
         cells.append(html.Td(text, style={"--heat": f"{rate:.3f}"}, title=title))
     return cells

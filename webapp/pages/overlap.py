@@ -100,14 +100,13 @@ def register(app: Dash, context: Context) -> None:
     )
     def draw_rates(phase: str, rank: int, theme: Theme | None) -> tuple[Any, Any, bool]:
         table = overlap(context.run, phase)
+        # A rank may have one thread in the phase: then no pair, and not the one before's.
         found = next(compared(context.run, table[table["rank"] == rank]), None)
-        if found is None:
-            return no_update, no_update, table.empty
-        links = _links(context.run, phase)
-        count = len(found.threads)
+        figure = _rates(found, _links(context.run, phase), theme or "light")
+        count = 0 if found is None else len(found.threads)
         height, width = _AROUND_PX[1] + _CELL_PX[1] * count, _AROUND_PX[0] + _CELL_PX[0] * count
         style = {"height": f"{height}px", "maxWidth": f"{width}px"}
-        return _rates(found, links, theme or "light"), style, False
+        return figure, style, table.empty
 
     @app.callback(
         Output(ids.OVERLAP_CHART, "figure"),
@@ -131,17 +130,18 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def follow(on_overlap: _Click, on_windows: _Click, on_rate: _Click, phase: str) -> Any:
-        of_overlap = ctx.triggered_id == ids.OVERLAP_CHART
-        click = on_overlap if of_overlap else on_windows
-        if ctx.triggered_id == ids.OVERLAP_MATRIX:
-            click = on_rate
-        there = (click or {}).get("points", [{}])[0].get("customdata")
+        clicks = {
+            ids.OVERLAP_CHART: on_overlap, ids.WINDOWS_CHART: on_windows,
+            ids.OVERLAP_MATRIX: on_rate,
+        }  # fmt: skip
+        there = (clicks.get(ctx.triggered_id) or {}).get("points", [{}])[0].get("customdata")
         if isinstance(there, str) and there:
             return there
         if not isinstance(there, list):
             return no_update
         low, high = there
         address = timeline_address(low, high, context.run.duration_ns)
+        of_overlap = ctx.triggered_id == ids.OVERLAP_CHART
         return f"{address}&of={phase}&overlaps=1" if of_overlap else address
 
 
@@ -190,8 +190,10 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     ]
 
 
-def _rates(of: Compared, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
-    """The chart of a rank's pairs."""
+def _rates(of: Compared | None, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
+    """The chart of a rank's pairs; None: it has no pair."""
+    if of is None:
+        return parts.nothing("One thread of this rank at most is in the phase: there is no pair.")
 
     def to(a: str, b: str) -> str:
         return links.get((of.rank, a, b), links.get((of.rank, b, a), ""))

@@ -40,13 +40,18 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Gr
 
 
 def _awaited() -> go.Figure:
-    """What stands in a chart's place until there is one: an empty figure would show bare axes."""
+    """What stands in a chart's place until there is one."""
+    return nothing("computing …")
+
+
+def nothing(words: str) -> go.Figure:
+    """Words in the place of a chart: an empty figure would show bare axes."""
     figure = go.Figure()
     figure.update_layout(
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
         xaxis_visible=False, yaxis_visible=False,
     )  # fmt: skip
-    figure.add_annotation(text="computing …", showarrow=False, font={"color": EITHER})
+    figure.add_annotation(text=words, showarrow=False, font={"color": EITHER})
     return figure
 
 
