@@ -32,8 +32,13 @@ KILLED = rank("")
 """SIGKILL leaves no word."""
 
 
-def job(path: Path, *ranks: dict[str, Any], **manifest: Any) -> Run:
-    """A job whose ranks make a call every 400 ms, all of them complete but one that others miss."""
+def job(
+    path: Path, *ranks: dict[str, Any], stuck: tuple[int, str] | None = None, **manifest: Any
+) -> Run:
+    """A job whose ranks make a call every 400 ms, all of them complete but one that others miss.
+
+    What one of them waits for may be seen by its watchdog as it ends: (rank, what).
+    """
     builder = Builder(path, world_size=len(ranks), **{"exit_status": 1, **manifest})
     least = min(one["calls"] for one in ranks)
     for number, one in enumerate(ranks):
@@ -53,6 +58,10 @@ def job(path: Path, *ranks: dict[str, Any], **manifest: Any) -> Run:
         if signal:
             builder.row("stall", number, None, time_ns=end, duration_ns=0, pid=1000 + number,
                         thread=thread, name="main", reason="signal")  # fmt: skip
+        if stuck is not None and stuck[0] == number:
+            builder.row("stall", number, None, time_ns=end - 500 * MS, duration_ns=LIFE,
+                        pid=1000 + number, thread=thread, name="MainThread", reason="quiet",
+                        waiting=stuck[1])  # fmt: skip
     return open_run(builder.write())
 
 
@@ -88,6 +97,36 @@ def test_the_rank_that_began_is_named(
         10,
     )
     assert found.title.startswith("rank 1 ")
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "waits_for", "said"),
+    [
+        # Killed at the end of a long wait, a moment before the rank that lost its connection.
+        (9_000, "queue.get", "died after 9.40 s without a record; MainThread waits for queue.get"),
+        # Killed as it worked; the other one noticed long afterwards.
+        (0, "", "died, last seen 9.30 s before the recording ended; did all_reduce last"),
+        # The same, noticed at once.
+        (8_900, "", "died after 9.30 s without a record; did all_reduce last"),
+    ],
+)
+def test_a_death_is_told_from_the_silence_before_it(
+    tmp_path: Path, after_ms: int, waits_for: str, said: str
+) -> None:
+    lost = rank("exception", calls=11, exception=LOST, after_ms=9_300)
+    stuck = (1, waits_for) if waits_for else None
+    (found,) = hangs(job(tmp_path, lost, rank("", after_ms=after_ms), stuck=stuck))
+    (missing,) = found.evidence["missing"]
+    assert missing["doing"] == said
+    assert said in found.title
+
+
+def test_ranks_that_were_killed_together_did_not_die_before_each_other(tmp_path: Path) -> None:
+    """The watchdog of one looked a second later than that of the other."""
+    killed = [rank("", calls=11, after_ms=9_800), rank("", after_ms=9_000)]
+    (found,) = hangs(job(tmp_path, *killed, stuck=(1, "queue.get")))
+    (missing,) = found.evidence["missing"]
+    assert missing["doing"] == "MainThread waits for queue.get"
 
 
 INTERRUPTED = rank("exception", exception="KeyboardInterrupt: (train.py:7)")

@@ -70,9 +70,14 @@ def killed_at_work() -> None:
 
 
 def killed_after(seconds: float) -> None:
-    """End this process from outside: a thread of its own would be seen at work."""
-    command = f"sleep {seconds}; kill -9 {os.getpid()}"
-    subprocess.Popen(["sh", "-c", command], start_new_session=True)
+    """End the launcher and all ranks from outside, at once: a thread of a rank would be seen at
+    work, and a rank or a launcher that is left for a moment notices that another one is gone."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"pid of rank {RANK}", str(os.getpid()))
+    if RANK == 0:
+        pids = [store.get(f"pid of rank {rank}").decode() for rank in range(dist.get_world_size())]
+        command = f"sleep {seconds}; kill -9 {os.getppid()} {' '.join(pids)}"
+        subprocess.Popen(["sh", "-c", command], start_new_session=True)
 
 
 def different_op() -> None:

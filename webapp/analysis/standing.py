@@ -31,6 +31,10 @@ NO_PROGRESS = ("no_progress", "abort")
 QUIET_NS = 1_000_000_000
 """A rank that recorded an event within this time of the end of the run is at work."""
 
+GONE_NS = 3_000_000_000
+"""A rank that was not seen for so long before the end of the run was gone: its watchdog looks once
+a second, and on a busy machine a little later."""
+
 _EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 
 _BUSY = 0.1
@@ -70,8 +74,8 @@ class Standing:
 @lru_cache(maxsize=4)
 def standings(run: Run) -> Mapping[int, Standing]:
     """The standing of every recorded rank."""
-    last = {rank: _last_ns(run, rank) for rank in run.ranks}
-    return MappingProxyType({rank: _standing(run, rank, last) for rank in run.ranks})
+    ends = {rank: _end_ns(run, rank) for rank in run.ranks}
+    return MappingProxyType({rank: _standing(run, rank, ends) for rank in run.ranks})
 
 
 def at_work(dump: Mapping[str, Any]) -> bool:
@@ -116,16 +120,13 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
     return found
 
 
-def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
+def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> Standing:
     process = own_processes(run).get(rank)
     pid = process["pid"] if process else -1
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
     since = _worked_until_ns(run, rank, main)
     dump = _dump(run, rank, since)
     ending = endings(run)[rank]
-    end = max(last[rank], *(row["time_ns"] for row in dumps(run, rank)), 0)
-    if process is not None:
-        end = max(end, alive_ns(run, process))
     thread = (dump["thread"] or main) if dump else main
     doing, where = _doing(run, rank, main, dump)
     if ending.how == "raised" or (ending.how == "gave up" and not dump):
@@ -133,9 +134,7 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
     elif ending.how in ("exit", "left"):
         doing, where = "has ended", None
     elif ending.how == "died" or (ending.how in ("stopped", "killed") and not dump):
-        quiet = max(last.values()) - since
-        before = f", {units.duration(quiet)} before the recording ended" if quiet > QUIET_NS else ""
-        doing = f"{ending.words or 'recorded nothing more'}{before}; {doing}"
+        doing = f"{_how_it_ended(run, rank, ending, since, ends)}; {doing}"
     reason = str(dump["reason"]) if dump else ""
     stalled = reason in NO_PROGRESS
     if dump and process and process["exception"] and process["ended"] != "exception":
@@ -143,7 +142,27 @@ def _standing(run: Run, rank: int, last: Mapping[int, int]) -> Standing:
         doing += f"; a thread of it {said}" + (f" ({place})" if place else "")
     in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and at_work(dump)
-    return Standing(rank, thread, doing, where, since, end, ending, stalled, working, in_call)
+    return Standing(
+        rank, thread, doing, where, since, ends[rank], ending, stalled, working, in_call
+    )
+
+
+def _how_it_ended(run: Run, rank: int, ending: Ending, since: int, ends: Mapping[int, int]) -> str:
+    """In words. That nothing was recorded is no death: a rank may have waited for long when it
+    died, and when that was is known from its watchdog only."""
+    end, over = ends[rank], max(ends.values())
+    if not ending.words:
+        quiet = over - since
+        return "recorded nothing more" + (
+            f" in the last {units.duration(quiet)}" if quiet > QUIET_NS else ""
+        )
+    silent, gone = end - _last_ns(run, rank), over - end
+    said = ending.words
+    if silent > QUIET_NS:
+        said += f" after {units.duration(silent)} without a record"
+    if gone > GONE_NS:
+        said += f", last seen {units.duration(gone)} before the recording ended"
+    return said
 
 
 def _doing(
@@ -242,6 +261,13 @@ def meanwhile(run: Run, rank: int, begin_ns: int, end_ns: int) -> tuple[str, str
 def _last_ns(run: Run, rank: int) -> int:
     """Instant of the last event of a rank's threads."""
     return max((t.end_ns for t in run.threads if t.rank == rank), default=0)
+
+
+def _end_ns(run: Run, rank: int) -> int:
+    """Until when a rank is known to have been there, by its events and by its watchdog."""
+    process = own_processes(run).get(rank)
+    end = max(_last_ns(run, rank), alive_ns(run, process) if process is not None else 0)
+    return max(end, *(int(row["time_ns"]) for row in dumps(run, rank)), 0)
 
 
 def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:
