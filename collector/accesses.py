@@ -63,6 +63,7 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
         "bytes": halves["bytes"],
         "run": np.where(strided, pairs["offset1"][record], halves["bytes"]),
         "stride": np.where(strided, pairs["bytes1"][record], 0),
+        "stream": pairs["stream"][record],
         "version": np.where(second, halves["version0"], halves["version1"]),
         "write": (flags & AccessFlag.WRITE) != 0,
         "birth": (flags & AccessFlag.BIRTH) != 0,

@@ -84,6 +84,11 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Kernels and copies on streams of a GPU; auto: with --steps only.",
             ),
             click.option(
+                "--streams", is_flag=True,
+                help="Which streams of a GPU ops go to and what orders these, to find races "
+                "between them; each allocation on the device then takes Python's lock.",
+            ),
+            click.option(
                 "--sample-every", type=click.IntRange(min=0), default=10, show_default=True,
                 metavar="STEPS", help="Steps from one full look at all parameters to the next "
                 "(their norm and update, their gradient's maximum and zeros); 0: never.",
@@ -121,6 +126,7 @@ def options_from(settings: dict[str, Any]) -> Options:
             on_hang=settings["on_hang"],
             compile_backend=settings["compile_backend"],
             device=settings["device"],
+            streams=settings["streams"],
             sample_every=settings["sample_every"],
             activations_every=settings["activations_every"],
             trace_model=settings["trace_model"],

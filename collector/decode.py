@@ -338,6 +338,7 @@ class Decoder:
             "kind": enum_column(rows["scope"], SyncKind),
             "peer": peers,
             "object": numbers(rows["extra"], INT64, (rows["extra"] == 0) | joining),
+            "stream": numbers(rows["sequence"], INT32, rows["sequence"] <= 0),
             "step": rows["step"],
             "stack": self._stack(rows["stack"]),
         }

@@ -84,7 +84,7 @@ ACCESS_FIELDS = (
     ("offset0", "<i8"),
     ("bytes0", "<i8"),
     ("version1", "<u4"),
-    ("spare", "<u4"),
+    ("stream", "<u4"),  # of both: ordinal of the device's stream, in the process; 0: the host
     ("storage1", "<u8"),
     ("offset1", "<i8"),
     ("bytes1", "<i8"),

@@ -190,6 +190,12 @@ class SyncKind(enum.IntEnum):
     future_get = 21
     callback_post = 22  # asyncio: a call that another thread leaves for the loop
     callback_run = 23
+    # What orders streams of devices, and the host with them (CUDA's terms).
+    device_event_record = 24  # of a stream: all that it was given before
+    device_event_wait = 25  # a stream waits for the event before what it is given next,
+    device_event_synchronize = 26  # or the thread does
+    stream_synchronize = 27  # the thread waited for all that a stream had been given,
+    device_synchronize = 28  # or for all streams
 
 
 PUBLISHING = frozenset(
@@ -202,7 +208,17 @@ PUBLISHING = frozenset(
 )  # fmt: skip
 """Kinds by which a thread hands on what it did so far."""
 
-RECEIVING = frozenset(set(SyncKind) - PUBLISHING)
+OF_DEVICES = frozenset(
+    {
+        SyncKind.device_event_record, SyncKind.device_event_wait,
+        SyncKind.device_event_synchronize, SyncKind.stream_synchronize,
+        SyncKind.device_synchronize,
+    }
+)  # fmt: skip
+"""Kinds that order streams. They hand nothing from thread to thread: a wait for an event that
+another thread has not recorded yet returns at once."""
+
+RECEIVING = frozenset(set(SyncKind) - PUBLISHING - OF_DEVICES)
 """Kinds after which a thread knows what was handed on to the same object before."""
 
 

@@ -39,6 +39,7 @@ class Options:
     on_hang: str = "report"  # then: say so, abort, or continue in silence
     compile_backend: str | None = None  # of torch.compile, in place of the program's
     device: str = "auto"  # whether what runs on devices is recorded
+    streams: bool = False  # which streams of devices are given what, and what orders them
     sample_every: int = 10  # steps from one full look at all parameters to the next; 0: none
     activations_every: int = 100  # steps from one look at modules' outputs to the next; 0: none
     trace_model: bool = False  # torch.fx graphs of models, traced in a copy of the process
@@ -54,6 +55,11 @@ class Options:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        if self.streams and (self.level == "timing" or not self.native):
+            raise ValueError(
+                "streams need to know what ops read and write: level access or numerics, with the "
+                "native engine"
+            )
         if self.stack_depth < 1:
             raise ValueError(f"stack depth is {self.stack_depth}; it must be at least 1 frame")
         if self.hang_timeout_ns < 0:

@@ -44,6 +44,7 @@ from .sources import (
     ranks,
     releases,
     scaler,
+    streams,
     threads,
     torch_futures,
     validators,
@@ -134,6 +135,8 @@ class Session:
         if self._library is not None and options.level != "timing":
             for source_of_accesses in (releases, exchanges, arrivals):
                 self._undo.append(source_of_accesses.install(recorder, handovers, stacks))
+            if options.streams:
+                self._undo.append(streams.install(recorder, self._library.device_sync))
         if threading.active_count() > 1:
             handovers.second_thread()
         checks = validators.Validators(recorder, portable.DispatchMode)

@@ -75,13 +75,14 @@ def write_access(r: Recorder) -> dict[str, Any]:
     first = (AccessFlag.WRITE | AccessFlag.BIRTH, 1, 0x7F0000000040, 8, 24)
     second = (0, 3, 0xFFFF0000000080, 0, 2**40)
     packed = ACCESS.pack(
-        0, 2, first[0] | second[0] << 8, *first[1:], second[1], 0, *second[2:]
+        0, 2, first[0] | second[0] << 8, *first[1:], second[1], 3, *second[2:]
     )  # fmt: skip
     r.thread().journal.append(Kind.ACCESS, *RECORD.unpack(packed)[1:])
     write_op(r)
     return {
         "start_ns": 100, "duration_ns": 50, "depth": 3, "storage": 0x7F0000000040, "offset": 8,
-        "bytes": 24, "run": 24, "stride": 0, "version": 1, "write": True, "birth": True,
+        "bytes": 24, "run": 24, "stride": 0, "stream": 3, "version": 1, "write": True,
+        "birth": True,
     }  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def write_sync(r: Recorder) -> dict[str, Any]:
     r.sync(SyncKind.thread_join, 100, 150, peer=2, stack=r.intern("a.py\t1\tf"))
     return {
         "start_ns": 100, "duration_ns": 50, "kind": "thread_join", "peer": "7-2", "object": None,
-        "step": 4, "stack": 0,
+        "stream": None, "step": 4, "stack": 0,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.analysis.locksets import held_at
-from lanescope.webapp.analysis.races import find_races
+from lanescope.webapp.analysis.stream_races import all_races
 from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.lanes import Lane
 from lanescope.webapp.places import slice_at
@@ -24,7 +24,7 @@ def races_of(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[dict[st
     if not 0 < timeline.run.counts["access"] <= MOST_ACCESSES:
         return []
     told = []
-    for race in find_races(timeline.run):
+    for race in all_races(timeline.run):
         for own, other in ((race.first, race.second), (race.second, race.first)):
             if race.rank == lane.rank and _is(own, lane, op):
                 at = slice_at(timeline, thread_lane(race.rank, other.thread), other.start_ns)

@@ -34,7 +34,7 @@ LIBRARY = "observer.so"
 COMPILER_VARIABLE = "CXX"
 COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
-    "torch": ("observer", "operators", "signature", "fingerprint", "storages", "values"),
+    "torch": ("observer", "operators", "signature", "fingerprint", "storages", "streams", "values"),
     "distributed": ("collectives",),
     "plain": (
         "clock", "follower", "interface", "journal", "kernels", "locks", "process",

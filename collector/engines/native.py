@@ -98,7 +98,7 @@ class Library:
 
         self._hash = ctypes.CDLL(str(path)).lanescope_hash  # without the lock
         self._hash.restype, self._hash.argtypes = i32, (c_any, ctypes.POINTER(i64))
-        self.settings = function("settings", None, i32, i32, i32, i32, i32, i64)
+        self.settings = function("settings", None, i32, i32, i32, i32, i32, i32, i64)
         self.fingerprint = function("fingerprint", i32, c_any, c_any)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
         self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
@@ -120,6 +120,7 @@ class Library:
         self.append = function("append", None, c_text, number)
         self.keep = function("keep", None, c_text)
         self.sync = function("sync", None, number, number, number, number)
+        self.device_sync = function("device_sync", None, i32, i64, ctypes.c_uint64, i32)
         self._handed_over = library.lanescope_handed_over
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, number)
@@ -345,7 +346,7 @@ class NativeEngine:
         library.settings(
             options.level != "timing", options.level == "numerics", options.op_stacks,
             options.sampled_stacks,
-            options.collective_stacks, options.min_duration_ns,
+            options.collective_stacks, options.streams, options.min_duration_ns,
         )  # fmt: skip
         inside, packages, standard = stacks.folders
         library.stacks(options.stack_depth, _lines(inside), _lines(packages), os.fsencode(standard))

@@ -106,7 +106,13 @@ SYNC = Table(
             INT64,
             "",
             "what was handed over by: a lock's address, a number below 0 for other objects and for "
-            "an item on its way through a queue; null: a thread",
+            "an item on its way through a queue; a device event's handle; null: a thread",
+        ),
+        Column(
+            "stream",
+            INT32,
+            "1",
+            "stream of a device, numbered as in the access table; null: none, or all",
         ),
         STEP,
         STACK_ID,

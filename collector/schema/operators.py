@@ -9,6 +9,7 @@ from .columns import (
     FLOAT64,
     IN_MODULE,
     IN_PHASE,
+    INT32,
     INT64,
     STACK_ID,
     START,
@@ -79,6 +80,13 @@ ACCESS = Table(
         Column("bytes", INT64, "B", "length of the range, gaps of strided tensors included"),
         Column("run", INT64, "B", "bytes of the range that follow one another; all: no gaps"),
         Column("stride", INT64, "B", "from one run to the next; 0: no gaps; -1: not evenly spaced"),
+        Column(
+            "stream",
+            INT32,
+            "1",
+            "stream of a device that it was given to, numbered in the process from 1, the default "
+            "streams; 0: the host did it, or it was not asked for (--streams)",
+        ),
         Column("version", INT64, "1", "the tensor's version counter before; 0 for a result"),
         Column("write", pa.bool_(), "", "written, and perhaps read too; false: read"),
         Column(

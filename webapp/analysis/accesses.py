@@ -6,7 +6,7 @@ begins another generation of it, so that a tensor is not taken for the one that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.order import Order
 from lanescope.webapp.analysis.scratch import begins_scratch
 from lanescope.webapp.analysis.sites import Sites
 from lanescope.webapp.run import Run
@@ -27,7 +26,7 @@ Columns = dict[str, NDArray[Any]]
 Window = tuple[int, int]
 
 _COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
-            "write", "birth")  # fmt: skip
+            "stream", "write", "birth")  # fmt: skip
 
 _PLACED = ("start_ns", "duration_ns", "depth")
 
@@ -43,7 +42,8 @@ class Accesses:
 
     storage: Ints  # address
     generation: Ints  # of the address, from 0; 0: what was there before the first birth seen
-    thread: Ints  # position in `Order.threads`
+    thread: Ints  # position in `Order.threads`: of a thread, or of a stream that it was given to
+    by: Ints  # position in `Reader.threads` of the thread that made it
     segment: Ints  # row of `Order`
     start: Ints  # ns
     end: Ints
@@ -121,12 +121,20 @@ def shared_storages(
 
 
 class Reader:
-    """Reads accesses of the threads of `order` to some addresses, stretch after stretch of time."""
+    """Reads accesses of some threads to some addresses, stretch after stretch of time.
 
-    def __init__(self, run: Run, rank: int, order: Order, storages: Ints, sites: Sites) -> None:
+    `placed` says of accesses, by the position of their thread, where they stand in an order: in
+    which of its threads (-1: in none) and at which of its rows.
+    """
+
+    def __init__(
+        self, run: Run, rank: int, threads: Sequence[str], storages: Ints, sites: Sites,
+        placed: Callable[[int, Columns], tuple[Ints, Ints]],
+    ) -> None:  # fmt: skip
         self._run = run
         self._rank = rank
-        self._order = order
+        self.threads = threads
+        self._placed = placed
         self._storages = storages  # sorted
         self._sites = sites
         self._born = np.zeros(len(storages), np.int64)  # so far, at each address
@@ -134,19 +142,22 @@ class Reader:
     def read(self, window: Window | None) -> Accesses:
         """Those that begin in the next stretch; their operators go to the sites."""
         parts: list[Columns] = []
-        for position, thread in enumerate(self._order.threads):
+        for position, thread in enumerate(self.threads):
             table = self._run.events("access", self._rank, thread, list(_COLUMNS), window)
             wanted = pc.is_in(table["storage"], pa.array(self._storages))
             if window is not None:  # what began before was in the stretch before
                 wanted = pc.and_(wanted, pc.greater_equal(table["start_ns"], window[0]))
+            table = table.set_column(  # null: from before it was recorded
+                table.column_names.index("stream"), "stream", table["stream"].fill_null(0)
+            )
             columns = outermost({name: table[name].filter(wanted).to_numpy() for name in _COLUMNS})
             start = columns["start_ns"]
             if columns["depth"].any():
                 every = {name: table[name].to_numpy() for name in _PLACED}
                 name_of = partial(self._names, thread, window)
                 columns["birth"] = columns["birth"] | begins_scratch(every, columns, name_of)
-            columns["thread"] = np.full(len(start), position, np.int64)
-            columns["segment"] = self._order.segments(position, start)
+            columns["by"] = np.full(len(start), position, np.int64)
+            columns["thread"], columns["segment"] = self._placed(position, columns)
             columns["site"], columns["step"] = self._sites.of(
                 self._run, self._rank, thread, start, columns["depth"], window
             )
@@ -155,7 +166,8 @@ class Reader:
         at = np.searchsorted(self._storages, rows["storage"])
         rows["generation"] = generations(rows) + self._born[at]
         np.add.at(self._born, at[rows["birth"].astype(bool)], 1)
-        return _folded(rows)
+        placed = rows["thread"] >= 0
+        return _folded(rows if placed.all() else {name: c[placed] for name, c in rows.items()})
 
     def _names(self, thread: str, window: Window | None, start: Ints, depth: Ints) -> list[str]:
         numbers, _ = self._sites.of(self._run, self._rank, thread, start, depth, window)
@@ -260,7 +272,7 @@ def _folded(rows: Columns) -> Accesses:
     write, birth = rows["write"].astype(bool), rows["birth"].astype(bool)
     told = {
         "storage": rows["storage"], "generation": rows["generation"], "thread": rows["thread"],
-        "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
+        "by": rows["by"], "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
         "run": rows["run"], "stride": rows["stride"], "site": rows["site"],
     }  # fmt: skip
     by, different = sorted_apart([start], [*told.values(), _kind(write, birth)])

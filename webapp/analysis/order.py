@@ -7,8 +7,9 @@ happened before event b of thread B if A published, after a, what B had received
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -56,21 +57,26 @@ class Order:
 
 def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
     """The order among `threads`, brought about by all threads of their `process`."""
+    return order_by(handovers(run, rank, process), threads)
+
+
+def order_by(events: Iterable[Handover], threads: Sequence[str]) -> Order:
+    """The order among `threads` that hand-overs bring about, those of others among them."""
     position = {thread: i for i, thread in enumerate(threads)}
     width = len(threads)
     current: dict[str, Clock] = {}
-    for thread in process:
-        clock = np.zeros(width, np.int32)
-        if thread in position:
-            clock[position[thread]] = 1
-        current[thread] = clock
+    for thread in threads:
+        current[thread] = np.zeros(width, np.int32)
+        current[thread][position[thread]] = 1
     rows: list[list[tuple[int, Clock]]] = [
         [(-(2**62), current[thread].copy())] for thread in threads
     ]
     published: dict[object, Clock] = {}
     items: dict[object, deque[Clock]] = {}  # of those that are received once
-    for instant, thread, target, publishes, once in _events(run, rank, process):
-        clock = current[thread]
+    for instant, thread, target, publishes, once in events:
+        clock = current.get(thread)
+        if clock is None:
+            clock = current[thread] = np.zeros(width, np.int32)
         at = position.get(thread)
         if publishes:
             if once:
@@ -107,10 +113,18 @@ def _taken(items: dict[object, deque[Clock]], target: object) -> Clock | None:
     return held
 
 
-def _events(
-    run: Run, rank: int, process: Sequence[str]
-) -> Iterator[tuple[int, str, object, bool, bool]]:
-    """(instant, thread, what by, published, received once) of a process, in their order in time."""
+class Handover(NamedTuple):
+    """One thread published, or received, by something that others know as well."""
+
+    instant: int
+    thread: str
+    by: object
+    publishes: bool
+    once: bool = False  # what is published is received once
+
+
+def handovers(run: Run, rank: int, process: Sequence[str]) -> Iterator[Handover]:
+    """Those of the threads of a process, in their order in time."""
     columns = ["start_ns", "duration_ns", "kind", "peer", "object"]
     instants: list[Ints] = []
     published: list[NDArray[np.bool_]] = []
@@ -143,7 +157,7 @@ def _events(
     # At the same instant, what is published was published before it was received.
     for i in np.lexsort((~gives, when)).tolist():
         thread, target, once = rows[i]
-        yield int(when[i]), thread, target, bool(gives[i]), once
+        yield Handover(int(when[i]), thread, target, bool(gives[i]), once)
 
 
 _OF_ITSELF = {schema.SyncKind.thread_begin.name, schema.SyncKind.thread_end.name}

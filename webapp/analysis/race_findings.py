@@ -12,7 +12,8 @@ from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.hogwild import Hogwild, fold
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.locksets import held_at
-from lanescope.webapp.analysis.races import Race, find_races
+from lanescope.webapp.analysis.races import Race
+from lanescope.webapp.analysis.stream_races import all_races
 from lanescope.webapp.analysis.touches import Touch
 from lanescope.webapp.run import Run
 
@@ -21,8 +22,13 @@ def race_findings(run: Run) -> list[Finding]:
     """Findings of kind `race`. Raises Unanswered where accesses were not recorded."""
     if not run.counts["access"]:
         raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
-    trained, rest = fold(run, find_races(run))
-    return [*(_hogwild(run, one) for one in trained), *(_finding(run, race) for race in rest)]
+    found = all_races(run)
+    trained, rest = fold(run, [race for race in found if not race.first.stream])
+    return [
+        *(_hogwild(run, one) for one in trained),
+        *(_finding(run, race) for race in rest),
+        *(_of_streams(run, race) for race in found if race.first.stream),
+    ]
 
 
 def races(run: Run) -> pd.DataFrame:
@@ -34,7 +40,7 @@ def races(run: Run) -> pd.DataFrame:
     at an instant); pairs (of unordered segments of the two threads, at these places).
     """
     rows = []
-    for race in find_races(run):
+    for race in all_races(run):
         row: dict[str, Any] = {
             "rank": race.rank, "tensor": race.tensors[0], "tensors": len(race.tensors),
         }  # fmt: skip
@@ -80,6 +86,20 @@ def _finding(run: Run, race: Race) -> Finding:
         for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
     }
     return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
+
+
+def _of_streams(run: Run, race: Race) -> Finding:
+    first, second = race.first, race.second
+    more = len(race.tensors) - 1
+    tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    verbs = [f"{touch.stream} {_verb(touch)} at {touch.place}" for touch in (first, second)]
+    return _told(
+        run,
+        race,
+        f"{tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other in between",
+        f"before {second.place}, let its stream wait for the other one: wait_stream(), or an event "
+        f"that is recorded after {first.place} and that the stream waits for",
+    )
 
 
 def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> Finding:

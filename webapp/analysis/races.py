@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from lanescope.collector import schema
 from lanescope.webapp.analysis.accesses import (
     Accesses,
+    Columns,
     Reader,
+    Window,
     joined,
     shared_storages,
     sorted_apart,
@@ -96,13 +98,25 @@ def find_races(run: Run) -> tuple[Race, ...]:
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:
-    windows = _windows(run)
+    windows = windows_of(run)
     storages = shared_storages(run, rank, own, windows)
     if not len(storages):
         return []
-    order = order_of(run, rank, process, own)
-    sites = Sites()
-    reader = Reader(run, rank, order, storages, sites)
+    order, sites = order_of(run, rank, process, own), Sites()
+
+    def placed(thread: int, columns: Columns) -> tuple[Ints, Ints]:
+        start = columns["start_ns"]
+        return np.full(len(start), thread, np.int64), order.segments(thread, start)
+
+    reader = Reader(run, rank, own, storages, sites, placed)
+    return races_read(run, rank, order, reader, sites, windows)
+
+
+def races_read(
+    run: Run, rank: int, order: Order, reader: Reader, sites: Sites,
+    windows: Sequence[Window | None], *, empty: bool = True,
+) -> list[Race]:  # fmt: skip
+    """The races among what `reader` reads of a process, window by window, by `order`."""
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
     stacks, names = frames_of(run, rank), storage_names(run, rank)
     found: dict[tuple[object, object], list[Race]] = {}
@@ -113,18 +127,18 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
             accesses = joined(before, accesses)
         groups: dict[tuple[object, object], list[_Pair]] = {}
         places = [_place(site, stacks) for site in sites.known]
-        for pair in conflicts(order, accesses, sites.known, steps):
+        for pair in conflicts(order, accesses, sites.known, steps, empty=empty):
             ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
             key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
             groups.setdefault(key, []).append(pair)
         for key, group in groups.items():
-            race = _race(rank, order, accesses, sites, stacks, names, group)
+            race = _race(rank, order, reader.threads, accesses, sites, stacks, names, group)
             found.setdefault(key, []).append(race)
         before = accesses.summary() if len(windows) > 1 else None
     return [_merged(races) for races in found.values()]
 
 
-def _windows(run: Run) -> list[tuple[int, int] | None]:
+def windows_of(run: Run) -> list[Window | None]:
     """Stretches of time of about `AT_ONCE` accesses; [None]: all at once."""
     count = -(-run.counts["access"] // AT_ONCE)
     if count <= 1:
@@ -174,11 +188,13 @@ def _told_place(touch: Touch) -> object:
 
 
 def conflicts(
-    order: Order, accesses: Accesses, sites: Sequence[Site], steps: Set[str]
-) -> Iterator[_Pair]:
+    order: Order, accesses: Accesses, sites: Sequence[Site], steps: Set[str], *,
+    empty: bool = True,
+) -> Iterator[_Pair]:  # fmt: skip
     """Pairs of accesses that race: one for each two kinds of access to a storage that do.
 
-    `steps` are the names of optimizers' phases.
+    `steps` are the names of optimizers' phases. `empty`: whether making a storage counts where
+    nothing is written to it (`torch.empty`).
 
     A kind is (thread, range, reading or writing, site). Segments of a thread are in order, and so
     is what each knows of another thread: those of A that are unordered with a given one of B are
@@ -186,6 +202,8 @@ def conflicts(
     """
     for rows in _storages_in_question(accesses):
         kinds = _kinds(order, accesses, sites, rows)
+        if not empty:
+            kinds = [kind for kind in kinds if kind.site.op]
         for i, one in enumerate(kinds):
             for other in kinds[i + 1 :]:
                 if one.thread == other.thread or not _matter(one, other, steps):
@@ -306,8 +324,8 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> _Pair | None:
 
 
 def _race(
-    rank: int, order: Order, accesses: Accesses, sites: Sites, stacks: dict[int, list[str]],
-    names: dict[int, str], group: list[_Pair],
+    rank: int, order: Order, threads: Sequence[str], accesses: Accesses, sites: Sites,
+    stacks: dict[int, list[str]], names: dict[int, str], group: list[_Pair],
 ) -> Race:  # fmt: skip
     def gap(pair: _Pair) -> int:
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
@@ -321,9 +339,11 @@ def _race(
     touches = []
     for row in (a, b):
         site = sites.known[int(accesses.site[row])]
+        thread, place = threads[int(accesses.by[row])], order.threads[int(accesses.thread[row])]
         touches.append(
             Touch(
-                thread=order.threads[int(accesses.thread[row])],
+                thread=thread,
+                stream="" if place == thread else place,
                 op=site.op,
                 module=site.module,
                 phase=site.phase,
@@ -334,12 +354,12 @@ def _race(
                 stack=_frames(site, stacks),
             )
         )
-    threads = {int(accesses.thread[row]) for pair in group for row in (pair.a, pair.b)}
+    racing = {int(accesses.by[row]) for pair in group for row in (pair.a, pair.b)}
     return Race(
         rank=rank,
         first=touches[0],
         second=touches[1],
-        threads=tuple(order.threads[i] for i in sorted(threads)),
+        threads=tuple(threads[i] for i in sorted(racing)),
         low=max(int(accesses.low[a]), int(accesses.low[b])),
         high=min(int(accesses.high[a]), int(accesses.high[b])),
         overlapped=gap(chosen) < 0,

@@ -21,6 +21,7 @@ class Touch:
     write: bool
     step: int
     stack: tuple[str, ...]  # "file:line function", innermost first; empty: not captured
+    stream: str = ""  # of the device, where it is told by streams
 
     @property
     def where(self) -> str | None:
@@ -43,4 +44,5 @@ class Touch:
             "module": self.module,
             "phase": self.phase,
             "stack": list(self.stack),
+            **({"stream": self.stream} if self.stream else {}),
         }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "signature.h"
+#include "streams.h"
 #include "thread.h"
 
 namespace lanescope {
@@ -89,6 +90,7 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   Access access;
   const Range range = range_of(tensor, flags, access);
   if (range == Range::known) {
+    access.stream = stream_of(thread, tensor);
     thread.accesses.push_back(access);
   } else if (range == Range::unknown) {
     thread.counters.add(Counters::UNTRACKED);
@@ -119,6 +121,7 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
     thread.births[thread.born++ % Thread::BIRTHS] = access.storage;
     access.flags |= layout::ACCESS_BIRTH;
   }
+  access.stream = stream_of(thread, tensor);
   thread.accesses.push_back(access);
 }
 
@@ -143,10 +146,12 @@ inline void keep_births(Thread& thread, size_t own) {
     }
     AccessRecord record{};
     const Access& first = all[i];
-    const bool two = made == 0 && first.stride == 0 && i + 1 < all.size() && all[i + 1].stride == 0;
+    const bool two = made == 0 && first.stride == 0 && i + 1 < all.size() &&
+                     all[i + 1].stride == 0 && all[i + 1].stream == first.stream;
     record.count = two ? 2 : 1;
     record.flags = static_cast<uint16_t>(first.flags);
     record.version0 = first.version;
+    record.stream = first.stream;
     record.storage0 = first.storage;
     record.offset0 = first.offset;
     record.bytes0 = first.bytes;

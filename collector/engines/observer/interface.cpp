@@ -13,6 +13,7 @@
 #include "process.h"
 #include "raw_frames.h"
 #include "stacks.h"
+#include "streams.h"
 #include "texts.h"
 #include "thread.h"
 #include "watchdog.h"
@@ -45,7 +46,7 @@ auto guarded(Body body) noexcept -> decltype(body()) {
   }
 }
 
-void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
+void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint32_t stream = 0) {
   Thread* thread = entered_thread();
   if (thread == nullptr) {
     return;
@@ -59,6 +60,7 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
   record.module = thread->shared.module;
   record.phase = thread->shared.phase;
   record.stack = stack;
+  record.sequence = stream;
   record.extra = target;
   thread->append(record);
 }
@@ -68,9 +70,11 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
 // The settings of the recording that `lanescope_begin` begins.
 EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
                                int32_t sampled_stacks,
-                               int32_t collective_stacks, int64_t minimum_ns) {
+                               int32_t collective_stacks, int32_t streams, int64_t minimum_ns) {
   moment.access = access != 0;
   moment.numerics = numerics != 0;
+  moment.streams = access != 0 && streams != 0;
+  forget_streams();
   moment.op_stacks = op_stacks != 0;
   moment.sampled_stacks = sampled_stacks != 0;
   moment.collective_stacks = collective_stacks != 0;
@@ -233,6 +237,16 @@ EXPORT void lanescope_handover(int32_t kind, int64_t target) {
   guarded([&] {
     if (moment.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, target, 0);
+    }
+  });
+}
+
+// Store that the calling thread had a stream of a device record or wait for an event, or waited for
+// the device itself. `event`, `handle`: of the device's interface; `stream`: whether there is one.
+EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, int32_t stream) {
+  guarded([&] {
+    if (moment.streams && moment.active.load(std::memory_order_relaxed)) {
+      put_sync(kind, 0, event, 0, stream != 0 ? stream_with(handle) : 0);
     }
   });
 }

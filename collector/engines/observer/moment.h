@@ -13,6 +13,7 @@ struct alignas(64) Moment {
   // Settings; they change between recordings only.
   bool access = false;             // note which storages ops read and write
   bool numerics = false;           // read what is in tensors
+  bool streams = false;            // note which streams of devices ops go to
   bool op_stacks = false;          // Python stacks of all ops,
   bool sampled_stacks = false;     // or of some of each kind
   bool collective_stacks = false;  // Python stacks of collectives

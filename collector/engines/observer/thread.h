@@ -41,7 +41,8 @@ struct Access {
   int64_t offset;    // of the range, bytes
   int64_t bytes;
   uint32_t version;
-  uint32_t flags;  // of AccessFlag in journal.py
+  uint32_t flags;   // of AccessFlag in journal.py
+  uint32_t stream;  // ordinal; 0: the host
   int64_t run;     // where it has gaps: bytes that follow one another,
   int64_t stride;  // and bytes from one such run to the next; 0: no gaps, -1: not to be told so
 };
@@ -66,6 +67,14 @@ class Thread {
   uint64_t born = 0;                  // storages born on this thread so far,
   uint64_t births[BIRTHS]{};          // and the last of them
   std::shared_ptr<Values> values;     // at level numerics
+
+  struct Stream {
+    uint64_t run = 0;  // recording in which it has that ordinal
+    int64_t id = 0;    // torch's
+    int device_type = 0, device_index = 0;
+    uint32_t ordinal = 0;
+  };
+  Stream stream;  // of the last tensor on a device
 
   MetStacks met;
   StackSamples samples;

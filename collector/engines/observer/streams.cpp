@@ -1,0 +1,77 @@
+#include "streams.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "process.h"
+
+namespace lanescope {
+
+namespace {
+
+// Guarded by the process's mutex.
+using Ordinals = std::unordered_map<uint64_t, uint32_t>;
+
+Ordinals& ordinals() {
+  static Ordinals& instance = *new Ordinals;
+  return instance;
+}
+
+constexpr size_t MOST = 65536;
+
+// The handle by which the device's own interface, and torch's trace of it, know a stream; torch has
+// been telling it for some versions only, and until then only that of the default stream is known.
+template <typename Guard>
+auto handle_of(const Guard& guard, const c10::Stream& stream, int)
+    -> decltype(reinterpret_cast<uint64_t>(guard.getStreamNativeHandle(stream))) {
+  return reinterpret_cast<uint64_t>(guard.getStreamNativeHandle(stream));
+}
+
+template <typename Guard>
+uint64_t handle_of(const Guard&, const c10::Stream& stream, long) {
+  return static_cast<uint64_t>(stream.id());
+}
+
+}  // namespace
+
+uint32_t stream_with(uint64_t handle) {
+  if (handle == 0) {
+    return FIRST_STREAM;
+  }
+  std::lock_guard<std::mutex> hold(process().mutex);
+  Ordinals& all = ordinals();
+  const auto found = all.find(handle);
+  if (found != all.end()) {
+    return found->second;
+  }
+  if (all.size() >= MOST) {  // one for all that come after: better ordered than they are
+    return FIRST_STREAM;
+  }
+  const auto ordinal = static_cast<uint32_t>(FIRST_STREAM + 1 + all.size());
+  all.emplace(handle, ordinal);
+  return ordinal;
+}
+
+void forget_streams() {
+  std::lock_guard<std::mutex> hold(process().mutex);
+  ordinals().clear();
+}
+
+uint32_t current_stream(Thread& thread, c10::Device device) {
+  if (!c10::impl::hasDeviceGuardImpl(device.type())) {  // of a tensor without data, say
+    return 0;
+  }
+  const auto* guard = c10::impl::getDeviceGuardImpl(device.type());
+  const c10::Stream stream = guard->getStream(device);
+  Thread::Stream& last = thread.stream;
+  const int type = static_cast<int>(device.type()), index = stream.device_index();
+  if (last.ordinal == 0 || last.run != thread.run || last.id != stream.id() ||
+      last.device_type != type || last.device_index != index) {
+    last = {thread.run, stream.id(), type, index, stream_with(handle_of(*guard, stream, 0))};
+  }
+  return last.ordinal;
+}
+
+}  // namespace lanescope

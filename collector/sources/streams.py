@@ -1,0 +1,85 @@
+"""What orders the streams of devices: events that one records and another waits for, and the waits
+of the host for either.
+
+torch tells it wherever it comes about, in Python or in C++ (autograd, collectives, copies), to
+those who ask it to trace the device. It calls Python for each, and for each allocation there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ..kinds import SyncKind
+from ..recorder import Recorder
+
+_TRACED = ("torch.cuda._gpu_trace", "torch.xpu._gpu_trace")
+"""Where torch keeps what to call, by kind of device."""
+
+
+Note = Callable[[int, int, int, bool], object]
+"""Stores a row of the calling thread: SyncKind, event, stream, whether there is a stream."""
+
+
+def install(recorder: Recorder, note: Note) -> Callable[[], None]:
+    """Record it by `note`. torch's tracing cannot be stopped: afterwards it has nobody to tell."""
+    told = _Told(recorder, note)
+    listeners = {
+        "EventRecordCallbacks": told.recorded,
+        "EventWaitCallbacks": told.waits,
+        "EventSynchronizationCallbacks": told.event_reached,
+        "StreamSynchronizationCallbacks": told.stream_reached,
+        "DeviceSynchronizationCallbacks": told.device_reached,
+    }
+    added: list[tuple[list[Any], Any]] = []
+    for name in _TRACED:
+        module = import_module(name)
+        for registry, listener in listeners.items():
+            called = getattr(module, registry).callback_list
+            called.append(listener)
+            added.append((called, listener))
+    trace: Any = torch._C
+    trace._activate_gpu_trace()
+
+    def uninstall() -> None:
+        for called, listener in added:
+            called.remove(listener)
+
+    return uninstall
+
+
+class _Told:
+    """Calls of torch's. The handles are those of the device's own interface."""
+
+    def __init__(self, recorder: Recorder, note: Note) -> None:
+        self._recorder = recorder
+        self._store = note
+
+    def recorded(self, event: int, stream: int) -> None:
+        """What the stream had been given by now is what the event stands for."""
+        self._note(SyncKind.device_event_record, event, stream)
+
+    def waits(self, event: int, stream: int) -> None:
+        """What the stream is given from now on comes after the event."""
+        self._note(SyncKind.device_event_wait, event, stream)
+
+    def event_reached(self, event: int) -> None:
+        """The calling thread waited for the event."""
+        self._note(SyncKind.device_event_synchronize, event)
+
+    def stream_reached(self, stream: int) -> None:
+        """The calling thread waited for all that the stream had been given."""
+        self._note(SyncKind.stream_synchronize, 0, stream)
+
+    def device_reached(self) -> None:
+        """It waited for all streams."""
+        self._note(SyncKind.device_synchronize, 0)
+
+    def _note(self, kind: SyncKind, event: int, stream: int | None = None) -> None:
+        try:
+            self._store(kind, event, stream or 0, stream is not None)
+        except Exception as error:
+            self._recorder.failed(error)

@@ -1,0 +1,97 @@
+"""Do two streams of a device touch the same storage, one of them writing, and nothing orders them?
+
+Operators of one thread run in the order of its lines only if they go to one stream. Two streams run
+at the same time, whoever gives them work, unless one waits for an event of the other, or the host
+for either, between the two operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.accesses import Columns, Reader, Window
+from lanescope.webapp.analysis.order import Order
+from lanescope.webapp.analysis.races import Race, find_races, races_read, windows_of
+from lanescope.webapp.analysis.sites import Sites
+from lanescope.webapp.analysis.stream_order import stream_order, streams_of
+from lanescope.webapp.run import Run
+
+Ints = NDArray[np.int64]
+
+
+def all_races(run: Run) -> tuple[Race, ...]:
+    """Races of threads, and those of streams at places where no threads race anyway."""
+    races = find_races(run)
+    known = {_places(race) for race in races}
+    return *races, *(race for race in find_stream_races(run) if _places(race) not in known)
+
+
+def _places(race: Race) -> frozenset[tuple[str, str | None]]:
+    return frozenset((touch.op, touch.where) for touch in (race.first, race.second))
+
+
+@lru_cache(maxsize=4)
+def find_stream_races(run: Run) -> tuple[Race, ...]:
+    """All of the run, one per pair of places, by instant; none where streams were not recorded."""
+    if not run.counts["access"]:
+        return ()
+    found: list[Race] = []
+    processes: dict[tuple[int, int], list[str]] = {}
+    for thread in run.threads:
+        if thread.kind != schema.ThreadKind.stream.name:
+            processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
+    for (rank, _), threads in processes.items():
+        found += _of_process(run, rank, threads)
+    return tuple(sorted(found, key=lambda race: race.first.start_ns))
+
+
+def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
+    streams = streams_of(run, rank, threads)
+    if len(streams) < 2:
+        return []
+    windows = windows_of(run)
+    storages = _shared(run, rank, threads, windows)
+    if not len(storages):
+        return []
+    order, sites = stream_order(run, rank, threads, streams), Sites()
+
+    def placed(_: int, columns: Columns) -> tuple[Ints, Ints]:
+        return _placed(order, streams, columns)
+
+    reader = Reader(run, rank, threads, storages, sites, placed)
+    races = races_read(run, rank, order, reader, sites, windows, empty=False)
+    # What one stream makes and another uses may be half made: that it was handed on, as between
+    # threads, says nothing here.
+    return [replace(race, published=False) for race in races]
+
+
+def _shared(run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]) -> Ints:
+    """Addresses that two or more streams touched, and one wrote to."""
+    pairs, written = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+    for thread in threads:
+        for window in windows:
+            rows = run.events("access", rank, thread, ["storage", "stream", "write"], window)
+            rows = rows.filter(pc.greater(rows["stream"].fill_null(0), 0))
+            both = np.stack([rows[c].to_numpy().astype(np.int64) for c in ("storage", "stream")], 1)
+            pairs.append(np.unique(both, axis=0))
+            written.append(pc.unique(rows["storage"].filter(rows["write"])).to_numpy())
+    addresses, count = np.unique(np.unique(np.concatenate(pairs), axis=0)[:, 0], return_counts=True)
+    return np.intersect1d(addresses[count > 1], np.concatenate(written))
+
+
+def _placed(order: Order, streams: Ints, columns: Columns) -> tuple[Ints, Ints]:
+    """Position and segment of the stream that each access was given to; -1: to none."""
+    stream = columns["stream"].astype(np.int64)
+    position = np.where(stream > 0, np.searchsorted(streams, stream), -1)
+    segment = np.zeros(len(stream), np.int64)
+    for at in np.unique(position[position >= 0]).tolist():
+        own = position == at
+        segment[own] = order.segments(at, columns["start_ns"][own])
+    return position, segment
