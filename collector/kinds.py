@@ -41,6 +41,10 @@ EXPECTED = "expected of gradients: "
 <parameter, or module with .*>" follows."""
 
 
+COMPILED = " (compiled)"
+"""Graphs that torch.compile captured are named so at their end."""
+
+
 RAISED_IN_BACKWARD = "backward raised "
 """A mark of what a backward raised begins so; "<type>: <message> (<file>:<line>)" follows."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from lanescope.webapp import open_run
+from lanescope.webapp.analysis.diff import compare
+from lanescope.webapp.analysis.verdict_words import headline, uncompared
 from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
 
 # A model that compiles whole, as does a function that lets gradients go while there are threads,
@@ -158,3 +160,46 @@ def test_another_backend_shows_single_ops(tmp_path: Path, engine: str) -> None:
         assert last.count("aten::copy_") == 2
         last = [name for name in last if name != "aten::copy_"]
     assert last == ["aten::addmm", "aten::gelu", "aten::addmm"]
+
+
+# The same training three times: eager, compiled, and compiled with another number in one layer.
+AGAINST_EAGER = """
+    import sys, torch
+    import lanescope.collector as ls
+    torch.set_num_threads(1)
+    for name in ("eager", "compiled", "other"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+        call = model if name == "eager" else torch.compile(model, backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ls.record(f"{sys.argv[1]}/{name}", level="numerics", engine=sys.argv[2]):
+            for step in range(3):
+                if (name, step) == ("other", 1):
+                    model[2].bias.data.add_(1e-3)
+                call(torch.randn(4, 8)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+def test_compiled_and_eager_are_compared_operator_by_operator(tmp_path: Path, native: Path) -> None:
+    program = write_program(tmp_path, AGAINST_EAGER)
+    done = run_program([sys.executable, str(program), str(tmp_path), "auto"])
+    assert done.returncode == 0, done.stderr
+    eager, compiled, other = (open_run(tmp_path / n) for n in ("eager", "compiled", "other"))
+    found = compare(eager, compiled)
+    assert found.verdict == "identical"
+    assert headline(found) == "identical in what both runs have"
+    (note,) = found.notes
+    assert note.startswith("the run went through torch.compile, the base did not: ")
+    assert "--compile-backend aot_eager" in note
+    # What computes has a partner, though its module is the one that was compiled.
+    assert not {"aten::addmm", "aten::gelu", "aten::mm"} & found.alone[0].ops.keys()
+    assert found.alone[0].ops["aten::linear"] == 2 * 3  # is not called in what was compiled
+    said = uncompared(found) or ""
+    assert "(aten::linear 6, " in said
+    assert said.endswith(" of the run")
+
+    first = compare(eager, other).first
+    assert first is not None
+    assert (first["step"], first["op"], first["module"]) == (1, "aten::addmm", "Sequential")

@@ -12,8 +12,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.analysis.checks import divergence
 from lanescope.webapp.analysis.diff import Comparison, Mode, compare, diff
+from lanescope.webapp.analysis.findings import Unanswered
+from lanescope.webapp.analysis.verdict_words import headline, markdown, uncompared
 from lanescope.webapp.cli import main
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.pages.diff import verdict
 from lanescope.webapp.run import Run, RunError, open_run
 from tests.synthetic import START_NS, Builder, write_run
 
@@ -138,6 +143,16 @@ def test_what_only_one_side_has_is_counted(tmp_path: Path) -> None:
     assert found.only_in_run == 1 + 4
     assert found.verdict == "identical"
     assert found.first is None
+    assert headline(found) == "identical in what both runs have"
+    alone = (
+        "not compared, as only one run has it: 2 gradient norms, 3 calls (x 2, y 1) of the base; "
+        "1 gradient norm, 4 calls (z 4) of the run"
+    )
+    assert uncompared(found) == alone
+    assert f"- {alone}" in markdown(found, "base", "run").splitlines()
+    page = str(verdict(found, Context(run, base), base))
+    assert "Identical in what both runs have" in page
+    assert alone[1:] in page
     ops = found.table[found.table["kind"] == "op"]
     assert ops[["name", "state", "difference"]].values.tolist() == [
         ["x", "only_in_base", -2.0], ["y", "only_in_base", -1.0], ["z", "only_in_run", 4.0],
@@ -150,7 +165,12 @@ def test_op_counts_decide_where_there_are_no_norms(tmp_path: Path) -> None:
     more = run_of(tmp_path / "more", ops={(0, "1000-0", "x"): 6})
     other = run_of(tmp_path / "other", ops={(0, "1000-0", "y"): 5})
     assert compare(one, same).verdict == "identical"
+    assert headline(compare(one, same)) == "identical in what ran: no values were compared"
+    with pytest.raises(Unanswered, match="neither gradients nor values"):
+        divergence(one, same)
     assert compare(one, more).verdict == "diverged"
+    (told,) = divergence(one, more)
+    assert told.title == "other operators ran than in the baseline, and no values are in both runs"
     assert compare(one, other).verdict == "diverged"
 
 

@@ -24,7 +24,7 @@ from lanescope.webapp.run import Run
 from lanescope.webapp.store import Store, load
 from lanescope.webapp.styles import BESIDE
 
-COMPARED = 4
+COMPARED = 5
 """Version of what is paired with what, and of when two ops are the same, slower or faster."""
 
 _DTYPES = {**DTYPES, **{f"place_{name}": "<i8" for name in PLACE}}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from lanescope.webapp.analysis.checks import divergence
+from lanescope.webapp.analysis.checks import against_baseline
 from lanescope.webapp.analysis.findings import (
     ANALYSES,
     Analysis,
@@ -72,7 +72,7 @@ class Examining:
             (one.entry, partial(ask, one, run)) for one in self._analyses
         ]
         if baseline is not None:
-            questions.append((_BASELINE, partial(_against, baseline, run, noise)))
+            questions.append((_BASELINE, partial(against_baseline, baseline, run, noise)))
         for name, answer in sorted(questions, key=lambda one: self._cost.get(one[0], 0.0)):
             began = self._clock()
             if not last and began < self._due.get(name, began):
@@ -88,7 +88,3 @@ class Examining:
             self._due[name] = ended + SHARE * self._cost[name]
             told()
         return whole
-
-
-def _against(baseline: Run, run: Run, noise: Run | None) -> Examined:
-    return Examined(_BASELINE, tuple(divergence(baseline, run, noise)))

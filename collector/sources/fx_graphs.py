@@ -27,7 +27,7 @@ import torch.fx
 
 from .. import clock
 from ..journal import Kind
-from ..kinds import FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
+from ..kinds import COMPILED, FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
 from ..recorder import Recorder
 from .modules import WRAPPED, Modules, own_class, unwrap
 from .stacks import Stacks
@@ -311,7 +311,7 @@ def _compiled(output: Any) -> torch.nn.Module | None:
 
 def _name(output: Any) -> str:
     model, code = _compiled(output), str(output.root_tx.f_code.co_name)
-    return f"{code if model is None else type(unwrap(model)).__name__} (compiled)"
+    return f"{code if model is None else type(unwrap(model)).__name__}{COMPILED}"
 
 
 def _prefix(modules: Modules, model: torch.nn.Module | None) -> str:

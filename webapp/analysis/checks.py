@@ -15,6 +15,7 @@ from lanescope.webapp.analysis.findings import (
     Examined,
     Finding,
     Severity,
+    Unanswered,
     acknowledged,
     examine,
     ranked,
@@ -127,31 +128,43 @@ def check(
     )
     examined = examine(run)
     if baseline is not None:
-        question = "Do the gradients agree with the baseline's?"
-        examined = (Examined(question, tuple(divergence(baseline, run, noise))), *examined)
+        examined = (against_baseline(baseline, run, noise), *examined)
     return Report(
         run.title, metrics, checks, tuple(acknowledged(one, settings) for one in examined)
     )
 
 
+def against_baseline(baseline: Run, run: Run, noise: Run | None = None) -> Examined:
+    """What comes of asking for `divergence`."""
+    question = "Do the gradients, and values where both have them, agree with the baseline's?"
+    try:
+        return Examined(question, tuple(divergence(baseline, run, noise)))
+    except Unanswered as reason:
+        return Examined(question, unanswered=str(reason))
+
+
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
     """Findings of kind `divergence`, at most one: where the run parts from its baseline, by more
-    than a second run of the baseline (`noise`) does.
+    than a second run of the baseline (`noise`) does. Unanswered where they have no value in common.
     """
     result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
+        if result.norms + result.tensors == 0:
+            raise Unanswered("neither gradients nor values of operators are in both runs")
         return []
     first = result.first or {}
     norm = not first or "parameter" in first
     what = "gradients" if norm else "values"
     place = first.get("parameter") or first.get("op")
     line = f" at {first['where']}" if first.get("where") else ""
-    start = f" from step {first['step']}, {place}{line}" if first else ""
+    title = f"{what} differ from the baseline from step {first.get('step')}, {place}{line}"
+    if not first:
+        title = "other operators ran than in the baseline, and no values are in both runs"
     return [
         Finding(
             kind="divergence",
             severity="error",
-            title=f"{what} differ from the baseline{start}",
+            title=title,
             rank=first.get("rank"),
             ranks=(first["rank"],) if first else (),
             thread=first.get("thread"),

@@ -25,6 +25,12 @@ from lanescope.webapp.analysis.hints import hints
 from lanescope.webapp.analysis.noise import Floor, tensor_floor
 from lanescope.webapp.analysis.renaming import renamed
 from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
+from lanescope.webapp.analysis.unpaired import (
+    Unpaired,
+    compiled_words,
+    settings_words,
+    unpaired_calls,
+)
 from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
 from lanescope.webapp.comparable import comparable
 from lanescope.webapp.errors import RunError
@@ -44,15 +50,32 @@ class Comparison:
 
     mode: Mode
     verdict: Verdict
-    compared: int  # gradient norms and operators that both runs have
-    only_in_base: int
-    only_in_run: int
+    norms: int  # of gradients that both runs have
+    ops: int  # operators that both have; where values of none are known, calls of them
+    tensors: int  # of these operators, whose values were compared
+    valued: bool  # both runs know what was in the tensors of operators
+    alone: tuple[Unpaired, Unpaired]  # what base has and run has not, and the other way round
     first: dict[str, Any] | None  # the first operator that differs, else the first norm
     table: pd.DataFrame = field(repr=False)
     notes: tuple[str, ...] = ()  # sentences: what could not be compared, what else to look at
     differing: int = 0  # tensors that differ in the mode; the table may hold fewer
     timing: Timing | None = field(default=None, repr=False)
     growth: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)  # see `growth_of`
+
+    @property
+    def compared(self) -> int:
+        """Gradient norms and operators that both runs have."""
+        return self.norms + self.ops
+
+    @property
+    def only_in_base(self) -> int:
+        """Gradient norms and operators."""
+        return self.alone[0].count
+
+    @property
+    def only_in_run(self) -> int:
+        """Gradient norms and operators."""
+        return self.alone[1].count
 
     def to_json(self) -> dict[str, Any]:
         """The object that `diff --json` prints."""
@@ -118,21 +141,20 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     only = [int((norms["state"] == f"only_in_{side}").sum()) for side in ("base", "run")]
     states = set(norms["state"])
     if values is None:
-        shared = calls[["base", "run"]].fillna(0)
-        excess = (shared["run"] - shared["base"]).astype("int64")
-        ops = int(shared.min(axis=1).sum())
-        alone = [-int(excess.clip(upper=0).sum()), int(excess.clip(lower=0).sum())]
+        ops = int(calls[["base", "run"]].fillna(0).min(axis=1).sum())
+        names_alone = unpaired_calls(calls)
         tensors, differing, notes = 0, 0, [_no_values(base, run)]
         tables = []
     else:
-        ops, alone = values.compared, [values.only_in_base, values.only_in_run]
+        ops, names_alone = values.compared, (values.only_in_base, values.only_in_run)
         tensors, differing, notes = values.tensors, values.different, values.notes
         tables = values.tables
         states |= {"different"} if values.different else set()
         states |= {"within_tolerance"} if values.within_tolerance else set()
+    alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
     if "different" in states or matched + ops == 0:
         verdict: Verdict = "diverged"
-    elif matched + tensors == 0 and sum(only) + sum(alone):
+    elif matched + tensors == 0 and any(side.count for side in alone):
         verdict = "diverged"
     else:
         verdict = "within_tolerance" if "within_tolerance" in states else "identical"
@@ -141,8 +163,9 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
     wanted = "different" if "different" in states else "within_tolerance"
     first = _first_of_all(values, norms[norms["state"] == wanted], run, wanted)
-    told = names.words()
-    notes = [*notes, *([] if told is None else [told]), *_explained(base, run, norms, values)]
+    told = [names.words()]
+    told += [settings_words(base, run), compiled_words(base, run)] if any(names_alone) else []
+    notes = [*notes, *filter(None, told), *_explained(base, run, norms, values)]
     frames = [norms, calls]
     if tables:
         rows = pd.concat(tables, ignore_index=True)
@@ -150,9 +173,11 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     return Comparison(
         mode=mode,
         verdict=verdict,
-        compared=matched + ops,
-        only_in_base=only[0] + alone[0],
-        only_in_run=only[1] + alone[1],
+        norms=matched,
+        ops=ops,
+        tensors=tensors,
+        valued=values is not None,
+        alone=alone,
         first=first,
         table=pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS)),
         notes=tuple(notes),

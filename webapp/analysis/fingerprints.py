@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from lanescope.collector import schema
 from lanescope.webapp.analysis.alignment import Codes, Ints, align, by_occurrence, mixed
+from lanescope.webapp.packing import enclosing
 from lanescope.webapp.run import Run
 
 _DEPTHS = 256  # start and depth together name an operator
@@ -26,6 +29,7 @@ ARRIVES = "aten::set_"
 done: which step has taken in one batch more, and which one less, is chance."""
 
 _LOOSE = ("name", "phase", "module", "shapes")
+_UNPLACED = ("name", "phase", "shapes", "dtypes")
 
 
 @dataclass
@@ -63,7 +67,10 @@ class Ops:
     texts: dict[str, Ints]  # by column of the op table: numbers in `Words`
     signature: Codes
     loose: Codes  # signature without dtypes
-    content: Codes  # signature and hashes of all its tensors; 0: has none, or nothing but zeros
+    unplaced: Codes  # signature without module
+    bits: Codes  # hashes of all its tensors; 0: has none, or nothing but zeros
+    content: Codes  # signature and bits; 0 where these are
+    compiled: NDArray[np.bool_]  # is inside a region of torch.compile
     owner: Ints  # per tensor: position of its operator
     arrives: NDArray[np.bool_]  # is ARRIVES
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
@@ -75,13 +82,15 @@ class Ops:
 
 def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     """What `run` holds of one thread."""
-    columns = ["start_ns", "duration_ns", "depth", "step", *_TEXTS]
+    columns = ["start_ns", "duration_ns", "depth", "step", "scope", *_TEXTS]
     ops = run.events("op", rank, thread, columns=columns)
     duration = ops["duration_ns"].fill_null(-1).to_numpy()
     start, depth = ops["start_ns"].to_numpy(), ops["depth"].to_numpy().astype(np.int64)
     texts = {name: words.codes(name, ops[name]) for name in _TEXTS}
-    signature = _mixed_all([texts[name] for name in _TEXTS], len(start))
-    loose = _mixed_all([texts[name] for name in _LOOSE], len(start))
+    signature, loose, unplaced = (
+        _mixed_all([texts[name] for name in names], len(start))
+        for names in (_TEXTS, _LOOSE, _UNPLACED)
+    )
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
     known, expected = tensors.pop("known"), tensors.pop("expected")
     blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
@@ -91,13 +100,33 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     tensors, owner = {name: column[told] for name, column in tensors.items()}, owner[told]
     rows = np.flatnonzero(known[told])
     changed = dict(zip(rows.tolist(), expected[told][rows].tolist(), strict=True))
-    bits = mixed(tensors["hash"].view(np.uint64), tensors["position"])
-    content = np.zeros(len(start), np.uint64)
+    hashes = mixed(tensors["hash"].view(np.uint64), tensors["position"])
+    bits = np.zeros(len(start), np.uint64)
     telling = tensors["hash"] != 0
-    np.add.at(content, owner[telling], bits[telling])
-    content = np.where(content != 0, mixed(signature, content.view(np.int64)), content)
+    np.add.at(bits, owner[telling], hashes[telling])
+    content = _with_bits(signature, bits)
+    compiled = _in_regions(ops["scope"], start, duration)
     return Ops(start, duration, depth, ops["step"].to_numpy().astype(np.int64), texts, signature,
-               loose, content, owner, arrives, tensors, changed)  # fmt: skip
+               loose, unplaced, bits, content, compiled, owner, arrives, tensors,
+               changed)  # fmt: skip
+
+
+def _with_bits(codes: Codes, bits: Codes) -> Codes:
+    return np.where(bits != 0, mixed(codes, bits.view(np.int64)), bits)
+
+
+def _in_regions(scope: pa.ChunkedArray, start: Ints, duration: Ints) -> NDArray[np.bool_]:
+    """Of each operator whether it began inside a region of torch.compile."""
+    if schema.OpScope.compiled.name not in pc.unique(scope).to_pylist():
+        return np.zeros(len(start), np.bool_)
+    regions = np.flatnonzero(pc.equal(scope, schema.OpScope.compiled.name).to_numpy())
+    end = start + np.where(duration < 0, np.iinfo(np.int64).max - start, duration)
+    # One inside another ends before it: of those that overlap the first is the outermost.
+    last = np.maximum.accumulate(end[regions])
+    outer = regions[np.concatenate([[True], start[regions][1:] >= last[:-1]])]
+    inside: NDArray[np.bool_] = enclosing(start[outer], end[outer], start) >= 0
+    inside[regions] = False
+    return inside
 
 
 def _mixed_all(columns: list[Ints], count: int) -> Codes:
@@ -130,11 +159,12 @@ def _tensors(
 
 def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
     """Positions of operators that belong together: within each step by signature, in order; what
-    is left by signature in whatever order, and then by all of the signature but the dtypes; what
-    arrives, in whichever step.
+    is left by signature in whatever order, then by all of the signature but the dtypes, and where
+    one of the two was compiled by all but the module; what arrives, in whichever step.
     """
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     there = dict(_by_step(run))
+    compiled = base.compiled.any() or run.compiled.any()
     for step, mine in _by_step(base):
         theirs = there.get(step)
         if theirs is None:
@@ -149,6 +179,11 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
                 one, two = by_occurrence(codes[mine], others[theirs])
                 left.append(mine[one])
                 right.append(theirs[two])
+        if compiled:
+            mine, theirs = np.delete(mine, one), np.delete(theirs, two)
+            one, two = _compiled_on_one_side(base, run, mine, theirs)
+            left.append(one)
+            right.append(two)
     rest = []
     for ops, paired in ((base, left), (run, right)):
         alone = ops.arrives.copy()
@@ -157,6 +192,29 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
     both = min(map(len, rest))
     left.append(rest[0][:both])
     right.append(rest[1][:both])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def _compiled_on_one_side(base: Ops, run: Ops, mine: Ints, theirs: Ints) -> tuple[Ints, Ints]:
+    """Of operators that are left those inside a region of torch.compile with their like outside.
+
+    A region has the module that was compiled, its operators outside that of a layer in it. Bits
+    come first: a compiler may take operators in another order.
+    """
+    left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for compiled in (False, True):
+        one, two = mine[base.compiled[mine] == compiled], theirs[run.compiled[theirs] != compiled]
+        here, there = one[base.bits[one] != 0], two[run.bits[two] != 0]
+        first, second = by_occurrence(
+            _with_bits(base.unplaced[here], base.bits[here]),
+            _with_bits(run.unplaced[there], run.bits[there]),
+        )
+        left.append(here[first])
+        right.append(there[second])
+        one, two = np.setdiff1d(one, left[-1]), np.setdiff1d(two, right[-1])
+        first, second = by_occurrence(base.unplaced[one], run.unplaced[two])
+        left.append(one[first])
+        right.append(two[second])
     return np.concatenate(left), np.concatenate(right)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +30,8 @@ class ValueDifferences:
 
     compared: int = 0  # operators on both sides
     tensors: int = 0  # tensors on both sides
-    only_in_base: int = 0  # operators
-    only_in_run: int = 0
+    only_in_base: Counter[str] = field(default_factory=Counter)  # operators by name
+    only_in_run: Counter[str] = field(default_factory=Counter)
     different: int = 0  # tensors
     within_tolerance: int = 0
     left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
@@ -77,10 +78,12 @@ def value_differences(
     for mine, theirs in thread_pairs(base, run):
         if any(t is not None and (t.rank, t.kind, t.name) in counted for t in (mine, theirs)):
             continue
-        if mine is None or theirs is None:
-            _unpaired(found, base, run, mine, theirs)
-        else:
+        if mine is not None and theirs is not None:
             _compare_thread(found, base, run, mine, theirs, words, mode, floor)
+        elif mine is not None:
+            found.only_in_base += _lone_thread(base, mine)
+        elif theirs is not None:
+            found.only_in_run += _lone_thread(run, theirs)
     if found.first is not None:
         found.notes += explained(base, run, found.first, found.firsts)
     return found
@@ -93,7 +96,7 @@ def _count_pool(
 
     False, and nothing is done, where there are values that could be compared.
     """
-    sides = []
+    sides, names = [], []
     for one in (base, run):
         threads = [t for t in one.threads if (t.rank, t.kind, t.name) == key]
         ops = [read_ops(one, t.rank, t.thread, words) for t in threads]
@@ -101,20 +104,24 @@ def _count_pool(
             return False
         codes = [mixed(each.signature, each.step) for each in ops]
         sides.append(np.concatenate([np.empty(0, np.uint64), *codes]))
-    both = len(by_occurrence(*sides)[0])
-    found.compared += both
-    found.only_in_base += len(sides[0]) - both
-    found.only_in_run += len(sides[1]) - both
+        names.append(np.concatenate([np.empty(0, np.int64), *(each.texts["name"] for each in ops)]))
+    pairs = by_occurrence(*sides)
+    found.compared += len(pairs[0])
+    found.only_in_base += _unpaired(names[0], pairs[0], words)
+    found.only_in_run += _unpaired(names[1], pairs[1], words)
     return True
 
 
-def _unpaired(
-    found: ValueDifferences, base: Run, run: Run, mine: Thread | None, theirs: Thread | None
-) -> None:
-    if mine is not None:
-        found.only_in_base += len(base.events("op", mine.rank, mine.thread, columns=["step"]))
-    if theirs is not None:
-        found.only_in_run += len(run.events("op", theirs.rank, theirs.thread, columns=["step"]))
+def _unpaired(names: Ints, paired: Ints, words: Words) -> Counter[str]:
+    """How many operators of each name are not among those at the positions `paired`."""
+    counts = np.bincount(np.delete(names, paired))
+    return Counter({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
+
+
+def _lone_thread(run: Run, thread: Thread) -> Counter[str]:
+    return Counter(
+        run.events("op", thread.rank, thread.thread, columns=["name"])["name"].to_pylist()
+    )
 
 
 def _compare_thread(
@@ -127,8 +134,8 @@ def _compare_thread(
     old, new, right, one, two = pairs.old, pairs.new, pairs.right, pairs.one, pairs.two
     state = pairs.state
     found.compared += len(right)
-    found.only_in_base += len(old) - len(right)
-    found.only_in_run += len(new) - len(right)
+    found.only_in_base += _unpaired(old.texts["name"], pairs.left, words)
+    found.only_in_run += _unpaired(new.texts["name"], right, words)
     found.tensors += len(state)
     found.left_out += pairs.left_out
     found.different += int((state == 2).sum())

@@ -21,13 +21,35 @@ _TIMED_ROWS = 10  # of a table in Markdown
 TIMED = ("slower", "faster", "added", "removed")
 
 
+def headline(result: Comparison) -> str:
+    """The verdict, and whether it speaks of all that the runs did."""
+    word = VERDICTS[result.verdict]
+    if result.norms + result.tensors == 0:
+        return f"{word} in what ran: no values were compared"
+    if result.verdict != "diverged" and any(side.count for side in result.alone):
+        return f"{word} in what both runs have"
+    return word
+
+
 def counted(result: Comparison) -> str:
-    """How much was compared, and what has no partner."""
-    words = f"compared {units.count(result.compared)}, only in base "
-    words += f"{units.count(result.only_in_base)}, only in run {units.count(result.only_in_run)}"
+    """What was compared."""
+    words = f"compared {units.counted(result.norms, 'gradient norm')}"
+    if result.valued:
+        words += f" and {units.counted(result.ops, 'operator')}, by what was in "
+        words += units.counted(result.tensors, "tensor")
+    else:
+        words += f" and, by their number alone, {units.counted(result.ops, 'call')} of operators"
     if result.differing:
-        words += f", tensors that differ {units.count(result.differing)}"
+        words += f"; tensors that differ {units.count(result.differing)}"
     return words
+
+
+def uncompared(result: Comparison) -> str | None:
+    """What has no partner in the other run; None where all has."""
+    noun = "operator" if result.valued else "call"
+    sides = zip(("base", "run"), result.alone, strict=True)
+    told = [f"{alone.words(noun)} of the {side}" for side, alone in sides if alone.count]
+    return f"not compared, as only one run has it: {'; '.join(told)}" if told else None
 
 
 def place(first: dict[str, Any]) -> str:
@@ -114,11 +136,12 @@ def difference_address(run: Run, first: dict[str, Any]) -> str:
 def markdown(result: Comparison, base: str, run: str) -> str:
     """The verdict as Markdown, to paste into an issue."""
     lines = [
-        f"**{VERDICTS[result.verdict]}** (mode {result.mode}): `{_code(run)}` against "
-        f"`{_code(base)}`",
+        f"**{headline(result)}** (mode {result.mode}): `{_code(run)}` against `{_code(base)}`",
         "",
         f"- {counted(result)}",
     ]
+    alone = uncompared(result)
+    lines += [] if alone is None else [f"- {_code(alone)}"]
     if result.first is not None:
         lines.append(f"- first difference: `{_code(place(result.first))}`")
         source = origin(result.first)

@@ -15,8 +15,8 @@ from lanescope.webapp import units
 from lanescope.webapp.analysis.closeness import MODES, Mode
 from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.analysis.verdict_words import (
-    VERDICTS,
     counted,
+    headline,
     inputs,
     markdown,
     origin,
@@ -24,6 +24,7 @@ from lanescope.webapp.analysis.verdict_words import (
     ratio_text,
     stack,
     step_times,
+    uncompared,
 )
 from lanescope.webapp.run import open_run
 
@@ -80,9 +81,12 @@ def diff(
 
 def show(result: Comparison, console: Console) -> None:
     """Prints the verdict, the first difference and its origin, and what differs."""
-    word, style = VERDICTS[result.verdict], _COLOURS[result.verdict]
-    console.print(Text.assemble((word, f"bold {style}"), f"  (mode {result.mode})"))
+    style = f"bold {_COLOURS[result.verdict]}"
+    console.print(Text.assemble((headline(result), style), f"  (mode {result.mode})"))
     console.print(Text(f"  {counted(result)}"))
+    alone = uncompared(result)
+    if alone is not None:
+        console.print(Text(f"  {units.printable(alone)}"))
     if result.first is not None:
         console.print(Text(f"  first difference: {place(result.first)}"))
         source = origin(result.first)

@@ -14,7 +14,9 @@ from lanescope.webapp.analysis.closeness import MODES, Mode
 from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.analysis.timing_differences import Timing
 from lanescope.webapp.analysis.verdict_words import (
+    counted,
     difference_address,
+    headline,
     inputs,
     markdown,
     origin,
@@ -22,6 +24,7 @@ from lanescope.webapp.analysis.verdict_words import (
     ratio_text,
     stack,
     step_times,
+    uncompared,
 )
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
@@ -32,11 +35,7 @@ MODE_WORDS = {
     "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",
     "simple": "within 1e-4",
 }  # fmt: skip
-VERDICTS = {
-    "identical": ("good", "Identical"),
-    "within_tolerance": ("good", "Within tolerance"),
-    "diverged": ("bad", "Diverged"),
-}
+_TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
 MOST_ROWS = 2000
 """Rows sent to the browser; the differing ones come first."""
 
@@ -157,16 +156,12 @@ def _ranks(run: Run, base: Run) -> list[int]:
 
 def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
     """The verdict, the first difference with a link to it, and the same to paste elsewhere."""
-    tone, word = VERDICTS[result.verdict]
-    words = f" · {units.count(result.compared)} norms and ops compared"
-    for number, side in ((result.only_in_base, "baseline"), (result.only_in_run, "run")):
-        if number:
-            words += f" · {units.count(number)} only in the {side}"
-    if result.differing:
-        words += f" · {units.count(result.differing)} tensors differ"
+    alone = uncompared(result)
+    word = headline(result)
     text = markdown(result, base.title, context.run.title)
     return [
-        parts.note([html.B(word), words], tone),
+        parts.note([html.B(_sentence(word)), f" · {counted(result)}"], _TONES[result.verdict]),
+        *([] if alone is None else [parts.note(_sentence(units.printable(alone)))]),
         *_first(result, context),
         *(parts.note(_sentence(note)) for note in result.notes),
         html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)], className="pasted"),

@@ -1,0 +1,114 @@
+"""What of two runs has no partner in the other, and why: torch.compile, or another recording."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.columns import texts_of
+from lanescope.webapp.run import Run
+
+_NAMED = 4
+"""Kinds of operators of a side that a sentence names."""
+
+_DECIDING = {
+    "steps": "--steps", "include": "--include", "exclude": "--exclude",
+    "min_duration_ns": "--min-duration", "keep_last_bytes": "--keep-last", "device": "--device",
+}  # fmt: skip
+"""Settings of a recording that decide which operators are in it, and their names."""
+
+_SINGLE_OPS = ("eager", "aot_eager")
+"""Backends of torch.compile that fuse nothing."""
+
+
+@dataclass
+class Unpaired:
+    """What one run has and the other has not."""
+
+    ops: Counter[str] = field(default_factory=Counter)  # name -> how many
+    norms: int = 0  # of gradients
+
+    @property
+    def count(self) -> int:
+        """Operators and norms."""
+        return self.ops.total() + self.norms
+
+    def words(self, noun: str) -> str:
+        """`3 gradient norms, 45 operators (aten::linear 9, detach 6 and 2 other kinds)`, `noun`
+        being the operators; nothing where there are none."""
+        said = [units.counted(self.norms, "gradient norm")] if self.norms else []
+        if self.ops:
+            named = [f"{name} {count}" for name, count in self.ops.most_common(_NAMED)]
+            more = len(self.ops) - len(named)
+            kinds = ", ".join(named) + (f" and {units.counted(more, 'other kind')}" if more else "")
+            said.append(f"{units.counted(self.ops.total(), noun)} ({kinds})")
+        return ", ".join(said)
+
+
+def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
+    """Calls that one run made more often than the other, of the rows of kind "op" of `diff`."""
+    more = (calls["run"].fillna(0) - calls["base"].fillna(0)).astype("int64")
+    sides = []
+    for apart in (-more, more):
+        extra = apart[apart > 0].groupby(calls["name"]).sum()
+        sides.append(Counter({str(name): int(count) for name, count in extra.items()}))
+    return sides[0], sides[1]
+
+
+def compiled_words(base: Run, run: Run) -> str | None:
+    """That operators of one run have no partner because torch.compile made others of them; None
+    where neither was compiled."""
+    compiled = [side for side, one in (("base", base), ("run", run)) if _was_compiled(one)]
+    if not compiled:
+        return None
+    if len(compiled) == 2:
+        return (
+            "both went through torch.compile: operators that it ran in order to compile (fewer "
+            "where its cache knew the graph), and those of a region that the other run fused "
+            "otherwise, have no partner"
+        )
+    one, other = (base, "run") if compiled == ["base"] else (run, "base")
+    told = f"the {compiled[0]} went through torch.compile, the {other} did not: "
+    if one.manifest["options"].get("compile_backend") in _SINGLE_OPS:
+        return (
+            f"{told}what its regions ran is compared operator by operator; autograd's nodes, "
+            "operators that are made of others, and those that it ran in order to compile have no "
+            "partner"
+        )
+    return (
+        f"{told}operators that a region fused are not recorded one by one, and those that it ran "
+        f"in order to compile are its own; with `lanescope record --compile-backend aot_eager`, "
+        "which fuses none, the operators inside can be compared"
+    )
+
+
+def settings_words(base: Run, run: Run) -> str | None:
+    """In what the two were recorded otherwise that decides which operators a recording has; None
+    where in nothing."""
+    told = []
+    for name in ("engine", "torch"):
+        sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]
+        if sides[0] != sides[1]:
+            base_has, run_has = (", ".join(side) for side in sides)
+            told.append(f"{name} {base_has} in the base, {run_has} in the run")
+    options = [one.manifest["options"] for one in (base, run)]
+    told += [
+        option
+        for name, option in _DECIDING.items()
+        if (options[0].get(name) or None) != (options[1].get(name) or None)
+    ]
+    return f"the runs were recorded otherwise: {'; '.join(told)}" if told else None
+
+
+def _was_compiled(run: Run) -> bool:
+    """By its regions, which one engine alone sees, or by what was captured of them."""
+    if schema.OpScope.compiled.name in texts_of(run, "op", "scope"):
+        return True
+    graphs = run.events("fx", columns=["graph"])["graph"].cast(pa.string())
+    return bool(pc.any(pc.ends_with(graphs, schema.COMPILED)).as_py())
