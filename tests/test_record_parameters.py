@@ -196,3 +196,26 @@ def test_shards_add_up_to_what_whole_replicas_have(tmp_path: Path) -> None:
             joined = math.hypot(*(s[name] for s in shards))
             assert joined == pytest.approx(one[name], rel=1e-5), name
         assert max(s["grad_max"] for s in shards) == pytest.approx(one["grad_max"], rel=1e-5)
+
+
+def test_what_vmap_makes_many_of_has_no_norm(tmp_path: Path) -> None:
+    recorded = record_program(
+        tmp_path,
+        """
+        import torch
+        from torch.func import functional_call, grad, stack_module_state, vmap
+
+        models = [torch.nn.Linear(4, 1) for _ in range(3)]
+        state, buffers = stack_module_state(models)
+
+        def loss(state, buffers, x):
+            return functional_call(models[0], (state, buffers), (x,)).square().mean()
+
+        vmap(grad(loss), in_dims=(0, 0, None))(state, buffers, torch.ones(2, 4))
+        models[1](torch.ones(2, 4))
+        """,
+        "--activations-every", "1",
+    )  # fmt: skip
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    assert [row["numel"] for row in recorded.rows("activation")] == [2]

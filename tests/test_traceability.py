@@ -32,6 +32,7 @@ class Double(torch.autograd.Function):
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten())
 recurrent, head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
+scripted = torch.jit.script(nn.Sequential(nn.Linear(1, 1), nn.Tanh()))
 optimizer = torch.optim.SGD([*model.parameters(), *recurrent.parameters(), *head.parameters()], 0.1)
 for step in range(3):
     features = model(torch.randn(4, 2, 6)).view(4, 2, 8)
@@ -40,6 +41,7 @@ for step in range(3):
     hidden[:, 0].mul_(2)  # in place on a view
     again = checkpoint(head, hidden.transpose(0, 1), use_reentrant=False)
     once_more = checkpoint(torch.nn.functional.gelu, again, use_reentrant=True)
+    once_more = scripted(once_more)
     loss = once_more.permute(1, 0, 2).reshape(-1).expand(2, -1).softmax(-1).pow(2).mean()
     if step == 1:
         loss = loss.sinh()
@@ -68,6 +70,11 @@ def test_nodes_are_tied_but_those_whose_operator_was_left_out(run: Run) -> None:
     metric = check(run).metrics["graph_traceability"]
     total = sum(walk.reached for walk in walks(run))
     assert metric == (total - 1) / total
+
+
+def test_a_part_that_torchscript_runs_as_one_is_tied_without_an_operator(run: Run) -> None:
+    names = run.events("op", columns=["name"])["name"].unique().to_pylist()
+    assert "DifferentiableGraphBackward" in names
 
 
 def test_the_recorders_memory_is_measured(run: Run) -> None:

@@ -30,6 +30,8 @@ def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
             return
         if recorder.thread().busy or tensor.is_sparse or tensor.device.type == "meta":
             return
+        if _is_transformed(tensor):  # by torch.func: one of many, of which none has a norm yet
+            return
         with recorder.unseen(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
             fields: dict[str, Any] = {
@@ -55,6 +57,11 @@ def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
                 deliveries.drain(wait=True)
 
     return uninstall
+
+
+def _is_transformed(tensor: torch.Tensor) -> bool:
+    functorch: Any = torch._C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .. import clock
 from ..recorder import Recorder
 from .handovers import Handovers
 from .stacks import Stacks
@@ -21,6 +22,13 @@ from .touches import Touch, Touches, extent_of, whole
 
 _NAMES = ("from_numpy", "as_tensor", "frombuffer")
 _MADE = "torch.UntypedStorage"
+_MAPPING = (
+    "_new_using_fd_cpu", "_new_using_filename_cpu", "_new_shared_fd_cpu",
+    "_new_shared_filename_cpu", "from_file",
+)  # fmt: skip
+"""What makes a storage of memory that is mapped: shared with other processes, or a file's."""
+_SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")
+"""What moves a storage into such memory, unless it is there."""
 
 
 class Arrivals:
@@ -96,6 +104,29 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
             if handovers.concurrent and not is_compiling() and (extent := whole(self)):
                 touches.note(_MADE, [Touch(extent, write=True, birth=True)])
 
+    def mapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def make(*args: Any, **keywords: Any) -> Any:
+            made = original(*args, **keywords)
+            begin(made)
+            return made
+
+        return make
+
+    def sharing(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def share(self: Any, *args: Any, **keywords: Any) -> Any:
+            instant, before = clock.now(), whole(self)
+            shared = original(self, *args, **keywords)
+            with recorder.guarded():
+                extent = whole(self)
+                if handovers.concurrent and extent and extent != before:
+                    # Its bytes have been copied there already, by an operator.
+                    touches.note(_MADE, [Touch(extent, write=True, birth=True)], instant)
+            return shared
+
+        return share
+
     # What TorchScript takes for an operator, by the function itself.
     script: Any = torch.jit._builtins
     builtins: dict[int, str] = script._get_builtin_table()
@@ -104,11 +135,19 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         setattr(module, name, replacement)
         if id(originals[name]) in builtins:
             builtins[id(replacement)] = builtins[id(originals[name])]
+    own = dict(vars(storage))
     storage.__init__ = begin
+    for name in _MAPPING:
+        setattr(storage, name, staticmethod(mapping(getattr(storage, name))))
+    for name in _SHARING:
+        setattr(storage, name, sharing(getattr(storage, name)))
 
     def uninstall() -> None:
-        if "__init__" in vars(storage):
-            del storage.__init__
+        for name in ("__init__", *_MAPPING, *_SHARING):
+            if name in own:
+                setattr(storage, name, own[name])
+            elif name in vars(storage):
+                delattr(storage, name)
         for name, original in originals.items():
             setattr(module, name, original)
             builtins.pop(id(replaced[name]), None)

@@ -49,8 +49,11 @@ class Touches:
         self._recorder = recorder
         self._stacks = stacks
 
-    def note(self, name: str, touches: Sequence[Touch]) -> None:
-        """The calling thread does now what is called `name`, and touches these by that."""
+    def note(self, name: str, touches: Sequence[Touch], instant: int = 0) -> None:
+        """The calling thread does what is called `name`, and touches these by that.
+
+        `instant`: when it did, where that was not now.
+        """
         recorder = self._recorder
         state = recorder.thread()
         if not touches or not recorder.active or state.busy:
@@ -64,7 +67,7 @@ class Touches:
                 _NO_VERSION, 0, *other.extent,
             )  # fmt: skip
             state.journal.append(*RECORD.unpack(accesses))
-        instant = clock.now()
+        instant = instant or clock.now()
         recorder.put(
             state, Kind.OP, scope=OpScope.function, name=recorder.intern(name),
             start=instant, end=instant, sequence=NO_SEQUENCE,

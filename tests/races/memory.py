@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from tests.races.planted import together
 
@@ -44,6 +44,20 @@ def sent_by_a_worker() -> None:
         pass
 
 
+class Numbered(Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        return torch.full((16,), float(number)), number
+
+
+def collated_by_a_worker() -> None:
+    """Into shared memory, which is given back and mapped again."""
+    for _ in DataLoader(Numbered(), batch_size=2, num_workers=1):
+        pass
+
+
 def filled_by_another() -> None:
     """Made before the thread was started, and not by an operator that is recorded."""
     batch, filled = torch.empty(64), threading.Event()
@@ -62,5 +76,5 @@ def filled_by_another() -> None:
 
 
 def run() -> None:
-    for clean in (arrays, copies, sent_by_a_worker, filled_by_another):
+    for clean in (arrays, copies, sent_by_a_worker, collated_by_a_worker, filled_by_another):
         clean()

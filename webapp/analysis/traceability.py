@@ -31,7 +31,12 @@ from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.nodes import BACKWARD, stem
 from lanescope.webapp.run import Run
 
-_IN_PLACE_ON_VIEW = "CopySlices"  # made by autograd beside the node of the operator
+_WITHOUT_OPERATOR = frozenset(
+    {
+        "CopySlices",  # made by autograd beside the node of an operator in place on a view
+        "DifferentiableGraphBackward",  # of a part of a program that TorchScript runs as one
+    }
+)
 _PHASE = ("start_ns", "duration_ns", "kind", "name")
 _VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
 
@@ -154,7 +159,7 @@ def _makers(run: Run, rank: int, numbers: set[int]) -> set[int]:
 
 
 def _is_tied(node: Any, made: set[int]) -> bool:
-    return int(node.sequence) in made or node.name == _IN_PLACE_ON_VIEW or _is_view(node.name)
+    return int(node.sequence) in made or node.name in _WITHOUT_OPERATOR or _is_view(node.name)
 
 
 @lru_cache(maxsize=4096)
