@@ -11,8 +11,8 @@ import pytest
 from lanescope.webapp import find as module
 from lanescope.webapp.find import Key, find
 from lanescope.webapp.hits import Wanted, hits, modules, place_among
-from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.run import open_run
+from lanescope.webapp.slices import SAMPLES
 from lanescope.webapp.timeline import Timeline
 from tests.synthetic import write_run
 

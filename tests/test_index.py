@@ -13,7 +13,7 @@ from lanescope.webapp import index as module
 from lanescope.webapp import lod, store
 from lanescope.webapp.index import DTYPES, Index, open_index
 from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.store import CATALOGUE, FolderStore, MemoryStore, cache_folder, load
+from lanescope.webapp.store import CATALOGUE, Ahead, FolderStore, MemoryStore, cache_folder, load
 from tests.synthetic import write_run
 
 
@@ -83,6 +83,15 @@ def _no_header(folder: Path) -> None:
     (folder / "end.npy").write_bytes(b"")
 
 
+def _other_fences(folder: Path) -> None:
+    fence = np.load(folder / "fence.npy")
+    np.save(folder / "fence.npy", np.append(fence, fence[-1:]))
+    text = (folder / CATALOGUE).read_text()
+    size = f'"fence": {len(fence)}'
+    assert size in text
+    (folder / CATALOGUE).write_text(text.replace(size, f'"fence": {len(fence) + 1}'))
+
+
 def _missing(folder: Path) -> None:
     (folder / "paint.npy").unlink()
 
@@ -104,6 +113,7 @@ def _rows_do_not_fit(folder: Path) -> None:
         _not_json,
         _other_type,
         _no_header,
+        _other_fences,
         _missing,
         _other_fields,
         _rows_do_not_fit,
@@ -181,6 +191,19 @@ def test_two_processes_that_store_at_once(tmp_path: Path) -> None:
     assert found is not None
     assert found[0]["a"].tolist() == [1, 2, 3]
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_part_of_a_stored_array_is_fetched_ahead(tmp_path: Path) -> None:
+    values = np.arange(3_000_000)
+    kept = FolderStore(tmp_path / "one", {"a": "<i8"})
+    kept.append("a", values)
+    array = kept.finish({})["a"]
+    for one in (array, array[:0], values):  # mapped, empty, in memory
+        ahead = Ahead(one)
+        for low, high in ((0, 1), (0, len(one)), (len(one), len(one)), (2_999_000, 3_000_000)):
+            if high <= len(one):
+                ahead.expect(low, high)
+    assert np.array_equal(array, values)
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 99_999, 100_000])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,7 +75,7 @@ def plain(made: lod.Tiles, k: int = 0, shift: int = 0) -> tuple[list[int], Dense
 
 
 def window(start: I64, end: I64, level: int, index: int) -> tuple[list[int], Dense]:
-    return plain(lod.window(start, end, np.array([0]), np.array([len(start)]), level, index))
+    return plain(lod.window(start, end, [(0, len(start))], level, index))
 
 
 def pyramid(start: I64, end: I64) -> dict[tuple[int, int], tuple[list[int], Dense]]:
@@ -116,10 +118,41 @@ def test_several_rows_in_one_pass_equal_each_alone(
 ) -> None:
     start, end = arrays([one for slices in several for one in slices])
     at = offsets(np.array([len(slices) for slices in several], np.int64))
-    made = lod.window(start, end, at[:-1], at[1:], level, index)
+    made = lod.window(start, end, list(pairwise(at.tolist())), level, index)
     for k, slices in enumerate(several):
         wide, dense = plain(made, k, int(at[k]))
         assert (wide, dense) == brute(slices, level, index)
+
+
+@given(
+    st.lists(rows(), min_size=1, max_size=6), st.integers(0, 16), st.integers(0, 3),
+    st.integers(1, 9),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_rows_narrowed_by_fences_have_all_of_the_tile(
+    several: list[Slices], level: int, index: int, apart: int
+) -> None:
+    start, end = arrays([one for slices in several for one in slices])
+    at = offsets(np.array([len(slices) for slices in several], np.int64)).tolist()
+    whole = list(pairwise(at))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lod, "FENCE", apart)
+        fence = lod.fences(start)
+        pieces = [lod.fences(start[low:high], low) for low, high in whole]
+        assert np.array_equal(fence, np.concatenate(pieces))
+        near = lod.narrowed(fence, whole, level, index)
+    for k, (row, stretch) in enumerate(zip(whole, near, strict=True)):
+        assert row[0] <= stretch[0] <= stretch[1] <= row[1]
+        told = [plain(lod.window(start, end, one, level, index), k) for one in (whole, near)]
+        assert told[0] == told[1]
+
+
+def test_row_is_narrowed_to_what_is_next_to_the_tile() -> None:
+    start = np.arange(0, 1 << 30, 1 << 10)
+    (near,) = lod.narrowed(lod.fences(start), [(700, len(start) - 3)], 13, 40)
+    inside = (40 << 13, 41 << 13)  # a slice per 2^10 ns, of a tile of 2^23
+    assert inside[0] - lod.FENCE <= near[0] < inside[0]
+    assert inside[1] <= near[1] <= inside[1] + lod.FENCE
 
 
 @given(rows(), st.integers(1, 6))

@@ -84,7 +84,7 @@ def test_paints_number_pairs_of_name_and_style() -> None:
 def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
     start = np.array([0, 1 << 40, (1 << 41) - 1], np.int64)
     end = np.array([0, (1 << 41) - 1, 1 << 41], np.int64)
-    made = lod.window(start, end, np.array([0]), np.array([3]), lod.MAX_LEVEL, 0)
+    made = lod.window(start, end, [(0, 3)], lod.MAX_LEVEL, 0)
     zeros, paints = np.zeros(3, np.uint32), Paints()
     slices = tiles.Slices(start, end, paints.add(zeros, zeros.astype(np.uint8)), paints)
     rows = tiles.slice_rows(made, slices, lod.MAX_LEVEL, np.array([0]))
@@ -253,6 +253,29 @@ def test_compressed_payload_is_one_frame_that_holds_all_of_it(tmp_path: Path) ->
         payload = timeline.tile(level, 0, lanes)
         packed = compressed(payload)
         assert pa.Codec("zstd").decompress(packed, len(payload), asbytes=True) == payload
+
+
+def test_tile_reads_no_slices_but_those_it_had_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lod, "FENCE", 16)
+    run = open_run(write_run(tmp_path / "run", ranks=1, threads=2, steps=20, ops=40))
+    index = open_index(run, None)
+    tile = int(index.slices.start[-500]) >> (5 + lod.TILE_BITS)
+    fetched: list[tuple[int, int]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "expect", lambda _, parts: fetched.extend(parts))
+        whole = Timeline(run, index).tile(5, tile, [0, 1])
+    near = np.zeros(len(index.slices.start), np.bool_)
+    for low, high in fetched:
+        near[low:high] = True
+    assert 0 < np.count_nonzero(near) < len(near) / 4
+    others = {name: np.where(near, index.arrays[name], 0) for name in ("start", "end", "paint")}
+    bare = Index.of(index.lanes, index.names, index.paints, {**index.arrays, **others})
+    assert Timeline(run, bare).tile(5, tile, [0, 1]) == whole
+    blocks = decode(whole)["blocks"]
+    assert {block["lane"] for block in blocks} == {0, 1}
+    assert {block["row"] for block in blocks} == {0, 1, 2}
 
 
 def test_thousands_of_lanes_in_one_tile(tmp_path: Path) -> None:

@@ -128,8 +128,7 @@ def mixed() -> bytes:
         [0, 9, 4, 5, 6, 1, 300, 2],
         [1, 8, 2, 2, 3, 0 | tiles.STYLE_UNFINISHED, 4, 5],
     )
-    low, high = np.array([0, 6, 7]), np.array([6, 7, 8])
-    made = lod.window(slices.start, slices.end, low, high, level, index)
+    made = lod.window(slices.start, slices.end, [(0, 6), (6, 7), (7, 8)], level, index)
     rows = tiles.slice_rows(made, slices, level, np.full(3, begin))
     time = np.array([10, begin + 4_096, begin + 4_097, begin + 9_000, begin + (1 << 23)], np.int64)
     value = np.array([0.5, 1.0, -2.5, math.nan, 1.0])
@@ -145,7 +144,7 @@ def crowded() -> bytes:
     """Level 8, tile 0: a row with more buckets than are listed one by one, and 300 paints."""
     extents = [(k * 512, k * 512 + 1 + k % 255) for k in range(300)]
     slices = _slices(extents, list(range(300)), [1] * 300)
-    made = lod.window(slices.start, slices.end, np.array([0]), np.array([300]), 8, 0)
+    made = lod.window(slices.start, slices.end, [(0, 300)], 8, 0)
     return pack(8, 0, [Placed([1], [3], 0, tiles.slice_rows(made, slices, 8, np.array([0])))])
 
 
@@ -154,7 +153,7 @@ def far() -> bytes:
     index = 2**33 + 5
     begin = index << 10
     slices = _slices([(begin + 1, begin + 2), (begin + 1023, begin + 1030)], [7, 8], [1, 2])
-    made = lod.window(slices.start, slices.end, np.array([0]), np.array([2]), 0, index)
+    made = lod.window(slices.start, slices.end, [(0, 2)], 0, index)
     rows = tiles.slice_rows(made, slices, 0, np.array([begin]))
     return pack(0, index, [Placed([0], [0], 0, rows)])
 

@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
 from lanescope.webapp.handovers import handovers
-from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.lanes import BASELINE, THREAD, Lane, in_order
 from lanescope.webapp.launches import launches
 from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
 from lanescope.webapp.racing import races_of
 from lanescope.webapp.run import Run
-from lanescope.webapp.slices import SOURCES
+from lanescope.webapp.slices import SAMPLES, SOURCES
 from lanescope.webapp.styles import BESIDE, STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import NoSuch, Timeline

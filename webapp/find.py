@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lanescope.webapp.hits import Wanted
-from lanescope.webapp.index import SAMPLES
+from lanescope.webapp.slices import SAMPLES
 from lanescope.webapp.timeline import Timeline
 
 CHUNK = 1 << 16

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.index import SAMPLES
 from lanescope.webapp.lanes import THREAD
-from lanescope.webapp.slices import SOURCES
+from lanescope.webapp.slices import SAMPLES, SOURCES
 from lanescope.webapp.styles import coded
 from lanescope.webapp.timeline import Timeline
 

@@ -3,7 +3,7 @@
 Rows of all lanes stand one after another, in the order of lanes and rows. A row of slices is a
 range of `start`, `end`, `paint` and `source`; a row of samples a range of `time`, `value`
 and `step`. There is no object per event, and nothing but the ranges that a tile needs is touched,
-so the arrays may be far larger than memory. Building it goes lane by lane.
+so the arrays may be far larger than memory. Building it goes lane by lane (`index_builder`).
 """
 
 from __future__ import annotations
@@ -22,31 +22,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.buckets import offsets
+from lanescope.webapp.buckets import I64, keep_memory
 from lanescope.webapp.bundle import MAX_JSON, Bundle
+from lanescope.webapp.index_builder import Builder, tile_key
 from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
-from lanescope.webapp.lod import TILE_BITS, pyramid
+from lanescope.webapp.lod import FENCE
 from lanescope.webapp.packed_index import arrays_in, pieces_of
 from lanescope.webapp.run import Run
-from lanescope.webapp.samples import sample_pyramid
-from lanescope.webapp.slices import SOURCES, LaneSlices, Names
-from lanescope.webapp.store import CATALOGUE, Arrays, FolderStore, MemoryStore, Store, load
-from lanescope.webapp.tiles import (
-    CODES_PER_NAME,
-    U32,
-    Block,
-    Paints,
-    Slices,
-    sample_block,
-    slice_blocks,
-)
+from lanescope.webapp.slices import SAMPLES, SOURCES, LaneSlices, Names
+from lanescope.webapp.store import CATALOGUE, Ahead, Arrays, FolderStore, MemoryStore, Store, load
+from lanescope.webapp.tiles import CODES_PER_NAME, Block, Paints, Slices
 
-VERSION = 4
+VERSION = 5
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""
 
 DTYPES: Mapping[str, str] = {
     # per slice
     "start": "<i8", "end": "<i8", "paint": "<u4", "source": "<u4",
+    # per FENCE slices
+    "fence": "<i8",
     # per sample
     "time": "<i8", "value": "<f8", "step": "<i8",
     # per row: its range of slices (or samples), what it holds, its range of tiles made ahead
@@ -56,11 +50,11 @@ DTYPES: Mapping[str, str] = {
     "made_data": "u1",
 }  # fmt: skip
 
+_READ = ("start", "end", "paint", "made_data")
+_MADE_AT = ("made_key", "made_n", "made_m", "made_form", "made_end")
+
 PACKED = "index"
 """Folder within a bundle: a member for each array, and the catalogue."""
-
-SAMPLES = 0xFF
-"""`row_table` of a row of samples; others are positions in slices.SOURCES."""
 
 SMALL = 200_000
 """A run of fewer events is indexed faster than it is worth storing."""
@@ -71,12 +65,6 @@ mapped and need not fit into memory."""
 
 _MOST_BYTES = 64
 """Of an index, per event: what a bundle claims to hold beyond that is not believed."""
-
-BATCH = 500_000
-"""Slices after which tiles are made ahead: enough for numpy's cost per call not to matter."""
-
-_KEPT = 31 << 20
-"""A block of so many bytes that is given back has glibc keep memory: a tenth less time."""
 
 Progress = Callable[[int, int], None]
 """Told (events done, events in all) after each lane."""
@@ -95,6 +83,9 @@ class Index:
     row_begin: tuple[int, ...]
     row_end: tuple[int, ...]
     row_made: tuple[int, ...]  # per row the end of its tiles made ahead
+    fence: I64  # of the starts, in memory; see `lod.fences`
+    ahead: Mapping[str, Ahead]  # of the arrays that tiles are read from
+    made_at: Arrays  # of `arrays` what says where tiles made ahead are, in memory
 
     @classmethod
     def of(
@@ -102,6 +93,10 @@ class Index:
     ) -> Index:
         """The index of these parts."""
         edges = pairwise(accumulate((lane.rows for lane in lanes), initial=0))
+        # What each tile reads of every row: single items of an array cost 20 times as much.
+        begin, end, made = (
+            tuple(arrays[name].tolist()) for name in ("row_begin", "row_end", "row_made")
+        )
         return cls(
             lanes,
             names,
@@ -109,22 +104,36 @@ class Index:
             arrays,
             Slices(arrays["start"], arrays["end"], arrays["paint"], paints),
             tuple(range(low, high) for low, high in edges),
-            # What each tile reads of every row: single items of an array cost 20 times as much.
-            *(tuple(arrays[name].tolist()) for name in ("row_begin", "row_end", "row_made")),
+            begin,
+            end,
+            made,
+            np.array(arrays["fence"]),
+            {name: Ahead(arrays[name]) for name in _READ},
+            {name: np.array(arrays[name]) for name in _MADE_AT},
         )
+
+    def expect(self, parts: Iterable[tuple[int, int]]) -> None:
+        """These stretches of slices will be read."""
+        start, end, paint = (self.ahead[name] for name in ("start", "end", "paint"))
+        for low, high in parts:
+            start.expect(low, high)
+            end.expect(low, high)
+            paint.expect(low, high)
 
     def made(self, row: int, level: int, index: int) -> Block | None:
         """The block of a tile that was made ahead, if it was."""
         begin, end = self.row_made[row - 1] if row else 0, self.row_made[row]
         if begin == end:
             return None
-        key = _key(level, index)
-        at = begin + int(self.arrays["made_key"][begin:end].searchsorted(key))
-        if at == end or self.arrays["made_key"][at] != key:
+        key, made = tile_key(level, index), self.made_at
+        at = begin + int(made["made_key"][begin:end].searchsorted(key))
+        if at == end or made["made_key"][at] != key:
             return None
-        low = int(self.arrays["made_end"][at - 1]) if at else 0
-        data = self.arrays["made_data"][low : int(self.arrays["made_end"][at])].tobytes()
-        n, m, form = (int(self.arrays[name][at]) for name in ("made_n", "made_m", "made_form"))
+        low = int(made["made_end"][at - 1]) if at else 0
+        high = int(made["made_end"][at])
+        self.ahead["made_data"].expect(low, high)
+        data = self.arrays["made_data"][low:high].tobytes()
+        n, m, form = (int(made[name][at]) for name in ("made_n", "made_m", "made_form"))
         return Block(n, m, form, data)
 
 
@@ -202,6 +211,8 @@ def _fits(arrays: Arrays, rows: int) -> bool:
         {len(arrays[f"made_{name}"]) for name in ("key", "n", "m", "form", "end")},
     ]
     if any(len(sizes) != 1 for sizes in same):
+        return False
+    if len(arrays["fence"]) != -(-len(arrays["start"]) // FENCE):
         return False
     begin, end, table, made = (arrays[name] for name in of_rows)
     size = np.where(table == SAMPLES, len(arrays["time"]), len(arrays["start"]))
@@ -282,10 +293,10 @@ def built(
 
     `last` is called when all lanes are there: the store may then take other arrays.
     """
-    np.empty(_KEPT, np.uint8)  # given back at once
+    keep_memory()
     names = Names()
     lanes: list[Lane] = []
-    builder = _Builder(store)
+    builder = Builder(store)
     for lane, content in lanes_of(run, names) if laid_out is None else laid_out(names):
         lanes.append(lane)
         if isinstance(content, LaneSlices):
@@ -299,100 +310,3 @@ def built(
         last()
     arrays = store.finish(catalogue_of(lanes, names.texts, builder.paints))
     return Index.of(tuple(lanes), tuple(names.texts), builder.paints, arrays)
-
-
-class _Builder:
-    """Appends lanes to a store. Tiles are made ahead for many lanes in one go."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.paints = Paints()
-        self.slices = self.samples = 0
-        self._made = self._bytes = 0
-        # What waits for its tiles: rows and slices so far, lanes with their first row, and the
-        # tiles of rows that have them already.
-        self._rows = self._waiting = 0
-        self._lanes: list[tuple[int, LaneSlices, U32]] = []
-        self._tiles: dict[int, list[tuple[int, Block]]] = {}
-
-    def add_slices(self, lane: LaneSlices) -> None:
-        """Appends the rows of a lane."""
-        for name in ("start", "end", "source", "row_table"):
-            self._store.append(name, getattr(lane, name))
-        paint = self.paints.add(lane.name, lane.style)
-        self._store.append("paint", paint)
-        self._store.append("row_begin", lane.row_at[:-1] + self.slices)
-        self._store.append("row_end", lane.row_at[1:] + self.slices)
-        self.slices += len(lane.start)
-        self._lanes.append((self._rows, lane, paint))
-        self._rows += len(lane.row_table)
-        self._waiting += len(lane.start)
-        if self._waiting >= BATCH:
-            self.flush()
-
-    def add_samples(self, lane: LaneSamples) -> None:
-        """Appends a counter."""
-        for name in ("time", "value", "step"):
-            self._store.append(name, getattr(lane, name))
-        self._store.append("row_begin", [self.samples])
-        self.samples += len(lane.time)
-        self._store.append("row_end", [self.samples])
-        self._store.append("row_table", [SAMPLES])
-        self._tiles[self._rows] = [
-            (_key(level, index), sample_block(tile))
-            for level, index, tile in sample_pyramid(lane.time, lane.value)
-        ]
-        self._rows += 1
-
-    def flush(self) -> None:
-        """Makes and appends the tiles of all rows that wait for them."""
-        if self._lanes:
-            self._make_tiles()
-        of_rows = [self._tiles.get(row, []) for row in range(self._rows)]
-        counts = [len(tiles) for tiles in of_rows]
-        made = [one for tiles in of_rows for one in tiles]
-        ends = np.cumsum([len(block.data) for _, block in made], dtype=np.int64) + self._bytes
-        self._store.append("row_made", np.cumsum(counts, dtype=np.int64) + self._made)
-        self._store.append("made_key", [key for key, _ in made])
-        self._store.append("made_n", [block.n for _, block in made])
-        self._store.append("made_m", [block.m for _, block in made])
-        self._store.append("made_form", [block.form for _, block in made])
-        self._store.append("made_end", ends)
-        data = b"".join(block.data for _, block in made)
-        self._store.append("made_data", np.frombuffer(data, np.uint8))
-        self._made += len(made)
-        self._bytes += len(data)
-        self._rows = self._waiting = 0
-        self._lanes, self._tiles = [], {}
-
-    def _make_tiles(self) -> None:
-        lanes = [lane for _, lane, _ in self._lanes]
-        slices = Slices(
-            _whole([lane.start for lane in lanes]),
-            _whole([lane.end for lane in lanes]),
-            _whole([paint for _, _, paint in self._lanes]),
-            self.paints,
-        )
-        lane_at = offsets(np.array([len(lane.start) for lane in lanes]))[:-1]
-        rows = np.array([len(lane.row_table) for lane in lanes])
-        low = np.concatenate([lane.row_at[:-1] for lane in lanes]) + np.repeat(lane_at, rows)
-        high = np.concatenate([lane.row_at[1:] for lane in lanes]) + np.repeat(lane_at, rows)
-        number = np.concatenate(
-            [first + np.arange(len(lane.row_table)) for first, lane, _ in self._lanes]
-        )
-        for found in pyramid(slices.start, slices.end, low, high):
-            begin = found.index << (TILE_BITS + found.level)
-            blocks = slice_blocks(found.tiles, slices, found.level, begin)
-            places = zip(number[found.row].tolist(), found.index.tolist(), strict=True)
-            for (row, index), block in zip(places, blocks, strict=True):
-                self._tiles.setdefault(row, []).append((_key(found.level, index), block))
-
-
-def _whole(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Arrays one after another; a single one is not copied."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _key(level: int, index: int) -> int:
-    """Order of tiles within a row. An index has at most 43 bits, as an instant has 53."""
-    return level << 48 | index

@@ -21,7 +21,7 @@ Several rows are answered in one pass: their buckets get numbers of their own, f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +49,15 @@ RAW_LIMIT = 4096
 ahead (`pyramid`): they hold at most 2049 entries, so a level made ahead has at most half as many
 entries as the row has slices, and in practice all levels together have about a fifth."""
 
+FENCE = 512
+"""Slices from one fence to the next: a page of memory has the starts of so many."""
+
+WHOLE = (0, TILE_BUCKETS)
+"""The part of a tile that is all of it: first bucket, and the one after the last."""
+
+Part = tuple[int, int]
+Row = tuple[int, int]
+"""Positions of its first slice, and of the one after its last."""
 
 FEW_TILES = 16
 """Tiles that are made ahead in one go."""
@@ -159,31 +168,47 @@ def tiles(
     )
 
 
+def fences(start: I64, at: int = 0) -> I64:
+    """Every FENCE-th start, of slices of which the first is the one at `at` of all."""
+    return start[-at % FENCE :: FENCE]
+
+
+def narrowed(
+    fence: I64, rows: Iterable[Row], level: int, index: int, part: Part = WHOLE
+) -> list[Row]:
+    """Of each row a stretch that holds all its slices that touch a tile, or a part of it: found
+    without looking at slices, which may be in a file that is yet to be read.
+    """
+    edges = _edges(level, index, part)
+    found = []
+    for low, high in rows:
+        first = -(-low // FENCE)
+        known = fence[first : -(-high // FENCE)].searchsorted(edges)
+        begin = max(low, (first + int(known[0]) - 1) * FENCE)
+        found.append((begin, min(high, (first + int(known[1])) * FENCE)))
+    return found
+
+
 def window(
-    start: I64, end: I64, low: I64, high: I64, level: int, index: int,
-    part: tuple[int, int] = (0, TILE_BUCKETS),
-) -> Tiles:  # fmt: skip
-    """The tile `index` of `level` of each of the rows `low[k]:high[k]` of `start` and `end`, or of
-    it the buckets part[0] up to part[1].
+    start: I64, end: I64, rows: Sequence[Row], level: int, index: int, part: Part = WHOLE
+) -> Tiles:
+    """The tile `index` of `level` of each of the rows `low:high` of `start` and `end`, or of it the
+    buckets part[0] up to part[1].
 
     O(log n + slices that begin in the tiles). Positions are those in `start` and `end`.
     """
-    bucket = (index << TILE_BITS) + part[0]
-    begin = bucket << level
-    edges = np.array((begin, (bucket + part[1] - part[0]) << level), np.int64)
+    edges = _edges(level, index, part)
+    low = np.array([low for low, _ in rows], np.int64)
     # One binary search per row beats one over all rows in numpy: 2 us a row against 10 us a step.
     inside = np.array(
-        [
-            start[one:other].searchsorted(edges)
-            for one, other in zip(low.tolist(), high.tolist(), strict=True)
-        ],
-        np.int64,
+        [start[one:other].searchsorted(edges) for one, other in rows], np.int64
     ).reshape(-1, 2)
     # Only the slice just before can reach into the tile.
     first, last = low + np.maximum(inside[:, 0] - 1, 0), low + inside[:, 1]
     cuts = list(zip(first.tolist(), last.tolist(), strict=True))
     begins = np.concatenate([start[:0], *(start[one:other] for one, other in cuts)])
     ends = np.concatenate([end[:0], *(end[one:other] for one, other in cuts)])
+    begin, bucket = int(edges[0]), int(edges[0]) >> level
     # The tile of row k has the numbers from (2k + 1) * 1024. The slice before it keeps its own
     # number only where that is the one just before; all others are out of reach.
     origin = (2 * np.arange(len(low)) + 1) << TILE_BITS
@@ -202,6 +227,11 @@ def window(
         wide=made.wide + np.repeat(away, np.diff(made.wide_at)),
         longest=made.longest + np.repeat(away, np.diff(made.dense_at)),
     )
+
+
+def _edges(level: int, index: int, part: Part) -> I64:
+    """Where a part of a tile begins and ends in ns."""
+    return np.array([((index << TILE_BITS) + bucket) << level for bucket in part], np.int64)
 
 
 def pyramid(start: I64, end: I64, low: I64, high: I64) -> Iterator[Level]:

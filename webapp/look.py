@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lanescope.webapp.index import SAMPLES
+from lanescope.webapp.slices import SAMPLES
 from lanescope.webapp.styles import STYLES
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 from lanescope.webapp.timeline import NoSuch, Timeline

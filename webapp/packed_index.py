@@ -17,7 +17,7 @@ from lanescope.webapp.bundle import Bundle
 from lanescope.webapp.byte_planes import numbers_of, planes_of
 
 ASCENDING = frozenset(
-    ("start", "source", "time", "row_begin", "row_end", "row_made", "made_key", "made_end")
+    ("start", "fence", "source", "time", "row_begin", "row_end", "row_made", "made_key", "made_end")
 )
 """Arrays that a bundle holds by their differences; `end` by how far it is from `start`."""
 

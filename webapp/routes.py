@@ -22,10 +22,9 @@ from lanescope.collector import schema
 from lanescope.webapp.analysis.overlap import name_pattern
 from lanescope.webapp.details import nearest, overlap_facts, run_facts, slice_facts
 from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.lod import TILE_BUCKETS
+from lanescope.webapp.lod import TILE_BUCKETS, WHOLE
 from lanescope.webapp.look import look
 from lanescope.webapp.payload import compressed
-from lanescope.webapp.tiles import WHOLE
 from lanescope.webapp.timeline import NoSuch, Timeline
 
 PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)

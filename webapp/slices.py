@@ -26,6 +26,9 @@ from lanescope.webapp.tiles import STYLE_UNFINISHED
 SOURCES = ("phase", "op", "collective")
 """Tables that slices come from; a row of a lane holds slices of one of them."""
 
+SAMPLES = 0xFF
+"""`row_table` of a row of samples; others are positions in SOURCES."""
+
 STRETCH = 1 << 16
 """Ops that are looked at in one go, or a row group: what the processor's cache holds."""
 

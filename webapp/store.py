@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import shutil
 import sys
@@ -29,6 +30,8 @@ _MAKING = ".making-"
 KEEP_SECONDS = 30 * 86400
 """A stored index that nobody opened for this long is removed when another one is written."""
 
+_WILL_NEED: Any = getattr(mmap, "MADV_WILLNEED", None)  # not every system has it
+
 
 def cache_folder() -> Path:
     """Where the user's programs keep what they can make again; `lanescope` within it."""
@@ -41,6 +44,27 @@ def cache_folder() -> Path:
     else:
         base = Path.home() / ".cache"
     return base / "lanescope"
+
+
+class Ahead:
+    """Has the system fetch the parts of a mapped array that are about to be read.
+
+    Just these, and all at once: a page that is missed when it is looked at is fetched with up to
+    some megabytes around it, which takes a hundred times as long, before the next is looked at.
+    """
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        mapped: Any = array.base
+        file: Any = mapped.base if isinstance(mapped, np.memmap) else None
+        self._file = file if isinstance(file, mmap.mmap) and _WILL_NEED is not None else None
+        self._begin = 0 if self._file is None else mapped.offset % mmap.ALLOCATIONGRANULARITY
+        self._size = array.itemsize
+
+    def expect(self, low: int, high: int) -> None:
+        """Items low up to high will be read."""
+        if self._file is not None and low < high:
+            page = (self._begin + low * self._size) // mmap.PAGESIZE * mmap.PAGESIZE
+            self._file.madvise(_WILL_NEED, page, self._begin + high * self._size - page)
 
 
 class MemoryStore:

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanescope.webapp.buckets import I64, offsets
-from lanescope.webapp.lod import TILE_BITS, TILE_BUCKETS, Tiles
+from lanescope.webapp.lod import TILE_BITS, TILE_BUCKETS, WHOLE, Tiles
 from lanescope.webapp.samples import SampleTile
 
 U32 = npt.NDArray[np.uint32]
@@ -45,9 +45,6 @@ has 2^15 units, so an instant within it fits 16 bits."""
 
 BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
 """Bits of a form. TWO and FOUR, the bytes of a paint, are those of a row that is kept alone."""
-
-WHOLE = (0, TILE_BUCKETS)
-"""The part of a tile that is all of it: first bucket, and the one after the last."""
 
 FEW = 64
 """Buckets up to which their numbers take no more room than 1024 bits."""

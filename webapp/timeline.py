@@ -11,17 +11,16 @@ from lanescope.webapp import index as indexes
 from lanescope.webapp import payload
 from lanescope.webapp.baseline_lanes import Differences
 from lanescope.webapp.beside_index import open_beside
-from lanescope.webapp.buckets import EARLY_BITS
+from lanescope.webapp.buckets import EARLY_BITS, keep_memory
 from lanescope.webapp.index import Index, Progress, open_index
 from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
-from lanescope.webapp.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, window
+from lanescope.webapp.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, WHOLE, narrowed, window
 from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, pack
 from lanescope.webapp.run import Run
 from lanescope.webapp.samples import sample_window
 from lanescope.webapp.slices import AXIS_END
 from lanescope.webapp.store import cache_folder
 from lanescope.webapp.tiles import (
-    WHOLE,
     Block,
     Rows,
     kept_rows,
@@ -56,6 +55,7 @@ class Timeline:
         self.baseline = baseline
         self.differences = differences
         self.noise = noise  # the baseline recorded again
+        keep_memory()
 
     @classmethod
     def open(
@@ -138,8 +138,9 @@ class Timeline:
 
     def _slices(self, rows: Sequence[int], level: int, index: int, part: tuple[int, int]) -> Rows:
         slices = self.index.slices
-        low = np.array([self.index.row_begin[row] for row in rows])
-        high = np.array([self.index.row_end[row] for row in rows])
-        made = window(slices.start, slices.end, low, high, level, index, part)
+        whole = ((self.index.row_begin[row], self.index.row_end[row]) for row in rows)
+        near = narrowed(self.index.fence, whole, level, index, part)
+        self.index.expect(near)
+        made = window(slices.start, slices.end, near, level, index, part)
         begin = np.full(len(rows), index << (level + TILE_BITS))
         return slice_rows(made, slices, level, begin)
