@@ -200,6 +200,21 @@ def done_before_join() -> None:
         thread.join()
 
 
+def of_another_shape() -> None:
+    """What is known of a tensor is each tensor's own; the elements are only read."""
+    table = torch.arange(12.0).reshape(3, 4)
+
+    def turn() -> None:
+        turned = table.detach()
+        turned.swapaxes_(0, 1)
+        turned.set_(table.untyped_storage(), 0, (12,), (1,))
+
+    def read() -> None:
+        table.sum()
+
+    together(turn, read)
+
+
 def in_steps() -> None:
     parts, barrier = torch.zeros(2, 3), threading.Barrier(2)
 
@@ -363,7 +378,7 @@ if __name__ == "__main__":
     for clean in (
         shared_gradient, step_after_backward, released_while_read, updated_between_forwards,
         statistics_of_evaluation, views_side_by_side, waited_for, event_set_after, tasks_in_turn,
-        handed_over, two_buffers, done_before_join, in_steps, rounds_of_some,
+        handed_over, two_buffers, done_before_join, in_steps, of_another_shape, rounds_of_some,
         waiting_for_a_condition, counted, from_a_loop, each_its_own,
         read_by_all, training_in_turn, changed_after_backward, gradients_apart,
     ):  # fmt: skip

@@ -205,6 +205,19 @@ def memory_is_used_again() -> None:
             tensor().fill_(1)
 
 
+def kept_for_another_stream() -> None:
+    shared = tensor()
+    shared.fill_(1)
+    DEVICE.record_event(25, 0)
+    DEVICE.wait_event(25, ONE)
+    with stream(ONE):
+        sink = tensor()
+        sink.fill_(0)
+        sink.add_(shared)
+    kind = int(torch._C._autograd.DeviceType.PrivateUse1)
+    shared.record_stream(torch.Stream(stream_id=ONE, device_index=0, device_type=kind))
+
+
 def on_the_host() -> None:
     shared = torch.zeros(4)
     for handle in (ONE, TWO):
@@ -221,7 +234,7 @@ def main() -> None:
         lambda: the_host_waits(lambda: DEVICE.synchronize_stream(ONE)),
         lambda: the_host_waits(DEVICE.synchronize_device),
         the_host_waits_and_tells_a_thread, one_stream_of_two_threads, both_only_read,
-        memory_is_used_again, on_the_host,
+        memory_is_used_again, kept_for_another_stream, on_the_host,
     ):  # fmt: skip
         run()
         DEVICE.synchronize_device()

@@ -161,7 +161,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
   Frame& frame = push(thread, function, &op, op.scope);
   frame.silent = !op.wanted;
-  const bool note = moment.access && !op.composite;
+  const bool note = moment.access && !op.composite && op.touches;
   const Inputs inputs{function.inputs()};
   Signature signature;
   c10::DispatchKeySet keys;

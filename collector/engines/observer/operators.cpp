@@ -3,7 +3,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 
 #include "collectives.h"
@@ -25,6 +27,14 @@ Registry& registry() {
 
 constexpr char ENGINE_SCOPE[] = "autograd::engine::evaluate_function";
 constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // with the frame's number behind it
+
+// In place by their schema, but of what is known of a tensor: no element is written.
+constexpr std::string_view UNTOUCHING[] = {
+    "aten::_coalesced_",  "aten::as_strided_",    "aten::detach_",     "aten::record_stream",
+    "aten::rename_",      "aten::requires_grad_", "aten::retain_grad", "aten::set_",
+    "aten::set_data",     "aten::squeeze_",       "aten::swapaxes_",   "aten::swapdims_",
+    "aten::t_",           "aten::transpose_",     "aten::unsqueeze_",
+};
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   for (const std::string& pattern : patterns) {
@@ -75,6 +85,8 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  op.touches = std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) ==
+               std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);
   op.births = !op.composite &&
               ((op.makes_storage && moment.access) || (writes && moment.numerics));

@@ -35,6 +35,7 @@ struct Operator {
   bool has_schema = false;
   bool hidden = false;     // torch's own bookkeeping around what is recorded anyway
   bool composite = false;  // made of other operators, which are seen themselves
+  bool touches = true;     // elements of its tensors; false: only what is known of them
   bool makes_storage = false;  // a result that aliases no input
   int device = -1;  // position of the argument that names a device
   size_t arity = 0;
