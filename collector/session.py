@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from . import clock, host_fingerprint
+from . import clock
 from .detached import follower_command
 from .engines import native, portable
 from .options import SUPERVISOR_VARIABLE, Options
@@ -55,6 +55,7 @@ from .sources.contexts import Contexts
 from .sources.contributions import Contributions
 from .sources.gradients import Gradients
 from .sources.handovers import Handovers
+from .sources.norms import Norms
 from .sources.stacks import Stacks
 from .watchdog import Watchdog
 
@@ -102,12 +103,13 @@ class Session:
 
         names, undo = modules.install(recorder)
         self._undo.append(undo)
-        host_hash = self._library.hash_of if self._library else host_fingerprint.hash_of
-        gradients = self._gradients = Gradients(recorder, names, host_hash)
+        reader = self._library.reader if self._library else None
+        norms = Norms(reader.norms_of if reader else None)
+        gradients = self._gradients = Gradients(recorder, names, norms, reader)
         found, undo = optimizers.install(recorder, gradients.record, gradients.after)
         self.optimizers = found
         self._undo.append(undo)
-        self._undo.append(activations.install(recorder, names))
+        self._undo.append(activations.install(recorder, names, norms))
         self._undo.append(fx_graphs.FxGraphs(recorder).install(names))
         self._undo.append(clipping.install(recorder))
         recorder.on_step = self._memory.sample
@@ -115,7 +117,7 @@ class Session:
         found_graphs = graphs.Graphs(
             recorder, names.parameter_name, counts=self._library is not None
         )
-        added = self._contributions = Contributions(recorder, names)
+        added = self._contributions = Contributions(recorder, names, norms)
         self._undo.append(added.remove)
         self._undo.append(
             autograd.install(recorder, found_graphs.sample, engine.flush_node, added)

@@ -249,7 +249,14 @@ def test_other_tables(both: dict[str, Recorded], table: str) -> None:
         rows = [chosen(log.to_pylist(), *columns) for log in (native, portable)]
         if table == "sync":  # the order between threads is theirs
             rows = [sorted(one) for one in rows]
-        assert rows[0] == rows[1]
+        assert len(rows[0]) == len(rows[1])
+        for one, other in zip(*rows, strict=True):
+            assert all(map(is_alike, one, other)), (one, other)
+
+
+def is_alike(one: Any, other: Any) -> bool:
+    """torch takes norms in single precision, the observer in double."""
+    return bool(one == other or (isinstance(one, float) and one == pytest.approx(other, rel=1e-4)))
 
 
 def differences(native: Recorded, portable: Recorded) -> set[str]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import detached, journal, ring, texts
-from ..kinds import OpScope, ThreadKind
+from ..kinds import GradientScope, OpScope, ThreadKind
 from ..store import KEPT_ORDINAL, MAIN_ORDINAL
 
 SOURCES = Path(__file__).parent / "observer"
@@ -34,7 +34,10 @@ LIBRARY = "observer.so"
 COMPILER_VARIABLE = "CXX"
 COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
-    "torch": ("observer", "operators", "signature", "fingerprint", "storages", "streams", "values"),
+    "torch": (
+        "observer", "operators", "signature", "fingerprint", "norms", "gradients", "storages",
+        "streams", "values",
+    ),
     "distributed": ("collectives",),
     "plain": (
         "clock", "follower", "interface", "journal", "kernels", "locks", "process",
@@ -180,6 +183,7 @@ def layout_header() -> str:
         **_members("TENSOR", journal.TensorFlag),
         "TENSOR_ORDINAL": journal.TENSOR_ORDINAL,
         **_members("SCOPE", OpScope),
+        **_members("GRADIENT", GradientScope),
         **_members("THREAD", ThreadKind),
     }
     strings = {

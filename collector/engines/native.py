@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from .. import host_fingerprint
 from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES
 from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
@@ -29,6 +26,7 @@ from ..store import Store, ThreadState
 from ..texts import MAXIMUM_SIGNATURES
 from ..thread_journal import ThreadJournal
 from . import build
+from .host_reader import HostReader
 
 NAME = "native"
 
@@ -96,8 +94,7 @@ class Library:
             found.argtypes = arguments
             return found
 
-        self._hash = ctypes.CDLL(str(path)).lanescope_hash  # without the lock
-        self._hash.restype, self._hash.argtypes = i32, (c_any, ctypes.POINTER(i64))
+        self.reader = HostReader(path)
         self.settings = function("settings", None, i32, i32, i32, i32, i32, i32, i64)
         self.fingerprint = function("fingerprint", i32, c_any, c_any)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
@@ -140,13 +137,6 @@ class Library:
         _METHODS.append(method)
         made: Callable[[Any], object] = _NEW_FUNCTION(ctypes.addressof(method), int(kind), None)
         return made
-
-    def hash_of(self, tensor: torch.Tensor) -> int:
-        """The hash of a tensor in host memory that has a fingerprint, with no more of it."""
-        into = ctypes.c_int64()
-        if self._hash(tensor._cdata, ctypes.byref(into)):
-            return into.value
-        return host_fingerprint.hash_of(tensor)  # a conjugate, say
 
 
 class _Journal(ThreadJournal):

@@ -14,10 +14,10 @@ from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import local_part
 from .modules import Modules
-from .norms import norms_of
+from .norms import Norms
 
 
-def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
+def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], None]:
     """Look at the first tensor that each called module returns."""
     every = recorder.options.activations_every
     deliveries = Deliveries()
@@ -40,11 +40,11 @@ def install(recorder: Recorder, modules: Modules) -> Callable[[], None]:
                 "signature": recorder.intern(signature),
             }  # fmt: skip
 
-            def write(norms: torch.Tensor) -> None:
-                number = float_bits(norms.tolist()[0])
+            def write(found: torch.Tensor) -> None:
+                number = float_bits(found.tolist()[0])
                 recorder.put(recorder.thread(), Kind.GRADIENT, sequence=number, **fields)
 
-            deliveries.hand_on(norms_of([tensor.detach()]), write)
+            deliveries.hand_on(norms.of([tensor.detach()]), write)
             deliveries.drain(wait=False)
 
     if every:

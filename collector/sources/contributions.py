@@ -20,15 +20,16 @@ from ..kinds import ADDED_NORM
 from ..recorder import Recorder
 from .held import is_whole
 from .modules import Modules
-from .norms import norms_of
+from .norms import Norms
 
 
 class Contributions:
     """Writes a number per backward, from when a second thread of the process runs one."""
 
-    def __init__(self, recorder: Recorder, modules: Modules) -> None:
+    def __init__(self, recorder: Recorder, modules: Modules, norms: Norms) -> None:
         self._recorder = recorder
         self._modules = modules
+        self._norms = norms
         self._lock = threading.Lock()
         self._running = 0  # calls of the engine, on all threads
         self._first: Any = None  # state of the first thread that ran backward
@@ -64,7 +65,7 @@ class Contributions:
             calls[-1] += norms
         elif norms and self._recorder.active:
             with self._recorder.unseen(), torch.no_grad():
-                total = torch.stack([one.to(torch.float64) for one in norms]).square().sum().sqrt()
+                total = torch.stack(norms).square().sum().sqrt()
             self._recorder.value(ADDED_NORM, float(total))
 
     def remove(self) -> None:
@@ -95,4 +96,4 @@ class Contributions:
             return
         with self._recorder.guarded(), self._recorder.unseen(), torch.no_grad():
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
-            calls[-1].append(norms_of([values])[0])
+            calls[-1].append(self._norms.of([values])[0])

@@ -8,55 +8,84 @@ at each step at level numerics. At level access they are where there are several
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from .. import clock
+from .. import clock, host_fingerprint
 from ..fingerprint import can_read, hash_of
-from ..journal import FIELDS, Kind
+from ..journal import Kind
 from ..kinds import GradientScope
 from ..recorder import Recorder
 from .assertions import Assertions
 from .deliveries import Deliveries
-from .held import Held, Known, local_part
+from .held import RECORD_TYPE, Held, Holding, Known, local_part
 from .modules import Modules
-from .norms import Alike, norms_of
-from .parameters import Parameters
-
-_RECORDS = np.dtype(list(FIELDS))
+from .norms import Alike, Norms
+from .parameters import Parameters, is_sampled
 
 _Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]
+
+
+class Reader(Protocol):
+    """Reads tensors in host memory without torch."""
+
+    def hash_of(self, tensor: torch.Tensor) -> int:
+        """The hash of a tensor that has a fingerprint."""
+
+    def write_gradients(
+        self, parameters: list[torch.Tensor], records: bytes, start: int
+    ) -> list[int]:
+        """Store the norm of each parameter's gradient, and give positions of those left out."""
 
 
 class Gradients:
     """Writes one record per parameter and optimizer step, and at some steps a sample of each."""
 
     def __init__(
-        self, recorder: Recorder, modules: Modules, host_hash: Callable[[torch.Tensor], int]
+        self, recorder: Recorder, modules: Modules, norms: Norms, reader: Reader | None
     ) -> None:
-        """`host_hash`: of a tensor in host memory that has a fingerprint."""
         self._recorder = recorder
-        self._host_hash = host_hash
+        self._norms = norms
+        self._reader = reader
         self._deliveries = Deliveries()
         self._held = Held(recorder, modules)
-        self._parameters = Parameters(recorder, self._held, self._deliveries)
+        self._parameters = Parameters(recorder, self._held, self._deliveries, norms)
         self._assertions = Assertions(recorder, modules, self._held)
 
     def record(self, optimizer: Optimizer, ordinal: int) -> None:
         """Record the gradients as they are now."""
         recorder = self._recorder
-        state = recorder.thread()
+        recorder.thread()
         held = self._held.of(optimizer, ordinal)
         self._assertions.note()
+        instant = clock.now()
+        sampled = is_sampled(recorder.step, recorder.options.sample_every)
+        more = sampled or self._takes_hashes()
+        left: Sequence[int] = range(len(held.parameters))
+        if self._reader and not more and getattr(optimizer, "grad_scale", None) is None:
+            left = self._reader.write_gradients(held.parameters, held.records, instant)
+        if left:
+            with recorder.unseen(), torch.no_grad():
+                groups = self._norms_of(optimizer, ordinal, held, left, instant)
+                if sampled:
+                    self._parameters.before(optimizer, ordinal, instant, held, groups)
+        self.drain(wait=False)
+
+    def _norms_of(
+        self, optimizer: Optimizer, ordinal: int, held: Holding, positions: Sequence[int],
+        instant: int,
+    ) -> list[Alike]:  # fmt: skip
+        recorder = self._recorder
+        state = recorder.thread()
         groups: dict[Any, Alike] = defaultdict(Alike)
         hashed: dict[torch.device, list[_Hashed]] = defaultdict(list)
         hashes = self._takes_hashes()
-        instant = clock.now()
-        for position, (parameter, known) in enumerate(held):
+        for position in positions:
+            parameter, known = held.parameters[position], held.known[position]
             gradient = local_part(parameter.grad)
             if hashes and not known.sharded and can_read(own := local_part(parameter)):
                 there = gradient is not None and can_read(gradient)
@@ -68,24 +97,22 @@ class Gradients:
                 )  # fmt: skip
                 continue
             if gradient.is_sparse:  # its rows may stand in it several times, each a part of the sum
-                with recorder.unseen(), torch.no_grad():
-                    gradient = gradient.coalesce().values()
+                gradient = gradient.coalesce().values()
             alike = groups[gradient.device, gradient.dtype]
             alike.positions.append(position)
             alike.tensors.append(gradient)
-        with recorder.unseen(), torch.no_grad():
-            for alike in groups.values():
-                alike.norms = _unscaled(norms_of(alike.tensors), optimizer)
-                self._deliver(alike, held, instant, ordinal)
-            for entries in hashed.values():
-                self._hashes(entries, instant, ordinal)
-            self._parameters.before(optimizer, ordinal, instant, held, list(groups.values()))
-        self.drain(wait=False)
+        for alike in groups.values():
+            alike.norms = _unscaled(self._norms.of(alike.tensors), optimizer)
+            self._deliver(alike, held, instant, ordinal)
+        for entries in hashed.values():
+            self._hashes(entries, instant, ordinal)
+        return list(groups.values())
 
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped."""
-        with self._recorder.unseen(), torch.no_grad():
-            self._parameters.after(optimizer)
+        if self._parameters.awaits(optimizer):
+            with self._recorder.unseen(), torch.no_grad():
+                self._parameters.after(optimizer)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
         """A scaler left the optimizer's step out, and has waited for the device to know."""
@@ -109,16 +136,11 @@ class Gradients:
         several = recorder.process.get("world_size", 1) > 1
         return recorder.options.level == "access" and several and step & (step - 1) == 0
 
-    def _deliver(
-        self, alike: Alike, held: list[tuple[torch.Tensor, Known]], instant: int, ordinal: int
-    ) -> None:
+    def _deliver(self, alike: Alike, held: Holding, instant: int, ordinal: int) -> None:
         recorder = self._recorder
-        rows = np.zeros(len(alike.positions), _RECORDS)
-        known = [held[position][1] for position in alike.positions]
-        rows["kind"], rows["start"], rows["step"] = Kind.GRADIENT, instant, recorder.step
-        rows["name"] = [one.name for one in known]
-        rows["extra"] = [one.numel for one in known]
-        rows["signature"], rows["aux"] = self._held.signature(alike.tensors[0]), ordinal
+        rows = np.frombuffer(held.records, RECORD_TYPE)[alike.positions]
+        rows["start"], rows["step"] = instant, recorder.step
+        rows["signature"] = self._held.signature(alike.tensors[0])
 
         def write(norms: torch.Tensor) -> None:
             rows["sequence"] = norms.numpy().astype(np.float64).view(np.int64)
@@ -140,7 +162,8 @@ class Gradients:
 
         pairs = [(own if gradient is None else gradient, own) for _, gradient, own in entries]
         if pairs[0][1].device.type == "cpu":  # where torch's operators take 30 times as long
-            write([[self._host_hash(tensor) for tensor in pair] for pair in pairs])
+            host_hash = self._reader.hash_of if self._reader else host_fingerprint.hash_of
+            write([[host_hash(tensor) for tensor in pair] for pair in pairs])
             return
         hashes = torch.stack([torch.stack([hash_of(tensor) for tensor in pair]) for pair in pairs])
         self._deliveries.hand_on(hashes, lambda found: write(found.tolist()))

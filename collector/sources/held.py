@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from ..journal import FIELDS, Kind
 from ..recorder import Recorder
 from .modules import Modules
+
+RECORD_TYPE = np.dtype(list(FIELDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,23 @@ class Known:
     sharded: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What steps of one optimizer have in common, for as long as its parameters are the same."""
+
+    known: list[Known]
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """An optimizer's parameters at a step."""
+
+    parameters: list[torch.Tensor]
+    known: list[Known]  # of each parameter
+    records: bytes  # of each parameter's gradient, with what does not change
+
+
 class Held:
     """Knows the parameters of all optimizers that have stepped.
 
@@ -35,28 +57,28 @@ class Held:
     def __init__(self, recorder: Recorder, modules: Modules) -> None:
         self._recorder = recorder
         self._modules = modules
-        self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, list[Known]] = (
+        self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, _Shared] = (
             weakref.WeakKeyDictionary()
         )
         self._unnamed: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # of no module, by id
         self._signatures: dict[tuple[torch.dtype, torch.device], int] = {}
 
-    def of(self, optimizer: Optimizer, ordinal: int) -> list[tuple[torch.Tensor, Known]]:
+    def of(self, optimizer: Optimizer, ordinal: int) -> Holding:
         """The optimizer's parameters, group after group."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        known = self._by_optimizer.get(optimizer)
-        if known is None or not _same(parameters, known):
+        shared = self._by_optimizer.get(optimizer)
+        if shared is None or not _same(parameters, shared.known):
             known = self._known(parameters, ordinal)
-            self._by_optimizer[optimizer] = known
-        return list(zip(parameters, known, strict=True))
+            shared = self._by_optimizer[optimizer] = _Shared(known, _records(known, ordinal))
+        return Holding(parameters, shared.known, shared.records)
 
     def others(self) -> Iterator[tuple[torch.Tensor, Known]]:
         """Parameters of the models that were called, which no optimizer that has stepped holds."""
         self._modules.refresh()
         held = {
             id(parameter)
-            for known in list(self._by_optimizer.values())
-            for one in known
+            for shared in list(self._by_optimizer.values())
+            for one in shared.known
             if (parameter := one.reference()) is not None
         }
         for parameter, name in self._modules.parameters():
@@ -108,11 +130,19 @@ class Held:
         )
 
 
-def _same(parameters: Iterable[torch.Tensor], known: list[Known]) -> bool:
-    found = list(parameters)
-    return len(found) == len(known) and all(
-        one.reference() is parameter for parameter, one in zip(found, known, strict=True)
+def _same(parameters: list[torch.Tensor], known: list[Known]) -> bool:
+    return len(parameters) == len(known) and all(
+        map(is_, parameters, [one.reference() for one in known])
     )
+
+
+def _records(known: list[Known], ordinal: int) -> bytes:
+    rows = np.zeros(len(known), RECORD_TYPE)
+    rows["kind"], rows["aux"] = Kind.GRADIENT, ordinal
+    rows["name"] = [one.name for one in known]
+    rows["extra"] = [one.numel for one in known]
+    rows["signature"] = [one.signature for one in known]
+    return rows.tobytes()
 
 
 def is_whole(tensor: Any) -> bool:

@@ -22,8 +22,8 @@ from ..journal import Kind, float_bits
 from ..kinds import GradientScope, SampleRecord
 from ..recorder import Recorder
 from .deliveries import Deliveries
-from .held import Held, Known, local_part
-from .norms import Alike, alike, norms_of
+from .held import Held, Holding, Known, local_part
+from .norms import Alike, Norms, alike
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""
@@ -87,8 +87,11 @@ class Sample:
 class Parameters:
     """Writes rows of the parameter table."""
 
-    def __init__(self, recorder: Recorder, held: Held, deliveries: Deliveries) -> None:
+    def __init__(
+        self, recorder: Recorder, held: Held, deliveries: Deliveries, norms: Norms
+    ) -> None:
         self._recorder = recorder
+        self._norms = norms
         self._held = held
         self._deliveries = deliveries
         self._open: weakref.WeakKeyDictionary[Optimizer, Sample] = weakref.WeakKeyDictionary()
@@ -96,37 +99,37 @@ class Parameters:
 
     def before(
         self, optimizer: Optimizer, ordinal: int, instant: int,
-        held: list[tuple[torch.Tensor, Known]], gradients: list[Alike],
+        held: Holding, gradients: list[Alike],
     ) -> None:  # fmt: skip
-        """The optimizer is about to step; `gradients` are those of `held` that there are."""
+        """A sampled step is about to begin; `gradients` are those of `held` that there are."""
         recorder = self._recorder
-        if not is_sampled(recorder.step, recorder.options.sample_every):
-            return
         rule = recorder.intern(type(optimizer).__name__)
         sample = Sample(instant, recorder.step, ordinal + 1, rule)
         for group in optimizer.param_groups:
             lr, decay = _plain(group.get("lr")), _plain(group.get("weight_decay"))
             for parameter in group["params"]:
-                known = held[len(sample.rows)][1]
+                known = held.known[len(sample.rows)]
                 sample.rows.append(_Row(known, _scope(parameter), lr, decay))
                 self._trainable[known.name] = parameter.requires_grad
         for same in gradients:
             _gradients(sample, same)
-        _values(sample, [local_part(parameter) for parameter, _ in held])
+        self._values(sample, [local_part(parameter) for parameter in held.parameters])
         self._open[optimizer] = sample
         if ordinal == 0:
             self._others(instant)
 
+    def awaits(self, optimizer: Optimizer) -> bool:
+        """Whether a sample of the optimizer's parameters was begun before this step."""
+        return bool(self._open) and optimizer in self._open
+
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped: what did it change?"""
-        sample = self._open.pop(optimizer, None)
-        if sample is None:
-            return
+        sample = self._open.pop(optimizer)
         for own in alike(sample.before):
             old = [sample.before[i] for i in own]
             new = [_thinned(sample.tensors[i]) for i in own]
-            change = norms_of(list(torch._foreach_sub(new, old)))
-            ratio = torch.where(change == 0, change, change / norms_of(old))
+            change = self._norms.of(list(torch._foreach_sub(new, old)))
+            ratio = torch.where(change == 0, change, change / self._norms.of(old))
             sample.add(_CHANGE, [sample.changing[i] for i in own], ratio)
         sample.deliver(self._deliveries, self._write)
 
@@ -134,18 +137,28 @@ class Parameters:
         """A scaler left a step out: which gradients are not finite? Waits for the device."""
         recorder = self._recorder
         held = self._held.of(optimizer, ordinal)
-        tensors = [local_part(parameter.grad) for parameter, _ in held]
+        tensors = [local_part(parameter.grad) for parameter in held.parameters]
         dense = [i for i, one in enumerate(tensors) if one is not None and not one.is_sparse]
         sample = Sample(clock.now(), recorder.step, ordinal + 1, 0)
         for own in alike([tensors[i] for i in dense]):
             several = [dense[i] for i in own]
-            norms = norms_of([tensors[i] for i in several])
+            norms = self._norms.of([tensors[i] for i in several])
             for position, norm in zip(several, norms.tolist(), strict=True):
                 if norm - norm != 0:  # NaN or infinite
-                    row = _Row(held[position][1], GradientScope.SKIPPED)
+                    row = _Row(held.known[position], GradientScope.SKIPPED)
                     row.numbers[_NORM] = norm
                     sample.rows.append(row)
         self._write(sample)
+
+    def _values(self, sample: Sample, tensors: list[torch.Tensor]) -> None:
+        """Norms of all parameters, and some elements of those that the step may change."""
+        for rows in alike(tensors):
+            sample.add(_OWN, rows, self._norms.of([tensors[i] for i in rows]))
+        for position, (row, tensor) in enumerate(zip(sample.rows, tensors, strict=True)):
+            if not row.scope & GradientScope.FROZEN and tensor.numel() and not tensor.is_sparse:
+                sample.changing.append(position)
+                sample.tensors.append(tensor)
+                sample.before.append(_thinned(tensor).clone())
 
     def _others(self, instant: int) -> None:
         """Parameters of no optimizer: trainable ones each time, frozen ones once and at a flip."""
@@ -165,11 +178,11 @@ class Parameters:
             sample.rows.append(_Row(known, _scope(parameter)))
         for several in alike([gradient for _, gradient in gradients]):
             rows = [gradients[i][0] for i in several]
-            sample.add(_NORM, rows, norms_of([gradients[i][1] for i in several]))
+            sample.add(_NORM, rows, self._norms.of([gradients[i][1] for i in several]))
         trained = [i for i, row in enumerate(sample.rows) if not row.scope & GradientScope.FROZEN]
         for several in alike([own[i] for i in trained]):
             rows = [trained[i] for i in several]
-            sample.add(_OWN, rows, norms_of([own[i] for i in rows]))
+            sample.add(_OWN, rows, self._norms.of([own[i] for i in rows]))
         sample.deliver(self._deliveries, self._write)
 
     def _write(self, sample: Sample) -> None:
@@ -226,17 +239,6 @@ def _largest(tensor: torch.Tensor) -> torch.Tensor:
     real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     low, high = torch.aminmax(real)
     return torch.maximum(low.neg(), high)
-
-
-def _values(sample: Sample, tensors: list[torch.Tensor]) -> None:
-    """Norms of all parameters, and some elements of those that the step may change."""
-    for rows in alike(tensors):
-        sample.add(_OWN, rows, norms_of([tensors[i] for i in rows]))
-    for position, (row, tensor) in enumerate(zip(sample.rows, tensors, strict=True)):
-        if not row.scope & GradientScope.FROZEN and tensor.numel() and not tensor.is_sparse:
-            sample.changing.append(position)
-            sample.tensors.append(tensor)
-            sample.before.append(_thinned(tensor).clone())
 
 
 def _thinned(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,16 +1,15 @@
 #include "fingerprint.h"
 
 #include <c10/core/DispatchKeySet.h>
-#include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "kernel.h"
 #include "parts.h"
+#include "reading.h"
 #include "signature.h"
 
 namespace lanescope {
@@ -19,73 +18,6 @@ namespace {
 
 constexpr int64_t PROBES = 8;              // blocks
 constexpr int64_t BLOCK_BYTES = 4 * BLOCK;  // of words of 32 bits
-
-using c10::ScalarType;
-
-template <typename Float>
-const float* numbers_of() {
-  static const auto table = [] {
-    std::array<float, 256> numbers{};
-    for (int i = 0; i < 256; ++i) {
-      numbers[i] = static_cast<float>(Float(static_cast<uint8_t>(i), Float::from_bits()));
-    }
-    return numbers;
-  }();
-  return table.data();
-}
-
-// How elements of a type are read; a complex one is two numbers.
-struct Reading {
-  Element element = Element::single;
-  int numbers = 0;  // 0: the type has no fingerprint
-  const float* table = nullptr;
-};
-
-Reading reading_of(ScalarType type) {
-  switch (type) {
-    case ScalarType::Bool:
-    case ScalarType::Byte:
-      return {Element::uint8, 1};
-    case ScalarType::Char:
-      return {Element::int8, 1};
-    case ScalarType::UInt16:
-      return {Element::uint16, 1};
-    case ScalarType::Short:
-      return {Element::int16, 1};
-    case ScalarType::UInt32:
-      return {Element::uint32, 1};
-    case ScalarType::Int:
-      return {Element::int32, 1};
-    case ScalarType::UInt64:
-      return {Element::uint64, 1};
-    case ScalarType::Long:
-      return {Element::int64, 1};
-    case ScalarType::Half:
-      return {Element::half, 1};
-    case ScalarType::BFloat16:
-      return {Element::bfloat, 1};
-    case ScalarType::Float:
-      return {Element::single, 1};
-    case ScalarType::Double:
-      return {Element::twofold, 1};
-    case ScalarType::ComplexHalf:
-      return {Element::half_pair, 1};  // whose four bytes are one word
-    case ScalarType::ComplexFloat:
-      return {Element::single, 2};
-    case ScalarType::ComplexDouble:
-      return {Element::twofold, 2};
-    case ScalarType::Float8_e5m2:
-      return {Element::table, 1, numbers_of<c10::Float8_e5m2>()};
-    case ScalarType::Float8_e4m3fn:
-      return {Element::table, 1, numbers_of<c10::Float8_e4m3fn>()};
-    case ScalarType::Float8_e5m2fnuz:
-      return {Element::table, 1, numbers_of<c10::Float8_e5m2fnuz>()};
-    case ScalarType::Float8_e4m3fnuz:
-      return {Element::table, 1, numbers_of<c10::Float8_e4m3fnuz>()};
-    default:
-      return {};
-  }
-}
 
 // One past the last byte of its storage that the tensor, not empty, covers. A storage may have
 // been freed under its tensors.

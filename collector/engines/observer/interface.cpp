@@ -7,8 +7,10 @@
 #include "fault.h"
 #include "fingerprint.h"
 #include "follower.h"
+#include "gradients.h"
 #include "kernel.h"
 #include "moment.h"
+#include "norms.h"
 #include "observer.h"
 #include "process.h"
 #include "raw_frames.h"
@@ -155,6 +157,33 @@ EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
     *into = static_cast<int64_t>(hash_of(*tensor));
     return 1;
   });
+}
+
+// L2 norms of tensors into `into`. 0: one of them has none.
+EXPORT int32_t lanescope_norms(const c10::TensorImpl* const* tensors, int64_t count, double* into) {
+  return guarded([&]() -> int32_t {
+    Norms norms;
+    for (int64_t i = 0; i < count; ++i) {
+      if (!has_norm(*tensors[i])) {
+        return 0;
+      }
+      norms.add(*tensors[i]);
+    }
+    norms.compute();
+    for (int64_t i = 0; i < count; ++i) {
+      into[i] = norms[i];
+    }
+    return 1;
+  });
+}
+
+EXPORT int64_t lanescope_take_gradients(const c10::TensorImpl* const* parameters, int64_t count,
+                                        uint32_t* left) {
+  return guarded([&] { return take_gradients(parameters, count, left); });
+}
+
+EXPORT void lanescope_write_gradients(const Record* records, int64_t start) {
+  guarded([&] { write_gradients(records, start); });
 }
 
 // For tests: fingerprints by the kernel of that index, of the number returned.

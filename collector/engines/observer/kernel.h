@@ -35,7 +35,15 @@ struct Kernel {
   void (*read)(Sums& sums, const void* data, int64_t count, Element element, const float* table);
   // Hash alone of `words` of `size` bytes (1, 2, 4), from block `first` on.
   uint64_t (*hash)(const void* data, int64_t words, int size, uint64_t first);
+  // Sum of the squares of numbers of the types that `has_squares`, those of Element::twofold times
+  // `factor`.
+  double (*squares)(const void* data, int64_t count, Element element, double factor);
 };
+
+constexpr bool has_squares(Element element) {
+  return element == Element::half || element == Element::half_pair || element == Element::bfloat ||
+         element == Element::single || element == Element::twofold;
+}
 
 // The widest that this processor can run.
 const Kernel& kernel();

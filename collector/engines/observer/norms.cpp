@@ -1,0 +1,99 @@
+#include "norms.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "fingerprint.h"
+#include "parts.h"
+#include "reading.h"
+
+namespace lanescope {
+
+namespace {
+
+constexpr int64_t STRETCH = 1 << 16;  // numbers
+constexpr int64_t PORTION = 1 << 18;  // numbers for which another thread is worth waking
+
+double squares_of(const c10::TensorImpl& tensor, const Reading& reading, double factor) {
+  double sum = 0;
+  each_part(tensor, [&](const void* part, int64_t elements) {
+    sum += kernel().squares(part, elements * reading.numbers, reading.element, factor);
+  });
+  return sum;
+}
+
+// Squares of doubles overflow beyond 1e154 and vanish below 1e-162: then they are taken of numbers
+// nearer to 1.
+double norm_of(const c10::TensorImpl& tensor, double squares) {
+  const Reading reading = reading_of(tensor.dtype().toScalarType());
+  const bool large = squares == INFINITY, small = squares < 0x1p-900;
+  if (reading.element != Element::twofold || !(large || small) || tensor.numel() == 0) {
+    return std::sqrt(squares);
+  }
+  const double factor = large ? 0x1p-600 : 0x1p600;
+  return std::sqrt(squares_of(tensor, reading, factor)) / factor;
+}
+
+}  // namespace
+
+bool has_norm(const c10::TensorImpl& tensor) {
+  return can_read(tensor) && has_squares(reading_of(tensor.dtype().toScalarType()).element) &&
+         !tensor.is_nested();
+}
+
+void Norms::clear() {
+  tensors_.clear();
+  stretches_.clear();
+  portions_.clear();
+  numbers_ = in_portion_ = 0;
+}
+
+void Norms::add(const c10::TensorImpl& tensor) {
+  const size_t place = tensors_.size();
+  tensors_.push_back({&tensor, 0, 0});
+  const Reading reading = reading_of(tensor.dtype().toScalarType());
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+  const int64_t count = tensor.numel() * reading.numbers;
+  numbers_ += count;
+  if (count == 0 || !tensor.is_non_overlapping_and_dense_default()) {
+    return;
+  }
+  // In whatever order its dimensions lie.
+  const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
+  for (int64_t first = 0; first < count; first += STRETCH) {
+    const int64_t here = std::min(count - first, STRETCH);
+    if (in_portion_ == 0) {
+      portions_.push_back(stretches_.size());
+    }
+    in_portion_ = in_portion_ + here < PORTION ? in_portion_ + here : 0;
+    stretches_.push_back(
+        {data + first * (item / reading.numbers), here, place, reading.element, 0});
+  }
+}
+
+void Norms::compute() {
+  const auto portions = static_cast<int64_t>(portions_.size());
+  at::parallel_for(0, portions, 1, [&](int64_t first, int64_t last) {
+    const size_t end = last < portions ? portions_[last] : stretches_.size();
+    for (size_t i = portions_[first]; i < end; ++i) {
+      Stretch& of = stretches_[i];
+      of.squares = kernel().squares(of.data, of.count, of.element, 1);
+    }
+  });
+  for (const Stretch& of : stretches_) {
+    tensors_[of.tensor].squares += of.squares;
+  }
+  for (Tensor& one : tensors_) {
+    const c10::TensorImpl& tensor = *one.impl;
+    if (!tensor.is_non_overlapping_and_dense_default()) {
+      one.squares = squares_of(tensor, reading_of(tensor.dtype().toScalarType()), 1);
+    }
+    one.norm = norm_of(tensor, one.squares);
+  }
+}
+
+}  // namespace lanescope
