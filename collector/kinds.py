@@ -32,8 +32,9 @@ other engine sees these. A reason stands in the coverage once; how many events i
 
 
 VALIDATOR_FAILED, VALIDATOR_RAISED = "validator failed:", "validator raised:"
-VALIDATOR_IDLE = "validator idle:"
-"""Marks of a user's validator begin so; " <function> at <target>" follows, then ": <message>"."""
+VALIDATOR_IDLE, VALIDATOR_COMPILED = "validator idle:", "validator compiled:"
+"""Marks of a user's validator begin so; " <function> at <target>" follows, then ": <message>". Of
+what it does not see of compiled code this is the module, and ": <why>" where it was to be seen."""
 
 
 EXPECTED = "expected of gradients: "
@@ -122,6 +123,7 @@ NOT_COMPUTING = (
     "aten::view_as*",
     "aten::zeros_like",
     "profiler::*",
+    "lanescope::*",  # the recorder's own, in compiled code
     # Scopes that torch opens around what is recorded as a phase.
     "Optimizer.step#*",
     "enumerate(DataLoader)#*",

@@ -110,7 +110,8 @@ class Session:
         self.optimizers = found
         self._undo.append(undo)
         self._undo.append(activations.install(recorder, names, norms))
-        self._undo.append(fx_graphs.FxGraphs(recorder).install(names))
+        fx = fx_graphs.FxGraphs(recorder)
+        self._undo.append(fx.install(names))
         self._undo.append(clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
@@ -142,6 +143,7 @@ class Session:
         if threading.active_count() > 1:
             handovers.second_thread()
         checks = validators.Validators(recorder, portable.DispatchMode)
+        fx.captured = checks.captured
 
         @contextlib.contextmanager
         def inside() -> Iterator[None]:

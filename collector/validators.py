@@ -26,6 +26,7 @@ class Validator(NamedTuple):
 
     target: str | type
     function: Callable[[Event, Any, Any], Any]
+    compiled: bool = False  # looks at modules inside of compiled code, too
 
     @property
     def name(self) -> str:
@@ -73,22 +74,29 @@ LISTENERS: list[Callable[[Validator], None]] = []
 """Called with each validator that is registered while a recording is active."""
 
 
-def validator(target: str | type) -> Callable[[Function], Function]:
+def validator(target: str | type, *, compiled: bool = False) -> Callable[[Function], Function]:
     """Look at every call of an operator, a collective or a module while recording.
 
     `target` is an operator ("aten::softmax", which also means aten::_softmax), the name of a
     collective as in the collective table ("all_reduce"), or a module class. The function is called
     as `function(event, inputs, outputs)` with an Event and copies of what went in and came out. A
     number that it returns becomes the value `validator/<function>`, False or an AssertionError a
-    finding; any other exception too. Raises TypeError for what is neither a name nor a class.
+    finding; any other exception too.
+
+    Inside of what torch.compile compiles, modules are looked at with `compiled=True`: an operator
+    is put into the graph for it, so that values are computed there which may have been left out,
+    and roundings may differ. Raises TypeError for what is neither a name nor a class, and for
+    `compiled` with a name: operators are seen where they are not fused with others.
     """
     if not isinstance(target, (str, type)):
         raise TypeError(
             f"a validator looks at {target!r}, expected an operator, a collective or a module class"
         )
+    if compiled and isinstance(target, str):
+        raise TypeError(f"compiled=True is for classes of modules, and {target!r} is a name")
 
     def register(function: Function) -> Function:
-        new = Validator(target, function)
+        new = Validator(target, function, compiled)
         KNOWN.append(new)
         for listener in LISTENERS:
             listener(new)

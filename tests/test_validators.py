@@ -165,16 +165,17 @@ def test_collectives(tmp_path: Path, engine: str, kind: str) -> None:
     assert found["is_six"].evidence["target"] == "all_reduce"
 
 
-def test_one_that_was_not_called_while_regions_ran_compiled(tmp_path: Path) -> None:
+def test_one_that_was_not_called(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     builder.phase(START_NS, 0, "mark", name=f"{VALIDATOR_IDLE} checked at Norm")
-    builder.op(START_NS, 100, "CompiledFunction", scope="compiled")
     (found,) = [f for f in findings(open_run(builder.write())) if f.kind == "validator"]
     assert found.severity == "info"
-    assert "no Norm was seen; modules inside of compiled code are not" in found.title
+    assert found.title == "validator checked was never called: no Norm was seen"
 
 
 def test_a_target_that_is_none() -> None:
     wrong: Any = 3
     with pytest.raises(TypeError, match="looks at 3, expected an operator"):
         validators.validator(wrong)
+    with pytest.raises(TypeError, match="compiled=True is for classes of modules, and 'aten::mm'"):
+        validators.validator("aten::mm", compiled=True)

@@ -58,6 +58,8 @@ class FxGraphs:
         self._recorder = recorder
         self._graphs = 0
         self._undo: list[Callable[[], None]] = []
+        self.captured: Callable[[Any, torch.fx.GraphModule], None] | None = None
+        """Called with Dynamo's output graph and its module for each that goes to a backend."""
         self._is_library = Stacks(recorder.intern, 1).is_library
 
     def install(self, modules: Modules) -> Callable[[], None]:
@@ -117,6 +119,8 @@ class FxGraphs:
             return
 
         def compiled(output: Any, module: torch.fx.GraphModule) -> None:
+            if self.captured is not None:
+                self.captured(output, module)
             if self._graphs < MOST_GRAPHS:
                 prefix, rows = _prefix(modules, _compiled(output)), rows_of(module.graph)
                 self._write(_name(output), rows, prefix, prefix.rstrip("."))

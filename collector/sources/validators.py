@@ -19,10 +19,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 from torch.utils._pytree import tree_map_only
 
 from .. import clock
-from ..kinds import VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
+from ..kinds import VALIDATOR_COMPILED, VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
 from ..recorder import Recorder
 from ..validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
+from . import compiled_calls
 from .collectives import _flatten, _work, plan_for
+
+UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
+"""Backends of torch.compile that run each operator on its own, where it is seen."""
 
 MOST_MESSAGES = 50
 """Different messages of a process that are kept; each is a text of the run."""
@@ -42,6 +46,13 @@ class Validators:
         self._classes: list[Validator] = []
         self._handle: Any = None
         self._ran: set[int] = set()
+        self._passed_over: set[int] = set()
+        self._inside = compiled_calls.CompiledCalls(
+            recorder,
+            lambda kind: any(one.compiled for one in self._of(kind)),
+            self._compiled_call,
+            self._not_shown,
+        )
         self._messages: set[str] = set()
 
     def install(self) -> Callable[[], None]:
@@ -81,6 +92,7 @@ class Validators:
             if isinstance(one.target, type):
                 self._classes.append(one)
                 if self._handle is None:
+                    compiled_calls.run_as_it_is(Validators._forward)
                     self._handle = nn_module.register_module_forward_hook(
                         self._forward, with_kwargs=True
                     )
@@ -93,6 +105,7 @@ class Validators:
 
     def _stop(self) -> None:
         LISTENERS.remove(self._attach)
+        self._inside.stop()
         if self._handle is not None:
             self._handle.remove()
         for mode in self._modes:
@@ -102,7 +115,7 @@ class Validators:
             return
         known = [*self._classes, *(one for group in self._by_name.values() for one in group)]
         for one in known:
-            if id(one) not in self._ran:
+            if id(one) not in self._ran | self._passed_over:
                 recorder.mark(f"{VALIDATOR_IDLE} {one.name} at {one.place}")
 
     # what is looked at ---------------------------------------------------------------------
@@ -143,15 +156,62 @@ class Validators:
         return [one for name in names for one in self._by_name.get(name, ())]
 
     def _forward(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or self._muted():
+        if torch.compiler.is_compiling():
+            torch._dynamo.comptime.comptime(compiled_calls.capture)
             return
-        with self._recorder.guarded():
-            step = self._recorder.step
-            wanted = [one for one in self._classes if one.looks_at(module, step)]
-            if wanted:
-                inputs = self._copied((args, kwargs))
-                name = type(module).__name__
-                self._show(wanted, name, clock.now(), inputs, lambda: output, module)
+        if not self._muted():
+            with self._recorder.guarded():
+                self._module_call(self._classes, module, args, kwargs, output)
+
+    def _compiled_call(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._muted():
+            wanted = [one for one in self._classes if one.compiled]
+            self._module_call(wanted, module, args, kwargs, output)
+
+    def _module_call(
+        self, among: list[Validator], module: torch.nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        step = self._recorder.step
+        wanted = [one for one in among if one.looks_at(module, step)]
+        if wanted:
+            inputs = self._copied((args, kwargs))
+            name = type(module).__name__
+            self._show(wanted, name, clock.now(), inputs, lambda: output, module)
+
+    def captured(self, output: Any, graph: torch.fx.GraphModule) -> None:
+        """torch.compile has captured a graph: say once of each validator what it will not see."""
+        if output.export or not (self._classes or self._by_name):
+            return
+        looked_at = self._inside.looked_at(graph)
+        for name, kind in compiled_calls.modules_in(graph):
+            for one in self._of(kind):
+                if not one.compiled:
+                    self._pass_over(one, name)
+                elif name not in looked_at:
+                    self._pass_over(one, f"{name}: {self._inside.reason(name)}")
+        if compiled_calls.backend_of(output) not in UNFUSED:
+            called = compiled_calls.functions_in(graph)
+            for target, group in self._by_name.items():
+                space, _, short = target.rpartition("::")
+                for one in group if space and short.strip("_") in called else ():
+                    self._pass_over(one, "")
+
+    def _not_shown(self, kind: type, why: str) -> None:
+        for one in self._of(kind):
+            if one.compiled:
+                self._pass_over(one, why)
+
+    def _of(self, kind: type) -> list[Validator]:
+        """The validators of a class of modules."""
+        return [
+            one for one in self._classes
+            if isinstance(one.target, type) and issubclass(kind, one.target)
+        ]  # fmt: skip
+
+    def _pass_over(self, one: Validator, message: str) -> None:
+        if id(one) not in self._passed_over:
+            self._passed_over.add(id(one))
+            self._mark(VALIDATOR_COMPILED, one, message)
 
     # how -----------------------------------------------------------------------------------
 

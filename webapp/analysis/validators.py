@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
-from lanescope.collector.kinds import VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
+from lanescope.collector.kinds import (
+    VALIDATOR_COMPILED,
+    VALIDATOR_FAILED,
+    VALIDATOR_IDLE,
+    VALIDATOR_RAISED,
+)
 from lanescope.webapp.analysis.assertions import assertions
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.run import Run
 
-_MARK = re.compile(
-    f"({VALIDATOR_FAILED}|{VALIDATOR_RAISED}|{VALIDATOR_IDLE}) (\\S+) at (\\S+)(?:: (.*))?"
-)
+_VERDICTS = "|".join((VALIDATOR_FAILED, VALIDATOR_RAISED, VALIDATOR_IDLE, VALIDATOR_COMPILED))
+_MARK = re.compile(f"({_VERDICTS}) (\\S+) at (\\S+)(?:: (.*))?")
 _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
@@ -38,10 +41,23 @@ def validators(run: Run) -> list[Finding]:
     return [_finding(run, key, marks) for key, marks in found.items()] + assertions(run)
 
 
-@lru_cache(maxsize=2)
-def _compiled(run: Run) -> bool:
-    scopes = run.events("op", columns=["scope"])["scope"].cast(pa.string())
-    return bool(pc.any(pc.equal(scopes, schema.OpScope.compiled.name)).as_py())
+def _passed_over(name: str, place: str, message: str) -> str:
+    """What a validator did not see of compiled code. `message` is the module, and the reason."""
+    if "::" in place:
+        return (
+            f"validator {name} does not see {place} where torch.compile fuses it with other "
+            "operators: record with --compile-backend aot_eager, which runs each on its own"
+        )
+    module, _, reason = message.partition(": ")
+    if not reason:
+        return (
+            f"validator {name} does not look at {place} inside of compiled code ({module}): "
+            "register it with compiled=True"
+        )
+    return (
+        f"validator {name} cannot look at {place} inside of compiled code ({module}: {reason}): "
+        "TORCH_COMPILE_DISABLE=1 runs it uncompiled"
+    )
 
 
 def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -> Finding:
@@ -49,15 +65,15 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
     first = marks[0]
     ranks = tuple(sorted({int(mark["rank"]) for mark in marks}))
     severity: Severity = "error"
-    times = "once" if len(marks) == 1 else f"{len(marks)} times"
     if verdict == VALIDATOR_IDLE:
         severity = "info"
         title = f"validator {name} was never called: no {place} was seen"
-        if _compiled(run):
-            title += "; modules inside of compiled code are not: TORCH_COMPILE_DISABLE=1 runs them "
-            title += "uncompiled"
+    elif verdict == VALIDATOR_COMPILED:
+        severity = "info"
+        title = _passed_over(name, place, first["message"])
     else:
         what = "failed" if verdict == VALIDATOR_FAILED else "itself raised"
+        times = "once" if len(marks) == 1 else f"{len(marks)} times"
         title = f"validator {name} of {place} {what} {times}"
         title += f", first: {first['message']}" if first["message"] else ""
     start = int(first["start_ns"])
