@@ -118,6 +118,17 @@ def test_the_sites_own_customisation_still_runs(tmp_path: Path) -> None:
     assert done.stdout == f"True {site / 'sitecustomize.py'}\n"
 
 
+def test_a_current_folder_that_was_removed_is_no_error(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = write_program(tmp_path, "print('torch itself computes nothing there')")
+    recorder = Path(sys.executable).parent / "lanescope"
+    shell = f"cd {gone} && rmdir {gone} && exec {recorder} record -o {tmp_path / 'run'} --"
+    done = run_program(["sh", "-c", f"{shell} {sys.executable} {program}"])
+    assert (done.returncode, done.stdout) == (0, "torch itself computes nothing there\n")
+    assert "sitecustomize" not in done.stderr
+
+
 def test_the_environment_alone_records(tmp_path: Path) -> None:
     program = write_program(tmp_path, "import torch; torch.ones(2).tan()")
     run = tmp_path / "run"

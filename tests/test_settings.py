@@ -64,6 +64,19 @@ def test_sides_of_limits() -> None:
     assert not Check("graph_traceability", 0.99, 1.0).passed
 
 
+def test_a_current_folder_that_was_removed_has_no_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, here = write_run(tmp_path / "run", ranks=1, threads=1, steps=1, ops=2), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert load_settings(run) == Settings()
+    write(run / "lanescope.toml", "[limits]\nmemory_overhead = '20 %'\n")
+    assert load_settings(run).limits.memory_overhead == 0.2
+    assert "Traceback" not in CliRunner().invoke(main, ["check", str(run)]).output
+
+
 def test_what_is_meant_to_be_is_information() -> None:
     touch = {"op": "aten::add_", "where": "train.py:12"}
     race = Finding(

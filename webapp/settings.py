@@ -64,18 +64,26 @@ def load_settings(run: Path, given: Path | None = None, folder: Path | None = No
 
     RunError for a file that cannot be read, and for what is no setting.
     """
-    here = Path.cwd() if folder is None else folder
     if given is not None:
         return _read(given, _table(given))
-    for path in (run / FILE, here / FILE):
+    here = _current() if folder is None else folder
+    for path in (run / FILE, *([] if here is None else [here / FILE])):
         if path.is_file():
             return _read(path, _table(path))
-    project = here / PROJECT
-    if project.is_file():
+    project = None if here is None else here / PROJECT
+    if project is not None and project.is_file():
         tool = _table(project).get("tool", {})
         if isinstance(tool, dict) and "lanescope" in tool:
             return _read(project, tool["lanescope"])
     return Settings()
+
+
+def _current() -> Path | None:
+    """The current folder; None where it was removed, or may not be looked at."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -23,8 +23,15 @@ def _begin() -> None:
     bootstrap()
 
 
+def _here(path: str) -> bool:
+    try:
+        return os.path.abspath(path or os.curdir) == _HERE
+    except OSError:  # the current folder was removed, and the path is within it
+        return False
+
+
 def _hidden() -> None:
-    elsewhere = [p for p in sys.path if os.path.abspath(p or os.curdir) != _HERE]
+    elsewhere = [p for p in sys.path if not _here(p)]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
         return
