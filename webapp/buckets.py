@@ -169,7 +169,7 @@ def keep_memory() -> None:
 
 def runs(values: I64) -> I64:
     """Position at which each run of equal neighbours begins."""
-    changes = np.flatnonzero(values[1:] != values[:-1])
+    (changes,) = (values[1:] != values[:-1]).nonzero()
     found = np.zeros(len(changes) + 1, np.int64)
     np.add(changes, 1, out=found[1:])
     return found
@@ -178,7 +178,7 @@ def runs(values: I64) -> I64:
 def offsets(sizes: I64) -> I64:
     """0 and the running total: where the parts of these sizes begin, and the last one ends."""
     found = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=found[1:])
+    sizes.cumsum(out=found[1:])
     return found
 
 
@@ -186,4 +186,5 @@ def ranges(low: I64, high: I64) -> I64:
     """`low[0]..high[0] - 1`, then `low[1]..high[1] - 1` and so on, in one array."""
     sizes = high - low
     at = offsets(sizes)
-    return np.arange(at[-1]) + np.repeat(low - at[:-1], sizes)
+    found: I64 = np.arange(at[-1]) + (low - at[:-1]).repeat(sizes)
+    return found

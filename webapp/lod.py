@@ -131,9 +131,9 @@ def tiles(
     most = np.maximum(length * short, found.most)[1:]
     longest[1:] += (found.last[:-1] - longest[1:]) * (into & (length[:-1] >= most))
     present[1:] |= into
-    dense = np.flatnonzero(present)
+    (dense,) = present.nonzero()
     tail[:-1] &= ~known
-    of = np.flatnonzero(tail)
+    (of,) = tail.nonzero()
     if len(of) and number[of[-1]] + 1 == origin[-1] + size:  # in no tile here
         of = of[:-1]
     if len(of):
@@ -143,14 +143,15 @@ def tiles(
         count = np.concatenate((count, np.zeros(len(of), np.int64)))
         longest = np.concatenate((longest, found.last[of]))
         # Each belongs right after the bucket that its slice begins in.
-        dense = np.insert(dense, dense.searchsorted(of, side="right"), added)
+        order = np.concatenate((dense, of)).argsort(kind="stable")
+        dense = np.concatenate((dense, added)).take(order)
     numbers = number.take(dense)
     low, high = numbers.searchsorted((origin, origin + size))
     if (high - low).sum() < len(dense):
         inside = ranges(low, high)
         dense, numbers = dense.take(inside), numbers.take(inside)
 
-    wides = np.flatnonzero(~short)
+    (wides,) = (~short).nonzero()
     first, stop = found.number.take(wides).searchsorted((origin, origin + size))
     if len(wides):
         # Of the row's slices that begin before the tile, only the last one can reach into it.
@@ -160,7 +161,7 @@ def tiles(
     return Tiles(
         wide=found.last.take(wides.take(ranges(first, stop))),
         wide_at=offsets(stop - first),
-        bucket=numbers - np.repeat(origin, high - low),
+        bucket=numbers - origin.repeat(high - low),
         covered=covered.take(dense),
         count=count.take(dense),
         longest=longest.take(dense),
@@ -215,7 +216,7 @@ def window(
     sizes = last - first
     at = offsets(sizes)[:-1]
     number = begins >> level
-    number += np.repeat(origin - bucket, sizes)
+    number += (origin - bucket).repeat(sizes)
     some = sizes > 0
     number[at[some]] = np.maximum(number[at[some]], origin[some] - 2)
     found = buckets(begins, ends, number)
@@ -224,8 +225,8 @@ def window(
     return replace(
         made,
         bucket=made.bucket + part[0] if part[0] else made.bucket,
-        wide=made.wide + np.repeat(away, np.diff(made.wide_at)),
-        longest=made.longest + np.repeat(away, np.diff(made.dense_at)),
+        wide=made.wide + away.repeat(made.wide_at[1:] - made.wide_at[:-1]),
+        longest=made.longest + away.repeat(made.dense_at[1:] - made.dense_at[:-1]),
     )
 
 

@@ -103,17 +103,17 @@ class Paints:
     def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> U32:
         """The paint of each slice; pairs that are new get the next numbers."""
         self._reach(CODES_PER_NAME * (int(name.max(initial=0)) + 1) - 1)
-        present = np.zeros(len(self._number), np.bool_)
-        parts = [slice(at, at + TOGETHER) for at in range(0, len(name), TOGETHER)]
         found = np.empty(len(name), np.uint32)
-        for part in parts:
-            found[part] = _code(name[part], style[part])
-            present[found[part]] = True
-        new = np.flatnonzero(present & (self._number < 0))
-        self._number[new] = np.arange(len(new)) + len(self.codes)
-        self.codes += new.tolist()
-        for part in parts:
-            found[part] = self._number.take(found[part])
+        for at in range(0, len(name), TOGETHER):
+            part = slice(at, at + TOGETHER)
+            code = _code(name[part], style[part])
+            number = self._number.take(code)
+            if number.min() < 0:
+                new = np.unique(code[number < 0])
+                self._number[new] = np.arange(len(new)) + len(self.codes)
+                self.codes += new.tolist()
+                number = self._number.take(code)
+            found[part] = number
         return found
 
     def _reach(self, code: int) -> None:
@@ -220,15 +220,15 @@ def _columns_of(
     form = np.zeros(len(sizes), np.int64)
     columns: list[tuple[str, I64, Column]] = []
     if len(wide):
-        origin = np.repeat(begin, sizes)
+        origin = begin.repeat(sizes)
         start, end = slices.start.take(wide) - origin, slices.end.take(wide) - origin
         # Only the first of a tile can begin before it, and only the last end after it.
-        some = np.flatnonzero(sizes)
+        (some,) = sizes.nonzero()
         before, after = np.zeros(len(sizes), np.bool_), np.zeros(len(sizes), np.bool_)
         before[some] = start[wide_at[some]] < 0
         after[some] = end[wide_at[some + 1] - 1] > span
         steps = _steps(np.maximum(start, 0) >> shift, np.minimum(end, span) >> shift, wide_at)
-        far = np.flatnonzero(steps >= FAR)
+        (far,) = (steps >= FAR).nonzero()
         columns = [
             ("steps", 2 * wide_at, np.minimum(steps, FAR).astype("u1")),
             ("far", far.searchsorted(2 * wide_at), steps[far].astype("<u2")),
@@ -241,11 +241,11 @@ def _columns_of(
         many = counts > FEW
         if many.any():
             bits = np.zeros(len(counts) * TILE_BUCKETS, np.bool_)
-            bits[np.repeat(np.arange(0, len(bits), TILE_BUCKETS), counts) + tiles.bucket] = True
+            bits[np.arange(0, len(bits), TILE_BUCKETS).repeat(counts) + tiles.bucket] = True
             sets = np.packbits(bits.reshape(-1, TILE_BUCKETS)[many], axis=1, bitorder="little")
             columns.append(("bits", _at(many) * sets.shape[1], sets.ravel()))
             form += BITS * many
-        few = tiles.bucket[np.repeat(~many, counts)]
+        few = tiles.bucket[(~many).repeat(counts)]
         root = np.sqrt(tiles.covered * (SHARES**2 / (1 << level)))
         columns += [
             ("bucket", offsets(np.where(many, 0, counts)), few.astype("<u2")),
