@@ -104,7 +104,7 @@ class Session:
         names, undo = modules.install(recorder)
         self._undo.append(undo)
         reader = self._library.reader if self._library else None
-        norms = Norms(reader.norms_of if reader else None)
+        norms = Norms(reader)
         gradients = self._gradients = Gradients(recorder, names, norms, reader)
         found, undo = optimizers.install(recorder, gradients.record, gradients.after)
         self.optimizers = found

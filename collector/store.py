@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import clock, detached
 from .journal import PROCESS_FILE, Kind, write_json
@@ -42,10 +42,35 @@ class ThreadState:
         self.started = 0  # text of the stack that the thread, or the task on it, was started at
         self.phase_kind = int(PhaseKind.user)
         self.modules: list[int] = []  # texts of the paths of modules being called
-        self.module = 0
+        self.in_modules = 0  # how many they are
+        self.module = 0  # the path of the innermost
         self.forward: int | None = None  # the phase that the outermost module opened
         self.scopes: list[Any] = []  # user scopes that have begun (portable engine)
         self.node: Any = None  # the autograd node whose ops are being seen (portable engine)
+
+    def enter_module(self, module: int, path: int) -> None:
+        """The thread calls a module, of that id and text of its path."""
+        self.modules.append(path)
+        self.module = path
+        self.in_modules += 1
+
+    def leave_module(self) -> int:
+        """It leaves the innermost one, whose path is returned."""
+        path = self.modules.pop()
+        self.in_modules -= 1
+        self.module = self.modules[-1] if self.modules else 0
+        return path
+
+
+class ModuleCalls(NamedTuple):
+    """What an engine does at a call of a module without more of Python.
+
+    The first two get the module, and return whether all has been done that there is to do.
+    """
+
+    entered: Callable[[Any], object]
+    left: Callable[[Any], object]
+    gone: Callable[[], object]  # to be called when a module is no more
 
 
 class Store:
@@ -161,6 +186,10 @@ class Store:
 
     def handover_of(self, kind: int) -> Callable[[Any], object] | None:
         """Stores such a hand-over of an object that nobody waited for, where that is quicker."""
+        return None
+
+    def module_calls(self) -> ModuleCalls | None:
+        """What is done at calls of modules, where that is quicker."""
         return None
 
     def leave(self, state: ThreadState) -> None:

@@ -181,6 +181,27 @@ def test_what_the_observer_leaves_to_torch(library: Library) -> None:
         assert library.reader.norms_of([torch.ones(1), tensor]) is None
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_spreads_and_samples_are_those_of_torch(library: Library, dtype: torch.dtype) -> None:
+    values = torch.randn(9000, generator=torch.manual_seed(5)).to(dtype)
+    values[::7] = 0
+    wrong = [values.clone() for _ in range(3)]
+    wrong[0][70] = wrong[2][71] = math.nan
+    wrong[1][4321] = wrong[2][72] = -math.inf
+    tensors = [values, -values.abs(), values[3:40], values[:0].sum().view(1), *wrong,
+               values.view(90, 100).t(), values.view(90, 100)[:, 5:60]]  # fmt: skip
+    ours, torchs = Norms(library.reader), Norms(None)
+    for found, expected in zip(ours.spread(tensors), torchs.spread(tensors), strict=True):
+        assert repr(found.tolist()) == repr(expected.to(torch.float64).tolist())
+    for most in (1, 100, 4096, 9000):
+        found, expected = (one.thinned(tensors[:7], most) for one in (ours, torchs))
+        assert all(len(one) <= most for one in found)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other.double(), rtol=0, atol=0, equal_nan=True)
+        copies = ours.thinned(tensors, most)
+        assert [len(one) for one in copies] == [len(one) for one in torchs.thinned(tensors, most)]
+
+
 @pytest.mark.parametrize("observer", ["native", "portable"])
 def test_gradients_are_recorded_as_the_program_had_them(
     tmp_path: Path, observer: str, native: Path

@@ -142,3 +142,57 @@ def test_a_minimum_duration_leaves_out_short_ops(tmp_path: Path, engine: str) ->
     assert len(recorded.rows("phase")) == 6
     # Multiplications, additions and relu of two layers in two steps, forward and backward.
     assert open_run(recorded.run).coverage["shorter_than_minimum"] >= 2 * 8
+
+
+COME_AND_GO = """
+    import threading, torch
+    class Negated(torch.nn.Module):
+        def forward(self, x): return torch.neg(x)
+    class Rooted(torch.nn.Module):
+        def forward(self, x): return torch.sqrt(x)
+    class Raising(torch.nn.Module):
+        def forward(self, x):
+            torch.exp(x)
+            raise ValueError
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept, self.raising = Negated(), Raising()
+        def forward(self, x):
+            addresses = set()
+            for kind in (Negated, Rooted) * 10:
+                made = kind()
+                addresses.add(id(made))
+                made(x)
+                del made
+            assert len(addresses) < 20  # used again
+            try:
+                self.raising(x)
+            except ValueError:
+                self.kept(x)
+            return torch.cos(x)
+    model, x = Model(), torch.ones(2)
+    def run():
+        for _ in range(3):
+            model(x)
+        torch.sin(x)
+    run()
+    thread = threading.Thread(target=run, name="second")
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("observer", ["portable", "native"])
+def test_paths_of_modules_that_come_and_go(tmp_path: Path, observer: str, native: Path) -> None:
+    recorded = record_program(tmp_path, COME_AND_GO, "--engine", observer, "--level", "timing")
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    once = [("neg", "Negated"), ("sqrt", "Rooted")] * 10
+    once += [("exp", "raising"), ("neg", "kept"), ("cos", "Model")]
+    for thread in ("main", "second"):
+        rows = recorded.rows("op", thread=thread)
+        assert [
+            (r["name"].removeprefix("aten::"), r["module"]) for r in rows if r["phase"] == "forward"
+        ] == once * 3
+        assert [r["module"] for r in rows if r["name"] == "aten::sin"] in ([""], [None])

@@ -40,7 +40,7 @@ UNITS = {
     ),
     "distributed": ("collectives",),
     "plain": (
-        "clock", "follower", "interface", "journal", "kernels", "locks", "process",
+        "clock", "follower", "interface", "journal", "kernels", "locks", "modules", "process",
         "python_stacks", "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
     ),
 }  # fmt: skip

@@ -31,6 +31,8 @@ class HostReader:
 
         self._hash = function(unlocked, "hash", i32, c_any, ctypes.POINTER(i64))
         self._norms = function(unlocked, "norms", i32, c_any, i64, c_any)
+        self._spreads = function(unlocked, "spreads", i32, c_any, i64, c_any, c_any)
+        self._thin = function(unlocked, "thin", i32, c_any, i64, i64, c_any)
         self._take = function(locked, "take_gradients", i64, c_any, i64, c_any)
         self._write_short = function(locked, "write_gradients", None, c_any, i64)
         self._write_long = function(unlocked, "write_gradients", None, c_any, i64)
@@ -48,6 +50,31 @@ class HostReader:
         into = torch.empty(len(tensors), dtype=torch.float64)
         read = self._norms(pointers.buffer_info()[0], len(tensors), into.data_ptr())
         return into if read else None
+
+    def spreads_of(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The largest absolute value of each, NaN where there is one, and how many are not 0.
+
+        float64; None where one of the tensors cannot be read.
+        """
+        pointers = _addresses(tensors)
+        into = torch.empty(2, len(tensors), dtype=torch.float64)
+        largest, nonzero = into
+        read = self._spreads(
+            pointers.buffer_info()[0], len(tensors), largest.data_ptr(), nonzero.data_ptr()
+        )
+        return (largest, nonzero) if read else None
+
+    def thinned(self, tensors: list[torch.Tensor], most: int) -> list[torch.Tensor] | None:
+        """At most that many numbers of each, evenly spaced in memory.
+
+        float64; None where one of the tensors cannot be read.
+        """
+        pointers = _addresses(tensors)
+        numbers = [tensor.numel() for tensor in tensors]
+        sizes = [-(-one // max(1, -(-one // most))) for one in numbers]
+        into = torch.empty(sum(sizes), dtype=torch.float64)
+        read = self._thin(pointers.buffer_info()[0], len(tensors), most, into.data_ptr())
+        return list(torch.split(into, sizes)) if read else None
 
     def write_gradients(
         self, parameters: list[torch.Tensor], records: bytes, start: int

@@ -22,7 +22,7 @@ from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
 from ..recorder import Recorder
 from ..sources.stacks import Stacks
-from ..store import Store, ThreadState
+from ..store import ModuleCalls, Store, ThreadState
 from ..texts import MAXIMUM_SIGNATURES
 from ..thread_journal import ThreadJournal
 from . import build
@@ -95,7 +95,7 @@ class Library:
             return found
 
         self.reader = HostReader(path)
-        self.settings = function("settings", None, i32, i32, i32, i32, i32, i32, i64)
+        self.settings = function("settings", None, i32, i32, i32, i32, i32, i32, i32, i64)
         self.fingerprint = function("fingerprint", i32, c_any, c_any)
         self.patterns = function("patterns", None, c_text, c_text, c_text)
         self.stacks = function("stacks", None, i64, c_text, c_text, c_text)
@@ -119,6 +119,11 @@ class Library:
         self.sync = function("sync", None, number, number, number, number)
         self.device_sync = function("device_sync", None, i32, i64, ctypes.c_uint64, i32)
         self._handed_over = library.lanescope_handed_over
+        self.enter_module = function("enter_module", None, number, number)
+        self.leave_module = function("leave_module", u32)
+        self.module_gone = function("module_gone", None)
+        self.module_entered = _builtin(b"module_entered", library.lanescope_module_entered)
+        self.module_left = _builtin(b"module_left", library.lanescope_module_left)
         self.push_open = function("push_open", u32, c_text)
         self.pop_open = function("pop_open", None, number)
         self.count = function("count", None, c_any)
@@ -131,12 +136,15 @@ class Library:
 
     def handover_of(self, kind: int) -> Callable[[Any], object]:
         """A function that stores a hand-over of the object that it gets, known by its address."""
-        method = _MethodDef(
-            b"handed_over", ctypes.cast(self._handed_over, ctypes.c_void_p), _ONE_ARGUMENT, None
-        )
-        _METHODS.append(method)
-        made: Callable[[Any], object] = _NEW_FUNCTION(ctypes.addressof(method), int(kind), None)
-        return made
+        return _builtin(b"handed_over", self._handed_over, int(kind))
+
+
+def _builtin(name: bytes, function: Any, bound: object = None) -> Callable[[Any], object]:
+    """A function of Python's own kind, of one argument."""
+    method = _MethodDef(name, ctypes.cast(function, ctypes.c_void_p), _ONE_ARGUMENT, None)
+    _METHODS.append(method)
+    made: Callable[[Any], object] = _NEW_FUNCTION(ctypes.addressof(method), bound, None)
+    return made
 
 
 class _Journal(ThreadJournal):
@@ -188,6 +196,7 @@ class _Shared(ctypes.Structure):
         ("ordinal", ctypes.c_uint32),
         ("started", ctypes.c_uint32),
         ("latest", ctypes.c_uint32),  # serial of the state that lies there now
+        ("in_modules", ctypes.c_uint32),  # how many are being called
     )
     latest: int
 
@@ -196,14 +205,24 @@ class _State(_Shared, ThreadState):
     """A thread's state, in part where the observer has it."""
 
     serial: int  # of this state
+    library: Library
 
     @classmethod
     def at(cls, address: int, library: Library) -> _State:
         """The state of the thread that the observer keeps at `address`."""
         state = cls.from_address(address)
         state.serial = state.latest
+        state.library = library
         ThreadState.__init__(state, _Journal(library, state.ordinal))
         return state
+
+    def enter_module(self, module: int, path: int) -> None:
+        """The thread calls a module."""
+        self.library.enter_module(module, path)
+
+    def leave_module(self) -> int:
+        """It leaves the innermost one."""
+        return int(self.library.leave_module())
 
 
 class NativeStore(Store):
@@ -291,6 +310,11 @@ class NativeStore(Store):
         """The library's own function: Python calls it like one of its own."""
         return self._library.handover_of(kind)
 
+    def module_calls(self) -> ModuleCalls:
+        """The library's own functions."""
+        library = self._library
+        return ModuleCalls(library.module_entered, library.module_left, library.module_gone)
+
     def leave(self, state: ThreadState) -> None:
         """The calling thread ends."""
         self._library.leave()
@@ -335,8 +359,8 @@ class NativeEngine:
         library.patterns(_lines(options.include), _lines(options.exclude), _lines(NOT_COMPUTING))
         library.settings(
             options.level != "timing", options.level == "numerics", options.op_stacks,
-            options.sampled_stacks,
-            options.collective_stacks, options.streams, options.min_duration_ns,
+            options.sampled_stacks, options.collective_stacks, options.streams,
+            options.activations_every, options.min_duration_ns,
         )  # fmt: skip
         inside, packages, standard = stacks.folders
         library.stacks(options.stack_depth, _lines(inside), _lines(packages), os.fsencode(standard))

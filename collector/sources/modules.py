@@ -38,6 +38,7 @@ class Modules:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.calls = recorder.store.module_calls()
         # By id, for a weak dictionary's look-up costs more than all else that a call does here.
         self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
         self._prefixes: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
@@ -52,47 +53,40 @@ class Modules:
         self._placed: dict[str, int] = {}  # name -> address of its storage, as last noted
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
-    def enter(self, module: torch.nn.Module, args: Any) -> None:
-        """Global forward pre-hook."""
-        # Dynamo folds this to a constant: the hook vanishes from compiled code.
-        if torch.compiler.is_compiling():
-            return
+    def enter(self, module: torch.nn.Module) -> None:
+        """The calling thread calls a module."""
         recorder = self._recorder
         try:
             state = recorder.thread()
             if state.busy:
                 return
+            inside = state.in_modules > 0
             known = self._paths.get(id(module))
             if known is not None and known[0]() is module:
                 path = known[1]
             else:
-                path = self._name(module, inside=bool(state.modules))
+                path = self._name(module, inside=inside)
             # A recomputation in backward (checkpointing) is part of backward.
-            if not state.modules and state.phase_kind != PhaseKind.backward:
+            if not inside and state.phase_kind != PhaseKind.backward:
                 if torch.is_grad_enabled():
                     state.forward = recorder.begin_phase("forward", PhaseKind.forward)
                 else:
                     state.forward = recorder.begin_phase("evaluation", PhaseKind.evaluation)
-            state.modules.append(path)
-            state.module = path
+            state.enter_module(id(module), path)
         except Exception as error:
             recorder.failed(error)
 
-    def leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        """Global forward hook, also called when the forward raised."""
-        if torch.compiler.is_compiling():
-            return
+    def leave(self, module: torch.nn.Module, output: Any) -> None:
+        """The innermost module returned, or raised."""
         recorder = self._recorder
         try:
             state = recorder.thread()
-            modules = state.modules
-            if state.busy or not modules:
+            if state.busy or not state.in_modules:
                 return  # recording began inside this module
-            path = modules.pop()
+            path = state.leave_module()
             if self.returned is not None:
                 self.returned(module, path, output)
-            state.module = modules[-1] if modules else 0
-            if not modules and state.forward is not None:
+            if not state.in_modules and state.forward is not None:
                 recorder.end_phase(state.forward)
                 state.forward = None
         except Exception as error:
@@ -186,6 +180,8 @@ class Modules:
         known = self._paths.get(key)
         if known is not None and known[0] is gone:  # else another module lies there by now
             self._paths.pop(key, None)
+            if self.calls is not None:
+                self.calls.gone()
 
 
 def storage_address(tensor: torch.Tensor) -> int:
@@ -238,9 +234,21 @@ def _elements(parameter: torch.Tensor | None) -> int:
 def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
     """Hook all modules of the process; returns the names and how to undo it."""
     modules = Modules(recorder)
+    entered, left = modules.calls[:2] if modules.calls is not None else (_never, _never)
+
+    # Dynamo folds the question to a constant: the hooks vanish from compiled code.
+
+    def enter(module: torch.nn.Module, args: Any) -> None:
+        if not (torch.compiler.is_compiling() or entered(module)):
+            modules.enter(module)
+
+    def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
+        if not (torch.compiler.is_compiling() or left(module)):
+            modules.leave(module, output)
+
     handles = (
-        nn_module.register_module_forward_pre_hook(modules.enter),
-        nn_module.register_module_forward_hook(modules.leave, always_call=True),
+        nn_module.register_module_forward_pre_hook(enter),
+        nn_module.register_module_forward_hook(leave, always_call=True),
     )
 
     def uninstall() -> None:
@@ -248,3 +256,8 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
             handle.remove()
 
     return modules, uninstall
+
+
+def _never(module: object) -> bool:
+    """Where the engine does nothing at calls of modules."""
+    return False

@@ -45,6 +45,15 @@ class _Row:
     numbers: list[float | None] = field(default_factory=lambda: [None] * 5)
 
 
+@dataclass
+class _Changing:
+    """Parameters of one device and dtype that the step may change."""
+
+    rows: list[int]
+    tensors: list[torch.Tensor]
+    before: list[torch.Tensor]  # some elements of each as they were
+
+
 class Sample:
     """Parameters at one step, and numbers about them that devices have yet to deliver."""
 
@@ -54,9 +63,7 @@ class Sample:
         self._parts: dict[torch.device, list[tuple[int, list[int], torch.Tensor]]] = defaultdict(
             list
         )
-        self.tensors: list[torch.Tensor] = []  # what may change, with
-        self.before: list[torch.Tensor] = []  # some elements of each as they were
-        self.changing: list[int] = []  # and the rows that they are of
+        self.changing: list[_Changing] = []
 
     def add(self, column: int, rows: list[int], numbers: torch.Tensor) -> None:
         """Numbers on a device for a column, one per row."""
@@ -112,7 +119,7 @@ class Parameters:
                 sample.rows.append(_Row(known, _scope(parameter), lr, decay))
                 self._trainable[known.name] = parameter.requires_grad
         for same in gradients:
-            _gradients(sample, same)
+            self._gradients(sample, same)
         self._values(sample, [local_part(parameter) for parameter in held.parameters])
         self._open[optimizer] = sample
         if ordinal == 0:
@@ -125,12 +132,11 @@ class Parameters:
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped: what did it change?"""
         sample = self._open.pop(optimizer)
-        for own in alike(sample.before):
-            old = [sample.before[i] for i in own]
-            new = [_thinned(sample.tensors[i]) for i in own]
-            change = self._norms.of(list(torch._foreach_sub(new, old)))
-            ratio = torch.where(change == 0, change, change / self._norms.of(old))
-            sample.add(_CHANGE, [sample.changing[i] for i in own], ratio)
+        for own in sample.changing:
+            after = self._norms.thinned(own.tensors, ELEMENTS)
+            change = self._norms.of(list(torch._foreach_sub(after, own.before)))
+            ratio = torch.where(change == 0, change, change / self._norms.of(own.before))
+            sample.add(_CHANGE, own.rows, ratio)
         sample.deliver(self._deliveries, self._write)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
@@ -150,15 +156,27 @@ class Parameters:
                     sample.rows.append(row)
         self._write(sample)
 
+    def _gradients(self, sample: Sample, same: Alike) -> None:
+        sample.add(_NORM, same.positions, same.norms)
+        full = [i for i, tensor in enumerate(same.tensors) if tensor.numel()]
+        if full:
+            rows = [same.positions[i] for i in full]
+            largest, nonzero = self._norms.spread([same.tensors[i] for i in full])
+            sample.add(_MAXIMUM, rows, largest)
+            sample.add(_NONZERO, rows, nonzero)
+
     def _values(self, sample: Sample, tensors: list[torch.Tensor]) -> None:
         """Norms of all parameters, and some elements of those that the step may change."""
         for rows in alike(tensors):
             sample.add(_OWN, rows, self._norms.of([tensors[i] for i in rows]))
-        for position, (row, tensor) in enumerate(zip(sample.rows, tensors, strict=True)):
-            if not row.scope & GradientScope.FROZEN and tensor.numel() and not tensor.is_sparse:
-                sample.changing.append(position)
-                sample.tensors.append(tensor)
-                sample.before.append(_thinned(tensor).clone())
+            changing = [
+                i for i in rows
+                if not sample.rows[i].scope & GradientScope.FROZEN and tensors[i].numel()
+            ]  # fmt: skip
+            if changing:
+                own = [tensors[i] for i in changing]
+                before = self._norms.thinned(own, ELEMENTS)
+                sample.changing.append(_Changing(changing, own, before))
 
     def _others(self, instant: int) -> None:
         """Parameters of no optimizer: trainable ones each time, frozen ones once and at a flip."""
@@ -219,31 +237,6 @@ class Parameters:
 def is_sampled(step: int, every: int) -> bool:
     """Whether a step is one of 0, 1, 2, 4, 8, ... below `every`, or a multiple of it; 0: none."""
     return bool(every) and (step % every == 0 or (step < every and step & (step - 1) == 0))
-
-
-def _gradients(sample: Sample, same: Alike) -> None:
-    sample.add(_NORM, same.positions, same.norms)
-    full = [i for i, tensor in enumerate(same.tensors) if tensor.numel()]
-    if not full:
-        return
-    tensors = [same.tensors[i] for i in full]
-    rows = [same.positions[i] for i in full]
-    sample.add(_MAXIMUM, rows, torch.stack([_largest(one) for one in tensors]))
-    sample.add(_NONZERO, rows, torch.stack([tensor.count_nonzero() for tensor in tensors]))
-
-
-def _largest(tensor: torch.Tensor) -> torch.Tensor:
-    """The largest absolute value; NaN where there is one. The fused infinity norm takes 8 times as
-    long on a CPU.
-    """
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    low, high = torch.aminmax(real)
-    return torch.maximum(low.neg(), high)
-
-
-def _thinned(tensor: torch.Tensor) -> torch.Tensor:
-    """At most ELEMENTS of the tensor's elements, evenly spaced."""
-    return tensor.detach().reshape(-1)[:: max(1, -(-tensor.numel() // ELEMENTS))]
 
 
 def _scope(parameter: torch.Tensor) -> int:

@@ -72,7 +72,8 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint3
 // The settings of the recording that `lanescope_begin` begins.
 EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
                                int32_t sampled_stacks,
-                               int32_t collective_stacks, int32_t streams, int64_t minimum_ns) {
+                               int32_t collective_stacks, int32_t streams, int32_t outputs_every,
+                               int64_t minimum_ns) {
   moment.access = access != 0;
   moment.numerics = numerics != 0;
   moment.streams = access != 0 && streams != 0;
@@ -80,6 +81,7 @@ EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stac
   moment.op_stacks = op_stacks != 0;
   moment.sampled_stacks = sampled_stacks != 0;
   moment.collective_stacks = collective_stacks != 0;
+  moment.outputs_every = outputs_every;
   moment.minimum_ns = minimum_ns;
 }
 
@@ -175,6 +177,25 @@ EXPORT int32_t lanescope_norms(const c10::TensorImpl* const* tensors, int64_t co
     }
     return 1;
   });
+}
+
+// Spreads of such tensors. 0: one of them cannot be read so.
+EXPORT int32_t lanescope_spreads(const c10::TensorImpl* const* tensors, int64_t count,
+                                 double* largest, double* nonzero) {
+  return guarded([&]() -> int32_t {
+    for (int64_t i = 0; i < count; ++i) {
+      if (!has_spread(*tensors[i])) {
+        return 0;
+      }
+    }
+    spreads(tensors, count, largest, nonzero);
+    return 1;
+  });
+}
+
+EXPORT int32_t lanescope_thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most,
+                              double* into) {
+  return guarded([&] { return thin(tensors, count, most, into) ? 1 : 0; });
 }
 
 EXPORT int64_t lanescope_take_gradients(const c10::TensorImpl* const* parameters, int64_t count,
@@ -313,6 +334,29 @@ EXPORT void lanescope_pop_open(uint32_t level) {
       thread->pop_open(level);
     }
   });
+}
+
+// The calling thread calls a module.
+EXPORT void lanescope_enter_module(const void* module, uint32_t path) {
+  guarded([&] {
+    if (Thread* thread = entered_thread()) {
+      thread->modules.paths.put(module, path);
+      enter_module(*thread, path);
+    }
+  });
+}
+
+// It leaves the innermost one, whose path is returned.
+EXPORT uint32_t lanescope_leave_module() {
+  return guarded([&]() -> uint32_t {
+    Thread* thread = entered_thread();
+    return thread != nullptr ? leave_module(*thread) : 0;
+  });
+}
+
+// A module is no more.
+EXPORT void lanescope_module_gone() {
+  ModulePaths::gone().fetch_add(1);
 }
 
 EXPORT uint64_t lanescope_progress() {

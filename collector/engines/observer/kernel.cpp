@@ -222,24 +222,41 @@ double add_squares(const void* data, int64_t count, double factor) {
   return total;
 }
 
-double squares(const void* data, int64_t count, Element element, double factor) {
+// Calls `with` with the format of an element type that has squares.
+template <typename With>
+auto for_format(Element element, With&& with) {
   switch (element) {
     case Element::half:
-      return add_squares<Half>(data, count, factor);
     case Element::half_pair:
-      return add_squares<Half>(data, 2 * count, factor);
+      return with(Half{});
     case Element::bfloat:
-      return add_squares<Bfloat>(data, count, factor);
+      return with(Bfloat{});
     case Element::single:
-      return add_squares<Plain<float>>(data, count, factor);
+      return with(Plain<float>{});
     default:
-      return add_squares<Plain<double>>(data, count, factor);
+      return with(Plain<double>{});
   }
+}
+
+double squares(const void* data, int64_t count, Element element, double factor) {
+  const int64_t numbers = element == Element::half_pair ? 2 * count : count;
+  return for_format(element, [&](auto format) {
+    return add_squares<decltype(format)>(data, numbers, factor);
+  });
+}
+
+void thin(const void* data, int64_t count, int64_t step, Element element, double* into) {
+  for_format(element, [&](auto format) {
+    const auto* raw = static_cast<const typename decltype(format)::Raw*>(data);
+    for (int64_t i = 0; i < count; i += step) {
+      *into++ = static_cast<double>(format.number(at(raw, i)));
+    }
+  });
 }
 
 }  // namespace
 
 extern const Kernel LANESCOPE_VARIANT;
-const Kernel LANESCOPE_VARIANT{read, hash, squares};
+const Kernel LANESCOPE_VARIANT{read, hash, squares, thin};
 
 }  // namespace lanescope

@@ -38,6 +38,8 @@ struct Kernel {
   // Sum of the squares of numbers of the types that `has_squares`, those of Element::twofold times
   // `factor`.
   double (*squares)(const void* data, int64_t count, Element element, double factor);
+  // Every `step`-th of `count` such numbers, the first of them included.
+  void (*thin)(const void* data, int64_t count, int64_t step, Element element, double* into);
 };
 
 constexpr bool has_squares(Element element) {

@@ -45,6 +45,10 @@ bool has_norm(const c10::TensorImpl& tensor) {
          !tensor.is_nested();
 }
 
+bool has_spread(const c10::TensorImpl& tensor) {
+  return has_norm(tensor) && !c10::isComplexType(tensor.dtype().toScalarType());
+}
+
 void Norms::clear() {
   tensors_.clear();
   stretches_.clear();
@@ -56,14 +60,14 @@ void Norms::add(const c10::TensorImpl& tensor) {
   const size_t place = tensors_.size();
   tensors_.push_back({&tensor, 0, 0});
   const Reading reading = reading_of(tensor.dtype().toScalarType());
-  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
   const int64_t count = tensor.numel() * reading.numbers;
   numbers_ += count;
   if (count == 0 || !tensor.is_non_overlapping_and_dense_default()) {
     return;
   }
   // In whatever order its dimensions lie.
-  const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
+  const char* data = first_of(tensor);
+  const int64_t size = static_cast<int64_t>(tensor.dtype().itemsize()) / reading.numbers;
   for (int64_t first = 0; first < count; first += STRETCH) {
     const int64_t here = std::min(count - first, STRETCH);
     if (in_portion_ == 0) {
@@ -71,7 +75,7 @@ void Norms::add(const c10::TensorImpl& tensor) {
     }
     in_portion_ = in_portion_ + here < PORTION ? in_portion_ + here : 0;
     stretches_.push_back(
-        {data + first * (item / reading.numbers), here, place, reading.element, 0});
+        {data + first * size, here, place, reading.element, 0});
   }
 }
 
@@ -94,6 +98,40 @@ void Norms::compute() {
     }
     one.norm = norm_of(tensor, one.squares);
   }
+}
+
+void spreads(const c10::TensorImpl* const* tensors, int64_t count, double* largest,
+             double* nonzero) {
+  int64_t numbers = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    numbers += tensors[i]->numel();
+  }
+  const int64_t threads = numbers / PORTION + 1;
+  at::parallel_for(0, count, at::divup(count, threads), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const Fingerprint found = fingerprint(*tensors[i]);
+      largest[i] = found.nan != 0   ? NAN
+                   : found.inf != 0 ? INFINITY
+                                    : std::max(-found.low, found.high);
+      nonzero[i] = static_cast<double>(tensors[i]->numel() - found.zeros);
+    }
+  });
+}
+
+bool thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most, double* into) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!has_spread(*tensors[i]) || !tensors[i]->is_non_overlapping_and_dense_default()) {
+      return false;
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t numbers = tensors[i]->numel();
+    const int64_t step = std::max<int64_t>(1, at::divup(numbers, most));
+    kernel().thin(first_of(*tensors[i]), numbers, step,
+                  reading_of(tensors[i]->dtype().toScalarType()).element, into);
+    into += at::divup(numbers, step);
+  }
+  return true;
 }
 
 }  // namespace lanescope

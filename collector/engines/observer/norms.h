@@ -16,6 +16,9 @@ namespace lanescope {
 // Whether the tensor has elements of its own in host memory, of floating point.
 bool has_norm(const c10::TensorImpl& tensor);
 
+// Whether it also has an order.
+bool has_spread(const c10::TensorImpl& tensor);
+
 // The memory that it takes is kept: for a list that is asked for again at every step.
 class Norms {
  public:
@@ -57,5 +60,14 @@ class Norms {
   std::vector<size_t> portions_;  // where in `stretches_` each begins
   int64_t numbers_ = 0, in_portion_ = 0;
 };
+
+// The largest absolute value, NaN where there is a NaN, and how many elements are not 0, of each of
+// these tensors, which have a spread.
+void spreads(const c10::TensorImpl* const* tensors, int64_t count, double* largest,
+             double* nonzero);
+
+// At most `most` numbers of each of these tensors, evenly spaced in memory: every n-th for the
+// smallest n that will do. False: one of them cannot be read so.
+bool thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most, double* into);
 
 }  // namespace lanescope

@@ -208,6 +208,11 @@ const char* data_of(const c10::Storage& storage) {
   return static_cast<const char*>(memory->_mutable_data_ptr_no_checks().get());
 }
 
+const char* first_of(const c10::TensorImpl& tensor) {
+  return data_of(tensor.unsafe_storage()) +
+         tensor.storage_offset_default() * static_cast<int64_t>(tensor.dtype().itemsize());
+}
+
 // As they lie in memory where that is their order. All parts but the last are whole blocks.
 template <typename Read>
 void each_part(const c10::TensorImpl& tensor, Read&& read) {
@@ -216,7 +221,7 @@ void each_part(const c10::TensorImpl& tensor, Read&& read) {
     return;
   }
   const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
-  const char* data = data_of(tensor.unsafe_storage()) + tensor.storage_offset_default() * item;
+  const char* data = first_of(tensor);
   const Shape shape(tensor);
   if (shape.flat()) {
     read(data, count);

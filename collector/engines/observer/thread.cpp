@@ -183,6 +183,7 @@ void Thread::reset() {
   shared.serial = serial;
   shared.ordinal = ordinal;
   frames.clear();
+  modules = Modules{};
   accesses.clear();
   values.reset();
   depth = 0;

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "frames.h"
 #include "journal.h"
+#include "modules.h"
 #include "moment.h"
 #include "process.h"
 #include "raw_frames.h"
@@ -33,6 +34,7 @@ struct Shared {
   uint32_t ordinal;
   uint32_t started;  // text of the stack that it, or the task on it, was started at
   uint32_t serial;  // tells states apart that follow one another at the same address
+  uint32_t modules;  // how many are being called
 };
 
 // One read or write of a range of bytes.
@@ -62,6 +64,7 @@ class Thread {
   uint32_t muted = 0;           // frames that mute what runs inside
   std::shared_ptr<Call> call;   // of the collective being called
   Runnable runnable;
+  Modules modules;
 
   std::vector<Access> accesses;       // of all frames
   uint64_t born = 0;                  // storages born on this thread so far,

@@ -1,0 +1,70 @@
+// The modules that a thread is calling, and what is known of those that it has called before.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "texts.h"
+
+namespace lanescope {
+
+// Paths of modules by their addresses, for one thread: nothing is shared, so nothing is locked.
+class ModulePaths {
+ public:
+  // The path's text; 0: unknown.
+  Text find(const void* module) const {
+    if (slots_ == nullptr) {
+      return 0;
+    }
+    const Slot& slot = (*slots_)[place(module)];
+    return slot.module == module && slot.gone == gone().load(std::memory_order_acquire) ? slot.path
+                                                                                       : 0;
+  }
+
+  void put(const void* module, Text path) {
+    if (slots_ == nullptr) {  // most threads call no module
+      slots_ = std::make_unique<std::array<Slot, SLOTS>>();
+    }
+    (*slots_)[place(module)] = {module, gone().load(std::memory_order_acquire), path};
+  }
+
+  // How many modules are no more. An address may be another's since: all paths are forgotten then.
+  static std::atomic<uint64_t>& gone() {
+    static std::atomic<uint64_t> count{1};
+    return count;
+  }
+
+ private:
+  struct Slot {
+    const void* module;
+    uint64_t gone;
+    Text path;
+  };
+  static constexpr int BITS = 10;
+  static constexpr size_t SLOTS = size_t{1} << BITS;
+
+  static size_t place(const void* module) {
+    return (reinterpret_cast<uintptr_t>(module) >> 4) * 0x9E3779B97F4A7C15u >> (64 - BITS);
+  }
+
+  std::unique_ptr<std::array<Slot, SLOTS>> slots_;
+};
+
+struct Modules {
+  std::vector<Text> open;  // paths of those being called, innermost last
+  ModulePaths paths;
+};
+
+class Thread;
+
+// The thread calls a module of that path,
+void enter_module(Thread& thread, Text path);
+
+// and leaves the innermost one, of the path that is returned; 0: it is in none.
+Text leave_module(Thread& thread);
+
+}  // namespace lanescope
