@@ -203,3 +203,32 @@ def test_compiled_and_eager_are_compared_operator_by_operator(tmp_path: Path, na
     first = compare(eager, other).first
     assert first is not None
     assert (first["step"], first["op"], first["module"]) == (1, "aten::addmm", "Sequential")
+
+
+IN_PLACE = """
+    import torch
+    from torch._dynamo.utils import counters
+    class Half(torch.nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            torch._dynamo.graph_break()
+            return y * 1
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Half(4, 1))
+    model.compile(backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(counters["stats"]["unique_graphs"], dict(counters["frames"]))
+"""
+
+
+def test_a_model_that_is_compiled_in_place_has_its_names(tmp_path: Path) -> None:
+    """Its hooks are called by torch's own code, and would be compiled one by one."""
+    recorded = record_program(tmp_path, IN_PLACE)
+    bare = run_program([sys.executable, str(write_program(tmp_path, IN_PLACE))], timeout=300)
+    assert recorded.stdout == bare.stdout, recorded.stderr
+    names = {r["parameter"] for r in recorded.rows("gradient")}
+    assert names == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    assert [r["kind"] for r in recorded.rows("phase")].count("forward") == 2

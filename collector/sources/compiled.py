@@ -1,4 +1,6 @@
-"""torch.compile: another backend where the user asks for one, to see single ops."""
+"""torch.compile: another backend where the user asks for one, to see single ops; and what of the
+recorder is not to be compiled.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .modules import Modules
+
 # The recorder's module hooks are global, and do see a compiled module's wrapper once more; they
 # expect it. The program did nothing that it would have to be warned of.
 _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
@@ -16,6 +20,8 @@ _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks 
 
 def install(backend: str | None) -> Callable[[], None]:
     """Compile with `backend` whatever the program asks for; with None, as the program does."""
+    for hook in (Modules.enter, Modules.leave):
+        run_as_it_is(hook)
     warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
     original: Callable[..., Any] = torch.compile
 
@@ -33,3 +39,14 @@ def install(backend: str | None) -> Callable[[], None]:
 
     torch.compile = compile_with_backend
     return uninstall
+
+
+def run_as_it_is(function: Any) -> None:
+    """Where a compiled model's module is called by torch's own code, which is not compiled (its
+    graph broke, or it was compiled in place), Dynamo would compile its hooks, each on its own, and
+    they would do nothing. Within a graph they still vanish.
+    """
+    known: Any = torch._C._dynamo.eval_frame
+    if hasattr(known, "set_code_exec_strategy"):  # not in all versions of torch
+        skip = known._FrameAction.SKIP
+        known.set_code_exec_strategy(function.__code__, known._FrameExecStrategy(skip, skip))

@@ -163,14 +163,6 @@ def capture(context: Any) -> None:
         one.capture(context)
 
 
-def run_as_it_is(function: Any) -> None:
-    """Where a graph broke inside of a module, Dynamo would compile its hook on its own."""
-    known: Any = torch._C._dynamo.eval_frame
-    if hasattr(known, "set_code_exec_strategy"):
-        skip = known._FrameAction.SKIP
-        known.set_code_exec_strategy(function.__code__, known._FrameExecStrategy(skip, skip))
-
-
 def _look(number: int, tensors: list[torch.Tensor]) -> None:
     for one in ACTIVE:
         one.look(number, tensors, sys._getframe(1))

@@ -24,6 +24,7 @@ from ..recorder import Recorder
 from ..validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
 from . import compiled_calls
 from .collectives import _flatten, _work, plan_for
+from .compiled import run_as_it_is
 
 UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
 """Backends of torch.compile that run each operator on its own, where it is seen."""
@@ -92,7 +93,7 @@ class Validators:
             if isinstance(one.target, type):
                 self._classes.append(one)
                 if self._handle is None:
-                    compiled_calls.run_as_it_is(Validators._forward)
+                    run_as_it_is(Validators._forward)
                     self._handle = nn_module.register_module_forward_hook(
                         self._forward, with_kwargs=True
                     )
