@@ -1,10 +1,15 @@
 """What a recorder adds to a collective call: all_reduce of 16 numbers.
 
 First in one process, where nobody waits for another rank: with the fake backend of torch, done at
-once, then with gloo, which hands each call to a thread of its own. Then on two gloo ranks. What
-such a call takes differs by more than a recorder adds, from one moment and from one process to the
-next: so all take turns, a slice of calls each, and what counts are the differences to the bare one
-of the same turn. A second bare row tells how far chance takes them.
+once, then with gloo, which hands each call to a thread of its own. Where the system puts that
+thread decides what a call takes, several times over, and a little more or less time between two
+calls decides where it puts it: so once all threads are held on one core, and once gloo's on another
+one than the thread that calls. Then on two gloo ranks, wherever the system puts them.
+
+What such a call takes differs by more than a recorder adds, from one moment and from one process to
+the next: so all take turns, a slice of calls each, and what counts are the differences to the bare
+one of the same turn. A second bare row tells how far chance takes them, a row of an observer that
+does nothing but let about as much time pass as the recorder takes, how much is the hand-over's.
 """
 
 from __future__ import annotations
@@ -15,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -38,6 +45,13 @@ ALONE = "alone"
 BARE = "bare"
 AGAIN = "bare again"  # what it differs in from the first is chance
 IDLE = "idle observer"  # torch's own share of what an engine of observers costs
+DELAY = "observer that lets 0.8 us pass"  # as a call begins and as it ends, and so in gloo's thread
+DELAY_NS = 800  # about what the native engine takes, as the row of one core tells
+OBSERVERS: dict[str, dict[str, Any]] = {
+    IDLE: {},
+    DELAY: {"wait_ns": DELAY_NS, "user_scopes": True},
+}
+ONE_CORE, TWO_CORES = "one core", "two cores"
 RECORDERS: dict[str, dict[str, object]] = {
     "native": {"engine": "native"},
     "native, no watchdog": {"engine": "native", "hang_timeout_ns": 0},
@@ -45,7 +59,7 @@ RECORDERS: dict[str, dict[str, object]] = {
     "portable": {"engine": "portable"},
     "portable, no watchdog": {"engine": "portable", "hang_timeout_ns": 0},
 }
-JOBS = (BARE, AGAIN, "native", "native, no watchdog", "native, timing")
+JOBS = (BARE, AGAIN, DELAY, "native", "native, no watchdog", "native, timing")
 """Between ranks. The portable engine adds a multiple: the call alone tells of it."""
 
 
@@ -56,7 +70,20 @@ def call() -> None:
         dist.all_reduce(tensor)
 
 
-def alone(folder: Path, backend: str) -> None:
+@contextmanager
+def recorded(name: str, run: Path) -> Iterator[None]:
+    """With the recorder or observer of this name, or with neither."""
+    if name in RECORDERS:
+        with ls.record(run, **RECORDERS[name]):
+            yield
+    elif name in OBSERVERS:
+        with observed(run.parent, **OBSERVERS[name]):
+            yield
+    else:
+        yield
+
+
+def alone(folder: Path, backend: str, cores: str) -> None:
     """Prints what a recorder adds to the thread that calls and to the process, without a rank to
     wait for: all take turns in this process, in one order and then in the other."""
     os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
@@ -65,26 +92,34 @@ def alone(folder: Path, backend: str) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    names = (BARE, AGAIN, IDLE, *RECORDERS)
+    call()  # from now on gloo's threads are there
+    place_threads(cores)
+    names = (BARE, AGAIN, *OBSERVERS, *RECORDERS)
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     for number in range(ROUNDS_ALONE):
         for name in names if number % 2 else reversed(names):
-            run = folder / f"{name}-{number}"
-            idle = observed(folder) if name == IDLE else nullcontext()
-            with ls.record(run, **RECORDERS[name]) if name in RECORDERS else idle:
+            with recorded(name, folder / f"{name}-{number}"):
                 call()
                 slices = [timed() for _ in range(SLICES)]
             found[name].append(tuple(min(one) for one in zip(*slices, strict=True)))
     quickest = {name: [min(one) for one in zip(*found[name], strict=True)] for name in names}
     thread, whole, _ = quickest[BARE]
-    print(f"{backend}, one process: {thread:.1f} us of the calling thread bare, {whole:.1f} us of "
-          "the process;")  # fmt: skip
+    print(f"{backend}, one process, {cores}: {thread:.1f} us of the calling thread bare, "
+          f"{whole:.1f} us of the process;")  # fmt: skip
     print("added per call, quickest slices, and median of the differences of turns, us:")
-    print(f"  {'':24}{'thread':>9}{'median':>9}{'process':>9}{'median':>9}")
+    print(f"  {'':32}{'thread':>9}{'median':>9}{'process':>9}{'median':>9}")
     for name in names[1:]:
         median = added(found[name], found[BARE])
         figures = (quickest[name][0] - thread, median[0], quickest[name][1] - whole, median[1])
-        print(f"  {name:24}{''.join(f'{one:9.1f}' for one in figures)}", flush=True)
+        print(f"  {name:32}{''.join(f'{one:9.1f}' for one in figures)}", flush=True)
+
+
+def place_threads(cores: str) -> None:
+    """Hold this thread on one core, and all others there are on the same or on another one."""
+    own, *others = sorted(os.sched_getaffinity(0))
+    for entry in os.listdir("/proc/self/task"):
+        here = cores == ONE_CORE or int(entry) == os.getpid()
+        os.sched_setaffinity(int(entry), {own} if here else set(others[:1]))
 
 
 def timed() -> tuple[float, ...]:
@@ -103,12 +138,12 @@ def rank(name: str, folder: Path) -> None:
     os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=own(), world_size=2)
-    settings = RECORDERS.get(name)
-    with nullcontext() if settings is None else ls.record(folder / "run", **settings):
+    with recorded(name, folder / "run"):
         call()
         for _ in sys.stdin:
             dist.barrier()
             print(*timed(), flush=True)
+    dist.destroy_process_group()
 
 
 class Job:
@@ -167,10 +202,10 @@ def together(folder: Path) -> None:
     print(f"two gloo ranks, {thread:.1f} us of the calling thread bare, {whole:.1f} us of the "
           f"process, {clock:.1f} us by the clock;")  # fmt: skip
     print(f"added per call, median of the differences of {SETS * TURNS} turns, us:")
-    print(f"  {'':24}{'thread':>9}{'process':>9}{'clock':>9}   thread, of each set")
+    print(f"  {'':32}{'thread':>9}{'process':>9}{'clock':>9}   thread, of each set")
     for name in JOBS[1:]:
         figures = "".join(f"{one:9.1f}" for one in added(found[name], found[BARE]))
-        print(f"  {name:24}{figures}   {' '.join(medians[name])}", flush=True)
+        print(f"  {name:32}{figures}   {' '.join(medians[name])}", flush=True)
 
 
 def added(mine: list[tuple[float, ...]], bare: list[tuple[float, ...]]) -> list[float]:
@@ -190,15 +225,16 @@ def own() -> int:
 def main() -> None:
     """Measure the call alone, then between ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        for backend in ("fake", "gloo"):
-            (place := Path(folder, backend)).mkdir()
-            subprocess.run([sys.executable, __file__, str(place), ALONE, backend], check=True)
+        for backend, cores in (("fake", ONE_CORE), ("gloo", ONE_CORE), ("gloo", TWO_CORES)):
+            (place := Path(folder, f"{backend} {cores}")).mkdir()
+            command = [sys.executable, __file__, str(place), ALONE, backend, cores]
+            subprocess.run(command, check=True)
         together(Path(folder))
 
 
 if __name__ == "__main__":
     if ALONE in sys.argv:
-        alone(Path(sys.argv[1]), sys.argv[3])
+        alone(Path(sys.argv[1]), *sys.argv[3:])
     elif len(sys.argv) > 1:
         rank(sys.argv[2], Path(sys.argv[1]))
     else:

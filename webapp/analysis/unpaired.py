@@ -41,10 +41,12 @@ class Unpaired:
 
     def words(self, noun: str) -> str:
         """`3 gradient norms, 45 operators (aten::linear 9, detach 6 and 2 other kinds)`, `noun`
-        being the operators; nothing where there are none."""
+        being the operators and their names fit for a terminal; nothing where there are none."""
         said = [units.counted(self.norms, "gradient norm")] if self.norms else []
         if self.ops:
-            named = [f"{name} {count}" for name, count in self.ops.most_common(_NAMED)]
+            named = [
+                f"{units.printable(name)} {count}" for name, count in self.ops.most_common(_NAMED)
+            ]
             more = len(self.ops) - len(named)
             kinds = ", ".join(named) + (f" and {units.counted(more, 'other kind')}" if more else "")
             said.append(f"{units.counted(self.ops.total(), noun)} ({kinds})")

@@ -15,7 +15,7 @@ from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.analysis.fingerprints import Ops, Words, read_ops
 from lanescope.webapp.analysis.first_difference import First, explained, first_of
 from lanescope.webapp.analysis.noise import Floor
-from lanescope.webapp.notices import ranks_text
+from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.run import Run, Thread
 
 KEPT = 100_000
@@ -73,7 +73,7 @@ def value_differences(
     for name, one, other in (("base", base, run), ("run", run, base)):
         ranks = sorted(set(one.ranks) - set(other.ranks))
         if ranks:
-            found.notes.append(f"ranks {ranks_text(tuple(ranks))} are in the {name} only")
+            found.notes.append(f"only in the {name}: {ranks_named(ranks)}")
     counted = {key for key in pools(base) | pools(run) if _count_pool(found, base, run, key, words)}
     for mine, theirs in thread_pairs(base, run):
         if any(t is not None and (t.rank, t.kind, t.name) in counted for t in (mine, theirs)):

@@ -141,7 +141,7 @@ def markdown(result: Comparison, base: str, run: str) -> str:
         f"- {counted(result)}",
     ]
     alone = uncompared(result)
-    lines += [] if alone is None else [f"- {_code(alone)}"]
+    lines += [] if alone is None else [f"- {alone.replace(chr(96), chr(39))}"]
     if result.first is not None:
         lines.append(f"- first difference: `{_code(place(result.first))}`")
         source = origin(result.first)

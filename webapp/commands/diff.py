@@ -31,6 +31,9 @@ from lanescope.webapp.run import open_run
 SHOWN = 10
 """Rows of a table that people get to see; the JSON and the Python interface have all."""
 
+WIDE = 240
+"""Columns of a table that goes into a file or through a pipe: names are not broken there."""
+
 _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red"}
 
 
@@ -75,7 +78,10 @@ def diff(
     elif as_markdown:
         click.echo(markdown(result, base, run))
     else:
-        show(result, Console(highlight=False, soft_wrap=True))
+        console = Console(highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = WIDE
+        show(result, console)
     ctx.exit(1 if result.verdict == "diverged" else 0)
 
 
@@ -86,7 +92,7 @@ def show(result: Comparison, console: Console) -> None:
     console.print(Text(f"  {counted(result)}"))
     alone = uncompared(result)
     if alone is not None:
-        console.print(Text(f"  {units.printable(alone)}"))
+        console.print(Text(f"  {alone}"))
     if result.first is not None:
         console.print(Text(f"  first difference: {place(result.first)}"))
         source = origin(result.first)
@@ -114,7 +120,8 @@ def _rows(rows: Any, title: str, console: Console) -> None:
     console.print()
     table = Table(box=None, header_style="bold", title=title, title_justify="left")
     for name in ("step", "rank", "thread", "name", "base", "run", "state"):
-        table.add_column(name, justify="left" if name in ("thread", "name", "state") else "right")
+        text = name in ("thread", "name", "state")
+        table.add_column(name, justify="left" if text else "right", overflow="fold")
     for row in rows.head(SHOWN).itertuples():
         texts = (str(row.step), str(row.rank), row.thread, row.name, _number(row.base),
                  _number(row.run), row.state.replace("_", " "))  # fmt: skip
@@ -129,7 +136,8 @@ def _timed(rows: Any, console: Console) -> None:
         return
     table = Table(box=None, header_style="bold", title="self time per step", title_justify="left")
     for name in ("op", "module", "base", "run", "", "state"):
-        table.add_column(name, justify="left" if name in ("op", "module", "state") else "right")
+        text = name in ("op", "module", "state")
+        table.add_column(name, justify="left" if text else "right", overflow="fold")
     for row in rows.head(SHOWN).itertuples():
         texts = (row.name, row.module, units.duration(row.base_ns), units.duration(row.run_ns),
                  ratio_text(row), row.state)  # fmt: skip

@@ -76,8 +76,11 @@ def show(run: Run, console: Console) -> None:
     ]
     became = imported(run)
     if became is not None:
-        said = [f"{units.count(n)} {key.replace('_', ' ')}" for key, n in became.items()]
-        facts.append(("events", units.printable(", ".join(said))))
+        said = [
+            f"{units.count(n)} {units.printable(key.replace('_', ' '))}"
+            for key, n in became.items()
+        ]
+        facts.append(("events", ", ".join(said)))
     for name, value in facts:
         console.print(Text(f"  {name:<9}{value}"))
     table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0))

@@ -161,7 +161,7 @@ def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
     text = markdown(result, base.title, context.run.title)
     return [
         parts.note([html.B(_sentence(word)), f" · {counted(result)}"], _TONES[result.verdict]),
-        *([] if alone is None else [parts.note(_sentence(units.printable(alone)))]),
+        *([] if alone is None else [parts.note(_sentence(alone))]),
         *_first(result, context),
         *(parts.note(_sentence(note)) for note in result.notes),
         html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)], className="pasted"),
@@ -210,7 +210,7 @@ def _timing(timing: Timing) -> list[Any]:
         parts.column("module", "module", flex=2),
         parts.column("base", "self time, baseline", number=True, text=True, flex=1, minWidth=130),
         parts.column("run", "self time, this run", number=True, text=True, flex=1, minWidth=130),
-        parts.column("difference", "difference", number=True, text=True, flex=1),
+        parts.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
         parts.column("ratio", "times", number=True, text=True, flex=1),
         parts.column("calls", "calls, baseline / run", flex=1, minWidth=130),
         parts.column("state", "state", flex=1),
@@ -289,7 +289,7 @@ def _table(kind: str, rows: Any) -> Component:
         *(more_columns if kind == "tensor" else []),
         parts.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
         parts.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
-        parts.column("difference", "difference", number=True, text=True, flex=1),
+        parts.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
         parts.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
