@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -204,7 +205,8 @@ class Beside:
         return ghost, (lane, _styled(content, shown["run"]), state, stops)
 
     def _slices(self, thread: Thread, names: Names) -> LaneSlices | None:
-        return thread_slices(self._base, thread, names, phase_styles(self._base, thread.rank))
+        by_name = cache(partial(phase_styles, self._base, thread.rank))
+        return thread_slices(self._base, thread, names, by_name)
 
     def _ghost(self, thread: Thread, slices: LaneSlices, state: States, warp: Warp) -> _Made:
         start, end = warp(slices.start), warp(slices.end)

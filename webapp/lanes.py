@@ -7,6 +7,7 @@ value of each process.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -129,7 +130,7 @@ def gradient_norms(run: Run, rank: int) -> LaneSamples:
 
 
 def _of_rank(run: Run, rank: int, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
-    styles = phase_styles(run, rank)
+    styles = functools.cache(functools.partial(phase_styles, run, rank))
     for thread in run.threads:
         if thread.rank == rank:
             slices = thread_slices(run, thread, names, styles)

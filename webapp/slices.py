@@ -7,7 +7,7 @@ had not ended when the recording stopped lasts to the end of the run and is mark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from lanescope.webapp.depths import I64, U8, Columns, Depths, Piece, styled
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.rows import in_order, numbers
 from lanescope.webapp.run import Run, Thread
-from lanescope.webapp.styles import COMMUNICATION, COPIES, STYLE, OpStyles, coded, matching
+from lanescope.webapp.styles import COMMUNICATION, COPIES, STYLE, ByName, OpStyles, coded, matching
 from lanescope.webapp.tiles import STYLE_UNFINISHED
 
 SOURCES = ("phase", "op", "collective")
@@ -79,9 +79,7 @@ class Names:
         return np.array(ids, np.uint32)
 
 
-def thread_slices(
-    run: Run, thread: Thread, names: Names, by_name: Mapping[str, int]
-) -> LaneSlices | None:
+def thread_slices(run: Run, thread: Thread, names: Names, by_name: ByName) -> LaneSlices | None:
     """Phases and ops of a thread; its collectives where it has neither; None where it has none."""
     phases = _phases(run, thread, names)
     ops = _ops(run, thread, names, phases, by_name)
@@ -123,9 +121,7 @@ def _phases(run: Run, thread: Thread, names: Names) -> Piece:
     return _piece("phase", found, numbers(rows["depth"]))
 
 
-def _ops(
-    run: Run, thread: Thread, names: Names, phases: Piece, by_name: Mapping[str, int]
-) -> Piece:
+def _ops(run: Run, thread: Thread, names: Names, phases: Piece, by_name: ByName) -> Piece:
     columns = [*_CALL_COLUMNS, "scope", "depth"]
     if not phases.sizes:
         columns.append("phase")  # nothing else tells to which one an op belongs
@@ -236,7 +232,7 @@ def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I6
     return start, stop, unfinished
 
 
-def _stream_styles(run: Run, stream: Thread, names: Names, by_name: Mapping[str, int]) -> U8:
+def _stream_styles(run: Run, stream: Thread, names: Names, by_name: ByName) -> U8:
     """Communication and copies by what they are, kernels like the op that launched them.
 
     That is the last op to begin on the launching thread before the call: it holds the call.

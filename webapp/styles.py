@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -46,6 +46,10 @@ def coded(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
     return codes.to_numpy(zero_copy_only=False), texts
 
 
+ByName = Callable[[], Mapping[str, int]]
+"""Style of each phase name, worked out where it is asked for: few threads need it."""
+
+
 def phase_styles(run: Run, rank: int) -> dict[str, int]:
     """The style of each phase name of a rank, for ops that know their phase by name alone.
 
@@ -73,7 +77,7 @@ class OpStyles:
     phase.
     """
 
-    def __init__(self, run: Run, thread: Thread, phases: Piece, by_name: Mapping[str, int]) -> None:
+    def __init__(self, run: Run, thread: Thread, phases: Piece, by_name: ByName) -> None:
         self._run, self._thread, self._by_name = run, thread, by_name
         self._phases = list(phases.rows())
 
@@ -83,7 +87,7 @@ class OpStyles:
         """
         style = self._painted(start)
         if "phase" in rows.column_names:
-            style = matching(rows["phase"], self._by_name)
+            style = matching(rows["phase"], self._by_name())
         elif not style.all():
             style = np.where(style == 0, self._named[at : at + len(start)], style)
         scopes, scope_texts = coded(rows["scope"])
@@ -101,7 +105,7 @@ class OpStyles:
     def _named(self) -> U8:
         """Style of each op's phase by name alone, of all ops of the thread."""
         where = ("op", self._thread.rank, self._thread.thread)
-        return matching(self._run.events(*where, ["phase"])["phase"], self._by_name)
+        return matching(self._run.events(*where, ["phase"])["phase"], self._by_name())
 
     def _painted(self, instants: I64) -> U8:
         """Style of the phase around each instant (ascending): of the innermost one not `user`."""
