@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from .modules import Modules
-
 # The recorder's module hooks are global, and do see a compiled module's wrapper once more; they
 # expect it. The program did nothing that it would have to be warned of.
 _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
@@ -20,8 +18,6 @@ _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks 
 
 def install(backend: str | None) -> Callable[[], None]:
     """Compile with `backend` whatever the program asks for; with None, as the program does."""
-    for hook in (Modules.enter, Modules.leave):
-        run_as_it_is(hook)
     warnings.filterwarnings("ignore", message=_HOOKS_WARNING, category=UserWarning)
     original: Callable[..., Any] = torch.compile
 

@@ -18,6 +18,7 @@ from torch.nn.modules import module as nn_module
 from ..journal import Kind
 from ..kinds import PhaseKind
 from ..recorder import Recorder
+from .compiled import run_as_it_is
 
 WRAPPED = {
     "AveragedModel": "module",
@@ -246,6 +247,8 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
         if not (torch.compiler.is_compiling() or left(module)):
             modules.leave(module, output)
 
+    for hook in (enter, leave):
+        run_as_it_is(hook)
     handles = (
         nn_module.register_module_forward_pre_hook(enter),
         nn_module.register_module_forward_hook(leave, always_call=True),
