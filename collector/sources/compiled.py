@@ -1,5 +1,5 @@
-"""torch.compile: another backend where the user asks for one, to see single ops; and what of the
-recorder is not to be compiled.
+"""torch.compile: another backend where the user asks for one, to see single ops; and how a function
+of the recorder's is kept from being compiled.
 """
 
 from __future__ import annotations
