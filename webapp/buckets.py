@@ -21,9 +21,6 @@ PIECE = 1 << 15
 FEW_BUCKETS = 1 << 13
 """Buckets that are merged in one go."""
 
-_KEPT = 31 << 20
-"""A block of so many bytes that is given back has glibc keep as much from then on."""
-
 EARLY_BITS = 22
 """`buckets` takes at most 2^22 slices at once: a length and a position share 63 bits."""
 
@@ -158,13 +155,6 @@ def of_row(start: I64, end: I64, low: int, high: int, level: int, number: int) -
         pieces.append(piece.moved(low))
         low = stop
     return Buckets.joined(pieces)
-
-
-def keep_memory() -> None:
-    """Has glibc keep what arrays give back: fetching it anew takes a tenth of the time of an index,
-    and of a tile of many rows.
-    """
-    np.empty(_KEPT, np.uint8)  # given back at once
 
 
 def runs(values: I64) -> I64:

@@ -11,7 +11,7 @@ from lanescope.webapp import index as indexes
 from lanescope.webapp import payload
 from lanescope.webapp.baseline_lanes import Differences
 from lanescope.webapp.beside_index import open_beside
-from lanescope.webapp.buckets import EARLY_BITS, keep_memory
+from lanescope.webapp.buckets import EARLY_BITS
 from lanescope.webapp.index import Index, Progress, open_index
 from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
 from lanescope.webapp.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, WHOLE, narrowed, window
@@ -55,7 +55,6 @@ class Timeline:
         self.baseline = baseline
         self.differences = differences
         self.noise = noise  # the baseline recorded again
-        keep_memory()
 
     @classmethod
     def open(
