@@ -33,11 +33,16 @@ KILLED = rank("")
 
 
 def job(
-    path: Path, *ranks: dict[str, Any], stuck: tuple[int, str] | None = None, **manifest: Any
+    path: Path,
+    *ranks: dict[str, Any],
+    stuck: tuple[int, str] | None = None,
+    working: int | None = None,
+    **manifest: Any,
 ) -> Run:
     """A job whose ranks make a call every 400 ms, all of them complete but one that others miss.
 
-    What one of them waits for may be seen by its watchdog as it ends: (rank, what).
+    What one of them waits for may be seen by its watchdog as it ends: (rank, what). One may work
+    until it ends.
     """
     builder = Builder(path, world_size=len(ranks), **{"exit_status": 1, **manifest})
     least = min(one["calls"] for one in ranks)
@@ -57,7 +62,11 @@ def job(
         )  # fmt: skip
         if signal:
             builder.row("stall", number, None, time_ns=end, duration_ns=0, pid=1000 + number,
-                        thread=thread, name="main", reason="signal")  # fmt: skip
+                        thread=thread, name="main", reason="signal",
+                        last_op="aten::mm" if number == working else "")  # fmt: skip
+        if number == working:
+            builder.rows("op", number, thread, start_ns=np.arange(START_NS, end, 100 * MS),
+                         duration_ns=MS, name="aten::mm")  # fmt: skip
         if stuck is not None and stuck[0] == number:
             builder.row("stall", number, None, time_ns=end - 500 * MS, duration_ns=LIFE,
                         pid=1000 + number, thread=thread, name="MainThread", reason="quiet",
@@ -127,6 +136,18 @@ def test_ranks_that_were_killed_together_did_not_die_before_each_other(tmp_path:
     (found,) = hangs(job(tmp_path, *killed, stuck=(1, "queue.get")))
     (missing,) = found.evidence["missing"]
     assert missing["doing"] == "MainThread waits for queue.get"
+
+
+def test_a_rank_that_worked_until_another_gave_up_is_said_to_have_worked(tmp_path: Path) -> None:
+    timed_out = "RuntimeError: Timed out waiting 7000ms for recv operation (train.py:9)"
+    gave_up = rank("exception", calls=11, exception=timed_out, after_ms=7_000)
+    ended = rank("signal SIGTERM", after_ms=7_090)
+    (found,) = hangs(job(tmp_path, gave_up, ended, working=1))
+    assert (found.kind, found.severity, found.rank) == ("straggler", "error", 1)
+    assert found.title == (
+        "rank 1 had not come to all_reduce #10 when rank 0 gave up, 7.00 s after rank 0 came, but "
+        "was still at work: main did aten::mm last"
+    )
 
 
 INTERRUPTED = rank("exception", exception="KeyboardInterrupt: (train.py:7)")

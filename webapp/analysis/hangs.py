@@ -270,16 +270,17 @@ def _late(run: Run, wait: Wait, waited: int) -> Finding:
     known = standings(run)
     gave_up = tuple(rank for rank in wait.ranks if known[rank].gave_up)
     end = f"{ranks_named(gave_up)} gave up" if gave_up else "the recording ended"
+    first = known[wait.missing[0]]
     return Finding(
         kind="straggler",
         severity="error" if gave_up else "warning",
-        title=f"{ranks_named(wait.missing)} had not come to {_call(run, wait)} when {end},"
-        f"{_for(waited)} after {ranks_named(wait.ranks)}, but was still at work: "
-        f"{known[wait.missing[0]].doing}",
-        rank=wait.missing[0],
+        title=f"{ranks_named(wait.missing)} had not come to {_call(run, wait)} when {end}, "
+        f"{units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
+        f"{_were(wait.missing)} still at work: {_reason(first.doing, first.where)}",
+        rank=first.rank,
         ranks=wait.missing,
-        thread=known[wait.missing[0]].thread,
-        where=known[wait.missing[0]].where,
+        thread=first.thread,
+        where=first.where,
         evidence={**_evidence(run, wait), "waited_ns": waited},
         **_place(run, wait),
     )

@@ -179,6 +179,8 @@ def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | N
     inner = _called_from_program(frames_of(run, rank, dump["stack"]))
     if inner:
         return f"{dump['name']} is in {inner}", where
+    if dump["reason"] == "signal" and dump["last_op"]:  # whether it worked then is not known
+        return f"{dump['name']} did {dump['last_op']} last", where
     what = "computes in Python" if at_work(dump) else "does nothing that was recorded"
     after = f" after {dump['last_op']}" if dump["last_op"] else ""
     return f"{dump['name']} {what}{after}", where
