@@ -156,7 +156,7 @@ def test_a_thread_without_partner_is_counted(tmp_path: Path) -> None:
 
 
 def test_which_thread_of_a_pool_did_a_piece_of_work_is_no_difference(tmp_path: Path) -> None:
-    def pool(path: Path, worker: int, pieces: int) -> Run:
+    def pool(path: Path, worker: int, pieces: int, copied: int = 5) -> Run:
         builder = Builder(path, level="numerics")
         builder.op(START_NS, 50, "a")
         builder.row("tensor", 0, "1000-0", start_ns=START_NS, depth=0, position="out0", hash=7)
@@ -164,14 +164,19 @@ def test_which_thread_of_a_pool_did_a_piece_of_work_is_no_difference(tmp_path: P
             builder.thread(ordinal=ordinal, name="pt_gloo_runloop", kind="native")
         for piece in range(pieces):
             builder.op(START_NS + 100 * piece, 50, "gloo:all_reduce", thread=f"1000-{worker}")
+        last = {"start_ns": START_NS + 100 * pieces, "depth": 0}
+        builder.op(last["start_ns"], 50, "aten::copy_", thread=f"1000-{worker}")
+        builder.row("tensor", 0, f"1000-{worker}", **last, position="in0", hash=copied)
         return open_run(builder.write())
 
     base = pool(tmp_path / "base", 1, 2)
     found = compare(base, pool(tmp_path / "run", 2, 2))
-    assert (found.verdict, found.compared) == ("identical", 3)
+    assert (found.verdict, found.compared, found.tensors) == ("identical", 4, 2)
     assert (found.only_in_base, found.only_in_run) == (0, 0)
     more = compare(base, pool(tmp_path / "more", 2, 3))
-    assert (more.compared, more.only_in_base, more.only_in_run) == (3, 0, 1)
+    assert (more.compared, more.only_in_base, more.only_in_run) == (4, 0, 1)
+    # A value that differs is found where the same thread did the work.
+    assert compare(base, pool(tmp_path / "other", 1, 2, copied=6)).verdict == "diverged"
 
 
 ONE = Op("a")

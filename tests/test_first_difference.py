@@ -23,11 +23,12 @@ FRAMES = [
 
 def program(
     path: Path, *, made: int = 1, found: int | None = None, result: int = 9, layer: str = "gelu",
-    command: tuple[str, ...] = ("python", "train.py"),
+    offset: int = 0, command: tuple[str, ...] = ("python", "train.py"),
 ) -> Run:  # fmt: skip
     """`aten::<layer>` writes storage 64, which `aten::mm` reads together with a batch.
 
-    `made`: hash of what the layer wrote; `found`: that of what mm found there, if it is another.
+    `made`: hash of what the layer wrote; `found`: that of what mm found there, if it is another;
+    `offset`: where in it mm reads.
     """
     builder = Builder(path, level="numerics", command=list(command))
     builder.process(argv=["train.py", *command[2:]])
@@ -40,9 +41,9 @@ def program(
             expected=more.get("expected"),
         )  # fmt: skip
 
-    def access(start: int, storage: int, *, write: bool) -> None:
+    def access(start: int, storage: int, *, write: bool, offset: int = 0) -> None:
         builder.row("access", 0, "1000-0", start_ns=start, duration_ns=50, depth=0, bytes=32,
-                    run=32, storage=storage, write=write, birth=write)  # fmt: skip
+                    offset=offset, run=32, storage=storage, write=write, birth=write)  # fmt: skip
 
     one, two = START_NS, START_NS + 100
     builder.op(one, 50, f"aten::{layer}", module="projectphoenix.act", stack=3, shapes="[2, 4]")
@@ -50,7 +51,7 @@ def program(
     tensor(one, "out0", made)
     builder.op(two, 50, "aten::mm", module="projectphoenix.fc", stack=3, shapes="[2, 4] [2, 4]")
     access(two, 96, write=False)
-    access(two, 64, write=False)
+    access(two, 64, write=False, offset=offset)
     access(two, 128, write=True)
     tensor(two, "read0", 77)
     if found is not None:
@@ -83,6 +84,18 @@ def test_its_stack_and_what_it_worked_on_are_told(tmp_path: Path) -> None:
     console = Console(record=True, width=200)
     show(found, console)
     assert "input: [2, 4] float32 of -1 to 2, of no recorded operator" in console.export_text()
+
+
+def test_another_part_of_the_same_input_is_told(tmp_path: Path) -> None:
+    """A batch taken from elsewhere in a tensor that holds all of the data."""
+    base = program(tmp_path / "base")
+    first = first_of(compare(base, program(tmp_path / "run", result=10, offset=64)))
+    assert (
+        origin(first) == "computed on rank 0 from another part of an input that is the same in both"
+    )
+    assert inputs(first)[1].endswith(
+        "the same in both, of which it reads bytes 64 to 96, in the base 0 to 32"
+    )
 
 
 def test_an_input_that_only_one_run_s_operator_wrote_is_named(tmp_path: Path) -> None:

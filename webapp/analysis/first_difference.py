@@ -121,6 +121,23 @@ def other_inputs(first: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[st
     return [(one, two) for one, two in pairs if any(one[key] != two[key] for key in keys)]
 
 
+def other_parts(base: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """The ranges of an input of the first operator that are read in the base and in the run, where
+    these are others."""
+    if len(base["parts"]) != len(run["parts"]):
+        return []
+    pairs = zip(base["parts"], run["parts"], strict=True)
+    return [(one, two) for one, two in pairs if one != two]
+
+
+def reads_other_parts(first: Mapping[str, Any]) -> bool:
+    """Whether the first operator reads other ranges of inputs that are the same in both runs."""
+    sides = [first[side].get("inputs", []) for side in ("base", "run")]
+    if len(sides[0]) != len(sides[1]) or other_inputs(first):
+        return False
+    return any(other_parts(one, two) for one, two in zip(*sides, strict=True))
+
+
 def _tensor(ops: Ops, row: int, words: Words) -> dict[str, Any]:
     columns = ops.tensors
     return {
@@ -144,6 +161,7 @@ def _input(run: Run, rank: int, found: dict[str, Any]) -> dict[str, Any]:
         **{name: _plain(found[name]) for name in _FOUND},
         "hash": f"{found['hash'] & _WORD:016x}",
         "written_by": None if writer is None else _called(run, rank, writer),
+        "parts": found["parts"],
     }
 
 

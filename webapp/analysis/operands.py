@@ -21,8 +21,9 @@ _TENSOR = (
 def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[str, Any]]:
     """Rows of the tensor table, in the order in which the operator touched their storages.
 
-    Each is what the last recorded writer of a storage left there; `writer` is its place. What the
-    operator itself found and no recorded operator had written stands first; its `writer` is None.
+    Each is what the last recorded writer of a storage left there; `writer` is its place, `parts`
+    are the first byte and the length of each range of it that is read. What the operator itself
+    found and no recorded operator had written stands first; its `writer` is None.
     `in_place`: tensors that the operator changes count too.
     """
     thread, start, depth = place
@@ -31,7 +32,7 @@ def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[
         row["storage"] for row in own if not row["write"] or (in_place and not row["birth"])
     )
     found = [
-        {**row, "writer": None}
+        {**row, "writer": None, "parts": []}
         for row in _tensors(run, rank, thread, [start]).get((start, depth), ())
         if row["position"].startswith("read")
     ]
@@ -47,7 +48,9 @@ def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[
     for storage in storages:
         if storage in last and storage in left[last[storage]]:
             row = left[last[storage]][storage]
-            found.append({**row, "writer": (last[storage][0], row["start_ns"], row["depth"])})
+            parts = [[r["offset"], r["bytes"]] for r in own if r["storage"] == storage]
+            made_by = (last[storage][0], row["start_ns"], row["depth"])
+            found.append({**row, "writer": made_by, "parts": parts})
     return found
 
 
@@ -90,7 +93,7 @@ def _by_storage(
 
 def _accesses(run: Run, rank: int, place: Place) -> list[dict[str, Any]]:
     thread, start, depth = place
-    columns = ["start_ns", "depth", "storage", "write", "birth"]
+    columns = ["start_ns", "depth", "storage", "offset", "bytes", "write", "birth"]
     rows = run.events("access", rank, thread, columns, window=(start, start + 1)).to_pylist()
     return [row for row in rows if (row["start_ns"], row["depth"]) == (start, depth)]
 

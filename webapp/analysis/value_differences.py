@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.alignment import Ints, by_occurrence, mixed, pools, thread_pairs
+from lanescope.webapp.analysis.alignment import (
+    Codes,
+    Ints,
+    by_occurrence,
+    mixed,
+    pools,
+    thread_pairs,
+)
 from lanescope.webapp.analysis.closeness import Mode
 from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.analysis.fingerprints import Ops, Words, read_ops
@@ -94,22 +101,33 @@ def _count_pool(
 ) -> bool:
     """Counts the operators of threads of which any may have any piece of work (Gloo's), together.
 
-    False, and nothing is done, where there are values that could be compared.
+    Those with values belong together where these are equal. False, and nothing is done, where some
+    are not: then the threads are compared one by one.
     """
-    sides, names = [], []
+    sides, names, valued, tensors = [], [], [], 0
     for one in (base, run):
         threads = [t for t in one.threads if (t.rank, t.kind, t.name) == key]
         ops = [read_ops(one, t.rank, t.thread, words) for t in threads]
-        if any(len(each.owner) for each in ops):
-            return False
-        codes = [mixed(each.signature, each.step) for each in ops]
+        codes = [mixed(mixed(e.signature, e.bits.view(np.int64)), e.step) for e in ops]
+        valued.append(
+            np.sort(np.concatenate([np.empty(0, np.uint64), *map(_of_valued, ops, codes)]))
+        )
+        tensors += sum(len(each.owner) for each in ops)
         sides.append(np.concatenate([np.empty(0, np.uint64), *codes]))
         names.append(np.concatenate([np.empty(0, np.int64), *(each.texts["name"] for each in ops)]))
+    if not np.array_equal(valued[0], valued[1]):
+        return False
     pairs = by_occurrence(*sides)
+    found.tensors += tensors // 2
     found.compared += len(pairs[0])
     found.only_in_base += _unpaired(names[0], pairs[0], words)
     found.only_in_run += _unpaired(names[1], pairs[1], words)
     return True
+
+
+def _of_valued(ops: Ops, codes: Codes) -> Codes:
+    """The codes of operators that have tensors."""
+    return codes[np.unique(ops.owner)]
 
 
 def _unpaired(names: Ints, paired: Ints, words: Words) -> Counter[str]:

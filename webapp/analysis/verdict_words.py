@@ -6,7 +6,7 @@ from typing import Any
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import Comparison
-from lanescope.webapp.analysis.first_difference import other_inputs
+from lanescope.webapp.analysis.first_difference import other_inputs, other_parts, reads_other_parts
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_lines import parts
 from lanescope.webapp.analysis.timing_differences import FACTOR, TELLING, Timing
@@ -80,6 +80,8 @@ def origin(first: dict[str, Any]) -> str | None:
             " from inputs that are not equal, written by what only one run has or by views of what "
         )
         of += "differs"
+    elif reads_other_parts(first):
+        of = " from another part of an input that is the same in both"
     elif known[0] == known[1]:
         of = " from inputs that are equal as far as recorded"
     else:
@@ -103,7 +105,9 @@ def inputs(first: dict[str, Any]) -> list[str]:
     other = other_inputs(first)
     return [
         units.printable(
-            _other_input(base, run) if (base, run) in other else f"{_input(run)}, the same in both"
+            _other_input(base, run)
+            if (base, run) in other
+            else f"{_input(run)}, the same in both{_other_parts(base, run)}"
         )
         for base, run in zip(*sides, strict=True)
     ]
@@ -120,6 +124,15 @@ def _input(told: dict[str, Any]) -> str:
     values = "" if told["mean"] is None else f" of {told['min']:.4g} to {told['max']:.4g}"
     by = f", written by {told['written_by']}" if told["written_by"] else ", of no recorded operator"
     return f"{size}{values}{by}"
+
+
+def _other_parts(base: dict[str, Any], run: dict[str, Any]) -> str:
+    """Which bytes of it are read, where these are others."""
+    pairs = other_parts(base, run)
+    if not pairs:
+        return ""
+    was, now = (f"{offset} to {offset + length}" for offset, length in pairs[0])
+    return f", of which it reads bytes {now}, in the base {was}"
 
 
 def _other_input(base: dict[str, Any], run: dict[str, Any]) -> str:
