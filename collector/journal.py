@@ -109,7 +109,7 @@ TENSOR_FIELDS = (
 TENSOR_MORE_FIELDS = (
     ("kind", "u1"),
     ("expects", "u1"),  # 1: `expected` counts
-    ("spare", "<u2"),
+    ("unset", "<u2"),  # 1: the operator made it of memory that nobody had set
     ("spare2", "<u4"),
     ("nan", "<i8"),
     ("inf", "<i8"),

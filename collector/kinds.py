@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version written by this code. A reader accepts 1..FORMAT_VERSION and refuses what is newer."""
 
 MANIFEST = "manifest.json"
@@ -71,6 +71,15 @@ GRADIENT_RELEASES = frozenset({RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GR
 """Operators under which gradients are let go of. They write to no byte of them, and read none of
 the parameter whose they were."""
 
+
+ARRIVALS = ("from_numpy", "as_tensor", "frombuffer")
+"""Functions of torch that make a tensor of memory that others have."""
+MADE_STORAGE, EXCHANGED_DATA, SAVED = "torch.UntypedStorage", ".data = another", "torch.save"
+NOTED_ACCESSES = GRADIENT_RELEASES | {
+    MADE_STORAGE, EXCHANGED_DATA, SAVED, *(f"torch.{name}" for name in ARRIVALS)
+}  # fmt: skip
+"""Operators that are none: accesses that are noted under these names, and only while there is more
+than one thread, which is chance."""
 
 GRAPH_SERIES = "lanescope/graph/"
 """Values that count the nodes of a name (which follows) that a backward will reach."""

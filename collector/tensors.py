@@ -55,6 +55,7 @@ def tensor_columns(
         "zeros": rows["zeros"],
         "hash": rows["hash"],
         "expected": numbers(more["expected"], INT64, more["expects"] == 0),
+        "unset": more["unset"] != 0,
         "finite_inputs": numbers(
             (flags & TensorFlag.FINITE) != 0, pa.bool_(), (flags & TensorFlag.KNOWN) == 0
         ),

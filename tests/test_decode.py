@@ -216,7 +216,7 @@ def write_tensor(r: Recorder) -> dict[str, Any]:
     return {
         "start_ns": 100, "depth": 3, "position": "read7", "shape": "[4, 8]", "dtype": "float32",
         "device": "cpu", "numel": 32, "mean": 0.5, "l2": 2.5, "min": -1.0, "max": 1.5, "nan": 2,
-        "inf": 1, "zeros": 6, "hash": -5, "expected": -9, "finite_inputs": False,
+        "inf": 1, "zeros": 6, "hash": -5, "expected": -9, "unset": False, "finite_inputs": False,
     }  # fmt: skip
 
 

@@ -90,17 +90,21 @@ class Range:
 class Known:
     """What is known of a storage."""
 
-    __slots__ = ("finite", "foreign", "in_flight", "ranges", "storage")
+    __slots__ = ("derived", "finite", "foreign", "in_flight", "lay", "ranges", "storage", "unset")
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage = _WeakStorage(storage)  # its address is not used again meanwhile
         self.foreign = False
         self.in_flight = False  # a collective wrote it, and nobody has read it since
         self.finite = False  # all of it, for certain
+        self.unset = False  # made with whatever lay there, and no operator has written to it since
+        self.lay = 0  # of one that is unset: probe of what lay there
+        self.derived = False  # made of what nobody had set
         self.ranges: deque[Range] = deque(maxlen=_RANGES)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor's bytes are not what they were."""
+        self.unset = False
         begin, end, _ = Extent.of(tensor)
         kept = [r for r in self.ranges if not (r.extent.begin < end and begin < r.extent.end)]
         self.ranges = deque(kept, maxlen=_RANGES)
@@ -118,6 +122,8 @@ class Found(NamedTuple):
     foreign: bool = False  # no recorded operator wrote it, or it came from a collective
     finite: bool | None = None
     expected: int | None = None  # of one that is not what was written last, the hash it had
+    unset: bool = False  # it was made with whatever lay there, and lies there still
+    derived: bool = False  # made of what nobody had set
 
 
 class Storages:
@@ -131,13 +137,16 @@ class Storages:
 
     def look(self, tensor: torch.Tensor) -> Found:
         """What is known of an input that is readable."""
+        if self._is_unset(tensor):
+            return Found(unset=True)
         with self._lock:
             known = self._find(tensor)
             if known is None:
                 return Found(foreign=len(self._all) < _STORAGES)
+            derived = known.derived
             same = next((r for r in known.ranges if r.is_of(tensor)), None)
             if same is None:
-                return Found(foreign=known.foreign, finite=known.finite or None)
+                return Found(known.foreign, known.finite or None, derived=derived)
         changed = same.probe is not None and _probe(tensor) != same.probe
         with self._lock:
             # It counts only if no recorded operator began to write meanwhile, or wrote by another
@@ -147,10 +156,35 @@ class Storages:
             changed = changed and not any(
                 r.hides(same) for other in self._all.values() for r in other.ranges
             )
-        return Found(finite=same.finite, expected=same.hash if changed else None)
+        expected = same.hash if changed else None
+        return Found(finite=same.finite, expected=expected, derived=derived)
 
-    def wrote(self, tensor: torch.Tensor, found: Numbers | None, *, result: bool) -> None:
-        """An operator wrote the tensor, an input of it or a `result`."""
+    def _is_unset(self, tensor: torch.Tensor) -> bool:
+        with self._lock:
+            known = self._find(tensor)
+            if known is None or not known.unset:
+                return False
+        return _probe_of_all(tensor) == known.lay
+
+    def made_unset(self, tensor: torch.Tensor) -> None:
+        """It was made with whatever lies there. Whoever fills it may do so without an operator."""
+        if not readable(tensor) or not tensor.numel() or tensor.device.type != "cpu":
+            return
+        lay = _probe_of_all(tensor)
+        with self._lock:
+            known = self._find_or_add(tensor)
+            if known is not None:
+                known.ranges.clear()
+                known.foreign = known.unset = True
+                known.in_flight = known.finite = known.derived = False
+                known.lay = lay
+
+    def wrote(
+        self, tensor: torch.Tensor, found: Numbers | None, *, result: bool, derived: bool
+    ) -> None:
+        """An operator wrote the tensor, an input of it or a `result`; `derived`: out of what nobody
+        had set.
+        """
         extent = Extent.of(tensor)
         whole = (
             extent.layout is None
@@ -163,7 +197,8 @@ class Storages:
             if known is None:
                 return
             if whole:
-                known.foreign = known.in_flight = False
+                known.foreign = known.in_flight = known.derived = False
+            known.derived = known.derived or derived
             finite = found is not None and found.finite
             known.finite = finite and (whole or fresh or known.finite)
             known.remember(tensor, found, written=not result, made=True, serial=next(self._serials))
@@ -208,7 +243,7 @@ class Storages:
             if known is not None:
                 known.forget(tensor)
                 known.foreign = known.in_flight = True
-                known.finite = False
+                known.finite = known.derived = False
 
     def awaited(self, tensor: torch.Tensor) -> bool:
         """Whether a collective may be at it."""
@@ -243,8 +278,18 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _probe(tensor: torch.Tensor) -> int:
-    """Hash of bytes as they lie in memory: of all, or of some blocks evenly spread over many."""
+    """Hash of the tensor's bytes as they lie in memory."""
     begin, end, _ = Extent.of(tensor)
+    return _hash_of_some(tensor, begin, end)
+
+
+def _probe_of_all(tensor: torch.Tensor) -> int:
+    """The same of its storage's."""
+    return _hash_of_some(tensor, 0, tensor.untyped_storage().nbytes())
+
+
+def _hash_of_some(tensor: torch.Tensor, begin: int, end: int) -> int:
+    """Of all bytes of a range of the tensor's storage, or of blocks evenly spread over many."""
     raw = torch.empty(0, dtype=torch.uint8).set_(
         tensor.untyped_storage(), begin, (end - begin,), (1,)
     )

@@ -65,17 +65,19 @@ class Row(NamedTuple):
     signature: int
     position: int
     expected: int | None
+    unset: bool
 
 
 class Reading:
     """An operator that is being read."""
 
-    __slots__ = ("finite", "known", "plan", "rows", "written")
+    __slots__ = ("finite", "known", "plan", "rows", "unset", "written")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.finite = True
         self.known = True
+        self.unset = False  # something is made of what nobody had set
         self.rows: list[Row] = []
         self.written: list[tuple[torch.Tensor, int]] = []
 
@@ -136,7 +138,7 @@ class Values:
         if plan.collective:
             asked = argument.reads and not self._storages.awaited(tensor)
         if wanted and asked and not only_written and (argument.reads or argument.writes):
-            self._look(reading, tensor, position, always=plan.collective)
+            self._look(reading, tensor, position, plan.collective, argument.writes)
         if not argument.writes:
             return
         if plan.collective:
@@ -170,8 +172,9 @@ class Values:
                     self._storages.awaits(tensor)
                 elif fresh and left_out and not plan.nothing:
                     self._storages.made_unread(tensor)
+                elif fresh and plan.nothing:
+                    self._storages.made_unset(tensor)
                 elif fresh and not unread:
-                    # What `empty` makes comes from elsewhere until an operator writes it.
                     self._read_result(reading, tensor, position, TensorFlag.RESULT)
                 position += 1
         for tensor, ordinal in reading.written:
@@ -182,7 +185,9 @@ class Values:
 
     # reading -------------------------------------------------------------------------------
 
-    def _look(self, reading: Reading, tensor: torch.Tensor, position: int, *, always: bool) -> None:
+    def _look(
+        self, reading: Reading, tensor: torch.Tensor, position: int, always: bool, writes: bool
+    ) -> None:
         if not readable(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
             reading.known = False
@@ -190,6 +195,12 @@ class Values:
         if not tensor.numel():
             return
         known = self._storages.look(tensor)
+        reading.unset = reading.unset or known.derived
+        if known.unset:
+            # What it changes it may set; what it only reads becomes part of its results.
+            reading.unset = reading.unset or not writes
+            reading.known = False
+            return
         if not known.foreign and known.expected is None and not always:
             reading.found(known.finite)
             return
@@ -207,7 +218,8 @@ class Values:
             return
         whole, numbers = _read(tensor)
         self._add(reading, tensor, whole, position | flags, None)
-        self._storages.wrote(tensor, numbers, result=bool(flags & TensorFlag.RESULT))
+        result = bool(flags & TensorFlag.RESULT)
+        self._storages.wrote(tensor, numbers, result=result, derived=reading.unset)
 
     def _add(
         self, reading: Reading, tensor: torch.Tensor, found: Numbers | Fingerprint, position: int,
@@ -219,7 +231,8 @@ class Values:
         dtype = str(tensor.dtype).removeprefix("torch.")
         text = f"{list(tensor.shape)}\t{dtype}\t{tensor.device}"
         signature, _ = self._recorder.store.intern_signature(text)
-        reading.rows.append(Row(found, signature, position, expected))
+        unset = reading.unset and not position & TensorFlag.FOUND
+        reading.rows.append(Row(found, signature, position, expected, unset))
 
     # records -------------------------------------------------------------------------------
 
@@ -254,7 +267,7 @@ class Values:
 
 
 def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, depth: int) -> None:
-    more = not found.finite or row.expected is not None
+    more = not found.finite or row.expected is not None or row.unset
     position = row.position | flags | (TensorFlag.MORE if more else 0)
     packed = TENSOR.pack(
         Kind.TENSOR, min(depth, 255), position, row.signature, start, found.hash, found.zeros,
@@ -263,8 +276,8 @@ def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, d
     state.journal.append(*RECORD.unpack(packed))
     if more:
         packed = TENSOR_MORE.pack(
-            Kind.TENSOR_MORE, int(row.expected is not None), 0, 0, found.nan, found.inf,
-            row.expected or 0, 0, 0, 0, 0,
+            Kind.TENSOR_MORE, int(row.expected is not None), int(row.unset), 0, found.nan,
+            found.inf, row.expected or 0, 0, 0, 0, 0,
         )  # fmt: skip
         state.journal.append(*RECORD.unpack(packed))
 

@@ -113,6 +113,7 @@ SYNC = Table(
             INT32,
             "1",
             "stream of a device, numbered as in the access table; null: none, or all",
+            since=3,
         ),
         STEP,
         STACK_ID,

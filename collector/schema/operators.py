@@ -86,6 +86,7 @@ ACCESS = Table(
             "1",
             "stream of a device that it was given to, numbered in the process from 1, the default "
             "streams; 0: the host did it, or it was not asked for (--streams)",
+            since=3,
         ),
         Column("version", INT64, "1", "the tensor's version counter before; 0 for a result"),
         Column("write", pa.bool_(), "", "written, and perhaps read too; false: read"),
@@ -132,6 +133,13 @@ TENSOR = Table(
             "",
             "hash that the last recorded writer of an input left, where the input is no longer "
             "what was written; else null",
+        ),
+        Column(
+            "unset",
+            pa.bool_(),
+            "",
+            "made of memory that nobody had set (torch.empty): chance decides what is in it",
+            since=3,
         ),
         Column(
             "finite_inputs",

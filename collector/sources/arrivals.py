@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from .. import clock
+from ..kinds import ARRIVALS, MADE_STORAGE
 from ..recorder import Recorder
 from .handovers import Handovers
 from .stacks import Stacks
 from .touches import Touch, Touches, extent_of, whole
 
-_NAMES = ("from_numpy", "as_tensor", "frombuffer")
-_MADE = "torch.UntypedStorage"
 _MAPPING = (
     "_new_using_fd_cpu", "_new_using_filename_cpu", "_new_shared_fd_cpu",
     "_new_shared_filename_cpu", "from_file",
@@ -84,7 +83,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
     module: Any = torch
     storage: Any = torch.UntypedStorage
     is_compiling = torch.compiler.is_compiling
-    originals = {name: getattr(module, name) for name in _NAMES}
+    originals = {name: getattr(module, name) for name in ARRIVALS}
 
     def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -102,7 +101,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         """A storage is made by its type, as `copy.deepcopy` does."""
         with recorder.guarded():
             if handovers.concurrent and not is_compiling() and (extent := whole(self)):
-                touches.note(_MADE, [Touch(extent, write=True, birth=True)])
+                touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)])
 
     def mapping(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -122,7 +121,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
                 extent = whole(self)
                 if handovers.concurrent and extent and extent != before:
                     # Its bytes have been copied there already, by an operator.
-                    touches.note(_MADE, [Touch(extent, write=True, birth=True)], instant)
+                    touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)], instant)
             return shared
 
         return share

@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 
+from ..kinds import EXCHANGED_DATA, SAVED
 from ..recorder import Recorder
 from .handovers import Handovers
 from .stacks import Stacks
 from .touches import Touch, Touches, extent_of, whole
-
-_EXCHANGED = ".data = another"
-_SAVED = "torch.save"
 
 
 def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
@@ -36,13 +34,13 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         with recorder.guarded():
             held, given = extent_of(self), extent_of(data)
             if held is not None and (given is None or held.storage != given.storage):
-                touches.note(_EXCHANGED, [Touch(held, write=True)])
+                touches.note(EXCHANGED_DATA, [Touch(held, write=True)])
         plain.__set__(self, data)
 
     def read(storage: Any) -> None:
         with recorder.guarded():
             if handovers.concurrent and isinstance(storage, untyped) and (lies := whole(storage)):
-                touches.note(_SAVED, [Touch(lies, write=False)])
+                touches.note(SAVED, [Touch(lies, write=False)])
 
     @wraps(write_record)
     def recorded_write(self: Any, name: str, data: Any, *rest: Any) -> Any:

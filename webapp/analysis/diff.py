@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lanescope.collector import schema
 from lanescope.webapp.analysis import world_sizes
 from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.fingerprints import ARRIVES
@@ -336,8 +337,9 @@ def _calls(base: Run, run: Run, names: Mapping[tuple[int, str], str]) -> pd.Data
 
 
 def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
-    """Calls per step, rank, thread name and op name, without those of ARRIVES. Threads of one name
-    are counted as one; `other_names` are those of threads that the other run calls otherwise.
+    """Calls per step, rank, thread name and op name, without those of ARRIVES and of accesses that
+    are noted by chance. Threads of one name are counted as one; `other_names` are those of threads
+    that the other run calls otherwise.
     """
     names = {**{(t.rank, t.thread): t.name for t in run.threads}, **other_names}
     rows = run.events("op", columns=["rank", "thread", "step", "name"])
@@ -348,7 +350,7 @@ def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFra
     ]
     keys = ["step", "rank", "thread", "name"]
     frame = _plain_keys(frame, "thread", "name")
-    frame = frame[frame["name"] != ARRIVES]
+    frame = frame[~frame["name"].isin({ARRIVES, *schema.NOTED_ACCESSES})]
     return frame.groupby(keys, as_index=False)["count_all"].sum().rename(
         columns={"count_all": "calls"}
     )  # fmt: skip

@@ -75,6 +75,7 @@ class Ops:
     arrives: NDArray[np.bool_]  # is ARRIVES
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
     changed: dict[int, int]  # of tensors that somebody else wrote to: row -> hash as it was written
+    unset: Ints  # per tensor that was made of memory nobody had set, and so is not here: operator
 
     def __len__(self) -> int:
         return len(self.start)
@@ -93,10 +94,12 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     )
     tensors, owner = _tensors(run, rank, thread, words, start * _DEPTHS + depth.clip(max=255))
     known, expected = tensors.pop("known"), tensors.pop("expected")
+    unset = tensors.pop("unset").astype(bool)
     blind = [k for k, name in enumerate(words.known["name"]) if name in NOT_LOOKED_AT]
-    told = ~np.isin(texts["name"][owner], blind)
+    told = ~np.isin(texts["name"][owner], blind) & ~unset
     arriving = [k for k, name in enumerate(words.known["name"]) if name == ARRIVES]
     arrives = np.isin(texts["name"], arriving)
+    unset = owner[unset]
     tensors, owner = {name: column[told] for name, column in tensors.items()}, owner[told]
     rows = np.flatnonzero(known[told])
     changed = dict(zip(rows.tolist(), expected[told][rows].tolist(), strict=True))
@@ -108,7 +111,7 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     compiled = _in_regions(ops["scope"], start, duration)
     return Ops(start, duration, depth, ops["step"].to_numpy().astype(np.int64), texts, signature,
                loose, unplaced, bits, content, compiled, owner, arrives, tensors,
-               changed)  # fmt: skip
+               changed, unset)  # fmt: skip
 
 
 def _with_bits(codes: Codes, bits: Codes) -> Codes:
@@ -141,7 +144,7 @@ def _tensors(
 ) -> tuple[dict[str, NDArray[Any]], Ints]:
     """Columns of the thread's tensors, and the position of the operator of each."""
     texts, numbers = ("position", "shape", "dtype"), ("mean", "l2", "nan", "inf", "hash", "numel")
-    columns = ["start_ns", "depth", *texts, *numbers, "expected"]
+    columns = ["start_ns", "depth", *texts, *numbers, "expected", "unset"]
     rows = run.events("tensor", rank, thread, columns=columns)
     key = rows["start_ns"].to_numpy() * _DEPTHS + rows["depth"].to_numpy().astype(np.int64)
     order = np.argsort(ops, kind="stable")
@@ -150,6 +153,7 @@ def _tensors(
     known = ops[owner] == key if len(ops) else np.zeros(len(key), bool)
     made = {name: words.codes(name, rows[name]) for name in texts}
     made |= {name: rows[name].to_numpy() for name in numbers}
+    made["unset"] = rows["unset"].fill_null(False).to_numpy()
     made["known"] = rows["expected"].is_valid().to_numpy()
     made["expected"] = rows["expected"].fill_null(0).to_numpy()
     if not len(ops):

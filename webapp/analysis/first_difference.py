@@ -160,12 +160,12 @@ def _input(run: Run, rank: int, found: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: _plain(found[name]) for name in _FOUND},
         "hash": f"{found['hash'] & _WORD:016x}",
-        "written_by": None if writer is None else _called(run, rank, writer),
+        "written_by": None if writer is None else called(run, rank, writer),
         "parts": found["parts"],
     }
 
 
-def _called(run: Run, rank: int, place: Place) -> str:
+def called(run: Run, rank: int, place: Place) -> str:
     """An operator by its name and line."""
     thread, start, depth = place
     ops = run.events("op", rank, thread, ["start_ns", "depth", "name"], window=(start, start + 1))

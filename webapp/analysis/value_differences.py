@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.alignment import (
-    Codes,
-    Ints,
-    by_occurrence,
-    mixed,
-    pools,
-    thread_pairs,
-)
+from lanescope.collector import schema
+from lanescope.webapp import units
+from lanescope.webapp.analysis.alignment import Ints, by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.closeness import Mode
 from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
 from lanescope.webapp.analysis.fingerprints import Ops, Words, read_ops
-from lanescope.webapp.analysis.first_difference import First, explained, first_of
+from lanescope.webapp.analysis.first_difference import First, called, explained, first_of
 from lanescope.webapp.analysis.noise import Floor
+from lanescope.webapp.analysis.operands import Place
 from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.run import Run, Thread
 
@@ -42,6 +38,8 @@ class ValueDifferences:
     different: int = 0  # tensors
     within_tolerance: int = 0
     left_out: int = 0  # tensors that both sides have and that say nothing, see `world_sizes`
+    unset: list[tuple[int, str, Place]] = field(default_factory=list)  # rank, side and operator of
+    # each tensor that was made of memory that nobody had set
     tables: list[pd.DataFrame] = field(default_factory=list)
     firsts: dict[int, First] = field(default_factory=dict)  # rank -> earliest of the worst state
     names: dict[tuple[int, str], str] = field(default_factory=dict)  # of base's threads, in run
@@ -81,7 +79,9 @@ def value_differences(
         ranks = sorted(set(one.ranks) - set(other.ranks))
         if ranks:
             found.notes.append(f"only in the {name}: {ranks_named(ranks)}")
-    counted = {key for key in pools(base) | pools(run) if _count_pool(found, base, run, key, words)}
+    counted = pools(base) | pools(run)
+    for key in sorted(counted):
+        _count_pool(found, base, run, key, words)
     for mine, theirs in thread_pairs(base, run):
         if any(t is not None and (t.rank, t.kind, t.name) in counted for t in (mine, theirs)):
             continue
@@ -93,53 +93,59 @@ def value_differences(
             found.only_in_run += _lone_thread(run, theirs)
     if found.first is not None:
         found.notes += explained(base, run, found.first, found.firsts)
+    if found.unset:
+        found.notes.append(_unset_words(base, run, found.unset))
     return found
+
+
+def _unset_words(base: Run, run: Run, unset: list[tuple[int, str, Place]]) -> str:
+    rank, side, place = min(unset, key=lambda one: one[2][1])
+    return (
+        f"not compared: {units.count(len(unset))} tensors made of memory that nobody had set "
+        f"(torch.empty), the first by {called(base if side == 'base' else run, rank, place)}"
+    )
 
 
 def _count_pool(
     found: ValueDifferences, base: Run, run: Run, key: tuple[int, str, str], words: Words
-) -> bool:
+) -> None:
     """Counts the operators of threads of which any may have any piece of work (Gloo's), together.
 
-    Those with values belong together where these are equal. False, and nothing is done, where some
-    are not: then the threads are compared one by one.
+    In which step a piece is done is chance as well, and what it finds may be on its way still: what
+    was given to it, and what came of it, is compared where the program has it. Values count where
+    all are equal, whichever thread had them.
     """
     sides, names, valued, tensors = [], [], [], 0
     for one in (base, run):
         threads = [t for t in one.threads if (t.rank, t.kind, t.name) == key]
         ops = [read_ops(one, t.rank, t.thread, words) for t in threads]
-        codes = [mixed(mixed(e.signature, e.bits.view(np.int64)), e.step) for e in ops]
-        valued.append(
-            np.sort(np.concatenate([np.empty(0, np.uint64), *map(_of_valued, ops, codes)]))
-        )
+        codes = [np.empty(0, np.uint64), *(each.content[np.unique(each.owner)] for each in ops)]
+        valued.append(np.sort(np.concatenate(codes)))
         tensors += sum(len(each.owner) for each in ops)
-        sides.append(np.concatenate([np.empty(0, np.uint64), *codes]))
+        sides.append(np.concatenate([np.empty(0, np.uint64), *(each.signature for each in ops)]))
         names.append(np.concatenate([np.empty(0, np.int64), *(each.texts["name"] for each in ops)]))
-    if not np.array_equal(valued[0], valued[1]):
-        return False
     pairs = by_occurrence(*sides)
-    found.tensors += tensors // 2
+    if np.array_equal(valued[0], valued[1]):
+        found.tensors += tensors // 2
     found.compared += len(pairs[0])
     found.only_in_base += _unpaired(names[0], pairs[0], words)
     found.only_in_run += _unpaired(names[1], pairs[1], words)
-    return True
-
-
-def _of_valued(ops: Ops, codes: Codes) -> Codes:
-    """The codes of operators that have tensors."""
-    return codes[np.unique(ops.owner)]
 
 
 def _unpaired(names: Ints, paired: Ints, words: Words) -> Counter[str]:
     """How many operators of each name are not among those at the positions `paired`."""
     counts = np.bincount(np.delete(names, paired))
-    return Counter({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
+    return _told({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
+
+
+def _told(counts: dict[str, int]) -> Counter[str]:
+    """Without accesses that are noted by chance, and are no operators."""
+    return Counter({name: n for name, n in counts.items() if name not in schema.NOTED_ACCESSES})
 
 
 def _lone_thread(run: Run, thread: Thread) -> Counter[str]:
-    return Counter(
-        run.events("op", thread.rank, thread.thread, columns=["name"])["name"].to_pylist()
-    )
+    names = run.events("op", thread.rank, thread.thread, columns=["name"])["name"]
+    return _told(Counter(names.to_pylist()))
 
 
 def _compare_thread(
@@ -156,6 +162,9 @@ def _compare_thread(
     found.only_in_run += _unpaired(new.texts["name"], right, words)
     found.tensors += len(state)
     found.left_out += pairs.left_out
+    for side, thread, ops in (("base", mine, old), ("run", theirs, new)):
+        places = zip(ops.start[ops.unset].tolist(), ops.depth[ops.unset].tolist(), strict=True)
+        found.unset += [(rank, side, (thread.thread, *place)) for place in places]
     found.different += int((state == 2).sum())
     found.within_tolerance += int((state == 1).sum())
     found.growth.append(_growth(pairs, words))

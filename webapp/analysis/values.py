@@ -97,7 +97,9 @@ def _first_made(run: Run, rank: int) -> dict[int, _Made]:
     for where, thread in _threads(run):
         if where != rank:
             continue
-        rows = run.events("tensor", rank, thread, [*_TENSOR, "finite_inputs"])
+        rows = run.events("tensor", rank, thread, [*_TENSOR, "finite_inputs", "unset"])
+        # What lies in memory that nobody had set is chance, and no operator's doing.
+        rows = rows.filter(pc.invert(rows["unset"].fill_null(False)))
         made, nan = rows["finite_inputs"].fill_null(False), pc.greater(rows["nan"], 0)
         infinite = pc.and_(pc.greater(rows["inf"], 0), made)
         wanted = ((_NAN_OF_FINITE, pc.and_(nan, made)), (_NAN, nan), (_INFINITE, infinite))

@@ -98,6 +98,9 @@ class Closing {
     if (frame_.values) {
       thread_.values->busy = false;
     }
+    if (__builtin_expect(frame_.blind, 0)) {
+      end_blind(thread_);
+    }
     if (frame_.collective) {
       drop_call(thread_);
     }

@@ -32,6 +32,7 @@ struct Frame {
   bool mutes;       // what runs inside is not recorded
   bool collective;  // it began the call of its thread
   bool values;      // its tensors are read
+  bool blind;       // at level numerics: what runs inside may write without an operator
 };
 
 // A stack without the cost of filling a new entry with zeros: whoever pushes sets all it needs.

@@ -23,6 +23,9 @@ using at::ObserverContext;
 using at::RecordFunction;
 using at::RecordScope;
 
+// The backward of a region of torch.compile.
+constexpr std::string_view COMPILED_NODE = "CompiledFunctionBackward";
+
 // Of a user scope, which may end on another thread than it began on.
 struct Scope : ObserverContext {
   Thread* thread = nullptr;
@@ -50,7 +53,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.depth = thread.depth;
   frame.scope = scope;
-  frame.opened = frame.silent = frame.mutes = frame.collective = frame.values = false;
+  frame.opened = frame.silent = frame.mutes = frame.collective = frame.values = frame.blind = false;
   return frame;
 }
 
@@ -227,6 +230,9 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   frame.signature = signature.text(thread, [&](Spelling& spelling) {
     inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
   });
+  if (__builtin_expect(moment.numerics, 0) && name.find(COMPILED_NODE) != name.npos) {
+    begin_blind(thread, frame);
+  }
   open_event(thread, frame);
 }
 

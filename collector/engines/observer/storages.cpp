@@ -49,6 +49,11 @@ uint64_t probe_of(const c10::TensorImpl& tensor) {
   return extent.layout == 0 ? probe(data_of(tensor) + extent.begin, extent.end - extent.begin) : 0;
 }
 
+// Of all of its storage.
+uint64_t probe_of_all(const c10::TensorImpl& tensor) {
+  return probe(data_of(tensor), static_cast<int64_t>(storage_of(tensor)->nbytes()));
+}
+
 }  // namespace
 
 // The lock is held over a fork, for the child to find it free.
@@ -70,9 +75,40 @@ Storages& storages() {
   return instance;
 }
 
+void Storages::made_unset(const c10::TensorImpl& tensor) {
+  if (!can_read(tensor) || tensor.numel() == 0) {
+    return;
+  }
+  const uint64_t lay = probe_of_all(tensor);
+  std::lock_guard<std::mutex> hold(mutex_);
+  if (Known* known = find_or_add(tensor)) {
+    known->ranges.clear();
+    known->foreign = known->unset = true;
+    known->in_flight = known->finite = known->derived = false;
+    known->lay = lay;
+  }
+}
+
+bool Storages::is_unset(const c10::TensorImpl& tensor) {
+  uint64_t lay = 0;
+  {
+    std::lock_guard<std::mutex> hold(mutex_);
+    const Known* known = find(tensor);
+    if (known == nullptr || !known->unset) {
+      return false;
+    }
+    lay = known->lay;
+  }
+  return probe_of_all(tensor) == lay;
+}
+
 Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   Found found;
   Range range{};
+  if (is_unset(tensor)) {
+    found.state = Found::unset;
+    return found;
+  }
   {
     std::lock_guard<std::mutex> hold(mutex_);
     const Known* known = find(tensor);
@@ -80,6 +116,7 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
       found.state = all_.size() < STORAGES ? Found::foreign : Found::known;
       return found;
     }
+    found.derived = known->derived;
     const Extent extent(tensor);
     const auto same = std::find_if(
         known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
@@ -87,9 +124,9 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
         });
     const bool current = same != known->ranges.end() && same->data == data_of(tensor) &&
                          same->version == version_of(tensor);
-    if (!current) {
+    if (!current || same->trust != trust_) {
       found.state = known->foreign ? Found::foreign : Found::known;
-      found.finite = found.finite_known = known->finite;
+      found.finite = found.finite_known = known->finite && !current;
       return found;
     }
     range = *same;
@@ -112,7 +149,8 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   return found;
 }
 
-void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint) {
+void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
+                     bool derived) {
   const uint64_t probe = probe_of(tensor);
   std::lock_guard<std::mutex> hold(mutex_);
   const bool fresh = find(tensor) == nullptr;
@@ -121,8 +159,9 @@ void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerpri
     const bool whole = extent.layout == 0 && extent.begin == 0 &&
                        extent.end >= static_cast<int64_t>(storage_of(tensor)->nbytes());
     if (whole) {
-      known->foreign = known->in_flight = false;
+      known->foreign = known->in_flight = known->derived = false;
     }
+    known->derived = known->derived || derived;
     known->finite = fingerprint.finite() && (whole || fresh || known->finite);
     remember(*known, tensor, fingerprint, probe, true);
   }
@@ -134,7 +173,7 @@ void Storages::read(const c10::TensorImpl& tensor, const Fingerprint& fingerprin
   const bool fresh = find(tensor) == nullptr;
   if (Known* known = find_or_add(tensor)) {
     known->foreign = known->foreign || fresh;
-    known->in_flight = false;
+    known->in_flight = false;  // and not `unset` any more: `remember` forgets that
     remember(*known, tensor, fingerprint, probe, false);
   }
 }
@@ -168,7 +207,7 @@ void Storages::awaits(const c10::TensorImpl& tensor) {
   if (Known* known = find_or_add(tensor)) {
     forget(*known, tensor);
     known->foreign = known->in_flight = true;
-    known->finite = false;
+    known->finite = known->derived = false;
   }
 }
 
@@ -176,6 +215,11 @@ bool Storages::awaited(const c10::TensorImpl& tensor) {
   std::lock_guard<std::mutex> hold(mutex_);
   const Known* known = find(tensor);
   return known != nullptr && known->in_flight;
+}
+
+void Storages::distrust() {
+  std::lock_guard<std::mutex> hold(mutex_);
+  ++trust_;
 }
 
 void Storages::clear() {
@@ -217,7 +261,7 @@ void Storages::remember(Known& known, const c10::TensorImpl& tensor,
   forget(known, tensor);
   const Extent extent(tensor);
   const Range range{extent.begin, extent.end, extent.layout, data_of(tensor), version_of(tensor),
-                    fingerprint.finite(), written, probe, fingerprint.hash, ++serial_};
+                    fingerprint.finite(), written, probe, fingerprint.hash, ++serial_, trust_};
   if (known.ranges.size() < RANGES) {
     known.ranges.push_back(range);
   } else {
@@ -243,6 +287,7 @@ bool Storages::shared(const Range& range) const {
 }
 
 void Storages::forget(Known& known, const c10::TensorImpl& tensor) {
+  known.unset = false;
   const Extent extent(tensor);
   auto& all = known.ranges;
   all.erase(std::remove_if(all.begin(), all.end(),

@@ -31,6 +31,12 @@ bool is_transparent(const c10::TensorImpl& tensor) {
   return !tensor.has_storage() || tensor.key_set().has(c10::DispatchKey::Python);
 }
 
+// Stands for others, which kernels work on that are not announced.
+bool is_transformed(const c10::TensorImpl& tensor) {
+  return tensor.key_set().has_any(c10::DispatchKeySet(
+      {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}));
+}
+
 template <typename Visit>
 void each_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, Visit&& visit) {
   uint32_t position = 0;
@@ -59,7 +65,8 @@ void add_row(Thread& thread, const c10::TensorImpl& tensor, const Fingerprint& f
 }
 
 // An input as the operator finds it. Read it, if it must be.
-void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, bool always) {
+void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, bool always,
+             bool writes) {
   Values& values = *thread.values;
   if (!can_read(tensor)) {
     thread.counters.add(Counters::UNREAD);
@@ -69,7 +76,18 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
   if (tensor.numel() == 0) {
     return;
   }
-  const Storages::Found found = storages().look(tensor);
+  Storages::Found found = storages().look(tensor);
+  if (values.blind != 0 && found.state == Storages::Found::changed) {
+    found.state = Storages::Found::known;
+    found.finite_known = false;
+  }
+  values.unset = values.unset || found.derived;
+  if (found.state == Storages::Found::unset) {
+    // What it changes it may set; what it only reads becomes part of its results.
+    values.unset = values.unset || !writes;
+    values.known = false;
+    return;
+  }
   if (found.state == Storages::Found::known && !always) {
     values.finite = values.finite && (found.finite || !found.finite_known);
     values.known = values.known && found.finite_known;
@@ -91,7 +109,10 @@ void read_result(Thread& thread, const c10::TensorImpl& tensor, uint32_t positio
   }
   const Fingerprint fingerprint = lanescope::fingerprint(tensor);
   add_row(thread, tensor, fingerprint, position, flags, nullptr);
-  storages().wrote(tensor, fingerprint);
+  storages().wrote(tensor, fingerprint, thread.values->unset);
+  if (thread.values->blind != 0) {
+    storages().wrote_unread(tensor);
+  }
 }
 
 void write_row(Thread& thread, const Frame& frame, const Values::Row& row) {
@@ -102,7 +123,8 @@ void write_row(Thread& thread, const Frame& frame, const Values::Row& row) {
   }
   const Values& values = *thread.values;
   const Fingerprint& of = row.fingerprint;
-  const bool more = !of.finite() || row.unexpected;
+  const bool unset = values.unset && (row.position & layout::TENSOR_FOUND) == 0;
+  const bool more = !of.finite() || row.unexpected || unset;
   TensorRecord record{};
   record.depth = static_cast<uint8_t>(frame.depth < 255 ? frame.depth : 255);
   record.position = row.position;
@@ -131,6 +153,7 @@ void write_row(Thread& thread, const Frame& frame, const Values::Row& row) {
   }
   TensorMoreRecord rest{};
   rest.expects = row.unexpected;
+  rest.unset = unset;
   rest.nan = of.nan;
   rest.inf = of.inf;
   rest.expected = static_cast<int64_t>(row.expected);
@@ -158,6 +181,7 @@ void each_result(const Operator& op, const at::RecordFunction& function, Visit&&
 
 void Values::clear() {
   finite = known = true;
+  unset = false;
   rows.clear();
   written.clear();
 }
@@ -185,13 +209,23 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
     thread.values = std::make_unique<Values>();
   }
   Values& values = *thread.values;
-  if (values.busy || op.composite || !op.has_schema) {
+  if (values.busy || op.composite) {
     return;
   }
-  bool transparent = false;
+  if (op.scope == layout::SCOPE_COMPILED) {
+    begin_blind(thread, frame);
+  }
+  if (!op.has_schema) {
+    return;
+  }
+  bool transparent = false, transformed = false;
   each_argument(op, inputs, [&](const c10::TensorImpl& tensor, const Argument&, uint32_t) {
     transparent = transparent || is_transparent(tensor);
+    transformed = transformed || is_transformed(tensor);
   });
+  if (transformed && values.blind == 0) {
+    begin_blind(thread, frame);
+  }
   if (transparent) {
     return;
   }
@@ -205,7 +239,7 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
     const bool only_written = argument.writes && !argument.reads && !argument.named;
     if (asked && op.wanted && !only_written && (argument.reads || argument.writes) &&
         !(collective && (!argument.reads || storages().awaited(tensor)))) {
-      look_at(thread, tensor, position, collective);
+      look_at(thread, tensor, position, collective, argument.writes);
     }
     if (!argument.writes) {
       return;
@@ -231,7 +265,7 @@ void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& fu
     if (op.reads == Reads::collective) {
       storages().awaits(tensor);
     } else if (op.reads == Reads::nothing) {
-      // Whoever fills it may do so without an operator: it comes from elsewhere until one writes.
+      storages().made_unset(tensor);
     } else if (left_out) {
       storages().made_unread(tensor);
     } else if (!is_transparent(tensor)) {
@@ -256,6 +290,21 @@ void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& fu
     }
   }
   values.clear();
+}
+
+void begin_blind(Thread& thread, Frame& frame) {
+  if (thread.values == nullptr) {
+    thread.values = std::make_unique<Values>();
+  }
+  frame.blind = true;
+  ++thread.values->blind;
+}
+
+void end_blind(Thread& thread) {
+  if (thread.values != nullptr && thread.values->blind != 0) {  // not of a recording that is over
+    --thread.values->blind;
+  }
+  storages().distrust();
 }
 
 void forget_values() {

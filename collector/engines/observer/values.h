@@ -45,7 +45,9 @@ struct Values {
   };
 
   bool busy = false;
+  uint32_t blind = 0;  // frames that are
   bool finite = true, known = true;  // what the operator found
+  bool unset = false;  // or made something of: what nobody had set
   std::vector<Row> rows;
   std::vector<Written> written;
 
@@ -61,5 +63,11 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
 // It ended. Those left out tell nothing, but what they wrote is no longer known.
 void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& function,
                 bool left_out);
+
+// What runs inside the frame, a compiled region or an operator that torch.func transforms, writes to
+// tensors without an operator that would tell. Of what is read meanwhile it is not expected that it
+// is found again, nor of what was read before, once it has ended.
+void begin_blind(Thread& thread, Frame& frame);
+void end_blind(Thread& thread);
 
 }  // namespace lanescope
