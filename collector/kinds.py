@@ -152,6 +152,9 @@ ADDED_NORM = "lanescope/added_norm"
 """Values: L2 norm of what a backward added to all gradients, where several threads of a process run
 backward."""
 
+ADDED_NORM_OF = "lanescope/added_norm/"
+"""Values: the same of the parameters of one module, whose path follows."""
+
 SHARD = "/shard"
 """Follows CLIP_NORM where it is that of this rank's shards alone."""
 

@@ -16,14 +16,16 @@ MOST_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""
 LEAST_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
+BELOW = 0.15
+"""How far the colours begin below the least value: it is not to look like what is not there."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
-def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
+def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "step") -> go.Figure:
     """A measure by layer and step, as `analysis.layer_map.layer_map` has it, in logarithms.
 
     Zeros and what is infinite have no logarithm: they have a colour of their own. `customdata` is
-    the step.
+    the step, or whatever else the columns are that are named by `across`.
     """
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
@@ -35,7 +37,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
     if high - low < LEAST_DECADES:
         low, high = (low + high - LEAST_DECADES) / 2, (low + high + LEAST_DECADES) / 2
-    steps = [int(step) for step in table.columns]
+    steps = [one if isinstance(one, str) else int(one) for one in table.columns]
     common: dict[str, Any] = {
         "x": [str(step) for step in steps],
         "y": [str(layer) or "(model)" for layer in table.index],
@@ -44,6 +46,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
         "ygap": 1,
         "hoverongaps": False,
     }
+    hover = f"<b>%{{y}}</b><br>{across} %{{customdata}}<br>%{{text}}<extra></extra>"
     ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
     ticks = ticks[:: max(1, len(ticks) // 8)]
     figure.add_heatmap(
@@ -53,14 +56,14 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
             [0, colour["panel"]], [0.35, colour["data"]], [0.7, colour["forward"]],
             [1, colour["collective"]],
         ],
-        zmin=low,
+        zmin=low - BELOW * (high - low),
         zmax=high,
         colorbar={
             "title": {"text": title, "side": "right", "font": {"size": 12}},
             "thickness": 10, "outlinewidth": 0,
             "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
         },
-        hovertemplate="<b>%{y}</b><br>step %{customdata}<br>%{text}<extra></extra>",
+        hovertemplate=hover,
         **common,
     )  # fmt: skip
     wrong = (values == 0) | np.isinf(values)
@@ -70,10 +73,10 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme) -> go.Figure:
             text=[["zero" if value == 0 else "NaN or infinite" for value in row] for row in values],
             colorscale=[[0, colour["bad"]], [1, colour["bad"]]],
             showscale=False,
-            hovertemplate="<b>%{y}</b><br>step %{customdata}<br>%{text}<extra></extra>",
+            hovertemplate=hover,
             **common,
         )
-    figure.update_xaxes(title_text="step", type="category", nticks=20, showgrid=False)
+    figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure
 

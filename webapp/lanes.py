@@ -40,6 +40,9 @@ _OWN = {
 }
 """The recorder's own series: what their lanes are called, what they count, and in which unit."""
 
+NO_COUNTERS = (schema.GRAPH_SERIES, schema.ADDED_NORM_OF)
+"""Series of many names that belong together: a share of all nodes, layers of the Gradients page."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -184,7 +187,7 @@ def _values(run: Run, rank: int) -> Iterator[tuple[Lane, LaneSamples]]:
     for one in dict.fromkeys(pids):
         own = one == main
         for code, name in enumerate(names):
-            if name.startswith(schema.GRAPH_SERIES):  # told as a share of all nodes
+            if name.startswith(NO_COUNTERS):
                 continue
             chosen = np.flatnonzero((series == code) & (pid == one))
             if not len(chosen):

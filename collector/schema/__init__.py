@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from ..kinds import (
     ADDED_NORM,
+    ADDED_NORM_OF,
     COMPILED,
     CUDA_CONTEXT,
     FORMAT_VERSION,
@@ -75,6 +76,7 @@ THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thr
 
 __all__ = [
     "ADDED_NORM",
+    "ADDED_NORM_OF",
     "COMPILED",
     "CUDA_CONTEXT",
     "FLOAT64",

@@ -8,23 +8,30 @@ call, and a shard is a part of its norm: where there are such parameters, nothin
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.hooks import unserializable_hook
 
-from ..kinds import ADDED_NORM
+from ..kinds import ADDED_NORM, ADDED_NORM_OF
 from ..recorder import Recorder
 from .held import is_whole
 from .modules import Modules
 from .norms import Norms
 
+Added = list[tuple[str, torch.Tensor]]
+"""Norms of what a backward adds to gradients, each with the module that holds the parameter."""
+
 
 class Contributions:
-    """Writes a number per backward, from when a second thread of the process runs one."""
+    """Writes numbers per backward, of all and of each module's parameters, from when a second
+    thread of the process runs one.
+    """
 
     def __init__(self, recorder: Recorder, modules: Modules, norms: Norms) -> None:
         self._recorder = recorder
@@ -34,15 +41,12 @@ class Contributions:
         self._running = 0  # calls of the engine, on all threads
         self._first: Any = None  # state of the first thread that ran backward
         self._several = False
-        self._told: Any = threading.local()  # calls: norms of each, innermost last
-        # A program that shares its model between processes is not warned of a hook marked so.
-        unserializable: Any = unserializable_hook
-        self._hook = unserializable(partial(self._added))
+        self._told: Any = threading.local()  # calls: what each adds, innermost last
         self._hooked: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}  # by id, with handle
 
     def begin(self) -> None:
         """A backward that adds to gradients begins on the calling thread."""
-        calls: list[list[torch.Tensor]] = vars(self._told).setdefault("calls", [])
+        calls: list[Added] = vars(self._told).setdefault("calls", [])
         calls.append([])
         state = self._recorder.thread()
         with self._lock:
@@ -55,18 +59,26 @@ class Contributions:
 
     def end(self) -> None:
         """It has ended, however it did."""
-        calls: list[list[torch.Tensor]] = vars(self._told).get("calls", [])
+        calls: list[Added] = vars(self._told).get("calls", [])
         if not calls:
             return
         with self._lock:
             self._running -= 1
-        norms = calls.pop()
+        added = calls.pop()
         if calls:  # one inside another (checkpointing) adds to the same sum
-            calls[-1] += norms
-        elif norms and self._recorder.active:
-            with self._recorder.unseen(), torch.no_grad():
-                total = torch.stack(norms).square().sum().sqrt()
-            self._recorder.value(ADDED_NORM, float(total))
+            calls[-1] += added
+        elif added and self._recorder.active:
+            self._write(added)
+
+    def _write(self, added: Added) -> None:
+        with self._recorder.unseen(), torch.no_grad():
+            norms = torch.stack([norm for _, norm in added]).tolist()
+        squares: dict[str, float] = defaultdict(float)
+        for (module, _), norm in zip(added, norms, strict=True):
+            squares[module] += norm * norm
+        self._recorder.value(ADDED_NORM, math.sqrt(sum(squares.values())))
+        for module, square in squares.items():
+            self._recorder.value(ADDED_NORM_OF + module, math.sqrt(square))
 
     def remove(self) -> None:
         """Take off all hooks."""
@@ -81,19 +93,22 @@ class Contributions:
 
     def _put_hooks(self) -> None:
         found = self._modules.parameters()
-        own: list[Any] = [one for one, _ in found if one.requires_grad and one.is_leaf]
-        if not all(p.device.type == "cpu" and is_whole(p) for p in own):
+        own: list[Any] = [(p, name) for p, name in found if p.requires_grad and p.is_leaf]
+        if not all(p.device.type == "cpu" and is_whole(p) for p, _ in own):
             return
-        for parameter in own:
+        # A program that shares its model between processes is not warned of a hook marked so.
+        unserializable: Any = unserializable_hook
+        for parameter, name in own:
             known = self._hooked.get(id(parameter))
             if known is None or known[0]() is not parameter:
-                handle = parameter.register_hook(self._hook)
+                module = name.rpartition(".")[0]
+                handle = parameter.register_hook(unserializable(partial(self._added, module)))
                 self._hooked[id(parameter)] = (weakref.ref(parameter), handle)
 
-    def _added(self, gradient: torch.Tensor) -> None:
+    def _added(self, module: str, gradient: torch.Tensor) -> None:
         calls = vars(self._told).get("calls")
         if not calls or not self._recorder.active:
             return
         with self._recorder.guarded(), self._recorder.unseen(), torch.no_grad():
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
-            calls[-1].append(self._norms.of([values])[0])
+            calls[-1].append((module, self._norms.of([values])[0]))

@@ -63,6 +63,24 @@ def backward_threads(run: Run) -> pd.DataFrame:
     return table.merge(_norms(run, phases), on=_KEYS, how="outer").reindex(columns=list(COLUMNS))
 
 
+@lru_cache(maxsize=2)
+def added_by_layer(run: Run) -> pd.DataFrame:
+    """One row per rank, thread, step and layer of what each thread's backward added to gradients.
+
+    rank, thread, step, layer (module that holds the parameters), added (L2 norm; of several
+    backwards in a step the root of the sum of their squares; infinite: one was NaN or infinite).
+    Steps without a row were not measured, or the thread added nothing to that layer.
+    """
+    rows = run.events("value", columns=[*_KEYS, "name", "value"])
+    rows = to_frame(
+        rows.filter(pc.starts_with(rows["name"].cast(pa.string()), schema.ADDED_NORM_OF))
+    )
+    layer = rows["name"].astype("str").str.removeprefix(schema.ADDED_NORM_OF)
+    rows = rows.assign(layer=layer, square=(rows["value"] ** 2).fillna(np.inf))
+    squares = rows.groupby([*_KEYS, "layer"], sort=False)["square"].sum()
+    return np.sqrt(squares).rename("added").reset_index()
+
+
 def _times(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
     rows = phases[_KEYS].assign(start=phases["start_ns"], end=ends_ns(phases, run.duration_ns))
     found = [

@@ -67,10 +67,10 @@ def layer_map(
         rows = gradient_rows(run)
         rows = rows[rows["rank"] == rank]
     table = _measured(rows, measure, depth, baseline, rank)
-    return table.reindex(_as_in_model(run, rank, list(table.index)))
+    return table.reindex(as_in_model(run, rank, list(table.index)))
 
 
-def _as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
+def as_in_model(run: Run, rank: int, layers: list[str]) -> list[str]:
     """Layers in the order in which the model has its modules.
 
     An optimizer's groups (of what decays, and what does not) have an order of their own. A layer

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 from lanescope.collector import schema
-from lanescope.webapp.lanes import GRADIENT_NORM, gradient_norms
+from lanescope.webapp.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
 from lanescope.webapp.run import Run, Thread
 
 _OP = ["start_ns", "duration_ns", "name", "scope", "depth", "step", "phase", "module", "sequence",
@@ -215,7 +215,11 @@ def _counters(run: Run, rank: int, places: _Places) -> Iterator[str]:
     columns = ["time_ns", "name", "value", "thread"]
     rows = run.events("value", rank, columns=columns).to_pylist()
     pids = {t.thread: t.pid for t in run.threads if t.rank == rank}
-    found = [(r["time_ns"], r["name"], r["value"], pids.get(r["thread"])) for r in rows]
+    found = [
+        (r["time_ns"], r["name"], r["value"], pids.get(r["thread"]))
+        for r in rows
+        if not r["name"].startswith(NO_COUNTERS)
+    ]
     norms = gradient_norms(run, rank)
     main = places.main(rank)
     named = ((t, GRADIENT_NORM, v, None) for t, v in zip(norms.time, norms.value, strict=True))

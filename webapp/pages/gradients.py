@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
 from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import backward_threads, ids, layers, parts
+from lanescope.webapp.pages import backward_threads, ids, layers, parts, thread_layers
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -72,6 +72,7 @@ def layout(context: Context) -> Component:
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
         *layers.section(context),
         *backward_threads.section(context),
+        *thread_layers.section(context),
         html.H2("Parameters"),
         _table(run),
         parts.downloads("gradients", "gradient_norms"),
@@ -81,6 +82,7 @@ def layout(context: Context) -> Component:
 def register(app: Dash, context: Context) -> None:
     """The chart follows its controls and the theme; a click leads to the step."""
     backward_threads.register(app, context)
+    thread_layers.register(app, context)
     layers.register(app, context)
 
     @app.callback(

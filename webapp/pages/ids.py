@@ -59,6 +59,9 @@ THREADS_MEASURE = "threads-measure"
 THREADS_RANK = "threads-rank"
 THREADS_CHART = "threads-chart"
 THREADS_NOTE = "threads-note"
+THREADS_HEAT = "threads-heat"
+THREADS_ACROSS = "threads-across"
+THREADS_HEAT_NOTE = "threads-heat-note"
 
 # graph
 GRAPH_DEPTH = "graph-depth"

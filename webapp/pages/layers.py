@@ -184,9 +184,9 @@ def register(app: Dash, context: Context) -> None:
     def heat(
         measure: str, depth: str, rank: str, theme: Theme | None
     ) -> tuple[go.Figure, dict[str, str]]:
-        table = _table(context, int(rank), measure, _number(depth))
+        table = _table(context, int(rank), measure, depth_of(depth))
         figure = gradient_charts.layer_heat(table, AXES[measure], theme or "light")
-        return figure, {"height": f"{min(1100, 140 + 15 * len(table))}px"}
+        return figure, heat_style(len(table))
 
     @app.callback(
         Output(ids.LAYER_CURVES, "figure"),
@@ -201,7 +201,7 @@ def register(app: Dash, context: Context) -> None:
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None
     ) -> tuple[go.Figure, go.Figure, list[Any]]:
-        return chosen(context, click, measure, _number(depth), int(rank), theme or "light")
+        return chosen(context, click, measure, depth_of(depth), int(rank), theme or "light")
 
 
 def chosen(
@@ -277,5 +277,11 @@ def _depth(context: Context) -> str:
     return str(max(fits, default=1))
 
 
-def _number(depth: str) -> int | None:
+def heat_style(rows: int) -> dict[str, str]:
+    """Height of a heat map of so many layers."""
+    return {"height": f"{min(1100, 140 + 15 * rows)}px"}
+
+
+def depth_of(depth: str) -> int | None:
+    """What the control of the module tree's depth stands for."""
     return None if depth == EVERY else int(depth)

@@ -1,0 +1,101 @@
+"""The part of the Gradients page that tells which thread added what to which layer's gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+from lanescope.webapp import gradient_charts
+from lanescope.webapp.analysis.backward_threads import added_by_layer
+from lanescope.webapp.analysis.layer_map import as_in_model, cut
+from lanescope.webapp.colours import Theme
+from lanescope.webapp.pages import ids, layers, parts
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.run import Run
+
+ALL_THREADS = (
+    "L2 norm of what each thread's backward added to a layer's gradient, before it was added: root "
+    "mean square over the steps that were measured. Blank: it added nothing there. "
+)
+ONE_THREAD = "L2 norm of what this one thread's backward added to a layer's gradient in a step. "
+
+
+def section(context: Context) -> list[Component]:
+    """A heat map of layers by thread, or by step of one thread; nothing where none was measured."""
+    choices = _choices(context.run)
+    if not choices:
+        return []
+    options = [{"label": label, "value": value} for value, label in choices.items()]
+    return [
+        html.H2("Layers by thread"),
+        html.Div(
+            [
+                html.Label("show", htmlFor=ids.THREADS_ACROSS),
+                dcc.Dropdown(
+                    options, next(iter(choices)), id=ids.THREADS_ACROSS, clearable=False,
+                    searchable=False, className="wide",
+                ),
+            ],
+            className="controls",
+        ),
+        parts.graph(ids.THREADS_HEAT, height=320),
+        html.P(id=ids.THREADS_HEAT_NOTE, className="muted"),
+    ]  # fmt: skip
+
+
+def register(app: Dash, context: Context) -> None:
+    """The heat map follows its control, the depth of the one of layers, and the theme."""
+
+    @app.callback(
+        Output(ids.THREADS_HEAT, "figure"),
+        Output(ids.THREADS_HEAT, "style"),
+        Output(ids.THREADS_HEAT_NOTE, "children"),
+        Input(ids.THREADS_ACROSS, "value"),
+        Input(ids.LAYER_DEPTH, "value"),
+        Input(ids.THEME, "data"),
+    )
+    def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str], str]:
+        rank, _, thread = across.partition("/")
+        table = by_thread(context.run, int(rank), thread, layers.depth_of(depth))
+        figure = gradient_charts.layer_heat(
+            table, "norm added", theme or "light", "step" if thread else "thread"
+        )
+        note = ONE_THREAD if thread else ALL_THREADS
+        return figure, layers.heat_style(len(table)), note
+
+
+def by_thread(run: Run, rank: int, thread: str, depth: int | None) -> pd.DataFrame:
+    """Norm added, a row per layer in the model's order: a column per step of a thread, or, where
+    `thread` is empty, one per thread of the rank, by name.
+    """
+    rows = added_by_layer(run)
+    rows = rows[rows["rank"] == rank]
+    steps = rows["step"].nunique()
+    rows = rows.assign(
+        group=[cut(layer, depth) for layer in rows["layer"]], square=rows["added"] ** 2
+    )
+    if thread:
+        squares = rows[rows["thread"] == thread].groupby(["group", "step"], sort=False)["square"]
+        table = np.sqrt(squares.sum()).unstack("step").sort_index(axis=1)
+    else:
+        squares = rows.groupby(["group", "thread"], sort=False)["square"]
+        names = {key[1]: name for key, name in parts.thread_names(run).items() if key[0] == rank}
+        table = np.sqrt(squares.sum() / steps).unstack("thread")
+        table = table[[one for one in names if one in table.columns]].rename(columns=names)
+    return table.reindex(as_in_model(run, rank, [str(one) for one in table.index]))
+
+
+def _choices(run: Run) -> dict[str, str]:
+    """What can be shown: RANK/ is all threads of a rank, RANK/THREAD the steps of one."""
+    measured = added_by_layer(run)[["rank", "thread"]].drop_duplicates()
+    known = {(int(rank), str(thread)) for rank, thread in measured.itertuples(index=False)}
+    ranks = sorted({rank for rank, _ in known})
+    of = {rank: f" of rank {rank}" if len(ranks) > 1 else "" for rank in ranks}
+    found = {f"{rank}/": f"all threads{of[rank]}" for rank in ranks}
+    for (rank, thread), name in parts.thread_names(run).items():
+        if (rank, thread) in known:
+            found[f"{rank}/{thread}"] = f"{name}{of[rank]}, by step"
+    return found
