@@ -16,6 +16,7 @@ from lanescope.collector import schema
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.axis import Axis
 from lanescope.webapp.packer import pack
+from lanescope.webapp.rows import Rows
 from lanescope.webapp.run import Run, RunError, open_run
 from tests.synthetic import START_NS, Builder, write_run
 
@@ -301,3 +302,13 @@ def test_a_run_of_an_older_format_lacks_its_newer_columns(tmp_path: Path) -> Non
     packed = open_run(tmp_path / "old.lanes")
     assert packed.manifest["format"] == 1
     assert packed.counts == full.counts
+
+
+def test_steps_are_worked_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = open_run(write_run(tmp_path / "run", ranks=2, steps=3))
+    found = [run.steps(rank) for rank in run.ranks]
+    monkeypatch.setattr(Rows, "read", None)
+    assert [run.steps(rank) for rank in run.ranks] == found
+    assert [steps.index.tolist() for steps in found] == [[0, 1, 2]] * 2
+    with pytest.raises(RunError, match="rank 2: no such rank"):
+        run.steps(2)

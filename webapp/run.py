@@ -174,8 +174,15 @@ class Run:
         that carries its number. A step whose optimizer never finished is no step yet. A rank
         without optimizer phases takes the end of the last finished phase of each number instead,
         and of marks only where there is nothing else.
+
+        Worked out once: that reads the phases of all threads, and many questions begin with it.
         """
         self._present(rank)
+        if rank not in self._known_steps:
+            self._known_steps[rank] = self._steps(rank)
+        return self._known_steps[rank]
+
+    def _steps(self, rank: int) -> Steps:
         phases = self.events("phase", rank=rank, columns=[*PHASE_COLUMNS, "thread"])
         children = [t.thread for t in self.threads if t.rank == rank and t.role != "rank"]
         if children:
@@ -190,6 +197,10 @@ class Run:
             known = [one.thread for one in self.threads if one.rank in ranks]
             raise RunError(f"no thread {thread!r}, expected one of {', '.join(known)}")
         return ranks
+
+    @cached_property
+    def _known_steps(self) -> dict[int, Steps]:
+        return {}
 
     @cached_property
     def _known(self) -> frozenset[tuple[int, str]]:
