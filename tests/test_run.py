@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lanescope.collector import schema
+from lanescope.webapp import run as run_module
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.axis import Axis
 from lanescope.webapp.packer import pack
@@ -312,3 +313,24 @@ def test_steps_are_worked_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [steps.index.tolist() for steps in found] == [[0, 1, 2]] * 2
     with pytest.raises(RunError, match="rank 2: no such rank"):
         run.steps(2)
+
+
+def test_phases_are_read_once_and_are_what_the_files_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path / "run", ranks=2, threads=3, steps=3)
+    asked: list[tuple[int | None, list[str] | None]]
+    asked = [(None, None), (1, ["kind", "rank"]), (0, ["thread", "start_ns"])]
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_KEPT_PHASES", 0)
+        read = open_run(path)
+        plain = [read.events("phase", rank, columns=columns) for rank, columns in asked]
+    run = open_run(path)
+    kept = [run.events("phase", rank, columns=columns) for rank, columns in asked]
+    for one, other in zip(kept, plain, strict=True):
+        assert one.schema == other.schema
+        assert one.to_pylist() == other.to_pylist()
+    with pytest.raises(RunError, match="no_such"):
+        run.events("phase", columns=["no_such"])
+    monkeypatch.setattr(Rows, "read", None)
+    assert run.events("phase", 1, columns=["kind", "rank"]).equals(kept[1])

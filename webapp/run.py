@@ -33,6 +33,10 @@ from lanescope.webapp.threads import Thread, threads_of
 __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 
 
+_KEPT_PHASES = 200_000
+"""Phases up to which a run holds them in memory: some 15 MB."""
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """One run, as every analysis and page sees it. Made by `open_run`."""
@@ -143,6 +147,10 @@ class Run:
         found damaged while it is read.
         """
         ranks = self._chosen(rank, thread)
+        if table == "phase" and thread is None and window is None and equal is None:
+            found = self._kept_phases(ranks)
+            if found is not None and set(columns or ()) <= {*found.column_names}:
+                return found if columns is None else found.select(list(columns))
         return self.rows.read(table, ranks, thread, columns, window, equal)
 
     def pieces(
@@ -190,6 +198,18 @@ class Run:
             phases = phases.filter(pc.invert(theirs))
         return steps_of(phases)
 
+    def _kept_phases(self, ranks: Sequence[int]) -> pa.Table | None:
+        """The phases of ranks, read once: a dozen questions begin with them, and where threads are
+        many, opening the file of each takes longer than all that is asked. None: they are many.
+        """
+        if self.counts["phase"] > _KEPT_PHASES:
+            return None
+        for rank in ranks:
+            if rank not in self._known_phases:
+                self._known_phases[rank] = self.rows.read("phase", (rank,), None, None)
+        found = [self._known_phases[rank] for rank in ranks]
+        return found[0] if len(found) == 1 else pa.concat_tables(found).unify_dictionaries()
+
     def _chosen(self, rank: int | None, thread: str | None) -> Sequence[int]:
         """The ranks to read, once a rank and a thread that are named are found to exist."""
         ranks = self.ranks if rank is None else (self._present(rank),)
@@ -200,6 +220,10 @@ class Run:
 
     @cached_property
     def _known_steps(self) -> dict[int, Steps]:
+        return {}
+
+    @cached_property
+    def _known_phases(self) -> dict[int, pa.Table]:
         return {}
 
     @cached_property
