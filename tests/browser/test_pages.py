@@ -197,6 +197,9 @@ def test_gradients_page_and_its_way_to_the_timeline(opened: Opener, run: Run) ->
     ticks = page.page.locator("#gradient-chart .xtick text").all_text_contents()
     assert ticks == [str(step) for step in range(len(ticks))]
     assert len(ticks) == 8
+    # The app's own icons are boxes of one colour with a mask; a chart's buttons are drawings.
+    drawn = "getComputedStyle(document.querySelector('.modebar-btn svg')).backgroundColor"
+    assert page.page.evaluate(drawn) == "rgba(0, 0, 0, 0)"
     # A click into the heat map chooses a layer; its backward is a link away.
     heat = page.page.locator("#layer-heat .nsewdrag").first
     heat.wait_for()
