@@ -105,7 +105,7 @@ PICTURES = (
     Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
     Picture("overlap", "overlap", height=1240),
     Picture("checks", "checks"),
-    Picture("gradients", "gradients", height=2060),
+    Picture("gradients", "gradients", height=2030),
     Picture("graph", "graph", height=1320),
     Picture("collectives", "collectives", height=1240),
     Picture("sql", "sql", prepare=ask, height=820),
