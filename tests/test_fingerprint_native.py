@@ -127,10 +127,12 @@ def test_special_numbers(library: Library) -> None:
         check(library, torch.tensor(values, dtype=torch.float64))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_it_cannot_read(library: Library) -> None:
     freed = torch.ones(8)
     freed.untyped_storage().resize_(0)
-    for tensor in (torch.eye(3).to_sparse(), torch.empty(3, device="meta"), freed,
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    for tensor in (torch.eye(3).to_sparse(), nested, torch.empty(3, device="meta"), freed,
                    torch.ones(2, dtype=torch.complex64).conj()):  # fmt: skip
         assert read(library, tensor) is None
 

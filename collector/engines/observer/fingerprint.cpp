@@ -37,8 +37,15 @@ bool can_read(const c10::TensorImpl& tensor) {
       reading_of(tensor.dtype().toScalarType()).numbers == 0) {
     return false;
   }
+  int64_t elements = 1;
+  for (const int64_t size : tensor.sizes_default()) {
+    elements *= size;
+  }
+  if (elements != tensor.numel()) {
+    return false;  // a nested one has sizes of its own making
+  }
   const auto& memory = tensor.unsafe_storage();
-  return tensor.numel() == 0 ||
+  return elements == 0 ||
          (data_of(memory) != nullptr && end_of(tensor) <= static_cast<int64_t>(memory.nbytes()));
 }
 

@@ -37,6 +37,15 @@ bool is_transformed(const c10::TensorImpl& tensor) {
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}));
 }
 
+// Of a subclass, and of what a transform wraps, what it is made of is read. Of one without memory it
+// may be, by operators that work on its parts: it is declared.
+void count_if_bare(Thread& thread, const c10::TensorImpl& tensor) {
+  if (!tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python) &&
+      !is_transformed(tensor)) {
+    thread.counters.add(Counters::UNREAD);
+  }
+}
+
 template <typename Visit>
 void each_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, Visit&& visit) {
   uint32_t position = 0;
@@ -222,6 +231,7 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
   each_argument(op, inputs, [&](const c10::TensorImpl& tensor, const Argument&, uint32_t) {
     transparent = transparent || is_transparent(tensor);
     transformed = transformed || is_transformed(tensor);
+    count_if_bare(thread, tensor);
   });
   if (transformed && values.blind == 0) {
     begin_blind(thread, frame);
@@ -268,7 +278,9 @@ void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& fu
       storages().made_unset(tensor);
     } else if (left_out) {
       storages().made_unread(tensor);
-    } else if (!is_transparent(tensor)) {
+    } else if (is_transparent(tensor)) {
+      count_if_bare(thread, tensor);
+    } else {
       read_result(thread, tensor, position, layout::TENSOR_RESULT);
     }
   });
