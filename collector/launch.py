@@ -14,6 +14,7 @@ from types import FrameType
 
 from . import manifest
 from .engines import build
+from .kinds import LOCK_FILE, MANIFEST
 from .options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 
@@ -32,8 +33,16 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
     A command that a signal ended gives 128 + signal, as a shell does. Raises LaunchError.
     """
     options = with_engine(options)
+    new = not run.exists()
     prepare(run, options, command)
-    process = _start(command, environment_for(run, options))
+    try:
+        process = _start(command, environment_for(run, options))
+    except LaunchError:  # the next try shall find the place as this one did
+        for name in (MANIFEST, LOCK_FILE):
+            (run / name).unlink(missing_ok=True)
+        if new:
+            run.rmdir()
+        raise
     with _signals_passed_to(process) as passed:
         follower = Follower(run)
         status = process.wait()

@@ -86,6 +86,7 @@ def test_wrong_usage_is_one_sentence_and_status_2(
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_place_that_is_taken_is_refused_and_left_alone(tmp_path: Path) -> None:
