@@ -1,0 +1,168 @@
+"""Which accesses race: pairs of kinds of access of which nothing orders some.
+
+Two accesses race where they touch a common byte, at least one of them writes, they are of different
+threads (or streams), and neither happened before the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.accesses import Accesses, sorted_apart
+from lanescope.webapp.analysis.order import Clock, Order
+from lanescope.webapp.analysis.sites import Site
+from lanescope.webapp.analysis.spans import Span, share
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two accesses that stand for all of their kinds which race."""
+
+    a: int  # rows of Accesses
+    b: int
+    pairs: int
+    maker: Site | None = None  # of the two, the one that made the storage
+
+
+def conflicts(
+    order: Order, accesses: Accesses, sites: Sequence[Site], steps: Set[str], *,
+    empty: bool = True,
+) -> Iterator[Pair]:  # fmt: skip
+    """Pairs of accesses that race: one for each two kinds of access to a storage that do.
+
+    `steps` are the names of optimizers' phases. `empty`: whether making a storage counts where
+    nothing is written to it (`torch.empty`).
+
+    A kind is (thread, range, reading or writing, site). Segments of a thread are in order, and so
+    is what each knows of another thread: those of A that are unordered with a given one of B are
+    consecutive, and two binary searches find them.
+    """
+    for rows in _storages_in_question(accesses):
+        kinds = _kinds(order, accesses, sites, rows)
+        if not empty:
+            kinds = [kind for kind in kinds if kind.site.op]
+        for i, one in enumerate(kinds):
+            for other in kinds[i + 1 :]:
+                if one.thread == other.thread or not _matter(one, other, steps):
+                    continue
+                if not share(one.span, other.span):
+                    continue
+                pair = _unordered(accesses, one, other)
+                if pair is not None:
+                    maker = one if one.makes else other if other.makes else None
+                    yield pair if maker is None else replace(pair, maker=maker.site)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Accesses of one thread to one range of a storage, from one site, in their order."""
+
+    rows: Ints  # of Accesses
+    thread: int  # position in Order.threads
+    write: bool
+    span: Span
+    site: Site
+    own: Clock  # of each row's segment
+    clocks: Clock  # rows x threads
+    old: Flags  # which rows were compared with each other before
+    birth: bool  # the storage was made by it
+
+    @property
+    def releases(self) -> bool:
+        """Whether a gradient is let go of: written, by that name; its parameter counts as read."""
+        return self.site.op in schema.GRADIENT_RELEASES
+
+    @property
+    def makes(self) -> bool:
+        """Whether the storage is made by it, and then handed on by the program.
+
+        What backward makes becomes a gradient, to which others add: autograd hands it on.
+        """
+        return self.birth and self.site.phase != schema.PhaseKind.backward.name
+
+
+def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:
+    """Whether the two do harm where nothing orders them."""
+    if one.releases or other.releases:
+        release, rest = (one, other) if one.releases else (other, one)
+        if rest.releases or not rest.write:  # whoever holds what was let go may read it
+            return False
+        if release.write:  # what backward adds to it is lost
+            return rest.site.phase == schema.PhaseKind.backward.name
+        return rest.site.phase in steps  # of the parameter: it may or may not find a gradient
+    return one.write or other.write
+
+
+def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
+    """Rows of each storage that two threads touched and one wrote."""
+    if not len(accesses):
+        return
+    storage, generation = accesses.storage, accesses.generation
+    new = np.ones(len(accesses), bool)
+    new[1:] = (storage[1:] != storage[:-1]) | (generation[1:] != generation[:-1])
+    first = np.flatnonzero(new)
+    thread, write = accesses.thread, accesses.write
+    several = np.minimum.reduceat(thread, first) != np.maximum.reduceat(thread, first)
+    written = np.maximum.reduceat(write, first)
+    ends = np.concatenate([first[1:], [len(accesses)]])
+    for i in np.flatnonzero(several & written).tolist():
+        yield np.arange(first[i], ends[i])
+
+
+def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) -> list[_Kind]:
+    """The rows by kind, each in the order of their segments."""
+    columns = (
+        accesses.thread, accesses.low, accesses.high, accesses.run, accesses.stride,
+        accesses.kind, accesses.site,
+    )  # fmt: skip
+    by, new = sorted_apart([accesses.segment[rows]], [column[rows] for column in columns])
+    first = np.flatnonzero(new)
+    kinds = []
+    for part in np.split(rows[by], first[1:]):
+        thread, *span, kind, site = (int(column[part[0]]) for column in columns)
+        segments = accesses.segment[part]
+        kinds.append(
+            _Kind(
+                part, thread, kind > 0, Span(*span), sites[site],
+                order.own[segments], order.clocks[segments], accesses.old[part], kind > 1,
+            )
+        )  # fmt: skip
+    return kinds
+
+
+def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> Pair | None:
+    # The first of A that B did not know of yet, and the first that knows of B's.
+    low = one.own.searchsorted(other.clocks[:, one.thread], side="right")
+    high = one.clocks[:, other.thread].searchsorted(other.own, side="left")
+    count = np.maximum(high - low, 0)
+    racing = count.nonzero()[0]
+    if not len(racing):
+        return None
+    pairs = int(count.sum())
+    if one.old.any() and other.old.any():
+        known = np.concatenate([[0], np.cumsum(one.old)])
+        both = racing[other.old[racing]]
+        pairs -= int((known[high[both]] - known[low[both]]).sum())
+        if not pairs:
+            return None
+    # Of all, the two nearest to each other in time show best what may happen.
+    theirs = other.rows[racing]
+    starts = accesses.start[one.rows]
+    near = np.clip(starts.searchsorted(accesses.start[theirs]), low[racing], high[racing] - 1)
+    before = np.clip(near - 1, low[racing], high[racing] - 1)
+    gap, gap_before = (
+        np.maximum(accesses.start[one.rows[i]], accesses.start[theirs])
+        - np.minimum(accesses.end[one.rows[i]], accesses.end[theirs])
+        for i in (near, before)
+    )
+    near = np.where(gap_before < gap, before, near)
+    best = int(np.argmin(np.minimum(gap, gap_before)))
+    return Pair(int(one.rows[near[best]]), int(theirs[best]), pairs)
