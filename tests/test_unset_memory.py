@@ -91,7 +91,10 @@ COMPILED = """
 """
 
 
-def test_what_compiled_code_writes_is_nobodys_fault(tmp_path: Path, native: Path) -> None:
-    recorded = record_program(tmp_path, COMPILED, "--level", "numerics")
+@pytest.mark.parametrize("observer", ["native", "portable"])
+def test_what_compiled_code_writes_is_nobodys_fault(
+    tmp_path: Path, native: Path, observer: str
+) -> None:
+    recorded = record_program(tmp_path, COMPILED, "--level", "numerics", "--engine", observer)
     assert recorded.status == 0, recorded.stderr
     assert unrecorded_writes(open_run(recorded.run)) == []

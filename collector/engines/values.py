@@ -7,6 +7,7 @@ wrote, those of collectives, and those that are no longer what was written last.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ OVERWRITING = frozenset(
 NOTHING = ("c10d::", "_c10d_functional", "aten::empty", "aten::new_empty", "aten::_empty",
            "aten::resize")  # fmt: skip
 """They make no values, or wait for them."""
+
+
+_COMPILER = "torch._inductor.output_code"
+"""Once it is loaded, kernels may write without an operator, in regions that this engine does not
+see: nothing is held against what an operator finds.
+"""
 
 
 class Argument(NamedTuple):
@@ -195,6 +202,8 @@ class Values:
         if not tensor.numel():
             return
         known = self._storages.look(tensor)
+        if known.expected is not None and _COMPILER in sys.modules:
+            known = known._replace(expected=None, finite=None)
         reading.unset = reading.unset or known.derived
         if known.unset:
             # What it changes it may set; what it only reads becomes part of its results.
