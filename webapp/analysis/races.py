@@ -76,15 +76,20 @@ class Race:
 def find_races(run: Run) -> tuple[Race, ...]:
     """All races of the run, one per pair of places, by instant."""
     found: list[Race] = []
-    processes: dict[tuple[int, int], list[str]] = {}
-    for thread in run.threads:
-        processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
     python = {(t.rank, t.thread) for t in run.threads if t.kind != "native"}
-    for (rank, _), threads in processes.items():
+    for rank, threads in processes_of(run):
         own = [thread for thread in threads if (rank, thread) in python]
         if len(own) > 1:
             found += _of_process(run, rank, threads, own)
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
+
+
+def processes_of(run: Run) -> list[tuple[int, list[str]]]:
+    """Of each process its rank and its threads."""
+    processes: dict[tuple[int, int], list[str]] = {}
+    for thread in run.threads:
+        processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
+    return [(rank, threads) for (rank, _), threads in processes.items()]
 
 
 def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str]) -> list[Race]:

@@ -15,10 +15,15 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.collector import schema
 from lanescope.webapp.analysis.accesses import Columns, Reader, Window
 from lanescope.webapp.analysis.order import Order
-from lanescope.webapp.analysis.races import Race, find_races, races_read, windows_of
+from lanescope.webapp.analysis.races import (
+    Race,
+    find_races,
+    processes_of,
+    races_read,
+    windows_of,
+)
 from lanescope.webapp.analysis.sites import Sites
 from lanescope.webapp.analysis.stream_order import stream_order, streams_of
 from lanescope.webapp.run import Run
@@ -40,15 +45,11 @@ def _places(race: Race) -> frozenset[tuple[str, str | None]]:
 @lru_cache(maxsize=4)
 def find_stream_races(run: Run) -> tuple[Race, ...]:
     """All of the run, one per pair of places, by instant; none where streams were not recorded."""
-    if not run.counts["access"]:
+    if not run.manifest["options"].get("streams"):  # else all accesses would be gone through
         return ()
-    found: list[Race] = []
-    processes: dict[tuple[int, int], list[str]] = {}
-    for thread in run.threads:
-        if thread.kind != schema.ThreadKind.stream.name:
-            processes.setdefault((thread.rank, thread.pid), []).append(thread.thread)
-    for (rank, _), threads in processes.items():
-        found += _of_process(run, rank, threads)
+    found = [
+        race for rank, threads in processes_of(run) for race in _of_process(run, rank, threads)
+    ]
     return tuple(sorted(found, key=lambda race: race.first.start_ns))
 
 
