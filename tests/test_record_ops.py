@@ -196,3 +196,41 @@ def test_paths_of_modules_that_come_and_go(tmp_path: Path, observer: str, native
             (r["name"].removeprefix("aten::"), r["module"]) for r in rows if r["phase"] == "forward"
         ] == once * 3
         assert [r["module"] for r in rows if r["name"] == "aten::sin"] in ([""], [None])
+
+
+OPERATORS_THAT_COME_AND_GO = """
+    import gc
+    import torch
+    ones = torch.ones(3)
+    for round in range(4):
+        library = torch.library.Library("lane", "DEF")
+        if round % 2 == 0:
+            library.define("first(Tensor a) -> Tensor")
+            library.define("other(Tensor a, Tensor b) -> Tensor")
+            library.impl("first", lambda a: a + 1, "CPU")
+            library.impl("other", lambda a, b: a * b, "CPU")
+            torch.ops.lane.first.default(ones)
+            torch.ops.lane.other.default(ones, ones)
+        else:
+            library.define("first(Tensor a, Tensor b) -> Tensor")
+            library.define("again(Tensor a) -> Tensor")
+            library.impl("first", lambda a, b: a - b, "CPU")
+            library.impl("again", lambda a: a.exp(), "CPU")
+            torch.ops.lane.first.default(ones, ones)
+            torch.ops.lane.again.default(ones)
+        library._destroy()
+        for name in ("first", "other", "again"):
+            if hasattr(torch.ops.lane, name):
+                delattr(torch.ops.lane, name)
+        del library
+        gc.collect()
+"""
+
+
+@pytest.mark.parametrize("engine", ["portable", "auto"])
+def test_operators_that_torch_takes_away_and_makes_anew(tmp_path: Path, engine: str) -> None:
+    recorded = record_program(tmp_path, OPERATORS_THAT_COME_AND_GO, "--engine", engine)
+    rows = [row for row in recorded.rows("op") if row["name"].startswith("lane::")]
+    one, two = ("lane::first", "[3]"), ("lane::first", "[3] [3]")
+    even, odd = [one, ("lane::other", "[3] [3]")], [two, ("lane::again", "[3]")]
+    assert [(row["name"], row["shapes"]) for row in rows] == [*even, *odd, *even, *odd]

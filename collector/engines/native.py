@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import sys
 from collections import Counter
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES
+from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
 from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
 from ..recorder import Recorder
@@ -269,7 +268,7 @@ class NativeStore(Store):
 
     def describe(self, process: dict[str, Any]) -> None:
         """What process.json shall say, now or once there is a folder."""
-        self._library.describe(json.dumps(process, indent=1).encode())
+        self._library.describe(json_bytes(process, indent=1))
 
     def follow(self, command: bytes) -> None:
         """What a shell must do to start a follower of the run, once a journal has become long."""

@@ -54,12 +54,14 @@ def readable(tensor: torch.Tensor) -> bool:
 class Range:
     """Bytes of a storage as they were when last read."""
 
-    __slots__ = ("data", "extent", "finite", "hash", "made", "probe", "serial", "version")
+    __slots__ = ("data", "extent", "finite", "hash", "made", "owned", "probe", "serial", "version")
 
     def __init__(
-        self, tensor: torch.Tensor, found: Numbers, *, written: bool, made: bool, serial: int
-    ) -> None:
+        self, tensor: torch.Tensor, found: Numbers, *,
+        written: bool, made: bool, owned: bool, serial: int,
+    ) -> None:  # fmt: skip
         self.made = made  # by an operator, not only read
+        self.owned = owned  # or it was, before it was found changed; or by a collective
         self.serial = serial
         self.extent = Extent.of(tensor)
         self.data = tensor.untyped_storage().data_ptr()
@@ -122,6 +124,7 @@ class Found(NamedTuple):
     foreign: bool = False  # no recorded operator wrote it, or it came from a collective
     finite: bool | None = None
     expected: int | None = None  # of one that is not what was written last, the hash it had
+    owned: bool = False  # of that: an operator wrote it once, or a collective
     unset: bool = False  # it was made with whatever lay there, and lies there still
     derived: bool = False  # made of what nobody had set
 
@@ -157,7 +160,7 @@ class Storages:
                 r.hides(same) for other in self._all.values() for r in other.ranges
             )
         expected = same.hash if changed else None
-        return Found(finite=same.finite, expected=expected, derived=derived)
+        return Found(finite=same.finite, expected=expected, owned=same.owned, derived=derived)
 
     def _is_unset(self, tensor: torch.Tensor) -> bool:
         with self._lock:
@@ -201,7 +204,10 @@ class Storages:
             known.derived = known.derived or derived
             finite = found is not None and found.finite
             known.finite = finite and (whole or fresh or known.finite)
-            known.remember(tensor, found, written=not result, made=True, serial=next(self._serials))
+            known.remember(
+                tensor, found, written=not result, made=True, owned=True,
+                serial=next(self._serials),
+            )  # fmt: skip
 
     def read(self, tensor: torch.Tensor, found: Numbers | None) -> None:
         """What came from elsewhere was read."""
@@ -209,9 +215,17 @@ class Storages:
             fresh = self._find(tensor) is None
             known = self._find_or_add(tensor)
             if known is not None:
+                extent = Extent.of(tensor)
+                owned = known.in_flight or any(
+                    r.owned and r.extent.begin < extent.end and extent.begin < r.extent.end
+                    for r in known.ranges
+                )
                 known.foreign = known.foreign or fresh
                 known.in_flight = False
-                known.remember(tensor, found, written=False, made=False, serial=next(self._serials))
+                known.remember(
+                    tensor, found, written=False, made=False, owned=owned,
+                    serial=next(self._serials),
+                )  # fmt: skip
 
     def writes(self, tensor: torch.Tensor) -> None:
         """An operator is about to write the tensor."""

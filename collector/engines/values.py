@@ -204,6 +204,10 @@ class Values:
         known = self._storages.look(tensor)
         if known.expected is not None and _COMPILER in sys.modules:
             known = known._replace(expected=None, finite=None)
+        if known.expected is not None and not (
+            known.owned or tensor.requires_grad or torch._C._current_autograd_node()
+        ):  # as a batch that is put where the last one was
+            known = known._replace(foreign=True, expected=None, finite=None)
         reading.unset = reading.unset or known.derived
         if known.unset:
             # What it changes it may set; what it only reads becomes part of its results.

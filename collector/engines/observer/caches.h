@@ -1,6 +1,7 @@
 // What each thread remembers, so that the usual event takes no lock and makes no text.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,32 +13,51 @@ namespace lanescope {
 
 struct Operator;
 
-// Pointer of an operator's name -> the operator. The name is compared, so that an address used
-// again is found out.
+// Pointer of an operator's name -> the operator. Its name is not compared, which would be two more
+// looks into memory that no cache holds: where torch took an operator away, `version` differs.
 struct OperatorCache {
-  static constexpr size_t SLOTS = 512;
+  static constexpr size_t SLOTS = 1024;
   struct Slot {
     const char* key = nullptr;
     const Operator* op = nullptr;
   };
   std::vector<Slot> slots = std::vector<Slot>(SLOTS);
+  uint32_t version = 0;
 
   Slot& slot(const char* key) {
     // Names are aligned strings: the lowest bits say nothing.
     const auto address = reinterpret_cast<uintptr_t>(key) >> 3;
     return slots[(address * 0x9E3779B97F4A7C15u >> 40) % SLOTS];
   }
+  void clear() {
+    std::fill(slots.begin(), slots.end(), Slot{});
+  }
 };
 
 // Hash of shapes, dtypes and device -> text. Among 10^5 signatures two share their 64 bits once in
 // 4 x 10^9 programs.
 struct SignatureCache {
-  static constexpr size_t SLOTS = 1024;
+  static constexpr size_t PAIRS = 512;
   struct Slot {
     uint64_t hash = 0;
     Text text = 0;
   };
-  std::vector<Slot> slots = std::vector<Slot>(SLOTS);
+  struct Pair {
+    Slot last, before;  // as they were met
+  };
+  std::vector<Pair> pairs = std::vector<Pair>(PAIRS);
+
+  // Where the signature's text is, or is to be put: `hash` of the slot tells.
+  Slot& slot(uint64_t hash) {
+    Pair& pair = pairs[(hash >> 8) % PAIRS];
+    if (pair.last.hash != hash && pair.last.hash != 0) {
+      if (pair.before.hash == hash) {
+        return pair.before;
+      }
+      pair.before = pair.last;
+    }
+    return pair.last;
+  }
 };
 
 // Names that come as text each time: autograd nodes, user scopes, functions without a schema.
@@ -54,6 +74,11 @@ struct NameCache {
   std::vector<Slot> slots = std::vector<Slot>(SLOTS);
 
   Slot& find(std::string_view name);
+  void forget_operators() {
+    for (Slot& slot : slots) {
+      slot.op = nullptr;
+    }
+  }
 
  private:
   static Slot& fill(Slot& slot, std::string_view name);

@@ -11,6 +11,7 @@ namespace lanescope {
 namespace {
 
 constexpr uint64_t WINDOW_TICKS = 1 << 21;       // 0.5 to 1 ms
+constexpr uint64_t LONG_WINDOW_TICKS = 1 << 23;  // once the rate is known well
 constexpr uint64_t READING_TICKS = 2'000;        // longer: something came between
 constexpr uint64_t RATE_TICKS = uint64_t{1} << 31;  // some 0.7 s: the rate to 10^-7
 
@@ -77,9 +78,10 @@ int64_t Clock::set_anchor() {
     rate_ = static_cast<uint64_t>(
         (static_cast<unsigned __int128>(here.ns - reference_.ns) << RATE_BITS) / since);
     reference_ = here;
+    window_ = since > RATE_TICKS ? LONG_WINDOW_TICKS : WINDOW_TICKS;
   }
   anchor_ = {here.ticks, now};
-  limit_ = WINDOW_TICKS;
+  limit_ = window_;
   return now;
 }
 

@@ -12,8 +12,8 @@ inline int64_t system_now() {
   return static_cast<int64_t>(reading.tv_sec) * 1'000'000'000 + reading.tv_nsec;
 }
 
-// Two readings are a fifth of what an event costs (23 ns each of 60 saved). So between anchors, a
-// millisecond at most apart, the clock is carried on by the counter at the rate seen lately: some
+// Two readings are a fifth of what an event costs (23 ns each of 60 saved). So between anchors, some
+// milliseconds at most apart, the clock is carried on by the counter at the rate seen lately: some
 // 20 ns from the truth. Where the counter is not what the system itself goes by, each reading asks
 // the system. One per thread; it never goes back.
 class Clock {
@@ -41,6 +41,7 @@ class Clock {
   Point anchor_;
   uint64_t limit_ = 0;  // ticks that the anchor holds; 0: there is none
   uint64_t rate_ = 0;   // ns per tick
+  uint64_t window_ = 0;  // ticks that the next anchor will hold
   Point reference_;     // where the rate is measured from
   int64_t latest_ = 0;  // no reading before the last anchor was later
 };

@@ -149,7 +149,7 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   return std::make_shared<const CollectivePlan>(plan);
 }
 
-void mark_accesses(std::vector<Argument>& arguments, const c10::FunctionSchema& schema) {
+void mark_accesses(c10::SmallVectorImpl<Argument>& arguments, const c10::FunctionSchema& schema) {
   const std::string& full = schema.name();
   const bool in_place = full.back() == '_' && full != "c10d::send";
   for (Argument& argument : arguments) {

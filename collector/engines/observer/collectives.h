@@ -6,6 +6,7 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
@@ -56,7 +57,7 @@ struct Call : c10::DebugInfoBase {
 std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema& schema);
 
 // Schemas of collectives do not say which tensors they write; their names do.
-void mark_accesses(std::vector<Argument>& arguments, const c10::FunctionSchema& schema);
+void mark_accesses(c10::SmallVectorImpl<Argument>& arguments, const c10::FunctionSchema& schema);
 
 // The call begins on this thread: it becomes `thread.call`.
 void begin_call(Thread& thread, const CollectivePlan& plan,

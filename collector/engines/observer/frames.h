@@ -48,6 +48,14 @@ class FrameStack {
   bool empty() const {
     return count_ == 0;
   }
+  bool within(uint8_t scope) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (frames_[i].scope == scope) {
+        return true;
+      }
+    }
+    return false;
+  }
   Frame& top() {
     return frames_[count_ - 1];
   }

@@ -124,6 +124,7 @@ EXPORT void lanescope_detach() {
 EXPORT void lanescope_install() {
   guarded([] {
     find_raw_frames();
+    watch_operators();
     install();
   });
 }

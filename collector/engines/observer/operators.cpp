@@ -18,12 +18,33 @@ namespace lanescope {
 namespace {
 
 // Guarded by the process's mutex, which is held over a fork.
-using Registry = std::unordered_map<std::string, const Operator*>;
+struct Registry {
+  std::unordered_map<std::string, const Operator*> operators;  // kept for ever: threads point to them
+  uint32_t version = 0;
+
+  // Without those that torch may have taken away meanwhile, to make others of the same name.
+  std::unordered_map<std::string, const Operator*>& current() {
+    const uint32_t now = moment.taken_away.load(std::memory_order_acquire);
+    if (version != now) {
+      operators.clear();
+      version = now;
+    }
+    return operators;
+  }
+};
 
 Registry& registry() {
   static Registry& instance = *new Registry;
   return instance;
 }
+
+// Told by torch, with its lock held, before an operator is gone.
+struct Listener : c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle&) override {
+    moment.taken_away.fetch_add(1, std::memory_order_release);
+  }
+};
 
 constexpr char ENGINE_SCOPE[] = "autograd::engine::evaluate_function";
 constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // with the frame's number behind it
@@ -104,12 +125,12 @@ bool wanted(const std::string& name) {
 }
 
 const Operator* learn(const at::RecordFunction& function) {
-  Registry& all = registry();
   const std::string name = function.name();
   const std::string overload = function.overload_name();
   const std::string key = name + '\n' + overload;
   {
     std::lock_guard<std::mutex> hold(process().mutex);
+    const auto& all = registry().current();
     const auto found = all.find(key);
     if (found != all.end()) {
       return found->second;
@@ -129,16 +150,23 @@ const Operator* learn(const at::RecordFunction& function) {
     read_schema(*op, *schema);
   }
   std::lock_guard<std::mutex> hold(process().mutex);
-  const auto [entry, added] = all.emplace(key, op.get());
+  const auto [entry, added] = registry().current().emplace(key, op.get());
   if (added) {
     op.release();
   }
   return entry->second;
 }
 
+void watch_operators() {
+  // For as long as the process lasts; it must not be destroyed before torch's own statics are.
+  static const auto& listening = *new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
+  static_cast<void>(listening);
+}
+
 void forget_operators() {
   std::lock_guard<std::mutex> hold(process().mutex);
-  registry().clear();
+  registry().operators.clear();
 }
 
 }  // namespace lanescope

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,27 +26,30 @@ struct Argument {
   bool statistics = false;  // written in training only
 };
 
-struct Operator {
-  std::string name, overload;
+using Arguments = c10::SmallVector<Argument, 4>;
+
+// What each call asks comes first, in two lines of a cache: an operator that runs a few times in a
+// step is in none.
+struct alignas(64) Operator {
+  Arguments arguments;
+  uint32_t arity = 0;
   Text text = 0;
-  uint8_t scope = layout::SCOPE_FUNCTION;
   int training = -1;  // position of the argument that says so; -1: there is none
+  int device = -1;    // position of the argument that names a device
+  uint8_t scope = layout::SCOPE_FUNCTION;
   bool wanted = true;
   bool has_schema = false;
   bool hidden = false;     // torch's own bookkeeping around what is recorded anyway
   bool composite = false;  // made of other operators, which are seen themselves
   bool touches = true;     // elements of its tensors; false: only what is known of them
-  bool makes_storage = false;  // a result that aliases no input
-  int device = -1;  // position of the argument that names a device
-  size_t arity = 0;
-  std::vector<Argument> arguments;
+  bool births = false;     // says something even if its name is filtered: storages are born in it
   std::shared_ptr<const CollectivePlan> collective;
-  std::vector<bool> fresh;  // of its results: those that are no views and no inputs
+
+  bool makes_storage = false;  // a result that aliases no input
   bool workspace = false;   // results of bytes are room to work in: nobody set all of them
   Reads reads{};            // at level numerics
-
-  // Whether it says something even if its name is filtered: storages are born in it.
-  bool births = false;
+  std::vector<bool> fresh;  // of its results: those that are no views and no inputs
+  std::string name, overload;
 };
 
 // Slow: takes the lock, copies the schema at the first call in a recording.
@@ -71,12 +74,16 @@ inline bool takes(const Operator& op, size_t inputs) {
 
 inline const Operator* find_operator(Thread& thread, const at::RecordFunction& function) {
   // The name belongs to the schema, so its address tells overloads apart too. An operator that was
-  // taken away may leave its address to another one, of another name or number of arguments.
+  // taken away may leave its address to another one.
+  const uint32_t version = moment.taken_away.load(std::memory_order_acquire);
+  if (__builtin_expect(thread.operators.version != version, 0)) {
+    thread.operators.clear();
+    thread.names.forget_operators();
+    thread.operators.version = version;
+  }
   const char* name = function.name();
   auto& slot = thread.operators.slot(name);
-  if (__builtin_expect(slot.key == name && std::strcmp(slot.op->name.c_str(), name) == 0 &&
-                           takes(*slot.op, function.inputs().size()),
-                       1)) {
+  if (__builtin_expect(slot.key == name && takes(*slot.op, function.inputs().size()), 1)) {
     return slot.op;
   }
   const Operator* op = find_by_name(thread, function);

@@ -96,7 +96,7 @@ class Signature {
       return 0;
     }
     const uint64_t hash = hash_ | 1;  // 0 marks a free slot
-    auto& slot = thread.signatures.slots[(hash >> 8) % SignatureCache::SLOTS];
+    auto& slot = thread.signatures.slot(hash);
     if (__builtin_expect(slot.hash != hash, 0)) {
       Spelling spelling;
       spell(spelling);

@@ -143,6 +143,7 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
       if (one.serial == range.serial && !shared(range)) {
         found.state = Found::changed;
         found.expected = range.hash;
+        found.owned = range.owned;
       }
     }
   }
@@ -163,7 +164,7 @@ void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerpri
     }
     known->derived = known->derived || derived;
     known->finite = fingerprint.finite() && (whole || fresh || known->finite);
-    remember(*known, tensor, fingerprint, probe, true);
+    remember(*known, tensor, fingerprint, probe, true, true);
   }
 }
 
@@ -172,9 +173,14 @@ void Storages::read(const c10::TensorImpl& tensor, const Fingerprint& fingerprin
   std::lock_guard<std::mutex> hold(mutex_);
   const bool fresh = find(tensor) == nullptr;
   if (Known* known = find_or_add(tensor)) {
+    const Extent extent(tensor);
+    bool owned = known->in_flight;
+    for (const Range& one : known->ranges) {
+      owned = owned || (one.owned && one.begin < extent.end && extent.begin < one.end);
+    }
     known->foreign = known->foreign || fresh;
     known->in_flight = false;  // and not `unset` any more: `remember` forgets that
-    remember(*known, tensor, fingerprint, probe, false);
+    remember(*known, tensor, fingerprint, probe, false, owned);
   }
 }
 
@@ -257,11 +263,13 @@ Storages::Known* Storages::find_or_add(const c10::TensorImpl& tensor) {
 }
 
 void Storages::remember(Known& known, const c10::TensorImpl& tensor,
-                        const Fingerprint& fingerprint, uint64_t probe, bool written) {
+                        const Fingerprint& fingerprint, uint64_t probe, bool written,
+                        bool owned) {
   forget(known, tensor);
   const Extent extent(tensor);
   const Range range{extent.begin, extent.end, extent.layout, data_of(tensor), version_of(tensor),
-                    fingerprint.finite(), written, probe, fingerprint.hash, ++serial_, trust_};
+                    fingerprint.finite(), written, owned, probe, fingerprint.hash, ++serial_,
+                    trust_};
   if (known.ranges.size() < RANGES) {
     known.ranges.push_back(range);
   } else {

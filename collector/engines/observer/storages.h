@@ -24,6 +24,7 @@ class Storages {
       changed,  // it is not what was written last
       unset,    // it was made with whatever lay there (empty), and lies there still
     } state = known;
+    bool owned = false;         // of one that changed: an operator wrote it once, or a collective
     bool derived = false;       // made of what nobody had set
     bool finite = false;        // that is known
     bool finite_known = false;  // or the contrary
@@ -69,6 +70,7 @@ class Storages {
     uint32_t version;
     bool finite;
     bool written;  // by an operator, not only read
+    bool owned;    // or it was, before it was found changed; or by a collective
     uint64_t probe, hash, serial, trust;
   };
   struct Known {
@@ -87,7 +89,7 @@ class Storages {
   Known* find(const c10::TensorImpl& tensor);
   Known* find_or_add(const c10::TensorImpl& tensor);
   void remember(Known& known, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
-                uint64_t probe, bool written);
+                uint64_t probe, bool written, bool owned);
   bool shared(const Range& range) const;
   void forget(Known& known, const c10::TensorImpl& tensor);
 

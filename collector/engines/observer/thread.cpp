@@ -194,7 +194,7 @@ void Thread::reset() {
   lost_ = 0;
   open_ = 0;
   // Filters may be others now.
-  std::fill(operators.slots.begin(), operators.slots.end(), OperatorCache::Slot{});
+  operators.clear();
   std::fill(names.slots.begin(), names.slots.end(), NameCache::Slot{});
 }
 

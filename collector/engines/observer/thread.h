@@ -147,6 +147,9 @@ bool wanted(const std::string& name);
 // A new recording may filter operators otherwise.
 void forget_operators();
 
+// From here on operators that torch takes away are forgotten.
+void watch_operators();
+
 // Operators went unrecorded: what they wrote is not known.
 void forget_values();
 

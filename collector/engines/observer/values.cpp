@@ -90,6 +90,10 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
     found.state = Storages::Found::known;
     found.finite_known = false;
   }
+  if (found.state == Storages::Found::changed && !found.owned && !tensor.requires_grad() &&
+      !thread.frames.within(layout::SCOPE_BACKWARD)) {
+    found.state = Storages::Found::foreign;  // as a batch that is put where the last one was
+  }
   values.unset = values.unset || found.derived;
   if (found.state == Storages::Found::unset) {
     // What it changes it may set; what it only reads becomes part of its results.
