@@ -23,8 +23,8 @@ def install(handovers: Handovers) -> Callable[[], None]:
         (lock, _acquiring, _releasing),
         (rlock, _acquiring_again, _releasing_again),
     ):
-        acquire = acquiring(handovers, vars(kind)["acquire"])
         release = releasing(handovers, vars(kind)["release"])
+        acquire = acquiring(handovers, vars(kind)["acquire"], release)
         for names, method in (
             (("acquire", "acquire_lock", "__enter__"), acquire),
             (("release", "release_lock", "__exit__"), release),
@@ -38,7 +38,10 @@ def install(handovers: Handovers) -> Callable[[], None]:
 
 # Programs take and give locks by the million: what follows spares every call that it can. So what
 # is said of a plain lock is written twice, without what one that may be taken again needs.
-def _acquiring(handovers: Handovers, original: _Method) -> _Method:
+#
+# A signal's handler may raise at any point of what follows. Then the caller takes it that the lock
+# was not acquired, and has been released: whoever gives it back would never be called.
+def _acquiring(handovers: Handovers, original: _Method, release: _Method) -> _Method:
     programs, becomes = handovers.programs, handovers.becomes_programs
     held, taken = handovers.held, handovers.taken
 
@@ -49,10 +52,14 @@ def _acquiring(handovers: Handovers, original: _Method) -> _Method:
         if number not in programs and not becomes(self):
             return original(self, blocking, timeout)
         if blocking is True and timeout == -1 and original(self, False):
-            held[number] = get_ident()
-            taken(self)
+            try:
+                held[number] = get_ident()
+                taken(self)
+            except BaseException:
+                release(self)
+                raise
             return True
-        return _waiting(handovers, original, self, blocking, timeout)
+        return _waiting(handovers, original, release, self, blocking, timeout)
 
     return acquire
 
@@ -62,17 +69,19 @@ def _releasing(handovers: Handovers, original: _Method) -> _Method:
     held, given = handovers.held, handovers.given
 
     def release(self: Any, *_: Any) -> Any:
-        if handovers.concurrent:
-            number = id(self)
-            if number in programs or becomes(self):
-                held.pop(number, None)
-                given(self)
-        return original(self)
+        try:
+            if handovers.concurrent:
+                number = id(self)
+                if number in programs or becomes(self):
+                    held.pop(number, None)
+                    given(self)
+        finally:
+            original(self)
 
     return release
 
 
-def _acquiring_again(handovers: Handovers, original: _Method) -> _Method:
+def _acquiring_again(handovers: Handovers, original: _Method, release: _Method) -> _Method:
     programs, becomes = handovers.programs, handovers.becomes_programs
     took = handovers.took
 
@@ -83,9 +92,13 @@ def _acquiring_again(handovers: Handovers, original: _Method) -> _Method:
         if number not in programs and not becomes(self):
             return original(self, blocking, timeout)
         if blocking is True and timeout == -1 and original(self, False):
-            took(self)
+            try:
+                took(self)
+            except BaseException:
+                release(self)
+                raise
             return True
-        return _waiting(handovers, original, self, blocking, timeout)
+        return _waiting(handovers, original, release, self, blocking, timeout)
 
     return acquire
 
@@ -95,23 +108,35 @@ def _releasing_again(handovers: Handovers, original: _Method) -> _Method:
     gives = handovers.gives
 
     def release(self: Any, *_: Any) -> Any:
-        if handovers.concurrent:
-            number = id(self)
-            if number in programs or becomes(self):
-                gives(self)
-        return original(self)
+        try:
+            if handovers.concurrent:
+                number = id(self)
+                if number in programs or becomes(self):
+                    gives(self)
+        finally:
+            original(self)
 
     return release
 
 
 def _waiting(
-    handovers: Handovers, original: _Method, lock: Any, blocking: bool, timeout: float
-) -> Any:
-    got, start = handovers.wait(
-        SyncKind.lock_acquire, id(lock), lambda: original(lock, blocking, timeout)
-    )
-    if got:
-        handovers.took(lock, start)
+    handovers: Handovers, original: _Method, release: _Method, lock: Any, blocking: bool,
+    timeout: float,
+) -> Any:  # fmt: skip
+    got = False
+
+    def take() -> None:
+        nonlocal got
+        got = original(lock, blocking, timeout)
+
+    try:
+        _, start = handovers.wait(SyncKind.lock_acquire, id(lock), take)
+        if got:
+            handovers.took(lock, start)
+    except BaseException:
+        if got:
+            release(lock)
+        raise
     return got
 
 
