@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import sys
@@ -10,10 +11,10 @@ from typing import Any
 
 import click
 
-from .cli import default_run, options_from, recording_settings
+from .cli import options_from, recording_settings
 from .inject import bootstrap
 from .launch import environment_for
-from .options import SUPERVISOR_VARIABLE
+from .options import SUPERVISOR_VARIABLE, default_run
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -50,7 +51,8 @@ def main() -> None:
     bootstrap()
     sys.argv = [program, *arguments]
     if module:
-        sys.path[0] = os.getcwd()
+        with contextlib.suppress(OSError):  # the folder was removed
+            sys.path[0] = os.getcwd()
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(program).resolve().parent)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import manifest
 from .kinds import PhaseKind
 from .limits import resident_bytes
-from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, parse_size
+from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
 
 if TYPE_CHECKING:
     from .session import Session
@@ -28,21 +28,22 @@ def active() -> Session | None:
     return _session
 
 
-def start(run: str | os.PathLike[str], **settings: Any) -> None:
-    """Record this process into the folder `run` until `stop`.
+def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+    """Record this process into the folder `run` until `stop`; without one into
+    `runs/<date>-<time>`, which is said.
 
-    `settings` are the fields of `Options`: level, stacks, stack_depth, include, ...; `keep_last`
-    may be given as a text, as in "64MB", in place of `keep_last_bytes`. Where a
+    `settings` are those of `lanescope record`, as level, stacks, stack_depth, include, or
+    `hang_timeout="5m"`, `min_duration="1ms"`, `keep_last="64MB"`, `steps="10:20"`. Where a
     recording is on already (the program runs under `lanescope record`), that one goes on.
-    Raises ValueError for a setting that makes no sense.
+    Raises ValueError for a setting that makes no sense, TypeError for one that there is not.
     """
     global _session
     if _session is not None:
         return
-    keep_last = settings.pop("keep_last", None)
-    if keep_last is not None:
-        settings["keep_last_bytes"] = parse_size(str(keep_last))
-    options = Options(**settings)
+    options = Options.of(**settings)
+    if run is None:
+        run = default_run()
+        _say(f"recording into {run}")
     importlib.import_module("torch")  # or its memory would count as the recorder's
     before = resident_bytes()
     from .session import Session
@@ -54,9 +55,31 @@ def start(run: str | os.PathLike[str], **settings: Any) -> None:
     except OSError as error:
         session.recorder.warn(f"cannot write to {run} ({error.strerror}); nothing is recorded")
         return
+    if _is_another_run(folder):
+        _say(
+            f"{run} holds a finished recording, to which this process is added; to keep them apart "
+            "choose another folder, or remove that one first"
+        )
     session.start()
     _session = session
     atexit.register(stop)
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nowhere to say it
+        sys.stderr.write(f"lanescope: {sentence}\n")
+
+
+def _is_another_run(folder: Path) -> bool:
+    """Whether a folder holds a run that had ended before this process, or its job, began."""
+    joins = os.environ.get(SUPERVISOR_VARIABLE) is not None
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    try:
+        found = manifest.read(folder)
+    except (OSError, ValueError):
+        return False  # what is there is not for this process to judge
+    known = {process["pid"] for process in found["processes"]}
+    return bool(found["complete"]) and os.getpid() not in known and not joins and not again
 
 
 def stop() -> None:
@@ -74,7 +97,7 @@ def stop() -> None:
 
 
 @contextlib.contextmanager
-def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
+def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterator[None]:
     """Record what is inside the block; see `start`. Inside another recording: marks only."""
     if _session is not None:
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,7 @@ from .options import (
     ON_HANG,
     STACKS,
     Options,
-    parse_duration,
-    parse_size,
-    parse_steps,
-    parse_timeout,
+    default_run,
 )
 
 
@@ -112,32 +108,9 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 def options_from(settings: dict[str, Any]) -> Options:
     """The settings as `Options`. Raises click.UsageError, exit status 2."""
     try:
-        return Options(
-            level=settings["level"],
-            engine=settings["engine"],
-            stacks=settings["stacks"],
-            stack_depth=settings["stack_depth"],
-            min_duration_ns=parse_duration(settings["min_duration"]),
-            steps=parse_steps(settings["steps"]) if settings["steps"] else None,
-            keep_last_bytes=parse_size(settings["keep_last"]) if settings["keep_last"] else None,
-            include=settings["include"],
-            exclude=settings["exclude"],
-            hang_timeout_ns=parse_timeout(settings["hang_timeout"]),
-            on_hang=settings["on_hang"],
-            compile_backend=settings["compile_backend"],
-            device=settings["device"],
-            streams=settings["streams"],
-            sample_every=settings["sample_every"],
-            activations_every=settings["activations_every"],
-            trace_model=settings["trace_model"],
-        )
+        return Options.of(**settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-def default_run() -> Path:
-    """A new folder's name, by date and time."""
-    return Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

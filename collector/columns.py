@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .arrays import dictionary, numbers, texts
 from .journal_reader import Records
 from .kinds import GradientScope
-from .schema import FRAME, INT64, Table
+from .schema import FRAME, INT32, INT64, Table
 
 
 def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -94,6 +94,12 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return numbers(values, kind)
     return texts(values).cast(kind)
+
+
+def integers(column: pa.DictionaryArray) -> pa.Array:
+    """Numbers of 0 and more that are written as texts; null where there is none."""
+    values = np.array([int(text or -1) for text in column.to_pylist()], np.int32)
+    return numbers(values, INT32, values == -1)
 
 
 def with_hashes(rows: Records) -> tuple[Records, pa.Array, pa.Array]:

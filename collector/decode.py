@@ -23,6 +23,7 @@ from .columns import (
     durations,
     enum_column,
     frames_column,
+    integers,
     self_times,
     to_table,
     with_hashes,
@@ -266,10 +267,10 @@ class Decoder:
             "complete_ns": numbers(ends, INT64, ends == _UNKNOWN),
             "name": self._dictionary(rows["name"]),
             "group": group,
-            "group_size": _integers(size),
+            "group_size": integers(size),
             "sequence": rows["sequence"],
-            "peer": _integers(peer),
-            "root": _integers(root),
+            "peer": integers(peer),
+            "root": integers(root),
             "reduce_op": reduce_op,
             "shapes": shapes,
             "dtypes": dtypes,
@@ -393,9 +394,3 @@ class Decoder:
 def _call(row: np.void) -> tuple[int, int, int]:
     """What tells a collective's call from all others of the process."""
     return int(row["name"]), int(row["aux"]), int(row["sequence"])
-
-
-def _integers(column: pa.DictionaryArray) -> pa.Array:
-    """Numbers that are written as texts; null where there is none."""
-    values = np.array([int(text or _UNKNOWN) for text in column.to_pylist()], np.int32)
-    return numbers(values, INT32, values == _UNKNOWN)

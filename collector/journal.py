@@ -224,8 +224,14 @@ def segment_file(ordinal: int, segment: int) -> str:
     return f"t{ordinal:05d}-{segment:05d}{SEGMENT_SUFFIX}"
 
 
+def json_bytes(value: Any, indent: int | None = None) -> bytes:
+    """JSON that can be read anywhere: of a name of a file that is not UTF-8, which Python holds as
+    halves of surrogate pairs, `?` stands for what is no character."""
+    return json.dumps(value, indent=indent, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write atomically: a reader sees the old file or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
-    temporary.write_text(json.dumps(value, indent=1))
+    temporary.write_bytes(json_bytes(value, indent=1))
     os.replace(temporary, path)

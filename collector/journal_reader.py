@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,13 +132,18 @@ def read_process(folder: Path) -> ProcessLog:
             if ring:  # overwritten meanwhile
                 continue
             raise
-        overwritten = max(overwritten, header[-1])
+        overwritten = max(overwritten, header[12])
         threads.setdefault(header[4], []).append((header[5], path, header))
     logs = []
     dropped = 0
     for ordinal, segments in sorted(threads.items()):
         segments = sorted(segments) if ring else _current(segments)
         last = segments[-1][2]
+        damage += [
+            f"{path}: was cut off at {header[13]:,} bytes; records behind them are missing"
+            for number, path, header in segments
+            if _cut(header, full=number < segments[-1][0] and not _parts(path))
+        ]
         logs.append(
             ThreadLog(
                 ordinal=ordinal,
@@ -276,18 +282,28 @@ def _whole(records: Records) -> NDArray[np.bool_]:
     return whole
 
 
+def _cut(header: tuple[Any, ...], *, full: bool) -> bool:
+    """Whether a file ends within a record, or one that another follows was not written to its end.
+
+    The last one of a thread is trimmed to its records, and so is what compaction leaves of others.
+    """
+    length = header[13] - HEADER_BYTES
+    return length % RECORD_BYTES != 0 or (full and length < header[3] * RECORD_BYTES)
+
+
 def _read_header(path: Path) -> tuple[Any, ...]:
     with path.open("rb") as file:
         data = file.read(HEADER_BYTES)
+        size = os.fstat(file.fileno()).st_size
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         raise JournalError(f"{path}: is no journal segment (expected {MAGIC.decode()} first)")
     header: tuple[Any, ...] = HEADER.unpack_from(data)
-    header += struct.unpack_from("<Q", data, OVERWRITTEN_OFFSET)
+    header += (*struct.unpack_from("<Q", data, OVERWRITTEN_OFFSET), size)
     if header[1] != RECORD_BYTES or header[2] != HEADER_BYTES:
         raise JournalError(
             f"{path}: has records of {header[1]} bytes, this version reads {RECORD_BYTES}"
         )
-    if path.stat().st_size > 2 * LAST_SEGMENT_BYTES:
+    if size > 2 * LAST_SEGMENT_BYTES:
         raise JournalError(f"{path}: is larger than any segment")
     return header
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,8 +31,13 @@ def locked(run: Path) -> Iterator[None]:
 def create(run: Path, options: Options, command: Sequence[str], world_size: int) -> None:
     """Write the manifest of a run that begins; one that is there already stays.
 
-    Needs neither pyarrow nor torch. Raises OSError.
+    Needs neither pyarrow nor torch. Raises OSError, also where the place's name is not UTF-8: by
+    such a name Parquet can neither be written nor read.
     """
+    try:
+        os.fspath(run.absolute()).encode()
+    except UnicodeEncodeError:
+        raise OSError(errno.EILSEQ, "its name is not UTF-8") from None
     with locked(run):
         if (run / MANIFEST).exists():
             return
@@ -58,7 +65,7 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
 
 def read(run: Path) -> dict[str, Any]:
     """The manifest as it stands. Raises OSError or ValueError."""
-    manifest: dict[str, Any] = json.loads((run / MANIFEST).read_text())
+    manifest: dict[str, Any] = json.loads((run / MANIFEST).read_bytes())
     return manifest
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from . import limits
 
@@ -78,6 +81,29 @@ class Options:
                     "device is 'on' together with keep-last, which does not bound device activity; "
                     "leave out one of them"
                 )
+
+    @classmethod
+    def of(cls, **settings: Any) -> Options:
+        """Settings as a command or a program gives them: fields, or those of `_TEXTS` as texts;
+        None is the default. Raises ValueError, and TypeError for a name that is no setting.
+        """
+        values: dict[str, Any] = {}
+        for name, value in settings.items():
+            if value is None:
+                continue
+            if name in _TEXTS:
+                name, parse = _TEXTS[name]
+                value = parse(str(value))
+            elif name == "steps":
+                value = parse_steps(value) if isinstance(value, str) else tuple(value)
+            elif name in ("include", "exclude"):
+                value = (value,) if isinstance(value, str) else tuple(value)
+            values[name] = value
+        known = [one.name for one in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise TypeError(f"no setting {name!r}; there are {', '.join([*known, *_TEXTS])}")
+        return cls(**values)
 
     @property
     def native(self) -> bool:
@@ -184,3 +210,16 @@ def parse_size(text: str) -> int:
     raise ValueError(
         f"{text!r} is no size; write a number of bytes or with KB, MB or GB, as in 64MB"
     )
+
+
+_TEXTS: dict[str, tuple[str, Callable[[str], int]]] = {
+    "keep_last": ("keep_last_bytes", parse_size),
+    "min_duration": ("min_duration_ns", parse_duration),
+    "hang_timeout": ("hang_timeout_ns", parse_timeout),
+}
+"""Settings that can be given as the command line has them -> the field, and how it is read."""
+
+
+def default_run() -> Path:
+    """Where a recording goes that was told no place: a new folder's name, by date and time."""
+    return Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"

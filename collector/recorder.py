@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import clock
+from .interruptions import is_interruption
 from .journal import Kind, float_bits
 from .kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
 from .options import Options
@@ -297,14 +298,19 @@ class Recorder:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Around the recorder's own work in the program's call: what it raises stays in here."""
+        """Around the recorder's own work in the program's call: what that raises stays in here."""
         try:
             yield
         except Exception as error:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Something of the recorder raised: count it, say so once, go on."""
+        """Something of the recorder raised: count it, say so once, go on.
+
+        Raises what a signal handler of the program raised meanwhile.
+        """
+        if is_interruption(error):
+            raise error
         self.coverage["recorder_errors"] += 1
         self.warn(f"recorder error, some events are missing: {type(error).__name__}: {error}")
 
@@ -327,6 +333,6 @@ class Recorder:
 
 def _system_thread_name(native_id: int) -> str:
     try:
-        return Path(f"/proc/self/task/{native_id}/comm").read_text().strip()
+        return Path(f"/proc/self/task/{native_id}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -121,8 +121,10 @@ class Session:
         added = self._contributions = Contributions(recorder, names, norms)
         self._undo.append(added.remove)
         self._undo.append(
-            autograd.install(recorder, found_graphs.sample, engine.flush_node, added)
-        )  # fmt: skip
+            autograd.install(
+                recorder, found_graphs.sample, engine.flush_node, found.backward_ended, added
+            )
+        )
         self._undo.append(data.install(recorder))
         measured = clocks.Clocks(recorder)
         self._undo.append(joining.install(recorder, stacks))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import signal
 import struct
@@ -23,7 +22,14 @@ from types import FrameType
 from typing import Any
 
 from . import clock
-from .journal import ALIVE_FILE, ENDED_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE
+from .journal import (
+    ALIVE_FILE,
+    ENDED_FILE,
+    QUIET_FILE,
+    STALL_STACKS_FILE,
+    STALLS_FILE,
+    json_bytes,
+)
 from .recorder import Recorder
 from .stalls import activity
 from .system_calls import waits_for
@@ -145,7 +151,7 @@ class Watchdog:
         if dump is not None:
             with contextlib.suppress(OSError):
                 new = folder / f"{QUIET_FILE}.new"
-                new.write_text(json.dumps({**dump, "reason": "quiet"}) + "\n")
+                new.write_bytes(json_bytes({**dump, "reason": "quiet"}) + b"\n")
                 new.replace(folder / QUIET_FILE)
                 self._quiet_told = True
 
@@ -229,7 +235,7 @@ class Watchdog:
         working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
         abort = self._action == "abort" and self._is_rank() and not working
         dump["reason"] = "abort" if abort else "no_progress"
-        os.write(self._files[1], (json.dumps(dump) + "\n").encode())
+        os.write(self._files[1], json_bytes(dump) + b"\n")
         if self._action != "continue" and self._is_rank():
             self._say(idle, main, working=working, abort=abort)
         if abort:

@@ -151,6 +151,15 @@ def test_the_launcher_form_records_a_script_with_its_arguments(tmp_path: Path) -
     assert (manifest["level"], manifest["complete"]) == ("timing", True)
 
 
+def test_a_module_in_a_folder_that_was_removed_runs_as_without_a_recorder(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; {sys.executable} -m lanescope.collector -o {tmp_path}/run -m this"
+    done = run_program(["sh", "-c", f"cd {gone}; {command}"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Namespaces" in done.stdout
+
+
 @pytest.mark.parametrize("flag", ["-B", pytest.param("-O", marks=pytest.mark.slow)])
 def test_nothing_is_hooked_without_a_recording(tmp_path: Path, flag: str) -> None:
     """The program's interpreter has no trace of the recorder. -O compiles all of torch anew."""

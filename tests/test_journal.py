@@ -128,6 +128,31 @@ def test_a_damaged_segment_is_left_out_and_named(tmp_path: Path) -> None:
     assert "t00001-00000.lsj: is no journal segment" in log.damage[0]
 
 
+@pytest.mark.parametrize(
+    ("segment", "length", "said"),
+    [
+        (0, journal.HEADER_BYTES + 7 * journal.RECORD_BYTES, "4,544"),  # another one follows
+        (0, journal.HEADER_BYTES + 7 * journal.RECORD_BYTES + 9, "4,553"),
+        (2, journal.HEADER_BYTES + 7 * journal.RECORD_BYTES + 9, "4,553"),
+        (2, journal.HEADER_BYTES + 7 * journal.RECORD_BYTES, ""),  # as a thread that ended trims it
+    ],
+)
+def test_a_segment_that_was_cut_off_is_read_up_to_there_and_named(
+    tmp_path: Path, segment: int, length: int, said: str
+) -> None:
+    written = new_journal(tmp_path)
+    for value in range(5_000):
+        put(written, value)
+    assert read_process(tmp_path).damage == ()  # while it is being written
+    written.close()
+    path = tmp_path / journal.segment_file(0, segment)
+    os.truncate(path, length)
+    log = read_process(tmp_path)
+    assert len(list(log.threads[0].records())[segment]) == 7
+    expected = f"{path}: was cut off at {said} bytes; records behind them are missing"
+    assert log.damage == ((expected,) if said else ())
+
+
 def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
     """A real limit on file size, in a process of its own: the next segment finds no room."""
     script = f"""

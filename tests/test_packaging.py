@@ -3,6 +3,7 @@ clean environment in a folder far from the sources."""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -11,10 +12,12 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = (
@@ -146,6 +149,36 @@ def test_wheel_holds_nothing_else(archives: dict[str, Path]) -> None:
     extra = {top for top in tops if top != "lanescope" and not top.endswith((".dist-info", ".pth"))}
     assert extra == set(), "would shadow or clutter the modules of the recorded program"
     assert not any("__pycache__" in name or "/tests/" in name for name in names)
+
+
+NEW_IN = {"tomllib": (3, 11), "wsgiref.types": (3, 11), "asyncio.taskgroups": (3, 11)}
+"""Modules of Python itself that came after 3.10."""
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Modules that are imported whatever Python's version is."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "sys.version_info" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+        yield from imported(node)
+
+
+def test_nothing_needs_a_newer_python_than_the_package_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    newer = {name for name, version in NEW_IN.items() if version > oldest}
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for part in PARTS
+        for path in (ROOT / part).rglob("*.py")
+        for name in imported(ast.parse(path.read_text(encoding="utf-8")))
+        if name in newer
+    }
+    assert found == set()
 
 
 def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> None:

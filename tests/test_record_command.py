@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.run import open_run
 from tests.recording import BIN, record_program, run_program, write_program
 
 LANESCOPE = str(BIN / "lanescope")
@@ -121,3 +123,22 @@ def test_a_run_that_vanishes_does_not_harm_the_program(tmp_path: Path) -> None:
     assert (recorded.status, recorded.stdout) == (0, "done\n")
     assert "Traceback" not in recorded.stderr
     assert len(recorded.stderr.splitlines()) <= 3
+
+
+def test_a_program_whose_name_is_not_utf8_is_recorded(tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"a\xffb.py")
+    program.write_text("import torch\ntorch.ones(1).tan()\n")
+    run = tmp_path / "run"
+    done = run_program([LANESCOPE, "record", "-o", str(run), "--", sys.executable, str(program)])
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert open_run(run).manifest["command"][1].endswith("/a?b.py")
+    assert open_run(run).counts["op"] > 1
+
+
+def test_a_place_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / os.fsdecode(b"r\xffn")
+    done = run_program([LANESCOPE, "record", "-o", str(run), "--", "true"])
+    assert done.returncode == 2
+    assert "cannot be written (its name is not UTF-8)" in done.stderr
+    assert not run.exists()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lanescope.webapp.analysis.dead_parameters import dead_parameters
+from lanescope.webapp.run import open_run
 from tests.recording import Recorded, record_program
 
 PROGRAM = """
@@ -219,3 +221,31 @@ def test_what_vmap_makes_many_of_has_no_norm(tmp_path: Path) -> None:
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
     assert [row["numel"] for row in recorded.rows("activation")] == [2]
+
+
+WRAPPED = """
+    import torch
+    from torch import nn
+    from torch.testing._internal.two_tensor import TwoTensor
+    def two(*shape):
+        return nn.Parameter(TwoTensor(torch.randn(shape), torch.randn(shape)))
+    plain, wrapped = nn.Linear(4, 1), nn.Linear(4, 1)
+    wrapped.weight, wrapped.bias = two(1, 4), two(1)
+    optimizer = torch.optim.SGD([*plain.parameters(), *wrapped.parameters()], lr=0.1)
+    for _ in range(6):
+        for model in (plain, wrapped):
+            model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_tensors_of_classes_with_operators_of_their_own_have_no_norm(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, WRAPPED, "--level", "access")
+    assert recorded.status == 0, recorded.stderr
+    assert "recorder error" not in recorded.stderr
+    assert {row["parameter"] for row in recorded.rows("gradient")} == {"weight", "bias"}
+    assert {row["parameter"] for row in recorded.rows("parameter")} == {"weight", "bias"}
+    run = open_run(recorded.run)
+    assert run.coverage["gradients_not_read"] == 12
+    assert dead_parameters(run) == []  # which is not the same as that they have no gradient

@@ -131,8 +131,7 @@ TENSOR = Table(
             "expected",
             INT64,
             "",
-            "hash that the last recorded writer of an input left, where the input is no longer "
-            "what was written; else null",
+            "hash that was last recorded of an input, where the input is no longer that; else null",
         ),
         Column(
             "unset",

@@ -14,7 +14,7 @@ from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import local_part
 from .modules import Modules
-from .norms import Norms
+from .norms import Norms, has_norm
 
 
 def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], None]:
@@ -29,6 +29,8 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
         if tensor is None or not tensor.is_floating_point() or not tensor.numel():
             return
         if recorder.thread().busy or tensor.is_sparse or tensor.device.type == "meta":
+            return
+        if not has_norm(tensor):
             return
         if _is_transformed(tensor):  # by torch.func: one of many, of which none has a norm yet
             return

@@ -27,11 +27,12 @@ def install(
     recorder: Recorder,
     before: Callable[[tuple[Any, ...]], None],
     after: Callable[[], None],
+    ended: Callable[[], None],
     contributions: Contributions,
 ) -> Callable[[], None]:
-    """Record backward phases. Of each, `before` gets the engine's arguments at its start, and
-    `after` runs at its end, both on its thread. `contributions` hears of those that add to
-    gradients.
+    """Record backward phases. Of each, `before` gets the engine's arguments at its start, `after`
+    runs at its end and `ended` when its phase is closed, all on its thread. `contributions` hears
+    of those that add to gradients.
 
     What a backward raises is marked: a program may catch it, and only the engine's words tell which
     tensor it is about.
@@ -69,6 +70,7 @@ def install(
                         contributions.end()
                 after()
                 recorder.end_phase(depth)
+                ended()
             except Exception as error:
                 recorder.failed(error)
 

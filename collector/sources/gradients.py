@@ -24,7 +24,7 @@ from .assertions import Assertions
 from .deliveries import Deliveries
 from .held import RECORD_TYPE, Held, Holding, Known, local_part
 from .modules import Modules
-from .norms import Alike, Norms
+from .norms import Alike, Norms, has_norm
 from .parameters import Parameters, is_sampled
 
 _Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]
@@ -87,14 +87,18 @@ class Gradients:
         for position in positions:
             parameter, known = held.parameters[position], held.known[position]
             gradient = local_part(parameter.grad)
-            if hashes and not known.sharded and can_read(own := local_part(parameter)):
-                there = gradient is not None and can_read(gradient)
+            own = local_part(parameter)
+            if hashes and not known.sharded and has_norm(own) and can_read(own):
+                there = gradient is not None and has_norm(gradient) and can_read(gradient)
                 hashed[own.device].append((known, gradient if there else None, own))
             if gradient is None:
                 recorder.put(
                     state, Kind.GRADIENT, scope=GradientScope.NONE, name=known.name, start=instant,
                     signature=known.signature, extra=known.numel, aux=ordinal,
                 )  # fmt: skip
+                continue
+            if not has_norm(gradient):
+                recorder.coverage["gradients_not_read"] += 1
                 continue
             if gradient.is_sparse:  # its rows may stand in it several times, each a part of the sum
                 gradient = gradient.coalesce().values()

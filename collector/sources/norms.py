@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -116,10 +116,22 @@ def _scaled_norm(tensor: torch.Tensor) -> torch.Tensor:
     return norm * largest
 
 
+def has_norm(tensor: torch.Tensor) -> bool:
+    """Whether operators of torch's own compute on the tensor. What those of its class make of it
+    may be of that class again, and no number: of such tensors nothing is said.
+    """
+    kind: Any = type(tensor)
+    own = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return not own or kind.__name__ == "AsyncCollectiveTensor"  # on its way, else as any other
+
+
 def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Positions of tensors of one device and dtype, group by group; sparse ones are left out."""
+    """Positions of tensors of one device and dtype, group by group.
+
+    Sparse ones are left out, and those that have no norm.
+    """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
     for position, tensor in enumerate(tensors):
-        if not tensor.is_sparse:
+        if not tensor.is_sparse and has_norm(tensor):
             groups[tensor.device, tensor.dtype].append(position)
     return list(groups.values())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -19,8 +21,9 @@ from ..recorder import Recorder
 class Optimizers:
     """Tells steps apart: one ends when the first optimizer that ever stepped has stepped again.
 
-    A program with several optimizers (a GAN) so counts each round once. `mark_step` makes the
-    program's own boundaries the only ones.
+    A program with several optimizers (a GAN) so counts each round once. Where optimizers step
+    within backward, as soon as a gradient is there, the step ends with that backward. `mark_step`
+    makes the program's own boundaries the only ones.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Optimizers:
         self._ordinals: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._explicit = False
+        self._ends_with_backward = False
 
     def mark_step(self) -> None:
         """The program says that a step ends here."""
@@ -45,20 +49,26 @@ class Optimizers:
         """The optimizer's number in this process, by who was the first to step."""
         return self._ordinals.setdefault(optimizer, len(self._ordinals))
 
-    def begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Global step pre-hook."""
+    def begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Global step pre-hook. A closure computes the gradients within the step: they are recorded
+        as it returns for the first time, and the hook gives the arguments with another one for it.
+        """
         recorder = self._recorder
+        changed = None
         try:
             ordinal = self.ordinal(optimizer)
             left_open = self._open.pop(optimizer, None)
             if left_open is not None:  # its last step raised, so no post-hook came
                 recorder.end_phase(left_open)
             if recorder.active:
-                self._before(optimizer, ordinal)
+                changed = self._with_closure(optimizer, args, kwargs)
+                if changed is None:
+                    self._before(optimizer, ordinal)
             name = f"{type(optimizer).__name__}.step"
             self._open[optimizer] = recorder.begin_phase(name, PhaseKind.optimizer)
         except Exception as error:
             recorder.failed(error)
+        return changed
 
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Global step post-hook."""
@@ -71,9 +81,45 @@ class Optimizers:
             if recorder.active:
                 self._after(optimizer)
             if not self._explicit and self._ordinals.get(optimizer) == 0:
-                recorder.next_step()
+                if _in_backward():
+                    self._ends_with_backward = True
+                else:
+                    recorder.next_step()
         except Exception as error:
             recorder.failed(error)
+
+    def backward_ended(self) -> None:
+        """A backward has ended on the calling thread."""
+        if self._ends_with_backward and not _in_backward():
+            self._ends_with_backward = False
+            self._recorder.next_step()
+
+    def _with_closure(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """The arguments of a step, with a closure that records; None: it has none."""
+        place: Any = "closure" if "closure" in kwargs else 1
+        original = kwargs.get("closure") if place == "closure" else args[1:2] and args[1]
+        if not callable(original):
+            return None
+        waiting = True
+
+        @wraps(original)
+        def closure(*own_args: Any, **own_kwargs: Any) -> Any:
+            nonlocal waiting
+            result = original(*own_args, **own_kwargs)
+            if waiting:
+                waiting = False
+                with self._recorder.guarded():
+                    self._before(optimizer, self.ordinal(optimizer))
+            return result
+
+        if place == "closure":
+            return args, {**kwargs, "closure": closure}
+        return (*args[:1], closure, *args[2:]), kwargs
+
+
+def _in_backward() -> bool:
+    """Whether the calling thread runs a node of a backward, or a hook of one."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def install(

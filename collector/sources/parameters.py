@@ -23,7 +23,7 @@ from ..kinds import GradientScope, SampleRecord
 from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import Held, Holding, Known, local_part
-from .norms import Alike, Norms, alike
+from .norms import Alike, Norms, alike, has_norm
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""
@@ -40,6 +40,7 @@ class _Row:
 
     known: Known
     scope: int
+    readable: bool = True  # else the gradient, which there is, has no norm
     lr: float = _NOT_A_NUMBER
     weight_decay: float = _NOT_A_NUMBER
     numbers: list[float | None] = field(default_factory=lambda: [None] * 5)
@@ -116,7 +117,9 @@ class Parameters:
             lr, decay = _plain(group.get("lr")), _plain(group.get("weight_decay"))
             for parameter in group["params"]:
                 known = held.known[len(sample.rows)]
-                sample.rows.append(_Row(known, _scope(parameter), lr, decay))
+                sample.rows.append(
+                    _Row(known, _scope(parameter), _is_readable(parameter), lr, decay)
+                )
                 self._trainable[known.name] = parameter.requires_grad
         for same in gradients:
             self._gradients(sample, same)
@@ -193,7 +196,7 @@ class Parameters:
                 if gradient is not None and not gradient.is_sparse:
                     gradients.append((len(sample.rows), gradient))
             own.append(local_part(parameter))
-            sample.rows.append(_Row(known, _scope(parameter)))
+            sample.rows.append(_Row(known, _scope(parameter), _is_readable(parameter)))
         for several in alike([gradient for _, gradient in gradients]):
             rows = [gradients[i][0] for i in several]
             sample.add(_NORM, rows, self._norms.of([gradients[i][1] for i in several]))
@@ -207,6 +210,8 @@ class Parameters:
         recorder = self._recorder
         state = recorder.thread()
         for row in sample.rows:
+            if not row.readable:
+                continue
             known, (norm, maximum, nonzero, own, change) = row.known, row.numbers
             place: dict[str, Any] = {
                 "name": known.name, "start": sample.instant, "step": sample.step,
@@ -241,6 +246,11 @@ def is_sampled(step: int, every: int) -> bool:
 
 def _scope(parameter: torch.Tensor) -> int:
     return 0 if parameter.requires_grad else GradientScope.FROZEN
+
+
+def _is_readable(parameter: torch.Tensor) -> bool:
+    gradient = local_part(parameter.grad)
+    return gradient is None or has_norm(gradient)
 
 
 def _plain(setting: Any) -> float:

@@ -1,0 +1,89 @@
+"""Steps that do not simply follow a backward: a closure computes the gradients, or they are used
+within backward; recorded is what the optimizer had, in the step in which it had it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recording import Recorded, record_program
+
+PROGRAM = """
+    import json, sys, torch
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    x = torch.randn(8, 4)
+    told = []
+    def note(parameters):
+        told.append({n: p.grad.norm().item() for n, p in model.named_parameters()
+                     if any(p is one for one in parameters)})
+    def loss():
+        return (model(x) - 1).square().mean()
+    own = list(model.parameters())
+    if sys.argv[1] == "in_backward":
+        def step(parameter):
+            note([parameter])
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in own}
+        for parameter in own:
+            parameter.register_post_accumulate_grad_hook(step)
+        for _ in range(4):
+            loss().backward()
+    else:
+        rule = torch.optim.LBFGS if sys.argv[1] == "lbfgs" else torch.optim.Adam
+        optimizer, calls = rule(own), 0
+        for step in range(4):
+            calls = 0
+            def closure():
+                global calls
+                optimizer.zero_grad()
+                found = loss()
+                found.backward()
+                calls += 1
+                if calls == 1:
+                    note(own)
+                return found
+            if step % 2:
+                optimizer.step(closure)
+            else:
+                optimizer.step(closure=closure)
+            optimizer.zero_grad()
+    print(json.dumps(told))
+"""
+
+
+def recorded(tmp_path: Path, name: str, *options: str) -> tuple[Recorded, list[Any]]:
+    found = record_program(tmp_path, PROGRAM, *options, arguments=(name,))
+    assert found.status == 0, found.stderr
+    assert "recorder error" not in found.stderr
+    return found, json.loads(found.stdout)
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "adam"])
+def test_gradients_that_a_closure_computes(tmp_path: Path, name: str) -> None:
+    run, told = recorded(tmp_path, name, "--level", "timing")
+    rows = run.rows("gradient")
+    assert [(row["step"], row["parameter"]) for row in rows] == [
+        (step, parameter) for step, norms in enumerate(told) for parameter in norms
+    ]
+    assert len(rows) == 16
+    for row in rows:
+        assert row["norm"] == pytest.approx(told[row["step"]][row["parameter"]], rel=1e-5), row
+    changed = [row for row in run.rows("parameter") if row["step"] < 4]
+    assert changed
+    assert all(row["update_ratio"] > 0 for row in changed)
+
+
+def test_steps_within_backward_are_of_the_step_of_that_backward(tmp_path: Path) -> None:
+    run, told = recorded(tmp_path, "in_backward", "--level", "timing")
+    rows = run.rows("gradient")
+    assert len(rows) == len(told) == 16
+    for row, (place, norms) in zip(rows, enumerate(told), strict=True):
+        assert row["step"] == place // 4
+        assert {row["parameter"]: pytest.approx(row["norm"], rel=1e-5)} == norms
+    backwards = [row for row in run.rows("phase") if row["kind"] == "backward"]
+    assert [row["step"] for row in backwards] == [0, 1, 2, 3]
