@@ -11,7 +11,7 @@ from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
 from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, refusals, tied
 from lanescope.webapp.analysis.gradient_breaks import breaks
 from lanescope.webapp.analysis.module_graph import OUTSIDE, Graph, Group, matches
-from lanescope.webapp.graph_charts import graph_figure
+from lanescope.webapp.graph_charts import HEAD, graph_figure
 from lanescope.webapp.pages.graph import toggled
 from lanescope.webapp.pages.graph_parts import broken, norms
 from lanescope.webapp.run import Run, open_run
@@ -33,7 +33,7 @@ PROGRAM = """
             super().__init__()
             self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
         def forward(self, x):
-            return x + self.last(self.first(x).t().t())
+            return x + self.last(self.first(x).t().t().unflatten(1, (2, 2)).flatten(1))
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -92,10 +92,14 @@ def test_modules_and_what_leads_to_what(run: Run) -> None:
     assert groups["blocks.1.last"].parameters == ("blocks.1.last.bias", "blocks.1.last.weight")
     assert dict(groups["blocks.1.last"].kinds)["AccumulateGrad"] == 2
     # A view is not recorded, and belongs to what its neighbours have in common.
-    assert dict(groups["blocks.1"].kinds)["TBackward0"] == 2
+    of_block = [dict(group.kinds) for group in graph.groups if group.module == "blocks.1"]
+    assert sum(kinds.get("TBackward0", 0) for kinds in of_block) == 2
+    # What its children made is added to what it got: it runs before them and after them.
     assert graph.edges["blocks.1", "blocks.1.last"] == 1
     assert graph.edges["blocks.1", "blocks.0"] == 1
-    assert groups[OUTSIDE].level < groups["blocks.1"].level < groups["blocks.1.last"].level
+    levels = [groups[name].level for name in ("blocks.1", "blocks.1.last", "blocks.1.first")]
+    assert groups[OUTSIDE].level < levels[0] < levels[1] < levels[2]
+    assert all(groups[one].level < groups[other].level for one, other in graph.edges)
     assert graph.nodes == sum(1 for _ in run.events("node").to_pylist())
 
 
@@ -147,7 +151,7 @@ def test_nodes_are_found_by_module_name_and_parameter(run: Run) -> None:
 
 
 def test_modules_collapse_and_open(run: Run) -> None:
-    names = {group.name for group in of(run, 1).groups}
+    names = {group.module for group in of(run, 1).groups}
     assert names == {OUTSIDE, "Model", "blocks", "changed", "halved"}
     opened = toggled([], "blocks")
     assert opened == ["blocks"]
@@ -166,25 +170,33 @@ def test_the_drawing(run: Run) -> None:
     one = known["blocks.0.first"]
     expected = rows["blocks.0.first.weight"] ** 2 + rows["blocks.0.first.bias"] ** 2
     assert one == pytest.approx(expected**0.5)
-    figure = graph_figure(graph, known, "light", ["halved"], broken(run, 0, graph, None, []))
-    marks = {trace.name: list(trace.customdata or ()) for trace in figure.data}
-    assert marks["found"] == ["halved"]
-    assert marks["a gradient ends here"] == ["Model"]
-    crosses = next(trace for trace in figure.data if trace.name == "cut off")
-    assert list(crosses.text) == ["detached", "silent", "rounded", "unused"]
-    shown = [name for kind, names in marks.items() for name in names if kind.startswith("with")]
-    shown += marks.get("gradient of zero, or NaN", [])
-    assert sorted(shown) == sorted(group.name for group in graph.groups)
+    drawn = graph_figure(graph, known, "light", ["halved"], broken(run, 0, graph, None, []))
+    figure = drawn.figure
+    marks = next(trace for trace in figure.data if trace.name == "a gradient ends here")
+    assert list(marks.customdata) == ["Model"]
+    boxes = {trace.name: trace for trace in figure.data if trace.type == "bar"}
+    assert [text.split()[-1] for text in boxes["cut off"].text] == [
+        "detached", "silent", "rounded", "unused",
+    ]  # fmt: skip
+    (framed,) = [
+        module
+        for name in ("", "no norm", "zero, or NaN") if name in boxes
+        for module, width in zip(
+            boxes[name].customdata, boxes[name].marker.line.width, strict=True
+        )
+        if width == 3
+    ]  # fmt: skip
+    assert framed == "halved"
+    assert drawn.height == figure.layout.yaxis.range[0] + HEAD + 4
 
 
-def test_a_label_leaves_out_what_is_drawn_around_it() -> None:
-    names = ["layers.1", "layers.1.q", "layers.1.q.lora_A.default", "head.out"]
-    groups = tuple(Group(name, 1, (), (), level) for level, name in enumerate(names))
-    (boxes,) = [
-        trace for trace in graph_figure(Graph(0, groups, {}), {}, "light").data if trace.customdata
-    ]
-    labels = [text.strip() for text in boxes.text]
-    assert labels == ["layers.1", ".q", ".lora_A.default", "head.out"]
+def test_a_long_path_is_told_by_its_end() -> None:
+    names = ["layers.1", "base_model.model.layers.1.self_attention.q_proj.lora_A.default"]
+    groups = tuple(Group(name, 1, (), (), level, name) for level, name in enumerate(names))
+    figure = graph_figure(Graph(0, groups, {}), {names[1]: 1234.5}, "light").figure
+    (boxes,) = [trace for trace in figure.data if trace.type == "bar" and not trace.name]
+    assert list(boxes.text) == ["…q_proj.lora_A.default · 1200"]
+    assert list(boxes.customdata) == [names[1]]
 
 
 def test_a_run_without_a_graph(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.analysis.layer_map import backward_link, depths, layer_map
-from lanescope.webapp.gradient_charts import layer_heat
+from lanescope.webapp.gradient_charts import depth_profile, layer_heat
 from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.layers import chosen
+from lanescope.webapp.pages.layers import _depth, chosen
 from lanescope.webapp.run import Run, open_run
 from tests.synthetic import START_NS, Builder
 
@@ -106,6 +106,24 @@ def test_zeros_are_drawn_apart(run: Run) -> None:
     assert zeros.text[3][2] == "zero"
 
 
+def test_layers_are_named_without_what_all_begin_with(run: Run) -> None:
+    table = layer_map(run, 0, "gradient").rename(index=lambda name: f"base.model.{name}")
+    rows = layer_heat(table, "gradient norm", "light").layout.yaxis
+    assert list(rows.tickvals) == list(table.index)
+    assert list(rows.ticktext) == list(LAYERS)
+    assert rows.title.text == "in base.model"
+    names = [f"{name}.adapter.of.this.one" for name in table.index]
+    axis = depth_profile({"rank 0": table[0].set_axis(names)}, "norm", "light").layout.xaxis
+    assert max(len(text) for text in axis.ticktext) == 21
+    many = table.iloc[[0] * 1000].set_axis([f"layers.{n}.linear" for n in range(1000)])
+    heat = layer_heat(many, "gradient norm", "light")
+    assert len(heat.layout.yaxis.ticktext) <= 64
+    assert heat.data[0].ygap == 0
+    deep = depth_profile({"rank 0": many[0]}, "norm", "light", decay=0.7).data[-1]
+    assert deep.y[-1] == many[0].iloc[-1]
+    assert deep.y[0] is None
+
+
 def test_what_is_said_of_a_cell(run: Run) -> None:
     click = {"points": [{"y": "head", "customdata": 1}]}
     curves, depth, note = chosen(Context(run), click, "update", None, 0, "light")
@@ -117,3 +135,12 @@ def test_what_is_said_of_a_cell(run: Run) -> None:
     _, depth, note = chosen(Context(run), None, "gradient", None, 0, "dark")
     assert note[0].startswith("Click a cell")
     assert depth.data[-1].name == "\N{MULTIPLICATION SIGN} 0.7 a layer"
+
+
+def test_very_many_layers_of_one_level_are_all_shown(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.op(START_NS, 50)
+    for number in range(100):
+        builder.row("gradient", 0, THREAD, time_ns=START_NS, parameter=f"Linear#{number}.weight",
+                    norm=1.0, numel=8, optimizer=0, step=0)  # fmt: skip
+    assert _depth(Context(open_run(builder.write()))) == "all"

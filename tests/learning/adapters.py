@@ -10,17 +10,11 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from common import program
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-PROGRAMS: dict[str, Callable[[], None]] = {}
 TOKENS = torch.arange(24).reshape(2, 12)
-
-
-def program(function: Callable[[], None]) -> Callable[[], None]:
-    """Adds a program under its name."""
-    PROGRAMS[function.__name__] = function
-    return function
 
 
 def adapted(**settings: Any) -> Any:
@@ -38,9 +32,13 @@ def trainable(model: Any) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def train(model: Any, optimizer: Any, steps: int = 8, clip: float | None = None) -> None:
+def train(
+    model: Any, optimizer: Any, steps: int = 8, clip: float | None = None,
+    each: Callable[[], Any] = lambda: None,
+) -> None:  # fmt: skip
     """Learns one batch by heart."""
     for _ in range(steps):
+        each()
         model(input_ids=TOKENS, labels=TOKENS).loss.backward()
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(trainable(model), clip)
@@ -127,6 +125,15 @@ def lora_stays_zero() -> None:
         if "lora_A" in name:
             torch.nn.init.zeros_(parameter)
     train(model, torch.optim.AdamW(trainable(model), lr=1e-2))
+
+
+@program
+def lora_written_back() -> None:
+    """The adapter is loaded again before each step; B is not zero."""
+    model = adapted(init_lora_weights=False)
+    first = {name: one.clone() for name, one in model.state_dict().items() if "lora_" in name}
+    optimizer = torch.optim.AdamW(trainable(model), lr=1e-2)
+    train(model, optimizer, each=lambda: model.load_state_dict(first, strict=False))
 
 
 @program

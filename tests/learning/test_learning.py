@@ -1,4 +1,4 @@
-"""What is found in each program of `programs` and `adapters`; and that twins are silent."""
+"""What is found in each program of this folder; and that twins are silent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from lanescope.webapp.run import open_run
 from tests.recording import UNCOMPACTED, run_program
 
 ENTRIES = {
-    "gradient_health:vanishing", "gradient_health:exploding", "dead_parameters:dead_parameters",
-    "lora:lora", "scaling:scaler_skips", "validators:validators",
+    "vanishing:vanishing", "exploding:exploding", "dead_parameters:dead_parameters",
+    "lora:lora", "scaling:scaler_skips", "scaling:clipped_while_scaled",
+    "validators:validators",
 }  # fmt: skip
 
 EXPECTED: dict[str, list[tuple[str, str, int]]] = {
@@ -33,8 +34,13 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "clipped_and_healthy": [],
     "large_and_healthy": [],
     "outputs_grow": [("exploding_gradient", "forward", 0)],
-    "clipped_away": [("exploding_gradient", "clipped", 0)],
+    "clipped_and_large": [],
     "step_overturns": [("exploding_gradient", "updates", 0)],
+    "rnn_explodes": [("exploding_gradient", "backward", 0)],
+    "rnn_of_a_large_loss": [],
+    "critic_beside_actor": [],
+    "sigmoids_in_backward": [("vanishing_gradient", "", 0)],
+    "tanhs_in_backward": [],
     "unused_head": [("dead_parameter", "unused", 0)],
     "layers_called_alone": [],
     "layer_detached": [("dead_parameter", "unused", 0)],
@@ -47,6 +53,19 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "decayed": [("dead_parameter", "decay", 0)],
     "unused_rows": [],
     "sparse_rows": [],
+    "clipped_away": [("dead_parameter", "clipped", 0)],
+    "rounded_away": [("dead_parameter", "rounded", 0)],
+    "not_rounded_away": [],
+    "written_back": [("dead_parameter", "undone", 0)],
+    "kept_within_bounds": [],
+    "gradients_let_go": [("dead_parameter", "unused", 0)],
+    "copied_after_the_optimizer": [
+        ("dead_parameter", "unused", 0), ("dead_parameter", "not_in_optimizer", 0),
+    ],
+    "closures": [],
+    "tasks_by_turns": [],
+    "clipped_while_scaled": [("vanishing_gradient", "clipped_while_scaled", 1)],
+    "clipped_when_unscaled": [],
     "scale_collapses": [("scaler_skips", "", 10)],
     "scale_settles": [],
     "scale_begins_too_high": [],
@@ -61,9 +80,10 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "lora_disabled": [("lora_inactive", "no_gradient", 0)],
     "lora_clipped": [("lora_inactive", "clipped", 0)],
     "lora_stays_zero": [("lora_inactive", "zero", 0)],
+    "lora_written_back": [("lora_inactive", "undone", 0)],
     "lora_decayed": [("lora_inactive", "decayed", 5)],
     "lora_compiled_away": [("lora_inactive", "compiled_away", 0)],
-}
+}  # fmt: skip
 """Program -> (kind, cause, since which step)."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from lanescope.webapp.analysis.gradient_health import exploding
+from lanescope.webapp.analysis.exploding import exploding
 from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.lora import lora
 from lanescope.webapp.run import Run, open_run

@@ -45,7 +45,7 @@ def graph_of(
     if nodes.empty:
         return None
     graph = graph_by_module(nodes, int(nodes["step"].iloc[0]), depth, opened)
-    return replace(graph, cut_off=_cut_off(run, rank))
+    return replace(graph, cut_off=dict(_cut_off(run, rank)))
 
 
 @lru_cache(maxsize=8)
@@ -61,6 +61,7 @@ def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
     layers = dict(zip(rows["node"], layers_of(rows["parameter"]), strict=True))
     known = made.sort_values("sequence")
     numbers, modules = known["sequence"].to_numpy("int64"), list(known["module"])
+    roots = _roots(run, rank)
     found = []
     for row, own in zip(rows.itertuples(), adds, strict=True):
         targets = {layers[int(one)] for one in str(row.next).split() if int(one) in layers}
@@ -69,11 +70,13 @@ def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
         elif len(targets) == 1 and "" not in targets:
             found.append(targets.pop())  # a view of a parameter
         else:
-            found.append(_between(row.sequence, numbers, modules))
+            found.append(_between(row.sequence, numbers, modules, roots))
     return rows.assign(module=found)
 
 
-def _between(sequence: float, numbers: NDArray[np.int64], modules: list[str]) -> str:
+def _between(
+    sequence: float, numbers: NDArray[np.int64], modules: list[str], roots: set[str]
+) -> str:
     """The module of the operator with that number; of a view, which is not recorded, what the
     operators before and after it have in common.
     """
@@ -84,8 +87,20 @@ def _between(sequence: float, numbers: NDArray[np.int64], modules: list[str]) ->
         return modules[after]
     if after in (0, len(numbers)):
         return ""
-    around = zip(modules[after - 1].split("."), modules[after].split("."), strict=False)
-    return ".".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], around))
+    one, other = modules[after - 1], modules[after]
+    around = zip(one.split("."), other.split("."), strict=False)
+    common = ".".join(name for name, _ in takewhile(lambda pair: pair[0] == pair[1], around))
+    if common or not one or not other:
+        return common
+    # Of a model, whose own path is no part of its children's.
+    models = roots & {one, other} or roots
+    return next(iter(models)) if len(models) == 1 else ""
+
+
+def _roots(run: Run, rank: int) -> set[str]:
+    """Models themselves: they have the name of their class, having none of their own."""
+    rows = run.events("module", rank, columns=["path", "class"]).to_pylist()
+    return {row["path"] for row in rows if row["path"] == str(row["class"]).rpartition(".")[2]}
 
 
 def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
@@ -100,6 +115,7 @@ def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
     return to_frame(ops)
 
 
+@lru_cache(maxsize=8)
 def _cut_off(run: Run, rank: int) -> dict[str, str]:
     nodes = graph_nodes(run, rank)
     known = samples(run)

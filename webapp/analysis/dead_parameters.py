@@ -4,9 +4,10 @@ A layer is a module with parameters of its own. Causes:
 
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
-  FELL_SILENT steps after it had not been;
+  FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before;
 - not_in_optimizer: it is trainable and has gradients, no optimizer of the run ever held it, and
   its value does not change (something else may train it);
+- clipped, rounded, undone: its optimizer's steps change nothing, or not for good (`unmoved`);
 - decay: at the last DECAY_SAMPLES samples weight decay was stronger than the gradient (`decay`),
   and the parameter has shrunk to SHRUNK of what it was.
 
@@ -16,25 +17,32 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from lanescope.collector.kinds import CLIP_LIMIT
+from lanescope.webapp.analysis.columns import texts_of
 from lanescope.webapp.analysis.decay import decays
 from lanescope.webapp.analysis.endings import reduction_unfinished
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.learning import gradient_rows, samples, sharded_names, streaks
 from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.analysis.lora import is_lora
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.analysis.unmoved import unmoved
 from lanescope.webapp.run import Run
 
 UNUSED_STEPS = 2  # optimizer steps
 ZERO_STEPS = 5  # optimizer steps
 FELL_SILENT = 10  # optimizer steps, the last of the run
+TURNS = 2.0  # times the longest stretch before that it was zero for
 DECAY_SAMPLES = 3  # samples, the last of the run
 SHRUNK = 0.5  # of the first norm
 LISTED = 20  # parameters named in the evidence
+UNNAMED = re.compile(r"optimizer\d+\.parameter\d+")
+"""A parameter of no module that was called, by its place in its optimizer."""
 
 _WORDS = {
     "unused": (
@@ -49,6 +57,24 @@ _WORDS = {
         "has gradients that no optimizer uses: add it to one, or freeze it",
         "have gradients that no optimizer uses: add them to one, or freeze them",
     ),
+    "clipped": (
+        "is clipped until its optimizer's steps change next to nothing: check max_norm, and the "
+        "scale of the loss",
+        "are clipped until their optimizer's steps change next to nothing: check max_norm, and the "
+        "scale of the loss",
+    ),
+    "rounded": (
+        "is not changed by its optimizer's steps, which are lost in the rounding of its 16 bits: "
+        "keep it in float32, or raise the learning rate",
+        "are not changed by their optimizer's steps, which are lost in the rounding of their 16 "
+        "bits: keep them in float32, or raise the learning rate",
+    ),
+    "undone": (
+        "is changed by its optimizer's steps, and is before each what it was at first: something "
+        "writes the old values back",
+        "are changed by their optimizer's steps, and are before each what they were at first: "
+        "something writes the old values back",
+    ),
     "decay": (
         "shrinks: weight decay is stronger than its gradient",
         "shrink: weight decay is stronger than their gradient",
@@ -57,6 +83,11 @@ _WORDS = {
 """What to say of one parameter, and of several."""
 
 _SEVERE = ("zero",)
+_OF_ALL = {
+    "unused": "no parameter has a gradient when the optimizer steps",
+    "zero": "all gradients are exactly zero",
+}
+"""What to say where it holds for all that optimizers hold."""
 
 
 def dead_parameters(run: Run) -> list[Finding]:
@@ -97,9 +128,13 @@ def dead_parameters(run: Run) -> list[Finding]:
         since = _decaying(group)
         if since is not None and str(name) not in found.get("zero", {}):
             add("decay", str(name), int(rank), since, int(first["numel"]))
+    for cause, own in unmoved(run, sampled).items():
+        for (rank, name), group in own.groupby(["rank", "parameter"], sort=False):
+            first = group.iloc[0]
+            add(cause, str(name), int(rank), int(first["step"]), int(first["numel"]))
     had = set(rows.loc[~rows["missing"], "parameter"])
     return [
-        _finding(run, cause, names, whole=cause == "zero" and had <= set(names))
+        _finding(run, cause, names, whole=cause in _OF_ALL and had <= set(names))
         for cause, names in found.items()
     ]
 
@@ -137,11 +172,13 @@ def _zero(layer: pd.DataFrame) -> int | None:
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= ZERO_STEPS else None
-    tail = largest.iloc[-FELL_SILENT:]
-    if len(tail) < FELL_SILENT or (tail != 0).any():
+    silent = [(high - low, low, high) for low, high in streaks(largest.to_numpy() == 0)]
+    length, since, until = silent.pop() if silent else (0, 0, 0)
+    if length < FELL_SILENT or until < len(largest):
         return None
-    alive = largest.index[largest != 0]
-    return int(steps[largest.index[largest.index > alive[-1]][0]])
+    if silent and length <= TURNS * max(silent)[0]:
+        return None
+    return int(steps.iloc[since])
 
 
 def _forgotten(samples_: pd.DataFrame) -> bool:
@@ -170,8 +207,9 @@ def _finding(
     words = f"{first}{and_more(len(names), 'parameter')} {_WORDS[cause][len(names) > 1]}"
     advice, ended_by_it = "", False
     if whole:
-        words, advice = "all gradients are exactly zero", _whole_advice(run, ranks[0])
-    elif cause == "unused" and len(run.ranks) > 1:
+        words = _OF_ALL[cause]
+        advice = _whole_advice(run, ranks[0]) if cause == "zero" else _none_advice(run, first)
+    elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
         advice = ". DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
         advice += ": that is what ended this run" if ended_by_it else ""
@@ -198,7 +236,16 @@ def _whole_advice(run: Run, rank: int) -> str:
     if _clips_to_zero(run, rank):
         return ": they are clipped to 0"
     flat = "the loss is flat (a margin that all samples keep, everything masked)"
-    return f": {flat}, or the outputs are cut off (a dead ReLU)"
+    cut_off = "the outputs are cut off (a dead ReLU)"
+    return f": {flat}, {cut_off}, or zero_grad() is called before step()"
+
+
+def _none_advice(run: Run, first: str) -> str:
+    if not any(kind == "backward" for kind in texts_of(run, "phase", "kind", run.ranks[0])):
+        return ": no backward ran"
+    if UNNAMED.match(first):
+        return ": the optimizer was made before they were copied, or replaced by others"
+    return ": zero_grad() is called before step(), or the loss does not lead to them"
 
 
 def _clips_to_zero(run: Run, rank: int) -> bool:

@@ -180,7 +180,8 @@ class _Leads:
         self._nodes: dict[int, list[int]] = defaultdict(list)
         for node, sequence in self._sequence.items():
             self._nodes[sequence].append(int(node))
-        self._made = set().union(*(op.made for op in ops)) if ops else set()
+        # What touches no memory is a view.
+        self._made = {one for op in ops if op.reads or op.writes for one in op.made}
 
     def lead(self, one: set[int], other: set[int]) -> bool:
         """Whether nodes of the first numbers lead to one of the second."""

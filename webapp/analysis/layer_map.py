@@ -6,6 +6,7 @@ below one module. Norms of its parameters add up as squares.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -49,6 +50,7 @@ SAMPLED = ("update", "parameters", "alive")
 _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
 
 
+@lru_cache(maxsize=16)
 def layer_map(
     run: Run, rank: int, measure: str, depth: int | None = None, baseline: Run | None = None
 ) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
@@ -87,9 +88,20 @@ def layers_of(parameters: pd.Series) -> pd.Series:
     return parameters.map(layers).astype("str")
 
 
+def streaks(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """[low, high) of the longest stretches in which all flags are set."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
 def _calls(frame: pd.DataFrame) -> pd.Series:
     groups = frame.groupby(["rank", "thread", "optimizer"], sort=False)["time_ns"]
     return groups.rank(method="dense").astype("int64") - 1
+
+
+def sharded_names(run: Run) -> set[str]:
+    """Parameters of which a rank has a part only."""
+    return {name for _, name in _sharded(run)}
 
 
 def _sharded(run: Run) -> dict[tuple[int, str], int]:

@@ -10,6 +10,7 @@ that is frozen while another is trained. An adapter is inactive where, in this o
 - not_synchronised: ranks that began with the same B have gradients of B that differ, at half of
   the steps or more;
 - clipped: its gradients are zero or nearly so after clipping, and were not before;
+- undone: its optimizer's steps change it, and before each it is what it was at first (`unmoved`);
 - zero: B is still zero after ZERO_STEPS steps;
 - decayed: B has shrunk to DECAYED of what it was, and weight decay is stronger than the gradient.
 """
@@ -31,6 +32,7 @@ from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.logged import last_logged
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.analysis.unmoved import is_undone
 from lanescope.webapp.run import Run
 
 NO_GRADIENT_STEPS = 3  # optimizer steps
@@ -56,6 +58,8 @@ _ADVICE = {
     "for data parallelism, and call it through the wrapper",
     "clipped": "clipping leaves nothing of its gradient: check max_norm, and what makes the norm "
     "so large",
+    "undone": "steps change it, and before each it is again what it was at first: something writes "
+    "the old values back, or makes it anew",
     "zero": "B is still zero: check its learning rate, the scaling factor, and that A is not zero",
     "decayed": "weight decay is stronger than its gradient: exclude it from decay",
 }
@@ -188,6 +192,12 @@ def _trained_b(one: _Adapter) -> pd.DataFrame:
     return rows[rows["trainable"].astype(bool) & rows["norm"].notna()]
 
 
+def _undone(one: _Adapter) -> Verdict:
+    b = _trained_b(one)
+    rows = b[is_undone(b)]
+    return _since(rows, _last(rows))
+
+
 def _zero(one: _Adapter) -> Verdict:
     b = _trained_b(one)
     groups = b.groupby("parameter", sort=False)
@@ -221,6 +231,7 @@ _CAUSES: tuple[tuple[str, Callable[[_Adapter], Verdict]], ...] = (
     ("no_gradient", _no_gradient),
     ("not_synchronised", _not_synchronised),
     ("clipped", _clipped),
+    ("undone", _undone),
     ("zero", _zero),
     ("decayed", _decayed),
 )

@@ -8,6 +8,9 @@ scale. It has collapsed where
   underflow, or
 - from SETTLING updates after the first step that was taken on, more than SKIPPED_SHARE of the steps
   are skipped.
+
+Gradients that are clipped while they are still scaled are left with next to nothing when they are
+unscaled: what the optimizer uses, times the scale, has the norm that they were clipped to.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.run import Run
 
 SKIPPED_IN_A_ROW = 15  # steps; 65536 halved so often is 2
@@ -27,18 +33,17 @@ LEAST_SCALE = 1.0
 SETTLING = 20  # updates, from the first whose step was taken
 SKIPPED_SHARE = 0.2  # of the updates after these
 LEAST_UPDATES = 20  # to tell a share from
+LEAST_CLIPPED = 3  # steps at which gradients were clipped
+MAGNIFIES = 4.0  # a scale that is told from none
+AS_LARGE = 0.01  # relative difference of norms
 LISTED = 20  # parameters named in the evidence
 
 
 def scaler_skips(run: Run) -> list[Finding]:
     """Findings of kind `scaler_skips`, at most one. Raises Unanswered."""
-    values = to_frame(
-        run.events("value", columns=["rank", "thread", "time_ns", "step", "name", "value"])
-    )  # fmt: skip
-    scales = values[values["name"] == LOSS_SCALE]
+    scales, skips = logged(run, None, LOSS_SCALE), logged(run, None, SKIPPED_STEPS)
     if scales.empty:
         raise Unanswered("no gradient scaler was in use")
-    skips = values[values["name"] == SKIPPED_STEPS]
     found = []
     for rank, updates in scales.groupby("rank", sort=True):
         why = _collapsed(updates, skips[skips["rank"] == rank])
@@ -71,6 +76,65 @@ def scaler_skips(run: Run) -> list[Finding]:
             link=timeline_address(time, time, run.duration_ns),
         )
     ]
+
+
+def clipped_while_scaled(run: Run) -> list[Finding]:
+    """Findings of kind `vanishing_gradient`, at most one. Raises Unanswered."""
+    found = {}
+    asked = False
+    for rank in run.ranks:
+        scales, clips = logged(run, rank, LOSS_SCALE), logged(run, rank, CLIP_NORM)
+        if scales.empty or clips.empty:
+            continue
+        asked = True
+        steps = _clipped_steps(run, rank, scales, clips)
+        wrong = steps[(steps["left"] * steps["scale"] / steps["limit"] - 1).abs() < AS_LARGE]
+        if len(wrong) >= max(LEAST_CLIPPED, len(steps) / 2):
+            found[rank] = wrong.iloc[0]
+    if not asked:
+        raise Unanswered("no gradient scaler was in use, or nothing was clipped")
+    if not found:
+        return []
+    rank, at = next(iter(found.items()))
+    step, scale = int(at["step"]), float(at["scale"])
+    left, limit = float(at["left"]), float(at["limit"])
+    return [
+        Finding(
+            kind="vanishing_gradient",
+            severity="error",
+            title=f"gradients are clipped to {limit:.3g} while they are still scaled by {scale:g}, "
+            f"and then unscaled: a norm of {left:.3g} is left since step {step}; call "
+            "scaler.unscale_(optimizer) before clip_grad_norm_",
+            rank=rank,
+            ranks=tuple(found),
+            step=step,
+            evidence={
+                "cause": "clipped_while_scaled", "scale": scale, "max_norm": limit, "norm": left,
+            },
+            link=step_link(run, rank, step),
+        )
+    ]  # fmt: skip
+
+
+def _clipped_steps(run: Run, rank: int, scales: pd.DataFrame, clips: pd.DataFrame) -> pd.DataFrame:
+    """Steps of optimizers whose gradients were clipped, in time: step, left (norm that they used),
+    limit, scale.
+    """
+    rows = gradient_rows(run)
+    rows = rows[(rows["rank"] == rank) & ~rows["missing"]]
+    groups = rows.assign(square=rows["norm"] ** 2).groupby("time_ns")
+    steps = groups.agg(step=("step", "first"), left=("square", "sum")).reset_index()
+    steps["left"] = np.sqrt(steps["left"])
+    clips = clips.rename(columns={"value": "total"})[["time_ns", "total"]]
+    # A limit is logged with each norm, at the same instant.
+    limits = logged(run, rank, CLIP_LIMIT).drop_duplicates("time_ns").set_index("time_ns")["value"]
+    clips = clips.assign(limit=clips["time_ns"].map(limits), clipped_ns=clips["time_ns"])
+    before = scales.rename(columns={"value": "scale"})[["time_ns", "scale"]]
+    clips = pd.merge_asof(clips.sort_values("time_ns"), before.sort_values("time_ns"))
+    steps = pd.merge_asof(steps, clips, on="time_ns")
+    own = steps["clipped_ns"] > steps["time_ns"].shift(fill_value=0)  # since the step before
+    clipped = (steps["total"] > steps["limit"]) & (steps["scale"] >= MAGNIFIES)
+    return steps[own & clipped]
 
 
 def _collapsed(updates: pd.DataFrame, skips: pd.DataFrame) -> tuple[str, pd.Series] | None:

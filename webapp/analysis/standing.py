@@ -257,7 +257,20 @@ def meanwhile(run: Run, rank: int, begin_ns: int, end_ns: int) -> tuple[str, str
     saw it."""
     rows = [row for row in dumps(run, rank) if begin_ns <= row["time_ns"] <= end_ns]
     last = _last_told(run, rows)
-    return ("went on recording", None) if last is None else doing_in(run, rank, last)
+    if last is not None:
+        return doing_in(run, rank, last)
+    went_on = _recorded(run, rank, begin_ns, end_ns)
+    return "went on recording" if went_on else "recorded nothing meanwhile", None
+
+
+def _recorded(run: Run, rank: int, begin_ns: int, end_ns: int) -> bool:
+    """Whether a rank began anything in a stretch of time."""
+    for table in ("op", "phase", "collective"):
+        rows = run.events(table, rank, columns=["start_ns"], window=(begin_ns, end_ns))
+        started = rows["start_ns"].to_numpy()
+        if ((started > begin_ns) & (started < end_ns)).any():
+            return True
+    return False
 
 
 def _last_ns(run: Run, rank: int) -> int:

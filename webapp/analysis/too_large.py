@@ -1,13 +1,15 @@
 """Is a gradient too large from the first steps on?
 
 There is nothing before that it could be held against, and its norm alone tells nothing: a loss that
-is a sum over many large errors has one of millions, and learns. So where it is LARGE at the first
-LARGE_STEPS steps it is held against a scale that the program itself has, in this order:
+is a sum over many large errors has one of millions, and learns, also where it is clipped to 1. So
+where it is LARGE at the first LARGE_STEPS steps it is held against a scale that the program itself
+has, in this order:
 
-- clipped: its norm was CLIPPED_AWAY times that to which it was clipped, at each of these steps;
 - updates: the first step changed the parameters by OVERTURNED times what they were;
 - forward: the outputs of modules grow on their way through the model: the largest has GROWN times
-  what the first one had, per element.
+  what the first one had, per element;
+- backward: the gradient grows on its way from the loss: a layer has GROWN_BACK times that of the
+  layers nearest to the loss, per element (`gradient_paths`).
 """
 
 from __future__ import annotations
@@ -17,17 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.learning import samples
-from lanescope.webapp.analysis.logged import last_logged
+from lanescope.webapp.analysis.gradient_paths import growth, ways
+from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.run import Run
 
 LARGE_STEPS = 2  # consecutive
-CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
 OVERTURNED = 10.0  # times the norm of all parameters
 LARGE = 1e3  # norm of the whole gradient
 GROWN = 1e6  # times, root mean square of the elements
+GROWN_BACK = 1e4  # the same
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,10 @@ def too_large(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge
     if len(norms) < LARGE_STEPS or not (norms.iloc[:LARGE_STEPS] > LARGE).all():
         return None
     return (
-        _clipped(run, rank, norms)
-        or _overturned(run, rank, norms, optimizer)
+        _overturned(run, rank, norms, optimizer)
         or _grown(run, rank, norms)
+        or _grown_back(run, rank, norms, optimizer)
     )
-
-
-def _clipped(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
-    limits = last_logged(run, rank, CLIP_LIMIT)
-    times = (norms / limits.reindex(norms.index)).iloc[:LARGE_STEPS]
-    if not (limits > 0).all() or not (times > CLIPPED_AWAY).all():
-        return None
-    measured = float(times.iloc[0])
-    return TooLarge(
-        int(norms.index[0]), "clipped", measured, CLIPPED_AWAY,
-        f"{measured:.3g} times what it is clipped to",
-        "initialisation, normalisation, the scale of the loss and of max_norm, and that gradients "
-        "are unscaled before they are clipped",
-    )  # fmt: skip
 
 
 def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge | None:
@@ -97,4 +84,22 @@ def _grown(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
         f"outputs of {largest or 'the model'} are {measured:.3g} times those of "
         f"{beginning or 'the model'}",
         "initialisation, normalisation and residual paths",
+    )  # fmt: skip
+
+
+def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge | None:
+    rows = gradient_rows(run)
+    rows = rows[(rows["rank"] == rank) & rows["step"].isin(norms.index[:LARGE_STEPS])]
+    held = set(rows.loc[rows["optimizer"] == optimizer, "layer"])
+    table = growth(rows, ways(run, rank))
+    least = table[[layer for layer in table.columns if layer in held]].min()
+    if len(table) < LARGE_STEPS or not (least > GROWN_BACK).any():
+        return None
+    layer, measured = str(least.idxmax()), float(least.max())
+    return TooLarge(
+        int(norms.index[0]), "backward", measured, GROWN_BACK,
+        f"in {layer or 'the model'} it is {measured:.3g} times as large per element as "
+        "nearest to the loss",
+        "the gain of what is between (recurrent weights, initialisation), gated cells or residual "
+        "paths, and clip_grad_norm_",
     )  # fmt: skip

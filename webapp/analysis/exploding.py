@@ -1,25 +1,13 @@
-"""Do gradients vanish on their way, or explode?
+"""Do gradients explode?
 
-A layer is a module with parameters of its own. Its gradient at a step is held against the model's:
-
-    relative = (|g of the layer| / sqrt(its elements)) / (|g of all| / sqrt(all elements))
-
-so that neither a small layer, nor a small loss, nor a small model is taken for a sick one; a bias
-whose gradient is zero by construction (of attention keys, before a normalisation) goes with its
-weight. "All" are the parameters that one optimizer holds.
-
-- vanishing: `relative` is below VANISHED at VANISHED_STEPS consecutive steps, or below GONE and
-  stays below VANISHED to the end. A gradient that rises is on its way up (zero-initialised
-  branches, small layer scales in their first steps) and is not reported, unless it is HOPELESS and
-  takes more than RISING_STEPS to rise so much.
-- exploding: a gradient holds NaN or Inf at a step that was taken; or the whole norm (before
-  clipping, where it is clipped) is EXPLODED times the largest of the first FIRST_STEPS steps, for
-  EXPLODED_STEPS in a row; or it is too large from the first steps on (`too_large`).
+- a gradient holds NaN or Inf at a step that was taken; or
+- the whole norm (before clipping, where it is clipped) is EXPLODED times the largest of the first
+  FIRST_STEPS steps, for EXPLODED_STEPS in a row; or
+- it is too large from the first steps on (`too_large`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,45 +16,17 @@ import pandas as pd
 from lanescope.collector.kinds import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import json_number
-from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.learning import gradient_rows, streaks
 from lanescope.webapp.analysis.logged import last_logged, logged
-from lanescope.webapp.analysis.lora import is_lora
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.analysis.too_large import too_large
 from lanescope.webapp.run import Run
 
-VANISHED = 1e-5  # of the model's gradient, per element
-VANISHED_STEPS = 5  # consecutive steps
-GONE = 1e-6  # of the model's gradient, per element
-GONE_STEPS = 2  # consecutive steps, the last of the run among them
-RISING = 10.0  # times, from the first step of a streak to its last
-RISING_STEPS = 10  # steps
-HOPELESS = 1e-8  # of the model's gradient, per element
 EXPLODED = 100.0  # times the largest of the first steps
 EXPLODED_STEPS = 2  # consecutive steps
 FIRST_STEPS = 5  # steps
-LISTED = 20  # layers named in the evidence
-
-
-@dataclass(frozen=True)
-class Vanished:
-    """A layer whose gradient is gone."""
-
-    layer: str
-    step: int  # since
-    last: int  # until, at least
-    relative: float  # the smallest
-
-
-def vanishing(run: Run) -> list[Finding]:
-    """Findings of kind `vanishing_gradient`, one per optimizer. Raises Unanswered."""
-    found: dict[tuple[int, tuple[Vanished, ...]], list[int]] = {}
-    for (rank, optimizer), rows in _by_optimizer(run):
-        gone = _vanished(rows[~is_lora(rows["parameter"])])
-        if gone:
-            found.setdefault((optimizer, gone), []).append(rank)
-    return [_vanishing(run, gone, ranks) for (_, gone), ranks in found.items()]
+LISTED = 20  # parameters named in the evidence
 
 
 def exploding(run: Run) -> list[Finding]:
@@ -84,25 +44,6 @@ def exploding(run: Run) -> list[Finding]:
     ]
 
 
-def relative_norms(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per call of an optimizer (rows) and layer (columns) the norm relative to the model's.
-
-    NaN: the layer had no gradient then.
-    """
-    there = rows[~rows["missing"] & (rows["numel"] > 0)]
-    squares = (
-        there.assign(square=there["norm"] ** 2)
-        .groupby(["call", "layer"], sort=False)[["square", "numel"]]
-        .sum()
-        .reset_index()
-    )
-    all_ = squares.groupby("call")[["square", "numel"]].sum()
-    model = np.sqrt(all_["square"] / all_["numel"])
-    mean = np.sqrt(squares["square"] / squares["numel"])
-    squares["relative"] = mean / squares["call"].map(model.where(model > 0))
-    return squares.pivot(index="call", columns="layer", values="relative").sort_index()
-
-
 def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     rows = gradient_rows(run)
     if rows.empty:
@@ -111,62 +52,6 @@ def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
         ((int(rank), int(optimizer)), group)
         for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)
     ]
-
-
-def _vanished(rows: pd.DataFrame) -> tuple[Vanished, ...]:
-    table = relative_norms(rows)
-    steps = rows.groupby("call")["step"].first()
-    found = []
-    for layer in table.columns:
-        series = table[layer].dropna()
-        for low, high in _streaks(series.to_numpy() < VANISHED):
-            values = series.to_numpy()[low:high]
-            positive = values[values > 0]
-            if not len(positive) or _rises(values):
-                continue  # zero all along is another finding; what rises is healthy
-            ends = high == len(series)
-            gone = ends and len(values) >= GONE_STEPS and bool((values < GONE).any())
-            if len(values) >= VANISHED_STEPS or gone:
-                calls = series.index[[low, high - 1]]
-                first, last = (int(steps[call]) for call in calls)
-                found.append(Vanished(str(layer), first, last, float(positive.min())))
-                break
-    return tuple(sorted(found, key=lambda one: (one.step, one.relative)))
-
-
-def _rises(values: Any) -> bool:
-    window = values if values[-1] >= HOPELESS else values[-RISING_STEPS:]
-    begin = window[window > 0][:1]
-    return bool(len(begin)) and bool(values[-1] > RISING * begin[0])
-
-
-def _streaks(flags: Any) -> list[tuple[int, int]]:
-    """[low, high) of the longest stretches in which all flags are set."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
-
-
-def _vanishing(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
-    worst = min(gone, key=lambda one: one.relative)
-    since = min(one.step for one in gone)
-    others = and_more(len(gone), "layer")
-    return Finding(
-        kind="vanishing_gradient",
-        severity="warning",
-        title=f"the gradient vanishes in {worst.layer or 'the model itself'}{others} since step "
-        f"{since}: {worst.relative:.1e} of the model's per element; check saturating activations, "
-        "initialisation, residual paths and normalisation before it",
-        rank=ranks[0],
-        ranks=tuple(ranks),
-        step=since,
-        evidence={
-            "layers": [vars(one) for one in gone[:LISTED]],
-            "vanished": len(gone),
-            "limit": VANISHED,
-            "limit_at_once": GONE,
-        },
-        link=step_link(run, ranks[0], since),
-    )
 
 
 def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
@@ -202,7 +87,7 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     limit = EXPLODED * float(series.iloc[:FIRST_STEPS].max())
     if not 0 < limit < np.inf:
         return None
-    for low, high in _streaks(series.to_numpy() > limit):
+    for low, high in streaks(series.to_numpy() > limit):
         if high - low >= EXPLODED_STEPS:
             step, norm = int(series.index[low]), float(series.iloc[low:high].max())
             times = norm / limit * EXPLODED

@@ -1,0 +1,73 @@
+"""Do steps of an optimizer change what they are meant to, and for good?
+
+- clipped: gradients were CLIPPED_AWAY times what they are clipped to, and at every sampled step the
+  parameters together changed by less than UNMOVED of what they were;
+- rounded: of parameters in 16 bits that have gradients and a learning rate, no step changed most:
+  what it adds is less than half of the last bit;
+- undone: steps changed a parameter, and before the next one it was again what it had been at first,
+  to the last bit: something writes the old values back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.logged import last_logged
+from lanescope.webapp.run import Run
+
+CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
+UNMOVED = 1e-7  # of the norm of all parameters
+LEAST_SAMPLES = 4  # sampled steps
+MOST = 0.5  # of the elements in 16 bits
+CHANGED = 1e-6  # of the norm of a parameter
+LEAST_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
+
+LOW = ("bfloat16", "float16")
+
+
+def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Cause -> the rows of `samples` of parameters that it holds for, of which there are some."""
+    held = sampled[(sampled["optimizer"] >= 0) & sampled["trainable"].astype(bool)]
+    found: dict[str, list[pd.DataFrame]] = {}
+    for (rank, _), rows in held.groupby(["rank", "optimizer"], sort=True):
+        by_cause = {
+            "clipped": _clipped(run, int(rank), rows),
+            "rounded": _rounded(rows),
+            "undone": rows[is_undone(rows)],
+        }
+        for cause, own in by_cause.items():
+            if len(own):
+                found.setdefault(cause, []).append(own)
+    return {cause: pd.concat(parts) for cause, parts in found.items()}
+
+
+def is_undone(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of an optimizer's samples are of a parameter whose changes are undone."""
+    groups = rows.groupby("parameter", sort=False)
+    same = (groups["norm"].nunique(dropna=False) == 1) & groups["norm"].first().notna()
+    changed = groups["update_ratio"].min() > CHANGED  # infinite: it was zero
+    often = groups.size() >= LEAST_SAMPLES
+    large = groups["numel"].first() >= LEAST_ELEMENTS
+    undone = same & changed & often & large
+    return rows["parameter"].isin(set(undone.index[undone]))
+
+
+def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
+    times = last_logged(run, rank, CLIP_NORM) / last_logged(run, rank, CLIP_LIMIT)
+    rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
+    changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
+    ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
+    away = (times.reindex(ratio.index) > CLIPPED_AWAY) & (ratio < UNMOVED)
+    return rows if len(away) >= LEAST_SAMPLES and away.all() else rows.iloc[:0]
+
+
+def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows[rows["dtype"].isin(LOW) & (rows["lr"] > 0) & (rows["grad_norm"] > 0)]
+    groups = rows[rows["update_ratio"].notna()].groupby("parameter", sort=False)
+    stuck = (groups["update_ratio"].max() == 0) & (groups.size() >= LEAST_SAMPLES)
+    sizes = groups["numel"].first()
+    if not sizes[stuck].sum() > MOST * sizes.sum():
+        return rows.iloc[:0]
+    return rows[rows["parameter"].isin(set(stuck.index[stuck]))]

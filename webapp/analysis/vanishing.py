@@ -1,0 +1,137 @@
+"""Do gradients vanish on their way from the loss?
+
+A layer is a module with parameters of its own. Its gradient per element at a step is held against
+that of the layers that it passed on its way (`gradient_paths`), so that neither a small loss, nor a
+head of its own whose loss is small, nor a small model is taken for a sick one; a bias whose
+gradient is zero by construction (of attention keys, before a normalisation) goes with its weight.
+Where the way is not known it is held against that of all parameters that the optimizer holds:
+
+    relative = (|g of the layer| / sqrt(its elements)) / (|g of these| / sqrt(their elements))
+
+It has vanished where `relative` is below VANISHED at VANISHED_STEPS consecutive steps, or below
+GONE and stays below VANISHED to the end. A gradient that rises is on its way up (zero-initialised
+branches, small layer scales in their first steps) and is not reported, unless it is HOPELESS and
+takes more than RISING_STEPS to rise so much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.gradient_paths import layer_norms, relative_to_passed, ways
+from lanescope.webapp.analysis.learning import gradient_rows, streaks
+from lanescope.webapp.analysis.lora import is_lora
+from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.run import Run
+
+VANISHED = 1e-5  # of the gradient that it is held against, per element
+VANISHED_STEPS = 5  # consecutive steps
+GONE = 1e-6  # the same
+GONE_STEPS = 2  # consecutive steps, the last of the run among them
+RISING = 10.0  # times, from the first step of a streak to its last
+RISING_STEPS = 10  # steps
+HOPELESS = 1e-8  # the same as VANISHED
+LISTED = 20  # layers named in the evidence
+
+PASSED, MODEL = "the layers after it", "the model"
+"""What a layer's gradient is held against."""
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A layer whose gradient is gone."""
+
+    layer: str
+    step: int  # since
+    last: int  # until, at least
+    relative: float  # the smallest
+    against: str
+
+
+def vanishing(run: Run) -> list[Finding]:
+    """Findings of kind `vanishing_gradient`, one for ranks that are alike. Raises Unanswered."""
+    rows = gradient_rows(run)
+    if rows.empty:
+        raise Unanswered("no optimizer stepped while recording")
+    rows = rows[~is_lora(rows["parameter"])]
+    found: dict[tuple[Vanished, ...], list[int]] = {}
+    for rank, own in rows.groupby("rank", sort=True):
+        judged = (_vanished(*one) for one in _relative(run, int(rank), own))
+        gone = [one for one in judged if one is not None]
+        if gone:
+            key = tuple(sorted(gone, key=lambda one: (one.step, one.relative)))
+            found.setdefault(key, []).append(int(rank))
+    return [_finding(run, gone, ranks) for gone, ranks in found.items()]
+
+
+def _relative(run: Run, rank: int, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Series, str]]:
+    """Layer, its relative gradient by step, and against what."""
+    known = ways(run, rank)
+    table = relative_to_passed(rows, known)
+    for layer in table.columns:
+        yield str(layer), table[layer].dropna(), PASSED
+    for _, own in rows[~rows["layer"].isin(set(known.layers))].groupby("optimizer", sort=True):
+        together = rows[rows["optimizer"] == own["optimizer"].iloc[0]]
+        table = _relative_to_all(together)
+        steps = together.groupby("call")["step"].first()
+        for layer in own["layer"].unique():
+            if layer in table.columns:
+                series = table[layer].dropna()
+                yield str(layer), series.set_axis(steps[series.index]), MODEL
+
+
+def _relative_to_all(rows: pd.DataFrame) -> pd.DataFrame:
+    """By call of an optimizer (rows) and layer (columns). NaN: it had no gradient then."""
+    squares, elements = layer_norms(rows, "call")
+    whole = squares.sum(axis=1) / elements.sum(axis=1)
+    return np.sqrt((squares / elements).div(whole.where(whole > 0), axis=0))
+
+
+def _vanished(layer: str, series: pd.Series, against: str) -> Vanished | None:
+    for low, high in streaks(series.to_numpy() < VANISHED):
+        values = series.to_numpy()[low:high]
+        positive = values[values > 0]
+        if not len(positive) or _rises(values):
+            continue  # zero all along is another finding; what rises is healthy
+        ends = high == len(series)
+        gone = ends and len(values) >= GONE_STEPS and bool((values < GONE).any())
+        if len(values) >= VANISHED_STEPS or gone:
+            first, last = int(series.index[low]), int(series.index[high - 1])
+            return Vanished(layer, first, last, float(positive.min()), against)
+    return None
+
+
+def _rises(values: Any) -> bool:
+    window = values if values[-1] >= HOPELESS else values[-RISING_STEPS:]
+    begin = window[window > 0][:1]
+    return bool(len(begin)) and bool(values[-1] > RISING * begin[0])
+
+
+def _finding(run: Run, gone: tuple[Vanished, ...], ranks: list[int]) -> Finding:
+    worst = min(gone, key=lambda one: one.relative)
+    since = min(one.step for one in gone)
+    others = and_more(len(gone), "layer")
+    return Finding(
+        kind="vanishing_gradient",
+        severity="warning",
+        title=f"the gradient vanishes in {worst.layer or 'the model itself'}{others} since step "
+        f"{since}: {worst.relative:.1e} of that of {worst.against} per element; check saturating "
+        "activations, initialisation, residual paths and normalisation before it",
+        rank=ranks[0],
+        ranks=tuple(ranks),
+        step=since,
+        evidence={
+            "layers": [asdict(one) for one in gone[:LISTED]],
+            "vanished": len(gone),
+            "limit": VANISHED,
+            "limit_at_once": GONE,
+        },
+        link=step_link(run, ranks[0], since),
+    )
