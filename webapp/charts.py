@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.analysis.skew import LateMap
 from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import POWERS, step_axis, template
+from lanescope.webapp.theme import EITHER, POWERS, step_axis, template
 from lanescope.webapp.units import duration
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -167,6 +167,7 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
         xgap=1 if len(table.first) <= 120 else 0,
         ygap=1,
         zmin=0,
+        zmax=float(np.nanmax(table.late_ns, initial=0.0)) / 1e6 or 1.0,
         colorbar={
             "title": {"text": "late, ms", "side": "right"},
             "thickness": 10,
@@ -212,6 +213,17 @@ def pair_rates(
     return figure
 
 
+def nothing(words: str) -> go.Figure:
+    """Words in the place of a chart: an empty figure would show bare axes."""
+    figure = go.Figure()
+    figure.update_layout(
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        xaxis_visible=False, yaxis_visible=False,
+    )  # fmt: skip
+    figure.add_annotation(text=words, showarrow=False, font={"color": EITHER})
+    return figure
+
+
 def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Figure:
     """A column of `analysis.collectives.collectives` against the bytes of a call, log-log.
 
@@ -220,6 +232,8 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = template(theme).layout.colorway
     known = table[(table["bytes"] > 0) & (table[column] > 0)]
+    if known.empty:
+        return nothing(f"The run does not tell the {title} of any call.")
     unit, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("s", 1e-9)
     largest = known.groupby(["name", "group"])["total_bytes"].sum().nlargest(MOST_LINES).index
     for position, (name, group) in enumerate(largest):

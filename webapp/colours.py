@@ -6,7 +6,9 @@ They live in assets/style.css and nowhere else; this reads them from there.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from lanescope import assets
@@ -35,3 +37,36 @@ def tokens() -> dict[Theme, dict[str, str]]:
 def token_of(kind: str) -> str:
     """Token of a phase kind; what has none of its own is `other`."""
     return kind if kind in KINDS else "other"
+
+
+def over(ramp: Sequence[tuple[float, str]], share: float) -> str:
+    """The colour at a share (0 to 1) of a ramp of (share, #rrggbb), from 0 to 1."""
+    for (low, one), (high, other) in pairwise(ramp):
+        if share <= high:
+            part = (share - low) / (high - low)
+            mixed = [a + (b - a) * part for a, b in zip(_rgb(one), _rgb(other), strict=True)]
+            return "#" + "".join(f"{round(255 * value):02x}" for value in mixed)
+    return ramp[-1][1]
+
+
+def readable(fill: str, inks: Sequence[str]) -> str:
+    """The first ink that has a contrast of 4.5 on the colour, as WCAG counts it; else the best."""
+    found = next((ink for ink in inks if _contrast(fill, ink) >= 4.5), None)
+    return found or max(inks, key=lambda ink: _contrast(fill, ink))
+
+
+def _contrast(one: str, other: str) -> float:
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in _rgb(colour)
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))

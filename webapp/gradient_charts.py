@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,14 @@ LEAST_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 BELOW = 0.15
 """How far the colours begin below the least value: it is not to look like what is not there."""
+MOST_NAMES, MOST_SLANTED, SLANTED = 64, 24, 20
+"""Layers named beside a heat map, and below a profile; letters that there is room for there."""
+LEVEL = 60
+"""Letters that fit below a profile side by side."""
+MOST_DECADES, LEAST_APART = 2.0, 0.05
+"""In logarithms, how far from 1 the colours of ratios reach at most and at least."""
+LEAST_WRITTEN = 0.004
+"""In logarithms, from which distance of 1 on a ratio is written into its cell: 1 %."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
@@ -43,7 +52,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         "y": [str(layer) or "(model)" for layer in table.index],
         "customdata": [steps for _ in table.index],
         "xgap": 1 if len(steps) <= 120 else 0,
-        "ygap": 1,
+        "ygap": 1 if len(table) <= 400 else 0,  # rows of a pixel would be nothing but gap
         "hoverongaps": False,
     }
     hover = f"<b>%{{y}}</b><br>{across} %{{customdata}}<br>%{{text}}<extra></extra>"
@@ -77,8 +86,71 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
             **common,
         )
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_yaxes(
+        autorange="reversed", showgrid=False, **_layer_axis(table.index, MOST_NAMES)
+    )
     return figure
+
+
+def rank_heat(
+    ratios: pd.DataFrame, steps: pd.DataFrame, rank: int | None, theme: Theme
+) -> go.Figure:
+    """Ratio of norms to the median of ranks, by layer and rank, or by layer and step of `rank`.
+
+    1 has the colour of the panel; `customdata` names the rank, and the step of `steps`.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    values = ratios.to_numpy(float)
+    with np.errstate(divide="ignore"):
+        logs = np.clip(np.log10(values), -MOST_DECADES, MOST_DECADES)
+    most = max(LEAST_APART, float(np.nanmax(np.abs(logs), initial=0.0)))
+    ticks = [-most, 0.0, most]
+    words = [
+        ["" if np.isnan(value) or abs(log) < LEAST_WRITTEN else times(value)
+         for value, log in zip(*pair, strict=True)]
+        for pair in zip(values, logs, strict=True)
+    ]  # fmt: skip
+    columns = [int(one) for one in ratios.columns]
+    # Words, not numbers: of a heat map's arrays nothing comes back with a click.
+    places = [
+        [f"rank {one if rank is None else rank}, step {int(step)}"
+         for one, step in zip(columns, row, strict=True)]
+        for row in steps.to_numpy()
+    ]  # fmt: skip
+    figure.add_heatmap(
+        z=_plain(logs),
+        x=[f"rank {one}" if rank is None else str(one) for one in columns],
+        y=[str(layer) or "(model)" for layer in ratios.index],
+        customdata=places,
+        text=words,
+        texttemplate="%{text}" if len(columns) <= 16 else None,
+        textfont={"size": 11},
+        hovertext=[[times(value) for value in row] for row in values],
+        colorscale=[[0, colour["collective"]], [0.5, colour["panel"]], [1, colour["backward"]]],
+        zmin=-most, zmax=most, xgap=1 if len(columns) <= 120 else 0, ygap=1, hoverongaps=False,
+        colorbar={
+            "title": {"text": "ratio to the median", "side": "right", "font": {"size": 12}},
+            "thickness": 10, "outlinewidth": 0,
+            "tickvals": ticks, "ticktext": [times(10**tick) for tick in ticks],
+        },
+        hovertemplate="<b>%{y}</b><br>%{customdata}<br>"
+        "%{hovertext} the median<extra></extra>",
+    )  # fmt: skip
+    figure.update_xaxes(
+        title_text="" if rank is None else f"step of rank {rank}", type="category", nticks=20,
+        showgrid=False,
+    )  # fmt: skip
+    layers = _layer_axis(ratios.index, MOST_NAMES)
+    figure.update_yaxes(autorange="reversed", showgrid=False, **layers)
+    return figure
+
+
+def times(ratio: float) -> str:
+    """A ratio as a factor; infinite: of a norm that is NaN or infinite."""
+    if np.isinf(ratio):
+        return "NaN or infinite"
+    return f"{float(f'{ratio:.3g}'):g} \N{MULTIPLICATION SIGN}"
 
 
 def layer_curves(
@@ -128,15 +200,19 @@ def depth_profile(
     known = first[(first > 0) & np.isfinite(first)]
     if decay is not None and len(known) > 1:
         count = len(first)
+        left = [float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)]
+        least = float(known.min()) * 1e-3  # of deep models it would leave what is drawn far behind
         figure.add_scatter(
             x=[str(layer) or "(model)" for layer in first.index],
-            y=[float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)],
+            y=[one if one >= least else None for one in left],
             name=f"\N{MULTIPLICATION SIGN} {decay:g} a layer",
             mode="lines",
             line={"width": 1, "dash": "dash", "color": colour["warn"]},
             hoverinfo="skip",
         )
-    figure.update_xaxes(type="category", nticks=24, tickangle=-35)
+    layers = _layer_axis(first.index, MOST_SLANTED, SLANTED)
+    letters = sum(len(text) + 2 for text in layers["ticktext"])
+    figure.update_xaxes(**layers, tickangle=-35 if letters > LEVEL else 0)
     return figure
 
 
@@ -174,6 +250,28 @@ def _logarithmic(
             y0=band[0], y1=band[1], line_width=0, fillcolor=tokens()[theme]["good"], opacity=0.08,
         )  # fmt: skip
     return figure
+
+
+def _layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str, Any]:
+    """Names of layers along an axis, `most` of them, without what all begin with, which is its
+    title; of longer ones the last letters.
+    """
+    names = [str(layer) or "(model)" for layer in layers]
+    ends = [name.split(".")[:-1] for name in (min(names, default=""), max(names, default=""))]
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
+    shared = ".".join(one for one, _ in same) if len(names) > 1 else ""
+    shown = names[:: -(-len(names) // most) or 1]
+    short = [name[len(shared) + bool(shared) :] for name in shown]
+    return {
+        "type": "category",
+        "tickmode": "array",
+        "tickvals": shown,
+        "ticktext": [
+            one if len(one) <= letters else "\N{HORIZONTAL ELLIPSIS}" + one[-letters:]
+            for one in short
+        ],
+        "title_text": f"in {shared}" if shared else "",
+    }
 
 
 def _binned(table: pd.DataFrame) -> pd.DataFrame:

@@ -2,145 +2,176 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 
 from lanescope.webapp.analysis.autograd_graph import CAUSES
-from lanescope.webapp.analysis.module_graph import Graph, Group
-from lanescope.webapp.colours import Theme, tokens
+from lanescope.webapp.analysis.module_graph import MOST_ACROSS, Graph, Group
+from lanescope.webapp.charts import escaped
+from lanescope.webapp.colours import Theme, over, readable, tokens
+from lanescope.webapp.graph_layout import BOX, ROW, Layout, Point, laid_out
 from lanescope.webapp.theme import template
 
-SWEEPS = 4
-"""Times that the boxes of a level are put in the order of what they hang on."""
-BEND = 0.09
-"""How far an edge that passes a level by leaves the straight line, per level passed."""
+CHARACTER = 7.2
+"""Px of a letter of 12 px, in the widest of the page's fonts."""
+LONGEST = 34
+"""Letters of a module's path in its box; of longer ones the end, from the beginning of a name."""
+HEAD = 84
+"""Px above the boxes, for the colours and the legend below them."""
+SOFT = {"light": 0.6, "dark": 0.5}
+"""How much of a colour a box has, the rest being the ground: words are read on it."""
 LISTED = 6
+LEAST_DECADES = 2.0
+"""That the colours span, so that equal norms look equal."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, and how large it has to be for its words to fit, px."""
+
+    figure: go.Figure
+    width: int
+    height: int
 
 
 def graph_figure(
     graph: Graph, norms: Mapping[str, float], theme: Theme,
-    found: Collection[str] = (), broken: Mapping[str, str] | None = None,
-) -> go.Figure:  # fmt: skip
+    found: Collection[str] = (), broken: Mapping[str, str] | None = None, chosen: str = "",
+    room: int = 0,
+) -> Drawing:  # fmt: skip
     """Modules from the loss downwards, coloured by the norm of their gradient in logarithms.
 
-    `norms`: group -> norm of the gradient of its parameters. Groups without parameters are grey,
-    modules that are cut off are crosses in the last row. `found` are framed; at those in `broken`
-    stands a mark, with its words. `customdata` is the module's path.
+    `norms`: module -> norm of the gradient of its parameters. Modules without one are empty, those
+    that are cut off are framed in red, in the last rows. The modules `found` and the one that is
+    `chosen` are framed; at those in `broken` stands a mark, with its words. `customdata` is the
+    module's path. `room`: px across that there are, so that boxes are no wider than need be.
     """
     colour = tokens()[theme]
-    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    figure.update_layout(dragmode="pan", margin={"l": 8, "r": 8, "t": 8, "b": 8})
-    places = _places(graph)
-    _edges(figure, graph, places, colour["muted"])
-    with_norm = [g for g in graph.groups if norms.get(g.name, 0) > 0]
-    logs = [float(np.log10(norms[g.name])) for g in with_norm]
-    low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
-    if high - low < 2:
-        low, high = (low + high) / 2 - 1, (low + high) / 2 + 1
-    ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
-    rest = [g for g in graph.groups if g not in with_norm]
-    zero = [g for g in rest if g.name in norms]
-    kinds: tuple[tuple[list[Group], str, dict[str, Any]], ...] = (
-        (
-            with_norm,
-            "with parameters",
-            {
-                "color": logs, "cmin": low, "cmax": high, "showscale": bool(logs),
-                "colorscale": [[0, colour["data"]], [0.5, colour["forward"]],
-                               [1, colour["collective"]]],
-                "colorbar": {
-                    "title": {"text": "gradient norm", "side": "right", "font": {"size": 12}},
-                    "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
-                    "thickness": 10, "outlinewidth": 0,
+    labels = {group.name: _label(group, norms.get(group.module)) for group in graph.groups}
+    levels = {group.name: group.level for group in graph.groups}
+    widths = {name: _width(label) for name, label in labels.items()}
+    forward = [(one, other) for one, other in graph.edges if levels[one] < levels[other]]
+    back = [(one, other) for one, other in graph.edges if levels[one] >= levels[other]]
+    layout = laid_out(levels, widths, forward)
+    figure = go.Figure(layout={"template": template(theme)})
+    _lines(figure, layout.paths, "", colour["muted"])
+    sides = {name: (x + widths[name] / 2, y) for name, (x, y) in layout.boxes.items()}
+    _lines(figure, [_around(sides, a, b) for a, b in back],
+           "back to a module above", colour["muted"], "dot")  # fmt: skip
+    scale = _scale(norms[g.module] for g in graph.groups if norms.get(g.module, 0) > 0)
+    boxes = _Boxes(figure, layout.boxes, widths, labels, theme)
+    ramp = [
+        (stop, over([(0, colour["panel"]), (1, colour[name])], SOFT[theme]))
+        for stop, name in ((0.0, "data"), (0.5, "forward"), (1.0, "collective"))
+    ]
+    kinds: dict[str, list[Group]] = {"": [], "no norm": [], "zero, or NaN": []}
+    fills = {"no norm": colour["panel"], "zero, or NaN": colour["bad"]}
+    for group in graph.groups:
+        norm = norms.get(group.module)
+        kinds["no norm" if norm is None else "" if norm > 0 else "zero, or NaN"].append(group)
+    for kind, groups in kinds.items():
+        own = [fills[kind] if kind else over(ramp, _share(norms[g.module], scale)) for g in groups]
+        frames = [
+            colour["ink"] if g.module == chosen else colour["accent"] if g.module in found else None
+            for g in groups
+        ]
+        words = [_words(g, norms.get(g.module)) for g in groups]
+        boxes.add(groups, kind, own, words, frames)
+    if kinds[""]:
+        _colour_bar(figure, ramp, scale)
+    if found and any(group.module in found for group in graph.groups):
+        _key(figure, "found", {"symbol": "square-open", "color": colour["accent"],
+                               "line": {"width": 3}})  # fmt: skip
+    _marks(figure, graph, layout, widths, broken or {}, colour["bad"])
+    height, width = _cut_off(figure, graph, layout, theme)
+    width += 2 * ROW if back else 0
+    shown = max(width, room)
+    middle = layout.width / 2
+    figure.update_layout(
+        margin={"l": 4, "r": 4, "t": HEAD, "b": 4}, dragmode="pan", barmode="overlay",
+        height=int(height) + HEAD + 4,
+        barcornerradius=4, uirevision=f"{width:.0f} {height:.0f}",
+        legend={"y": 1 - 40 / (height + HEAD), "yref": "container", "yanchor": "top"},
+    )  # fmt: skip
+    figure.update_xaxes(visible=False, range=[middle - shown / 2, middle + shown / 2])
+    figure.update_yaxes(visible=False, range=[height, 0])
+    return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
+
+
+class _Boxes:
+    """Boxes with words in them: horizontal bars, which can be pointed at all over."""
+
+    def __init__(
+        self, figure: go.Figure, places: Mapping[str, Point], widths: Mapping[str, float],
+        labels: Mapping[str, str], theme: Theme,
+    ) -> None:  # fmt: skip
+        self._figure = figure
+        self._places = places
+        self._widths = widths
+        self._labels = labels
+        self._colour = tokens()[theme]
+
+    def add(
+        self, groups: Sequence[Group], name: str, fills: Sequence[str], words: Sequence[str],
+        frames: Sequence[str | None],
+    ) -> None:  # fmt: skip
+        """Those of one kind, with an entry in the legend where it has a name."""
+        if not groups:
+            return
+        if name:
+            edge = {"width": 1, "color": frames[0] or self._colour["muted"]}
+            _key(self._figure, name,
+                 {"symbol": "square", "color": fills[0], "size": 12, "line": edge})  # fmt: skip
+        inks = (self._colour["ink"], "#000000", "#ffffff")
+        self._figure.add_bar(
+            orientation="h",
+            base=[self._places[g.name][0] - self._widths[g.name] / 2 for g in groups],
+            x=[self._widths[g.name] for g in groups],
+            y=[self._places[g.name][1] for g in groups],
+            width=BOX,
+            name=name,
+            showlegend=False,
+            text=[self._labels[g.name] for g in groups],
+            textposition="inside",
+            insidetextanchor="middle",
+            constraintext="none",
+            textangle=0,
+            insidetextfont={"size": 12, "color": [readable(fill, inks) for fill in fills]},
+            customdata=[g.module for g in groups],
+            hovertext=list(words),
+            hoverinfo="text",
+            marker={
+                "color": list(fills),
+                "line": {
+                    "color": [frame or self._colour["muted"] for frame in frames],
+                    "width": [3 if frame else 0.5 for frame in frames],
                 },
             },
-        ),
-        ([g for g in rest if g not in zero], "without", {"color": colour["line"]}),
-        (zero, "gradient of zero, or NaN", {"color": colour["bad"], "symbol": "square"}),
-    )  # fmt: skip
-    for groups, name, marker in kinds:
-        if groups:
-            _boxes(figure, groups, places, norms, name, marker, colour["muted"])
-    for names, symbol, size, words in (
-        ([name for name in found if name in places], "circle-open", 26, {}),
-        ([name for name in broken or {} if name in places], "diamond-tall", 11, broken or {}),
-    ):
-        if names:
-            figure.add_scatter(
-                x=[places[name][0] - (0.02 if words else 0.0) for name in names],
-                y=[places[name][1] for name in names],
-                mode="markers",
-                name="a gradient ends here" if words else "found",
-                customdata=names,
-                hovertext=[words.get(name, name) for name in names],
-                hoverinfo="text",
-                marker={
-                    "symbol": symbol, "size": size, "color": colour["bad" if words else "accent"],
-                    "line": {"width": 0 if words else 3},
-                },
-            )  # fmt: skip
-    if graph.cut_off:
-        bottom = max((g.level for g in graph.groups), default=0) + 1
-        count = len(graph.cut_off)
-        figure.add_scatter(
-            x=[(position + 1) / (count + 1) for position in range(count)],
-            y=[bottom] * count,
-            mode="markers+text",
-            name="cut off",
-            text=[name or "the model itself" for name in graph.cut_off],
-            textposition="bottom center",
-            marker={"symbol": "x", "size": 11, "color": colour["bad"]},
-            hovertext=[
-                f"<b>{name}</b><br>{CAUSES[cause]}" for name, cause in graph.cut_off.items()
-            ],
-            hoverinfo="text",
         )
-    figure.update_xaxes(visible=False, range=[-0.02, 1.12])
-    last = max((place[1] for place in places.values()), default=0) + bool(graph.cut_off)
-    figure.update_yaxes(visible=False, range=[last + 0.7, -0.5])
-    return figure
 
 
-def _boxes(
-    figure: go.Figure, groups: list[Group], places: Mapping[str, tuple[float, float]],
-    norms: Mapping[str, float], name: str, marker: Mapping[str, Any], outline: str,
-) -> None:  # fmt: skip
-    figure.add_scatter(
-        x=[places[g.name][0] for g in groups],
-        y=[places[g.name][1] for g in groups],
-        mode="markers+text",
-        name=name,
-        text=[f"  {_label(g.name, places)}" for g in groups],
-        textposition="middle right",
-        customdata=[g.name for g in groups],
-        hovertext=[_words(g, norms.get(g.name)) for g in groups],
-        hoverinfo="text",
-        marker={
-            "size": [10 + 3 * float(np.log2(g.nodes + 1)) for g in groups],
-            "line": {"width": 1, "color": outline},
-            "opacity": 1,
-            **marker,
-        },
-    )
+def _label(group: Group, norm: float | None) -> str:
+    name = group.module
+    if len(name) > LONGEST:
+        end = name[-LONGEST:]
+        name = "\N{HORIZONTAL ELLIPSIS}" + end[end.find(".") + 1 :]
+    part = f" ({group.part}/{group.parts})" if group.parts > 1 else ""
+    value = "" if norm is None else f" \N{MIDDLE DOT} {float(f'{norm:.2g}'):g}"
+    return escaped(name) + part + value
 
 
-def _label(name: str, drawn: Collection[str]) -> str:
-    """A module's path; without that of the innermost module around it that is drawn too."""
-    around = name
-    while around := around.rpartition(".")[0]:
-        if around in drawn:
-            return name[len(around) :]
-    return name
+def _width(label: str) -> float:
+    return round(CHARACTER * len(label)) + 20
 
 
 def _words(group: Group, norm: float | None) -> str:
     kinds = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in group.kinds[:LISTED]]
     more = len(group.kinds) - LISTED
-    lines = [f"<b>{group.name}</b>", f"{group.nodes} nodes", *kinds]
+    of = f", part {group.part} of {group.parts}" if group.parts > 1 else ""
+    lines = [f"<b>{escaped(group.module)}</b>{of}", f"{group.nodes} nodes", *kinds]
     if more > 0:
         lines.append(f"and {more} more kinds")
     if norm is not None:
@@ -148,44 +179,108 @@ def _words(group: Group, norm: float | None) -> str:
     return "<br>".join(lines)
 
 
-def _edges(
-    figure: go.Figure, graph: Graph, places: Mapping[str, tuple[float, float]], ink: str
+def _lines(
+    figure: go.Figure, paths: Sequence[Sequence[Point]], name: str, ink: str, dash: str = "solid"
 ) -> None:
-    for back in (False, True):
-        xs: list[float | None] = []
-        ys: list[float | None] = []
-        for one, other in graph.edges:
-            (x0, y0), (x1, y1) = places[one], places[other]
-            if (y1 <= y0) != back:
-                continue
-            bend = BEND * max(0.0, min(abs(y1 - y0), 6.0) - 1) + (0.05 if back else 0.0)
-            for t in np.linspace(0, 1, 2 if not bend else 12):
-                xs.append(float(x0 + (x1 - x0) * t - bend * 4 * t * (1 - t) * 0.5))
-                ys.append(float(y0 + (y1 - y0) * t))
-            xs.append(None)
-            ys.append(None)
-        if xs:
-            figure.add_scatter(
-                x=xs, y=ys, mode="lines", hoverinfo="skip", showlegend=back,
-                name="back to a module above", line={"width": 1, "color": ink,
-                                                     "dash": "dot" if back else "solid"},
-            )  # fmt: skip
+    if not paths:
+        return
+    figure.add_scatter(
+        x=[x for path in paths for x in (*(x for x, _ in path), None)],
+        y=[y for path in paths for y in (*(y for _, y in path), None)],
+        mode="lines", hoverinfo="skip", showlegend=bool(name), name=name,
+        line={"width": 1, "color": ink, "dash": dash},
+    )  # fmt: skip
 
 
-def _places(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Where each group is drawn: its level down, and across near what it hangs on."""
-    rows: dict[int, list[str]] = defaultdict(list)
-    for group in graph.groups:
-        rows[group.level].append(group.name)
-    near: dict[str, list[str]] = defaultdict(list)
-    for one, other in graph.edges:
-        near[one].append(other)
-        near[other].append(one)
-    across = {g.name: 0.5 for g in graph.groups}
-    for _ in range(SWEEPS):
-        for names in rows.values():
-            wish = {n: float(np.mean([across[o] for o in near[n]] or [0.5])) for n in names}
-            names.sort(key=lambda name: wish[name])
-            for position, name in enumerate(names):
-                across[name] = (position + 1) / (len(names) + 1)
-    return {g.name: (across[g.name], float(g.level)) for g in graph.groups}
+def _around(sides: Mapping[str, Point], one: str, other: str) -> list[Point]:
+    """An edge back up, from the right side of a box to that of another, past those between."""
+    (x0, y0), (x1, y1) = sides[one], sides[other]
+    low, high = min(y0, y1), max(y0, y1)
+    most = max(x for x, y in sides.values() if low <= y <= high) + ROW / 2
+    return [(x0, y0), (most, y0 - ROW / 4), (most, y1 + ROW / 4), (x1, y1)]
+
+
+def _scale(norms: Iterable[float]) -> tuple[float, float]:
+    """Logarithms of the norms that the ends of the colours stand for."""
+    logs = [float(np.log10(norm)) for norm in norms if np.isfinite(norm)]
+    low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
+    if high - low < LEAST_DECADES:
+        low, high = (low + high - LEAST_DECADES) / 2, (low + high + LEAST_DECADES) / 2
+    return low, high
+
+
+def _share(norm: float, scale: tuple[float, float]) -> float:
+    low, high = scale
+    return float(np.clip((np.log10(norm) - low) / (high - low), 0, 1))
+
+
+def _colour_bar(
+    figure: go.Figure, ramp: Sequence[tuple[float, str]], scale: tuple[float, float]
+) -> None:
+    low, high = scale
+    ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
+    ticks = ticks[:: max(1, len(ticks) // 6)]
+    figure.add_scatter(
+        x=[None], y=[None], mode="markers", hoverinfo="skip", showlegend=False,
+        marker={
+            "color": [low], "cmin": low, "cmax": high, "showscale": True,
+            "colorscale": [list(stop) for stop in ramp],
+            "colorbar": {
+                "title": {"text": "gradient norm", "side": "right", "font": {"size": 12}},
+                "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yref": "container",
+                "yanchor": "top", "lenmode": "pixels", "len": 280, "thickness": 8,
+                "ypad": 0, "outlinewidth": 0,
+                "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
+            },
+        },
+    )  # fmt: skip
+
+
+def _key(figure: go.Figure, name: str, marker: Mapping[str, object]) -> None:
+    """An entry of the legend."""
+    figure.add_scatter(
+        x=[None], y=[None], mode="markers", name=name, marker=dict(marker), hoverinfo="skip"
+    )
+
+
+def _marks(
+    figure: go.Figure, graph: Graph, layout: Layout, widths: Mapping[str, float],
+    broken: Mapping[str, str], ink: str,
+) -> None:  # fmt: skip
+    """Of modules in which a gradient ends: at the left side of the first of their boxes."""
+    marked = [g for g in graph.groups if g.module in broken and g.part == 1]
+    if not marked:
+        return
+    figure.add_scatter(
+        x=[layout.boxes[g.name][0] - widths[g.name] / 2 for g in marked],
+        y=[layout.boxes[g.name][1] for g in marked],
+        mode="markers",
+        name="a gradient ends here",
+        customdata=[g.module for g in marked],
+        hovertext=[broken[g.module] for g in marked],
+        hoverinfo="text",
+        marker={"symbol": "x", "size": 12, "color": ink, "line": {"width": 1, "color": "white"}},
+    )
+
+
+def _cut_off(figure: go.Figure, graph: Graph, layout: Layout, theme: Theme) -> tuple[float, float]:
+    """Boxes of what gets no gradient, in rows below; the drawing's height and width with them."""
+    colour = tokens()[theme]
+    names = {name: name or "the model itself" for name in graph.cut_off}
+    groups = [
+        Group(name, 0, (), (), place // MOST_ACROSS, name) for place, name in enumerate(names)
+    ]
+    if not groups:
+        return layout.height, layout.width
+    labels = {name: f"\N{BALLOT X} {escaped(words[-LONGEST:])}" for name, words in names.items()}
+    widths = {name: _width(label) for name, label in labels.items()}
+    own = laid_out({g.name: g.level for g in groups}, widths, ())
+    shift, down = (layout.width - own.width) / 2, layout.height + ROW / 2
+    places = {name: (x + shift, y + down) for name, (x, y) in own.boxes.items()}
+    boxes = _Boxes(figure, places, widths, labels, theme)
+    words = [
+        f"<b>{escaped(names[name])}</b><br>{CAUSES[cause]}" for name, cause in graph.cut_off.items()
+    ]
+    fills, frames = [colour["panel"]] * len(groups), [colour["bad"]] * len(groups)
+    boxes.add(groups, "cut off", fills, words, frames)
+    return down + own.height, max(layout.width, own.width)

@@ -1,4 +1,4 @@
-"""The Graph page of a model of 2,000 nodes: it is readable at first, opens, finds and moves."""
+"""The Graph page: modules open, close and say what they hold; 2,000 nodes stay readable."""
 
 from __future__ import annotations
 
@@ -6,35 +6,74 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.run import open_run
+from lanescope.webapp.run import Run, open_run
 from tests.browser.conftest import Opener, Server
 from tests.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
 
-BLOCKS, OPERATORS = 50, 20
 
-
-@pytest.mark.slow
-def test_two_thousand_nodes(opened: Opener, serve: Server, tmp_path: Path) -> None:
-    builder, thread = Builder(tmp_path), "1000-0"
-    count = BLOCKS * OPERATORS
+def chain(folder: Path, blocks: int, operators: int) -> Run:
+    """A run of a model of so many blocks; each operator made a node and has a weight."""
+    builder, thread = Builder(folder), "1000-0"
+    count = blocks * operators
     for number in range(count):
-        module = f"layers.{number // OPERATORS}.part{number % OPERATORS}"
+        module = f"layers.{number // operators}.part{number % operators}"
         builder.op(START_NS + number * 10, 5, module=module, sequence=count - 1 - number)
         common = {"time_ns": START_NS + count * 10, "step": 0}
         following = f"{number + count}" + (f" {number + 1}" if number + 1 < count else "")
         builder.row("node", 0, thread, node=number, name="MulBackward0", sequence=number,
                     parameter="", next=following, **common)  # fmt: skip
         last = count - 1 - number
-        weight = f"layers.{last // OPERATORS}.part{last % OPERATORS}.weight"
+        weight = f"layers.{last // operators}.part{last % operators}.weight"
         builder.row("node", 0, thread, node=number + count, name="AccumulateGrad",
                     parameter=weight, next="", **common)  # fmt: skip
-    page = opened("/graph", at=serve(open_run(builder.write()))).page
+        builder.row("gradient", 0, thread, parameter=weight, norm=float(number + 1), numel=8,
+                    optimizer=0, **common)  # fmt: skip
+    return open_run(builder.write())
+
+
+def test_modules_open_and_close_and_say_what_they_hold(
+    opened: Opener, serve: Server, tmp_path: Path
+) -> None:
+    page = opened("/graph", at=serve(chain(tmp_path, 31, 2))).page
+    chart, about = page.locator("#graph-chart"), page.locator(".graph-about")
+
+    def click(label: str) -> None:
+        word = chart.locator(".bartext", has_text=label).first
+        word.evaluate("one => one.scrollIntoView({block: 'center'})")
+        box = word.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    chart.locator(".bartext", has_text="layers.3 \N{MIDDLE DOT}").wait_for()
+    # At once as high as it is to be: a box that is squeezed has no words.
+    assert chart.locator(".bartext").count() == 31
+    tall = "document.querySelector('#graph-chart .main-svg').getBoundingClientRect().height"
+    assert page.evaluate(tall) > 31 * 46
+    click("layers.3 \N{MIDDLE DOT}")
+    chart.locator(".bartext", has_text="layers.3.part0").wait_for()
+    about.get_by_role("button", name="Close layers.3").wait_for()
+    click("layers.3.part1")
+    about.get_by_text("layers.3.part1: 2 nodes (1 × MulBackward0, 1 × AccumulateGrad)").wait_for()
+    about.get_by_role("link", name="Its backward on the timeline").wait_for()
+    # Every word is within its box.
+    wider = """[...document.querySelectorAll('#graph-chart .point')].filter(point => {
+      const word = point.querySelector('.bartext'), box = point.querySelector('path');
+      return word && word.getBoundingClientRect().width > box.getBoundingClientRect().width;
+    }).length"""
+    assert page.evaluate(wider) == 0
+    about.get_by_role("button", name="Close layers.3").click()
+    chart.locator(".bartext", has_text="layers.3.part0").wait_for(state="detached")
+
+
+@pytest.mark.slow
+def test_two_thousand_nodes(opened: Opener, serve: Server, tmp_path: Path) -> None:
+    page = opened("/graph", at=serve(chain(tmp_path, 50, 20))).page
     chart = page.locator("#graph-chart")
     page.locator("#graph-note", has_text="autograd nodes in 50 modules").wait_for()
-    drawn = "document.querySelectorAll('#graph-chart .scatterlayer .point').length"
-    assert 0 < page.evaluate(drawn) <= 60
+    drawn = "document.querySelectorAll('#graph-chart .barlayer .point').length"
+    assert page.evaluate(drawn) == 50
 
     page.get_by_label("find").fill("layers.7.part3")
     page.locator("#graph-note", has_text="“layers.7.part3”: 2 nodes in 1.").wait_for()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis.checks import Report
+from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run, open_run
 from tests.browser.conftest import Opener, Server, served
 from tests.browser.page import LanePage
@@ -110,6 +113,29 @@ def test_overview_says_what_was_recorded(opened: Opener, run: Run) -> None:
     assert "over the limit" not in health
     assert "MainThread" in text
     assert "node-0" in text
+
+
+def test_overview_does_not_wait_for_what_takes_long(
+    opened: Opener, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, report = threading.Event(), Context.report
+
+    def when_told(context: Context) -> Report:
+        asked.wait()
+        return report(context)
+
+    page = opened("/")
+    monkeypatch.setattr(Context, "report", when_told)
+    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Overview").click()
+    page.page.locator(".page .figures").wait_for()
+    said = 'getComputedStyle(document.querySelector("#overview-examined"), "::before").content'
+    assert page.page.evaluate(said) == '"Examining the run …"'
+    assert run.title in page.text(".page")
+    assert "The recording is complete" not in page.text(".page")
+    asked.set()
+    page.idle()
+    assert "The recording is complete" in page.text(".page")
+    assert page.page.evaluate(said) == "none"
 
 
 def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: Path) -> None:

@@ -8,19 +8,27 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from lanescope.webapp.analysis.acyclic import parts
+
+MOST_ACROSS = 8
+"""Boxes of one level; more go to the next ones, so that a drawing does not grow wide."""
+
 OUTSIDE = "(outside)"
 """What runs in no module: the loss, and what the program computes itself."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes of one module, as one box of the drawing."""
+    """Nodes of one module, or of a part of it (see `acyclic`), as one box of the drawing."""
 
-    name: str
+    name: str  # the module's path; of parts but the first with their number
     nodes: int
     kinds: tuple[tuple[str, int], ...]  # names of nodes and how many, most frequent first
     parameters: tuple[str, ...]  # whose gradients are added up in it
-    level: int  # longest way from the loss; an edge leads to a higher level, or back
+    level: int  # at least the longest way from the loss; edges lead to a higher level, or back
+    module: str
+    part: int = 1
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -45,26 +53,45 @@ def graph_by_module(
 
     Paths of modules are cut after `depth` names, those below a module in `opened` a name later.
     """
-    names = group_names(nodes["module"], depth, opened)
-    groups_of = dict(zip(nodes["node"].astype(int), names, strict=True))
+    modules = group_names(nodes["module"], depth, opened)
+    place = {int(node): position for position, node in enumerate(nodes["node"])}
+    following = [
+        [place[int(one)] for one in str(after).split() if int(one) in place]
+        for after in nodes["next"]
+    ]
+    numbers = parts(modules, following)
+    count = Counter(dict.fromkeys(modules, 0))
+    for module, number in zip(modules, numbers, strict=True):
+        count[module] = max(count[module], number + 1)
+    names = [_part_name(module, number) for module, number in zip(modules, numbers, strict=True)]
+    adds = [bool(parameter) for parameter in nodes["parameter"]]
     edges: Counter[tuple[str, str]] = Counter()
-    for one, following in zip(names, nodes["next"], strict=True):
-        for other in str(following).split():
-            pair = (one, groups_of.get(int(other), OUTSIDE))
-            edges[pair] += pair[0] != pair[1]
-    between = {pair: count for pair, count in edges.items() if count}
+    for node, after in enumerate(following):
+        for other in after:
+            # That all calls of a module add to its own parameters needs no lines.
+            if not (adds[other] and modules[node] == modules[other]):
+                edges[names[node], names[other]] += names[node] != names[other]
+    between = {pair: many for pair, many in edges.items() if many}
     levels = _levels(list(dict.fromkeys(names)), between)
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     parameters: dict[str, list[str]] = defaultdict(list)
-    for name, kind, parameter in zip(names, nodes["name"], nodes["parameter"], strict=True):
+    of = {}
+    for name, module, number, kind, parameter in zip(
+        names, modules, numbers, nodes["name"], nodes["parameter"], strict=True
+    ):
+        of[name] = module, number + 1
         kinds[name][str(kind)] += 1
         if parameter:
-            parameters[name].append(str(parameter))
-    groups = [
-        Group(name, found.total(), tuple(found.most_common()), tuple(parameters[name]),
-              levels[name])
-        for name, found in kinds.items()
-    ]  # fmt: skip
+            parameters[module].append(str(parameter))
+    groups = []
+    for name, found in kinds.items():
+        module, part = of[name]
+        groups.append(
+            Group(
+                name, found.total(), tuple(found.most_common()), tuple(parameters[module]),
+                levels[name], module, part, count[module],
+            )
+        )  # fmt: skip
     return Graph(step, tuple(groups), between)
 
 
@@ -78,7 +105,7 @@ def group_names(
 def matches(
     nodes: pd.DataFrame, text: str, depth: int | None, opened: Collection[str]
 ) -> dict[str, int]:
-    """Group -> how many of its nodes have the text in their module, name or parameter."""
+    """Module drawn -> how many of its nodes have the text in their path, name or parameter."""
     if not text.strip():
         return {}
     wanted = text.strip().lower()
@@ -86,6 +113,10 @@ def matches(
     for column in ("module", "name", "parameter"):
         found |= nodes[column].astype(str).str.lower().str.contains(wanted, regex=False)
     return dict(Counter(group_names(nodes.loc[found, "module"], depth, opened)))
+
+
+def _part_name(module: str, number: int) -> str:
+    return f"{module} \N{MIDDLE DOT} {number + 1}" if number else module
 
 
 def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
@@ -103,8 +134,8 @@ def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
 def _levels(order: list[str], edges: dict[tuple[str, str], int]) -> dict[str, int]:
     """Longest way from the loss, along edges that lead onward in the order of discovery by depth.
 
-    Modules may hand gradients to each other both ways (a residual path around a child); the edge
-    that closes such a circle does not count.
+    A module of very many parts is drawn as one, so that others may lead to it and follow it; the
+    edge that closes such a circle does not count. A level that is full is passed by.
     """
     following: dict[str, list[str]] = {name: [] for name in order}
     for one, other in edges:
@@ -125,7 +156,11 @@ def _levels(order: list[str], edges: dict[tuple[str, str], int]) -> dict[str, in
                 stack.append((deeper, iter(following[deeper])))
     place = {name: position for position, name in enumerate(reversed(finished))}
     levels = dict.fromkeys(order, 0)
+    filled: Counter[int] = Counter()
     for name in sorted(order, key=place.__getitem__):
+        while filled[levels[name]] >= MOST_ACROSS:
+            levels[name] += 1
+        filled[levels[name]] += 1
         for other in following[name]:
             if place[other] > place[name]:
                 levels[other] = max(levels[other], levels[name] + 1)

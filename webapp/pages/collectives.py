@@ -52,7 +52,10 @@ def layout(context: Context) -> Component:
         )
     found = [one for one in findings(run) if one.kind in KINDS]
     groups = [
-        {"label": f"{group_title(run, group)}, ranks {ranks_text(ranks)}", "value": group}
+        {
+            "label": group_title(run, group) + (f", ranks {ranks_text(ranks)}" if ranks else ""),
+            "value": group,
+        }
         for group, ranks in sorted(members(run).items())
     ]
     return parts.page(
@@ -213,7 +216,7 @@ def _ranks(run: Run) -> Component:
 def _table(run: Run, table: pd.DataFrame) -> Component:
     columns = [
         parts.column("name", "operation", flex=2, minWidth=150),
-        parts.column("group", "group"),
+        parts.column("group", "group", minWidth=80, tooltipField="group"),
         parts.column("ranks", "ranks", number=True),
         parts.column("bytes", "bytes", number=True, text=True),
         parts.column("calls", "calls", number=True, text=True),

@@ -12,8 +12,9 @@ from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
+from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import backward_threads, ids, layers, parts, thread_layers
+from lanescope.webapp.pages import backward_threads, ids, layers, parts, rank_layers, thread_layers
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -71,6 +72,7 @@ def layout(context: Context) -> Component:
         parts.graph(ids.GRADIENT_CHART, height=320),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
         *layers.section(context),
+        *rank_layers.section(context),
         *backward_threads.section(context),
         *thread_layers.section(context),
         html.H2("Parameters"),
@@ -84,6 +86,7 @@ def register(app: Dash, context: Context) -> None:
     backward_threads.register(app, context)
     thread_layers.register(app, context)
     layers.register(app, context)
+    rank_layers.register(app, context)
 
     @app.callback(
         Output(ids.GRADIENT_CHART, "figure"),
@@ -116,7 +119,9 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
         norms = _norms(run)
         chosen = norms if rank == ALL else norms[norms["rank"] == int(rank)]
         note = ""
-        if rank == ALL and len(run.ranks) > 1 and _alike(norms):
+        if _sharded(run):
+            note = "Parameters are sharded: a line is the norm of what its rank holds of them. "
+        elif rank == ALL and len(run.ranks) > 1 and _alike(norms):
             note = "All ranks have the same norms: their lines lie on one another. "
         if _constant(chosen):
             note += "The norm hardly changes: gradients are clipped to it before the step."
@@ -144,6 +149,11 @@ def step_address(run: Run, rank: int, step: int) -> str | None:
     return f"/timeline?t={max(0, start - margin)}-{min(run.duration_ns, end + margin)}"
 
 
+def _sharded(run: Run) -> bool:
+    """Whether parts of a gradient stand on several ranks."""
+    return int(_gradients(run)["numel"].max()) < int(gradient_rows(run)["numel"].max())
+
+
 def _constant(norms: pd.DataFrame) -> bool:
     low, high = norms["norm"].min(), norms["norm"].max()
     return len(norms) > 2 and bool(high - low <= 1e-3 * high)
@@ -155,13 +165,14 @@ def _alike(norms: pd.DataFrame) -> bool:
 
 
 def _table(run: Run) -> Component:
-    table = _gradients(run)
+    table = gradient_rows(run)  # shards put together
+    dtypes = _gradients(run).drop_duplicates("parameter").set_index("parameter")["dtype"]
     rows = []
     for name, part in table.groupby("parameter", sort=False):
         norm = part["norm"]
         row: dict[str, Any] = {"parameter": name, "numel": int(part["numel"].iloc[0])}
         row["numel_text"] = units.count(row["numel"])
-        row["dtype"] = str(part["dtype"].iloc[0])
+        row["dtype"] = str(dtypes[name])
         row["missing"] = int(part["missing"].sum())
         for key, value in (("first", norm.iloc[0]), ("last", norm.iloc[-1]),
                            ("least", norm.min()), ("greatest", norm.max())):  # fmt: skip
@@ -169,7 +180,7 @@ def _table(run: Run) -> Component:
             row[f"{key}_text"] = "none" if pd.isna(value) else f"{value:.4g}"
         rows.append(row)
     columns = [
-        parts.column("parameter", "parameter", flex=3, minWidth=200),
+        parts.column("parameter", "parameter", flex=6, minWidth=200, tooltipField="parameter"),
         parts.column("numel", "elements", number=True, text=True),
         parts.column("dtype", "dtype"),
         *[

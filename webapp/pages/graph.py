@@ -11,14 +11,14 @@ from dash.development.base_component import Component
 from lanescope.webapp import graph_charts, units
 from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
 from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
-from lanescope.webapp.analysis.module_graph import Graph, group_names, matches
+from lanescope.webapp.analysis.module_graph import matches
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import graph_parts, ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
 READABLE = 60
-"""Modules that can be read at once; of more, the tree is collapsed at first."""
+"""Boxes that can be read at once; of more, the tree is collapsed at first."""
 DEEPEST = 12
 
 
@@ -27,7 +27,7 @@ def layout(context: Context) -> Component:
     run = context.run
     lead = (
         "What handed gradients to what in the first backward of step 0, from the loss down. Click "
-        "a module to open it; choosing a level closes all. Drag to move; the buttons above it zoom."
+        "a module to open it, and again to close it; choosing a level closes all."
     )
     ranks = [rank for rank in run.ranks if run.counts_of(rank)["node"]]
     if not ranks:
@@ -51,7 +51,7 @@ def layout(context: Context) -> Component:
             [
                 html.Label("modules", htmlFor=ids.GRAPH_DEPTH),
                 dcc.Dropdown(
-                    levels, _depth(modules, deepest), id=ids.GRAPH_DEPTH,
+                    levels, _depth(run, ranks[0], deepest), id=ids.GRAPH_DEPTH,
                     clearable=False, searchable=False,
                 ),
                 html.Label("rank", htmlFor=ids.GRAPH_RANK),
@@ -79,22 +79,28 @@ def layout(context: Context) -> Component:
             className="controls",
         ),
         dcc.Store(id=ids.GRAPH_OPENED, data=[]),
+        dcc.Store(id=ids.GRAPH_CHOSEN, data=""),
         html.Div(id=ids.GRAPH_CUT),
+        html.Div(
+            [
+                html.Div(id=ids.GRAPH_ABOUT, **parts.attributes(aria_live="polite")),
+                html.Button("Close", id=ids.GRAPH_CLOSE, hidden=True),
+            ],
+            className="graph-about",
+        ),
         html.Div(
             [
                 html.Div(
                     [
-                        html.P(id=ids.GRAPH_NOTE, className="muted"),
-                        parts.graph(ids.GRAPH_CHART, height=640),
-                    ]
-                ),
-                html.Div(
-                    [
-                        html.P(id=ids.GRAPH_FX_NOTE, className="muted"),
-                        parts.graph(ids.GRAPH_FX_CHART, height=640),
+                        html.P(id=note, className="muted"),
+                        html.Div(parts.graph(chart, height=640), className="wide-graph"),
                     ],
-                    hidden=not both,
-                ),
+                    hidden=hidden,
+                )
+                for note, chart, hidden in (
+                    (ids.GRAPH_NOTE, ids.GRAPH_CHART, False),
+                    (ids.GRAPH_FX_NOTE, ids.GRAPH_FX_CHART, not both),
+                )
             ],
             className="split even" if both else "",
         ),
@@ -109,20 +115,50 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         Output(ids.GRAPH_OPENED, "data"),
+        Output(ids.GRAPH_CHOSEN, "data"),
         Input(ids.GRAPH_CHART, "clickData"),
         Input(ids.GRAPH_FX_CHART, "clickData"),
+        Input(ids.GRAPH_CLOSE, "n_clicks"),
         Input(ids.GRAPH_DEPTH, "value"),
+        Input(ids.GRAPH_RANK, "value"),
         State(ids.GRAPH_OPENED, "data"),
+        State(ids.GRAPH_CHOSEN, "data"),
         prevent_initial_call=True,
     )
     def toggle(
-        click: dict[str, Any] | None, fx_click: dict[str, Any] | None, _: int, opened: list[str]
-    ) -> list[str]:
+        click: dict[str, Any] | None, fx_click: dict[str, Any] | None, _: int, depth: int,
+        rank: int, opened: list[str], chosen: str,
+    ) -> tuple[Any, Any]:  # fmt: skip
         if ctx.triggered_id == ids.GRAPH_DEPTH:
-            return []
+            return [], ""
+        if ctx.triggered_id == ids.GRAPH_RANK:
+            return no_update, ""
+        if ctx.triggered_id == ids.GRAPH_CLOSE:
+            around = graph_parts.open_around(opened, chosen)
+            return toggled(opened, around), around
         clicked = fx_click if ctx.triggered_id == ids.GRAPH_FX_CHART else click
         name = (clicked or {}).get("points", [{}])[0].get("customdata")
-        return toggled(opened, name) if isinstance(name, str) else opened
+        if not isinstance(name, str):
+            return no_update, no_update
+        if name in opened or graph_parts.holds_others(run, rank, name, depth):
+            return toggled(opened, name), name
+        return no_update, name
+
+    @app.callback(
+        Output(ids.GRAPH_ABOUT, "children"),
+        Output(ids.GRAPH_CLOSE, "children"),
+        Output(ids.GRAPH_CLOSE, "hidden"),
+        Input(ids.GRAPH_CHOSEN, "data"),
+        Input(ids.GRAPH_OPENED, "data"),
+        State(ids.GRAPH_RANK, "value"),
+        State(ids.GRAPH_DEPTH, "value"),
+    )
+    def about_chosen(
+        chosen: str, opened: list[str], rank: int, depth: int
+    ) -> tuple[list[Component], str, bool]:
+        around = graph_parts.open_around(opened, chosen)
+        words = graph_parts.about(context, rank, chosen, depth, opened)
+        return words, f"Close {around}", not around
 
     @app.callback(
         Output(ids.GRAPH_CHART, "figure"),
@@ -133,18 +169,19 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_FIND, "value"),
         Input(ids.THEME, "data"),
+        Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw(
-        depth: int, rank: int, opened: list[str], text: str | None, theme: Theme | None
+        depth: int, rank: int, opened: list[str], text: str | None, theme: Theme | None, chosen: str
     ) -> tuple[go.Figure, dict[str, str], str]:
         graph = graph_of(run, rank, depth, opened)
         assert graph is not None, "only ranks with a graph are offered"
         found = matches(graph_nodes(run, rank), text or "", depth, opened)
-        figure = graph_charts.graph_figure(
+        drawn = graph_charts.graph_figure(
             graph, graph_parts.norms(run, rank, graph), theme or "light", found,
-            graph_parts.broken(run, rank, graph, depth, opened),
+            graph_parts.broken(run, rank, graph, depth, opened), chosen, _room(run),
         )  # fmt: skip
-        return figure, _height(graph), graph_parts.note(graph, "autograd", found, text or "")
+        return drawn.figure, _size(drawn), graph_parts.note(graph, "autograd", found, text or "")
 
     @app.callback(
         Output(ids.GRAPH_CUT, "children"),
@@ -171,18 +208,21 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_FIND, "value"),
         Input(ids.THEME, "data"),
+        Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw_fx(
         name: str | None, depth: int, rank: int, opened: list[str], text: str | None,
-        theme: Theme | None,
+        theme: Theme | None, chosen: str,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         if name not in fx_graphs(run, rank):
             return no_update, no_update, no_update
         graph = fx_graph_of(run, rank, name, depth, opened)
         found = matches(fx_nodes(run, rank, name), text or "", depth, opened)
         norms = graph_parts.norms(run, rank, graph)
-        figure = graph_charts.graph_figure(graph, norms, theme or "light", found)
-        return figure, _height(graph), graph_parts.note(graph, "torch.fx", found, text or "")
+        drawn = graph_charts.graph_figure(
+            graph, norms, theme or "light", found, chosen=chosen, room=_room(run)
+        )
+        return drawn.figure, _size(drawn), graph_parts.note(graph, "torch.fx", found, text or "")
 
     @app.callback(
         Output(ids.GRAPH_TIES, "children"),
@@ -207,9 +247,13 @@ def toggled(opened: list[str], name: str) -> list[str]:
     return [*opened, name]
 
 
-def _height(graph: Graph) -> dict[str, str]:
-    rows = max((g.level for g in graph.groups), default=0) + 2
-    return {"height": f"{min(1800, max(420, 40 * rows))}px"}
+def _room(run: Run) -> int:
+    """Px that a drawing has on a usual screen."""
+    return 540 if any(fx_graphs(run, rank) for rank in run.ranks) else 1120
+
+
+def _size(drawn: graph_charts.Drawing) -> dict[str, str]:
+    return {"height": f"{drawn.height}px", "minWidth": f"{drawn.width}px"}
 
 
 def _offered(run: Run, rank: int) -> list[dict[str, str]]:
@@ -224,12 +268,13 @@ def _first(run: Run, rank: int) -> str | None:
     return next(iter(fx_graphs(run, rank)), None)
 
 
-def _depth(modules: set[str], deepest: int) -> int:
-    """The deepest cut that leaves a readable number of modules."""
-    for depth in range(min(deepest, DEEPEST), 1, -1):
-        if len(set(group_names(modules, depth))) <= READABLE:
-            return depth
-    return 1
+def _depth(run: Run, rank: int, deepest: int) -> int:
+    """The deepest cut that leaves a readable number of boxes."""
+    for depth in range(2, min(deepest, DEEPEST) + 1):
+        graph = graph_of(run, rank, depth)
+        if graph is None or len(graph.groups) > READABLE:
+            return depth - 1
+    return max(1, min(deepest, DEEPEST))
 
 
 PAGE = Page("graph", "Graph", layout, register)

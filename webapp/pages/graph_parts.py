@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from dash.development.base_component import Component
 from lanescope.collector.kinds import FX_UNTRACEABLE
 from lanescope.webapp import units
 from lanescope.webapp.analysis import gradient_breaks
-from lanescope.webapp.analysis.autograd_graph import CAUSES
+from lanescope.webapp.analysis.autograd_graph import CAUSES, graph_nodes, graph_of
 from lanescope.webapp.analysis.fx_graph import fx_graphs, refusals
 from lanescope.webapp.analysis.layer_map import backward_link
 from lanescope.webapp.analysis.learning import gradient_rows
@@ -22,12 +23,14 @@ from lanescope.webapp.pages import parts
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
 
+LISTED = 6
+"""Kinds of nodes that are named of a module."""
 MOST_TIES = 5_000
 """Rows of the table of fx nodes."""
 
 
 def norms(run: Run, rank: int, graph: Graph) -> dict[str, float]:
-    """Group -> norm of the gradient of its parameters at the graph's step."""
+    """Module drawn -> norm of the gradient of its parameters at the graph's step."""
     rows = gradient_rows(run)
     rows = rows[(rows["step"] == graph.step) & ~rows["missing"]]
     # Shards stand with the lowest rank that holds some.
@@ -38,15 +41,15 @@ def norms(run: Run, rank: int, graph: Graph) -> dict[str, float]:
     for group in graph.groups:
         squares = [known[name] ** 2 for name in group.parameters if name in known]
         if squares:
-            found[group.name] = float(np.sqrt(sum(squares)))
+            found[group.module] = float(np.sqrt(sum(squares)))
     return found
 
 
 def broken(
     run: Run, rank: int, graph: Graph, depth: int | None, opened: list[str]
 ) -> dict[str, str]:
-    """Group -> words about the breaks in it; what is cut off has a mark of its own."""
-    drawn = {group.name for group in graph.groups}
+    """Module drawn -> words about the breaks in it; what is cut off has a mark of its own."""
+    drawn = {group.module for group in graph.groups}
     words: dict[str, str] = {}
     for one in gradient_breaks.breaks(run, rank):
         (name,) = group_names([one.module], depth, opened)
@@ -59,7 +62,7 @@ def broken(
 
 def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
     """How large a graph is, and what was found in it."""
-    modules = sum(group.name != OUTSIDE for group in graph.groups)
+    modules = len({group.module for group in graph.groups} - {OUTSIDE})
     words = (
         f"{units.count(graph.nodes)} {kind} nodes in {units.count(modules)} modules; "
         f"{units.count(sum(graph.edges.values()))} edges between them."
@@ -69,6 +72,47 @@ def note(graph: Graph, kind: str, found: Mapping[str, int], text: str) -> str:
         words += f" \N{LEFT DOUBLE QUOTATION MARK}{text.strip()}\N{RIGHT DOUBLE QUOTATION MARK}: "
         words += f"{units.count(many)} nodes in {units.count(len(found))}." if many else "none."
     return words
+
+
+def holds_others(run: Run, rank: int, module: str, depth: int) -> bool:
+    """Whether nodes of modules below it are drawn with it, at a cut that ends at it or below."""
+    below = f"{module}."
+    return module.count(".") + 1 >= depth and any(
+        str(one).startswith(below) for one in graph_nodes(run, rank)["module"].unique()
+    )
+
+
+def open_around(opened: list[str], module: str) -> str:
+    """The innermost open module that a module is in, or is itself; empty: none."""
+    around = [one for one in opened if f"{module}.".startswith(f"{one}.")]
+    return max(around, key=len, default="")
+
+
+def about(
+    context: Context, rank: int, module: str, depth: int, opened: list[str]
+) -> list[Component]:
+    """A module that was clicked: its nodes, its gradient, and where its backward is."""
+    graph = graph_of(context.run, rank, depth, opened)
+    own = [group for group in graph.groups if group.module == module] if graph else []
+    if graph is None or not own:
+        return []
+    kinds: Counter[str] = Counter()
+    for group in own:
+        kinds.update(dict(group.kinds))
+    shown = [f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in kinds.most_common(LISTED)]
+    more = [f"{len(kinds) - LISTED} more kinds"] if len(kinds) > LISTED else []
+    words = f": {units.counted(kinds.total(), 'node')} ({', '.join([*shown, *more])}). "
+    norm = norms(context.run, rank, graph).get(module)
+    if norm is not None:
+        of = units.counted(len(own[0].parameters), "parameter")
+        words += f"Gradient norm {norm:.3g} of {of}. "
+    link = backward_link(context.run, rank, "" if module == OUTSIDE else module, graph.step)
+    return [
+        html.Div(
+            [html.B(module), words,
+             dcc.Link("Its backward on the timeline", href=context.address(link))]
+        )
+    ]  # fmt: skip
 
 
 def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
@@ -178,7 +222,7 @@ def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
         parts.column("module", "module", flex=2),
         parts.column("line", "line", flex=2),
         parts.column("autograd", "autograd nodes", flex=3),
-        parts.column("norm", "gradient norm", number=True, text=True),
+        parts.column("norm", "gradient norm", number=True, text=True, minWidth=120),
     ]
     return parts.grid("graph-tie-table", columns, rows, label="Nodes of torch.fx", height="320px")
 

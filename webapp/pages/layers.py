@@ -26,6 +26,7 @@ from lanescope.webapp.analysis.layer_map import (
 from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.low_precision import low_precision
 from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
+from lanescope.webapp.analysis.rank_map import ranks_with_gradients
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context
@@ -49,7 +50,9 @@ def section(context: Context) -> list[Component]:
         if (name != "baseline" or context.baseline is not None)
         and (name not in SAMPLED or run.counts["parameter"])
     ]
-    ranks = [{"label": f"rank {rank}", "value": str(rank)} for rank in _ranks(context)]
+    ranks = [
+        {"label": f"rank {rank}", "value": str(rank)} for rank in ranks_with_gradients(context.run)
+    ]
     return [
         html.H2("Layers"),
         html.Div(
@@ -226,7 +229,9 @@ def chosen(
         step = earlier[-1] if earlier else int(table.columns[0])
     band = HEALTHY if measure == "gradient" else None
     curves, profiles = {}, {}
-    for other in [rank, *[one for one in _ranks(context) if one != rank]][:MOST_RANKS]:
+    for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
+        :MOST_RANKS
+    ]:
         mine = _table(context, other, measure, depth)
         if layer in mine.index:
             curves[f"rank {other}"] = mine.loc[layer].dropna()
@@ -262,15 +267,10 @@ def _table(context: Context, rank: int, measure: str, depth: int | None) -> pd.D
     return layer_map(context.run, rank, measure, depth, context.baseline)
 
 
-def _ranks(context: Context) -> list[int]:
-    """Ranks with gradients of their own; shards stand with the lowest rank that holds some."""
-    return sorted({int(rank) for rank in gradient_rows(context.run)["rank"]})
-
-
 def _depth(context: Context) -> str:
     """The deepest cut that leaves a readable number of layers."""
     layers = {str(layer) for layer in gradient_rows(context.run)["layer"]}
-    if len(layers) <= READABLE:
+    if len(layers) <= READABLE or depths(context.run) == 1:
         return EVERY
     fits = [n for n in range(1, depths(context.run))
             if len({cut(layer, n) for layer in layers}) <= READABLE]  # fmt: skip

@@ -193,7 +193,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
 def _rates(of: Compared | None, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
     """The chart of a rank's pairs; None: it has no pair."""
     if of is None:
-        return parts.nothing("One thread of this rank at most is in the phase: there is no pair.")
+        return charts.nothing("One thread of this rank at most is in the phase: there is no pair.")
 
     def to(a: str, b: str) -> str:
         return links.get((of.rank, a, b), links.get((of.rank, b, a), ""))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import Check, Report, number
-from lanescope.webapp.pages import checks, findings, parts
+from lanescope.webapp.following import growing
+from lanescope.webapp.pages import checks, findings, ids, parts
 from lanescope.webapp.pages.context import Context, Page
 from lanescope.webapp.run import Run
 
@@ -21,17 +22,19 @@ NAMES = {
 
 
 def layout(context: Context) -> Component:
-    """Figures, findings, and one line per rank."""
+    """Figures, findings, and one line per rank.
+
+    What a finished run was found to have comes once all is asked, which takes a while of a long
+    one. A growing one is asked before its page is renewed: the page would flicker otherwise.
+    """
     run = context.run
-    report = context.report()
+    examined = _examined(context) if growing(run) else []
     return parts.page(
         run.title,
         _lead(run),
         _figures(run),
         html.H2("Findings"),
-        *_findings(context, report),
-        html.H2("Health of the recording"),
-        *_health(run, report),
+        html.Div(examined) if examined else html.Div(id=ids.EXAMINED),
         html.H2("Ranks"),
         _ranks(run),
         html.H2("Threads"),
@@ -40,6 +43,16 @@ def layout(context: Context) -> Component:
         _recording(run),
         parts.downloads(*(name for name, rows in run.counts.items() if rows)),
     )
+
+
+def _examined(context: Context) -> list[Component]:
+    """What takes asking all questions of the run."""
+    report = context.report()
+    return [
+        *_findings(context, report),
+        html.H2("Health of the recording"),
+        *_health(context.run, report),
+    ]
 
 
 _MOST_NAMES = 200
@@ -201,7 +214,11 @@ def _clock(run: Run) -> str:
 
 
 def register(app: Dash, context: Context) -> None:
-    """Nothing on this page changes."""
+    """Findings come after the rest."""
+
+    @app.callback(Output(ids.EXAMINED, "children"), Input(ids.EXAMINED, "id"))
+    def examined(_: str) -> list[Component]:
+        return _examined(context)
 
 
 PAGE = Page("overview", "Overview", layout, register)

@@ -12,9 +12,10 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
+from lanescope.webapp.charts import nothing
 from lanescope.webapp.colours import token_of
 from lanescope.webapp.run import Run
-from lanescope.webapp.theme import EITHER, GRAPH_CONFIG
+from lanescope.webapp.theme import GRAPH_CONFIG
 
 Child = Component | str
 
@@ -42,17 +43,6 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Gr
 def _awaited() -> go.Figure:
     """What stands in a chart's place until there is one."""
     return nothing("computing …")
-
-
-def nothing(words: str) -> go.Figure:
-    """Words in the place of a chart: an empty figure would show bare axes."""
-    figure = go.Figure()
-    figure.update_layout(
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        xaxis_visible=False, yaxis_visible=False,
-    )  # fmt: skip
-    figure.add_annotation(text=words, showarrow=False, font={"color": EITHER})
-    return figure
 
 
 def column(

@@ -1,0 +1,92 @@
+"""What is looked for on the timeline: names, modules, overlaps."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanescope.webapp.run import Run
+from tests.browser.conftest import Opener
+
+pytestmark = pytest.mark.browser
+
+MS = 1_000_000
+
+
+def test_search_lights_up_matches_and_steps_through_them(opened: Opener, run: Run) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.press("/")
+    page.page.keyboard.type("gelu")
+    page.idle()
+    # 2 ranks, 2 threads, 8 steps: as many of them as the run holds.
+    total = page.state["hits"]["total"]
+    assert total == run.events("op").column("name").to_pylist().count("aten::gelu")
+    assert page.text(".search .state") == str(total)
+    assert {label["name"] for label in page.state["labels"]} <= {"aten::gelu"}
+    page.press("Enter")
+    first = page.state["selection"]
+    assert first["name"] == "aten::gelu"
+    page.press("Enter")
+    second = page.state["selection"]
+    assert second["name"] == "aten::gelu"
+    place = page.state["hits"]["position"]
+    assert page.text(".search .state") == f"{place} of {total}"
+    assert (second["start"], second["lane"]) > (first["start"], first["lane"])
+    page.press("Escape")
+    assert page.state["query"] == ""
+    assert len({label["name"] for label in page.state["labels"]}) > 1
+
+
+def test_search_marks_all_hits_however_far_out(opened: Opener) -> None:
+    page = opened()
+    page.press("/")
+    page.page.keyboard.type("/^aten::gelu$/")
+    page.idle()
+    hits = page.state["hits"]
+    assert hits["strip"] > 8
+    assert hits["ruler"] > 8
+    assert hits["lanes"] == [lane["id"] for lane in page.state["lanes"] if lane["visible"]
+                             and lane["kind"] == "thread"]  # fmt: skip
+
+
+def test_search_finds_modules(opened: Opener, run: Run) -> None:
+    page = opened(f"/?t={20 * MS}-{24 * MS}")
+    page.press("/")
+    page.page.keyboard.type("block.0")
+    page.idle()
+    found = run.events("op").column("module").to_pylist().count("block.0")
+    assert page.state["hits"]["total"] == found
+    page.press("Enter")
+    assert "block.0" in page.text("#slice-panel")
+
+
+def test_overlaps_are_shaded_and_visited(opened: Opener) -> None:
+    page = opened()
+    page.press("o")
+    assert page.state["overlaps"]["on"]
+    assert page.state["overlaps"]["shaded"] >= 1
+    assert "Overlap" in page.text(".tl-toast")
+    first = page.window
+    page.press("o")
+    assert page.window != first
+    page.press("Shift+O")
+    assert page.window == pytest.approx(first)
+
+
+def test_overlap_of_a_name_is_hunted_from_its_list(opened: Opener) -> None:
+    page = opened()
+    page.press("Shift+L")
+    page.page.keyboard.type("aten::mul")
+    page.page.keyboard.press("Enter")
+    page.idle()
+    assert "of=%2Faten%3A%3Amul%2F" in page.query
+    assert "Overlap of /aten::mul/ in window" in page.text("#dock-overlap")
+    assert page.page.locator("#dock-overlap .matrix").count() == 2
+    first = page.page.locator(".regions button").first
+    first.click()
+    page.idle()
+    assert "Overlap" in page.text(".tl-toast")
+    t0, t1 = page.window
+    assert t1 - t0 < page.state["viewport"]["duration"] / 10
+    again = opened(page.page.url.removeprefix(page.address))
+    assert again.page.input_value("#overlap-of input") == "/aten::mul/"
+    assert again.state["overlaps"] == page.state["overlaps"]
