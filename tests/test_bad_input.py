@@ -55,6 +55,15 @@ def test_a_run_without_events(tmp_path: Path) -> None:
     assert "the run holds no events yet" in refusal(path)
 
 
+def test_a_run_whose_only_journal_is_damaged_says_so(tmp_path: Path) -> None:
+    path = Builder(tmp_path / "run", complete=False).write()
+    (path / "journal" / "1-2").mkdir(parents=True)
+    (path / "journal" / "1-2" / "process.json").write_text("{")
+    told = refusal(path)
+    assert "no event can be read; the journal of process 1-2 cannot be read" in told
+    assert told.endswith("; restore it from a copy or record again")
+
+
 def test_a_run_whose_tables_have_no_rows(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     builder.rows("op", 0, "1000-0", start_ns=[], duration_ns=[])

@@ -10,6 +10,7 @@ from types import ModuleType
 import duckdb
 import pytest
 
+from lanescope.webapp.analysis.findings import KINDS
 from tests.synthetic import write_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +64,19 @@ def test_python_examples_run(code: str) -> None:
 @pytest.mark.usefixtures("here")
 def test_sql_examples_return_rows(query: str) -> None:
     assert duckdb.sql(query).fetchall()
+
+
+def test_every_kind_of_finding_is_made_and_listed() -> None:
+    text = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Findings\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE)) == sorted(KINDS)
+    folder = ROOT / "webapp/analysis"
+    made = "".join(
+        path.read_text(encoding="utf-8")
+        for path in folder.glob("*.py")
+        if path.name != "findings.py"
+    )
+    assert [kind for kind in KINDS if f'"{kind}"' not in made] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -186,6 +186,15 @@ def test_a_mismatch_says_what_differs_and_where(runs: Runs, name: str) -> None:
     assert _line_of(name) < int(where.partition(":")[2]) <= _line_of(name) + 6
 
 
+@pytest.mark.parametrize("name", ["came_too_late"])
+def test_a_rank_that_came_when_the_call_was_given_up_is_told_of(runs: Runs, name: str) -> None:
+    found = main_finding(runs.of(name))
+    assert (found.kind, found.severity, found.ranks) == ("straggler", "error", (1,))
+    assert found.title.startswith("rank 0 gave up barrier #2 of group 0")
+    assert "before rank 1 came to it" in found.title
+    assert "went on recording" not in found.title  # it slept
+
+
 @pytest.mark.parametrize("name", ["missing_rank_killed"])
 def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: str) -> None:
     found = main_finding(runs.of(name))

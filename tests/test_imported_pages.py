@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from lanescope.webapp import charts
 from lanescope.webapp.analysis.collectives import collectives
 from lanescope.webapp.analysis.findings import examine
+from lanescope.webapp.analysis.skew import LateMap
 from lanescope.webapp.analysis.turns import forward_to_backward
 from lanescope.webapp.pages import hang, overview
 from lanescope.webapp.pages.context import Context
@@ -58,3 +61,20 @@ def test_pages_of_what_is_not_there(run: Run) -> None:
     told = json.dumps([str(one) for one in overview._lead(run)])
     assert "Imported from" in told
     assert "rank0.json, rank1.json" in told
+
+
+def test_a_group_that_waits_for_nobody_is_not_coloured_as_late() -> None:
+    calls = np.arange(3)
+    alone = LateMap((0,), calls, 1, np.zeros((1, 3)), calls[None])
+    (heat,) = charts.late_heat(alone, "light").data
+    assert (heat.zmin, heat.zmax) == (0, 1)
+
+
+def test_without_bandwidths_there_are_words_and_no_axes() -> None:
+    columns = ["name", "group", "bytes", "total_bytes", "busbw_gbs"]
+    table = pd.DataFrame([["all_reduce", "0", 8, 8, np.nan]], columns=columns)
+    figure = charts.by_size(table, "busbw_gbs", "bus bandwidth", "light")
+    assert not figure.data
+    (words,) = figure.layout.annotations
+    assert words.text == "The run does not tell the bus bandwidth of any call."
+    assert figure.layout.xaxis.visible is False

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.analysis.findings import Examined, Unanswered, acknowledged
 from lanescope.webapp.analysis.overlap import (
     Region,
     overlap,
@@ -16,8 +17,10 @@ from lanescope.webapp.analysis.overlap import (
     overlap_regions,
     phase_lanes,
 )
+from lanescope.webapp.analysis.overlap_findings import overlapping_backwards
 from lanescope.webapp.pages import matrices
 from lanescope.webapp.run import Run, RunError, open_run
+from lanescope.webapp.settings import Limits, Settings
 from tests.synthetic import START_NS, Builder, write_run
 
 T = START_NS
@@ -51,6 +54,40 @@ def test_rate_of_a_pair(tmp_path: Path) -> None:
         Region(0, 50, 100, ("1000-0", "1000-1")),
         Region(0, 290, 300, ("1000-0", "1000-1")),
     ]
+
+
+def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> None:
+    # Of [0, 100) and [200, 300) on rank 1, both threads have [60, 70) and [200, 230).
+    far = run_of(
+        tmp_path / "far", (0, "1000-0", 0, 200),
+        (1, "1001-0", 0, 100), (1, "1001-0", 200, 100), (1, "1001-1", 60, 10),
+        (1, "1001-1", 200, 30),
+    )  # fmt: skip
+    (told,) = overlapping_backwards(far)
+    assert (told.kind, told.severity, told.rank, told.ranks) == ("overlap", "warning", 1, (1,))
+    assert (told.thread, told.time_ns, told.where) == ("1001-0", 200, None)
+    assert told.title == (
+        "threads run backward at the same time for 10 % of the time in backward, on rank 1; "
+        "the longest: MainThread and Thread-1, 30 ns"
+    )
+    assert told.link == "/timeline?t=150-280&overlaps=1"
+    assert told.evidence["pairs"] == [
+        {"rank": 1, "a": "1001-0", "b": "1001-1", "rate": 1.0, "overlap_ns": 40}
+    ]
+    for limit, kept in ((0.05, (told,)), (0.5, ())):
+        settings = Settings(Limits(thread_overlap_rate=limit))
+        assert acknowledged(Examined("?", (told,)), settings).findings == kept
+
+
+def test_less_than_the_limit_is_not_told(tmp_path: Path) -> None:
+    near = run_of(tmp_path / "near", (0, "1000-0", 0, 100), (0, "1000-1", 96, 104))
+    assert overlapping_backwards(near) == []
+    turns = run_of(tmp_path / "turns", (0, "1000-0", 0, 100), (0, "1000-1", 100, 100))
+    assert overlapping_backwards(turns) == []
+    builder = Builder(tmp_path / "none")
+    builder.op(T, 1)
+    with pytest.raises(Unanswered, match="no thread was in backward"):
+        overlapping_backwards(open_run(builder.write()))
 
 
 def test_nested_and_repeated_phases_count_once(tmp_path: Path) -> None:

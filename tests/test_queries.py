@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,6 +66,17 @@ def test_what_is_refused_and_with_which_words(queries: Queries, query: str) -> N
     assert FORBIDDEN[query] in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_nothing_tells_where_the_server_has_its_files(queries: Queries) -> None:
+    for query in ("SELECT * FROM duckdb_secrets()", "FROM duckdb_extensions()"):
+        with pytest.raises(QueryError) as error:
+            queries.answer(query, 10)
+        assert str(Path.home()) not in str(error.value)
+    answer = queries.answer("SELECT CAST(COLUMNS(*) AS VARCHAR) FROM duckdb_settings()", 1000)
+    values = str(answer.to_pydict())
+    assert str(Path.home()) not in values
+    assert tempfile.gettempdir() not in values
 
 
 def test_a_query_without_end_is_stopped(run: Run) -> None:

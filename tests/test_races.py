@@ -115,13 +115,14 @@ def examined_in_stretches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         return {frozenset((one.first.where, one.second.where)): one for one in find_races(run)}
 
     whole = told()
-    monkeypatch.setattr(detector, "AT_ONCE", 100)
-    find_races.cache_clear()
-    parts = told()
-    assert parts.keys() == whole.keys()
-    for places, race in parts.items():
-        assert len(race.tensors) == len(whole[places].tensors)
-        assert 1 <= race.pairs <= whole[places].pairs
+    for at_once in (30, 100):
+        monkeypatch.setattr(detector, "AT_ONCE", at_once)
+        find_races.cache_clear()
+        parts = told()
+        assert parts.keys() == whole.keys()
+        for places, race in parts.items():
+            assert len(race.tensors) == len(whole[places].tensors)
+            assert race.pairs >= 1  # of stretches it is an estimate
     find_races.cache_clear()
 
 

@@ -66,6 +66,24 @@ PLANTED = """
     (torch.ones(4) / torch.zeros(4)).mul(0)
 """
 
+REFILLED = """
+    import numpy, torch
+    import lanescope.collector as ls
+    memory, weights = numpy.zeros((4, 3), numpy.float32), numpy.ones((3, 2), numpy.float32)
+    batch, weight = torch.from_numpy(memory), torch.nn.Parameter(torch.from_numpy(weights))
+    loss = 0.0
+    for step in range(4):
+        memory[:] = step  # the next batch
+        loss = (batch @ weight).sum()
+        if step == 2:
+            memory[:] = 9  # too early
+        loss.backward()
+        ls.step()
+    weights[:] = 7
+    with torch.no_grad():
+        weight.sin()
+"""
+
 COLUMNS = (
     "name", "position", "shape", "dtype", "device", "numel", "min", "max", "nan", "inf", "zeros",
     "hash", "expected", "finite_inputs",
@@ -142,6 +160,20 @@ def test_values_of_the_program(
     (cosine,) = [r for r in rows if r["name"] == "aten::cos" and r["numel"] == 8]
     assert cosine["hash"] == int(hash_of(torch.ones(8).cos()))
     assert cosine["l2"] == pytest.approx(math.sqrt(8) * math.cos(1))
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_memory_that_no_operator_writes_may_be_filled_anew(
+    tmp_path: Path, request: pytest.FixtureRequest, observer: str
+) -> None:
+    if observer == "native":
+        request.getfixturevalue("native")
+    rows = joined(recorded(tmp_path, observer, REFILLED))
+    read = [r for r in rows if r["position"].startswith("read") and r["shape"] == "[4, 3]"]
+    assert [r["mean"] for r in read if r["expected"] is None] == [0.0, 1.0, 2.0, 3.0]
+    # A batch must stay until backward has read it, and a weight is nobody's to fill.
+    changed = [r for r in rows if r["expected"] is not None]
+    assert [(r["name"], r["mean"]) for r in changed] == [("aten::mm", 9.0), ("aten::sin", 7.0)]
 
 
 RANKS = """

@@ -97,7 +97,9 @@ def warnings_of(
     return [*said, *manifest["notes"]]
 
 
-def nothing_to_read(where: str, manifest: schema.Manifest, found: Survey) -> str:
+def nothing_to_read(
+    where: str, manifest: schema.Manifest, found: Survey, lost: Sequence[str]
+) -> str:
     """Why a run whose manifest is fine has no rows to show."""
     if found.damage:
         rank, damage = min(found.damage.items())
@@ -105,6 +107,8 @@ def nothing_to_read(where: str, manifest: schema.Manifest, found: Survey) -> str
             f"{where}: no rank can be read; rank {rank}: {damage}; restore the file from a copy "
             "or record again"
         )
+    if lost:
+        return f"{where}: no event can be read; {lost[0]}; restore it from a copy or record again"
     if not manifest["complete"]:
         return (
             f"{where}: the run holds no events yet, expected at least one; wait for the recording "

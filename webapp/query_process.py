@@ -12,6 +12,7 @@ its memory nor its time grows past the question's.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from typing import Any
@@ -63,7 +64,9 @@ class Refused(Exception):
 
 
 def _answered(asked: dict[str, Any]) -> pa.Table:
-    connection = duckdb.connect(":memory:")
+    # DuckDB names its folders in messages and settings: none of whose home this is, nor of ours.
+    os.environ["HOME"] = "/"
+    connection = duckdb.connect(":memory:", config={"temp_directory": ""})
     for name, path in asked["tables"].items():
         connection.register(name, pa.ipc.open_file(pa.memory_map(path)).read_all())
     connection.execute(f"SET memory_limit = '{int(asked['memory_mb'])}MB'")

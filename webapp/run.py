@@ -270,7 +270,7 @@ def run_of(files: Files, title: str) -> Run:
     ranks = tuple(sorted(set(parts) - set(found.damage)))
     used = [part for rank in ranks for part in parts[rank]]
     if not any(part.rows for part in used):
-        raise RunError(nothing_to_read(files.where, manifest, found))
+        raise RunError(nothing_to_read(files.where, manifest, found, left.lost))
 
     origin = min((t.start_ns for t in threads), default=0)
     end = max((t.end_ns for t in threads), default=origin)

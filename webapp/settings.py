@@ -6,14 +6,18 @@ current folder, `lanescope.toml` and `[tool.lanescope]` of `pyproject.toml`.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 from lanescope.webapp.errors import RunError, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FILE = "lanescope.toml"
 PROJECT = "pyproject.toml"

@@ -208,6 +208,17 @@ def skipped_step() -> None:
             steps(1)
 
 
+def came_too_late() -> None:
+    """Rank 1 comes to a barrier when rank 0 has given it up; then both fail."""
+    steps(2)
+    if RANK == 1:
+        time.sleep(LIMIT.total_seconds() + 1.5)
+    try:
+        dist.barrier()
+    finally:
+        time.sleep(3 * (RANK == 0))
+
+
 def subgroup() -> None:
     """Of four ranks in two groups, rank 3 does not come; the other group waits for all."""
     groups = [group(0, 1), group(2, 3)]

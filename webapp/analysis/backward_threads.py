@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lanescope.collector import schema
 from lanescope.webapp.analysis.frames import ends_ns, to_frame
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.intervals import Intervals
 from lanescope.webapp.run import Run
 
@@ -71,12 +72,8 @@ def added_by_layer(run: Run) -> pd.DataFrame:
     backwards in a step the root of the sum of their squares; infinite: one was NaN or infinite).
     Steps without a row were not measured, or the thread added nothing to that layer.
     """
-    rows = run.events("value", columns=[*_KEYS, "name", "value"])
-    rows = to_frame(
-        rows.filter(pc.starts_with(rows["name"].cast(pa.string()), schema.ADDED_NORM_OF))
-    )
-    layer = rows["name"].astype("str").str.removeprefix(schema.ADDED_NORM_OF)
-    rows = rows.assign(layer=layer, square=(rows["value"] ** 2).fillna(np.inf))
+    rows = logged(run, None, prefix=schema.ADDED_NORM_OF).rename(columns={"name": "layer"})
+    rows = rows.assign(square=(rows["value"] ** 2).fillna(np.inf))
     squares = rows.groupby([*_KEYS, "layer"], sort=False)["square"].sum()
     return np.sqrt(squares).rename("added").reset_index()
 
@@ -100,8 +97,7 @@ def _accumulated(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _added(run: Run, ranks: list[int]) -> pd.DataFrame:
-    rows = run.events("value", columns=[*_KEYS, "name", "value"])
-    rows = to_frame(rows.filter(pc.equal(rows["name"].cast(pa.string()), schema.ADDED_NORM)))
+    rows = logged(run, None, schema.ADDED_NORM)
     rows = rows[rows["rank"].isin(ranks)]
     squares = (rows["value"] ** 2).fillna(np.inf).groupby([rows[key] for key in _KEYS]).sum()
     return np.sqrt(squares).replace(np.inf, np.nan).rename("added").reset_index()

@@ -138,6 +138,18 @@ def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) 
     return kinds
 
 
+def _by_segment(kind: _Kind) -> tuple[Flags, Flags]:
+    """The first row of each segment, and which of those have one of what was before.
+
+    A segment may begin before a stretch and go on in it.
+    """
+    first = np.ones(len(kind.own), bool)
+    first[1:] = kind.own[1:] != kind.own[:-1]
+    old = np.zeros_like(first)
+    old[first] = np.logical_or.reduceat(kind.old, np.flatnonzero(first))
+    return first, old
+
+
 def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> Pair | None:
     # The first of A that B did not know of yet, and the first that knows of B's.
     low = one.own.searchsorted(other.clocks[:, one.thread], side="right")
@@ -147,10 +159,13 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> Pair | None:
     if not len(racing):
         return None
     pairs = int(count.sum())
-    if one.old.any() and other.old.any():
-        known = np.concatenate([[0], np.cumsum(one.old)])
-        both = racing[other.old[racing]]
-        pairs -= int((known[high[both]] - known[low[both]]).sum())
+    if one.old.any() or other.old.any():
+        (first, old), (other_first, other_old) = _by_segment(one), _by_segment(other)
+        pairs = 0
+        for ours, others, sign in ((first, other_first, 1), (old, other_old, -1)):
+            counted = np.concatenate([[0], np.cumsum(ours)])
+            those = racing[others[racing]]
+            pairs += sign * int((counted[high[those]] - counted[low[those]]).sum())
         if not pairs:
             return None
     # Of all, the two nearest to each other in time show best what may happen.

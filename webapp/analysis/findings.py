@@ -95,6 +95,7 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Do data-parallel replicas stay equal?", "consistency:divergence"),
     Analysis("Do threads touch the same tensor in no fixed order?", "race_findings:race_findings"),
     Analysis("Do threads run backward into the same gradients?", "concurrent:concurrent_backwards"),
+    Analysis("Do threads run backward at the same time?", "overlap_findings:overlapping_backwards"),
     Analysis("Was a tensor changed that backward needed?", "inplace:inplace_modifications", True),
     Analysis("Is each autograd node tied to its operator?", "traceability:untraceable_graphs"),
     Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks", True),
@@ -102,11 +103,12 @@ ANALYSES: tuple[Analysis, ...] = (
         "Do threads miss context variables of their starters?", "contexts:lost_contexts", True
     ),
     Analysis("Does each thread keep to its CUDA device?", "cuda_contexts:cuda_contexts", True),
-    Analysis("Do gradients vanish on their way?", "gradient_health:vanishing"),
-    Analysis("Do gradients explode?", "gradient_health:exploding"),
+    Analysis("Do gradients vanish on their way?", "vanishing:vanishing"),
+    Analysis("Do gradients explode?", "exploding:exploding"),
     Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),
     Analysis("Do low-rank adapters learn?", "lora:lora"),
     Analysis("Does the loss scale hold?", "scaling:scaler_skips"),
+    Analysis("Are gradients unscaled before they are clipped?", "scaling:clipped_while_scaled"),
     Analysis("Did an operator make NaN out of finite numbers?", "values:not_finite"),
     Analysis("Did all that was read come from recorded operators?", "values:unrecorded_writes"),
     Analysis("Does the command compute the same each time?", "repeats:nondeterminism"),
@@ -154,8 +156,11 @@ def findings(run: Run) -> list[Finding]:
 
 
 def acknowledged(examined: Examined, settings: Settings) -> Examined:
-    """The same with findings that are meant to be as information, with who allows them and why."""
-    return replace(examined, findings=tuple(_weighed(f, settings) for f in examined.findings))
+    """The same with findings that are meant to be as information, with who allows them and why,
+    and without those that a higher limit lets pass."""
+    limit = settings.limits.thread_overlap_rate
+    kept = [f for f in examined.findings if f.kind != "overlap" or f.evidence["rate"] >= limit]
+    return replace(examined, findings=tuple(_weighed(f, settings) for f in kept))
 
 
 def _weighed(finding: Finding, settings: Settings) -> Finding:

@@ -72,7 +72,7 @@ def fx_graph_of(
         group_names(rows["layer"], depth, opened), rows["parameter"], strict=True
     ):
         own[name].append(str(parameter))
-    groups = tuple(replace(group, parameters=tuple(own[group.name])) for group in drawn.groups)
+    groups = tuple(replace(group, parameters=tuple(own[group.module])) for group in drawn.groups)
     return replace(drawn, groups=groups)
 
 

@@ -21,18 +21,14 @@ from lanescope.webapp.analysis.calls import POINT_TO_POINT, call_title, calls
 from lanescope.webapp.analysis.deaths import deaths
 from lanescope.webapp.analysis.endings import left_by_a_stop, told_to_stop
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
-from lanescope.webapp.analysis.given_up import given_up
+from lanescope.webapp.analysis.given_up import calls_left, given_up
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.mismatches import ended_in, first_mismatches, unlike_exchanges
-from lanescope.webapp.analysis.skew import arrivals
 from lanescope.webapp.analysis.standing import QUIET_NS, standings, where_of
+from lanescope.webapp.analysis.wait_lengths import LEAST_WAIT_NS, normal_wait_ns, waited_ns
 from lanescope.webapp.analysis.waits import Wait, cut_short, cycle, waits
 from lanescope.webapp.notices import ranks_named
 from lanescope.webapp.run import Run
-
-LEAST_WAIT_NS = 1_000_000_000
-TIMES_NORMAL = 2
-"""A wait is too long from a second on, and from twice the longest one that came to an end."""
 
 LEAST_STUCK_NS = 10_000_000_000
 """A call that all made moves data, which may take long: only from here on it is said to hang where
@@ -73,7 +69,7 @@ def hangs(run: Run) -> list[Finding]:
     roots = _one_per_reason(roots)
     made = [_verdict(run, wait, [other for other in rest if other not in roots]) for wait in roots]
     told = [finding for finding in made if finding is not None]
-    if not found and not first_mismatches(run):
+    if not first_mismatches(run) and all(_was_left(run, wait) for wait in found):
         told = given_up(run)
     missed = {rank for finding in told for rank in finding.ranks} | ended_in(run)
     return [*told, *deaths(run, missed)]
@@ -117,28 +113,10 @@ def _follows(run: Run, wait: Wait, found: Sequence[Wait]) -> bool:
     )
 
 
-def normal_wait_ns(run: Run, group: str) -> int:
-    """How long ranks of a group wait for each other when all is well."""
-    came = arrivals(run)
-    skew = came.loc[came["group"] == group, "skew_ns"]
-    longest = int(skew.max()) if len(skew) else 0
-    return max(LEAST_WAIT_NS, TIMES_NORMAL * longest)
-
-
-def waited_ns(run: Run, wait: Wait) -> int:
-    """How long the ranks that wait are known to have waited."""
-    known = standings(run)
-    waiting = [known[rank] for rank in wait.ranks]
-    missing = [known[rank] for rank in wait.missing]
-    others = missing or waiting
-    if told_to_stop(run) and all(one.ending.how == "stopped" for one in others):
-        # That some took longer to end is no wait.
-        ends = [one.end_ns for one in others]
-        return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
-    over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
-    # Who was killed had waited for as long as any other still recorded something.
-    until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
-    return max(0, until - wait.since_ns)
+def _was_left(run: Run, wait: Wait) -> bool:
+    """Whether all came to a call, one of them when another had given it up."""
+    left = {(one.group, one.sequence) for one in calls_left(run)}
+    return not wait.missing and (wait.group, wait.sequence) in left
 
 
 def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:

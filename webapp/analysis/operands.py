@@ -63,11 +63,17 @@ def _left_by(
     """
     accesses = _accesses(run, rank, place)
     for one in around:
-        if one in tensors:
-            found = _by_storage(accesses, tensors[one])
-            made = [row for row in tensors[one] if not row["position"].startswith("read")]
-            outer = one != place[1:] and len(made) == 1
-            return {row["storage"]: made[0] for row in accesses if row["write"]} if outer else found
+        if one not in tensors:
+            continue
+        if one == place[1:]:
+            return _by_storage(accesses, tensors[one])
+        written = {row["storage"] for row in accesses if row["write"]}
+        made = [row for row in tensors[one] if not row["position"].startswith("read")]
+        if len(made) == 1:
+            return dict.fromkeys(written, made[0])
+        # One for many tensors, each of which is written by an operator of its own.
+        outer = _by_storage(_accesses(run, rank, (place[0], *one)), tensors[one])
+        return {storage: row for storage, row in outer.items() if storage in written}
     return {}
 
 

@@ -60,7 +60,7 @@ class Race:
     low: int  # bytes of the storage that both touch
     high: int
     overlapped: bool  # they were under way at the same instant
-    pairs: int  # of segments of the two threads at these two places; of a long run, at least
+    pairs: int  # of segments of the two threads at these two places; of a long run, roughly
     tensors: tuple[str, ...]  # those touched at these two places, named as well as can be
     published: bool = False  # `first` made the storages, and all that `second` does comes after
 

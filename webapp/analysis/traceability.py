@@ -28,6 +28,7 @@ from lanescope.webapp.analysis.columns import having
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import ends_ns, to_frame
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.analysis.nodes import BACKWARD, stem
 from lanescope.webapp.run import Run
 
@@ -85,12 +86,9 @@ def walks(run: Run) -> tuple[Walk, ...]:
 
 
 def _walks(run: Run, rank: int) -> Iterator[Walk]:
-    values = run.events("value", rank, columns=["time_ns", "name", "value", "step", "thread"])
-    names = values["name"].cast(pa.string())
-    values = values.filter(pc.starts_with(names, schema.GRAPH_SERIES))
-    if not len(values):
+    counts = logged(run, rank, prefix=schema.GRAPH_SERIES)
+    if counts.empty:
         return
-    counts = to_frame(values)
     phases = to_frame(run.events("phase", rank, columns=[*_PHASE, "depth", "thread"]))
     said = phases["name"].astype(str).str.startswith(schema.RAISED_IN_BACKWARD)
     raised = phases.loc[said, ["thread", "start_ns"]]
@@ -113,12 +111,7 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
         if not phase["ended"] or over.any():
             continue  # killed in it, or it raised: the rest of its nodes never ran
         ran = _ran(run, rank, own, phase, engine | {thread})
-        reached = Counter(
-            {
-                name.removeprefix(schema.GRAPH_SERIES): int(value)
-                for name, value in zip(rows["name"], rows["value"], strict=True)
-            }
-        )
+        reached = Counter(dict(zip(rows["name"], rows["value"].astype(int), strict=True)))
         walked.append((str(thread), int(step), phase, reached, ran))
     made = _makers(run, rank, {int(n) for *_, ran in walked for n in ran["sequence"].dropna()})
     for name, number, phase, reached, ran in walked:

@@ -20,6 +20,7 @@ from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.analysis.operands import operands
 from lanescope.webapp.analysis.sites import phase_names
 from lanescope.webapp.analysis.standing import where_of
@@ -127,10 +128,8 @@ class _Skips:
     """
 
     def __init__(self, run: Run, rank: int) -> None:
-        rows = run.events("value", rank, columns=["name", "time_ns"])
-        names, times = rows["name"].to_pylist(), rows["time_ns"].to_pylist()
         self._updates, self._skips = (
-            np.sort(np.array([t for n, t in zip(names, times, strict=True) if n == name], np.int64))
+            np.sort(logged(run, rank, name)["time_ns"].to_numpy(np.int64))
             for name in (LOSS_SCALE, SKIPPED_STEPS)
         )
         self._forward = phase_names(run, rank).get("forward", set()) if len(self._skips) else set()
@@ -233,7 +232,7 @@ def _write_finding(
         kind="unrecorded_write",
         severity="warning",
         title=f"{name}{place} read a tensor {tensor['shape']} {tensor['dtype']} that is no longer "
-        f"what its last recorded writer left{times}: something else wrote to it",
+        f"what was last recorded of it{times}: something else wrote to it",
         evidence={
             "op": name,
             "position": position,

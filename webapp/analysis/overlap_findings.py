@@ -1,0 +1,68 @@
+"""Do threads of a rank run backward at the same time for more than the limit allows?
+
+It is a reason to look and no proof of harm: whether they share gradients is told by
+`concurrent_backwards`, and of tensors by `race_findings`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.overlap import Region, overlap, overlap_rate, overlap_regions
+from lanescope.webapp.notices import ranks_named
+from lanescope.webapp.run import Run
+from lanescope.webapp.settings import Limits
+
+PAIRS = 10  # in the evidence, those with the highest rates
+
+
+def overlapping_backwards(run: Run) -> list[Finding]:
+    """One finding of kind `overlap` where `overlap_rate` is at the default limit or above it.
+
+    Raises Unanswered where no thread was in backward.
+    """
+    rate, limit = overlap_rate(run), Limits().thread_overlap_rate
+    if rate is None:
+        raise Unanswered("no thread was in backward")
+    if rate < limit:
+        return []
+    regions = overlap_regions(run)
+    longest = regions[0]
+    names = {t.thread: t.name for t in run.threads if t.rank == longest.rank}
+    ranks = tuple(sorted({region.rank for region in regions}))
+    pairs = overlap(run)
+    pairs = pairs[pairs["overlap_ns"] > 0].head(PAIRS)
+    length = longest.end_ns - longest.start_ns
+    who = " and ".join(dict.fromkeys(names[thread] for thread in longest.threads[:3]))
+    return [
+        Finding(
+            kind="overlap",
+            severity="warning",
+            title=f"threads run backward at the same time for {units.share(rate)} of the time in "
+            f"backward, on {ranks_named(ranks)}; the longest: {who}, {units.duration(length)}",
+            rank=longest.rank,
+            ranks=ranks,
+            thread=longest.threads[0],
+            step=_step(run, longest),
+            time_ns=longest.start_ns,
+            evidence={
+                "rate": rate,
+                "limit": limit,
+                "regions": len(regions),
+                "longest_ns": length,
+                "pairs": pairs[["rank", "a", "b", "rate", "overlap_ns"]].to_dict("records"),
+            },
+            link=timeline_address(longest.start_ns, longest.end_ns, run.duration_ns)
+            + "&overlaps=1",
+        )
+    ]
+
+
+def _step(run: Run, region: Region) -> int | None:
+    steps = run.steps(region.rank)
+    at = int(np.searchsorted(steps.start_ns, region.start_ns, "right")) - 1
+    inside = at >= 0 and region.start_ns < steps.end_ns[at]
+    return int(steps.index[at]) if inside else None

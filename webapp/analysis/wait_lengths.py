@@ -1,0 +1,37 @@
+"""How long did ranks wait for a call, and how long do they when all is well?"""
+
+from __future__ import annotations
+
+from lanescope.webapp.analysis.endings import told_to_stop
+from lanescope.webapp.analysis.skew import arrivals
+from lanescope.webapp.analysis.standing import standings
+from lanescope.webapp.analysis.waits import Wait
+from lanescope.webapp.run import Run
+
+LEAST_WAIT_NS = 1_000_000_000
+TIMES_NORMAL = 2
+"""A wait is too long from a second on, and from twice the longest one that came to an end."""
+
+
+def normal_wait_ns(run: Run, group: str) -> int:
+    """How long ranks of a group wait for each other when all is well."""
+    came = arrivals(run)
+    skew = came.loc[came["group"] == group, "skew_ns"]
+    longest = int(skew.max()) if len(skew) else 0
+    return max(LEAST_WAIT_NS, TIMES_NORMAL * longest)
+
+
+def waited_ns(run: Run, wait: Wait) -> int:
+    """How long the ranks that wait are known to have waited."""
+    known = standings(run)
+    waiting = [known[rank] for rank in wait.ranks]
+    missing = [known[rank] for rank in wait.missing]
+    others = missing or waiting
+    if told_to_stop(run) and all(one.ending.how == "stopped" for one in others):
+        # That some took longer to end is no wait.
+        ends = [one.end_ns for one in others]
+        return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
+    over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
+    # Who was killed had waited for as long as any other still recorded something.
+    until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
+    return max(0, until - wait.since_ns)
