@@ -4,7 +4,8 @@ Each recorder has a process of its own, and so has the step without one, twice. 
 by step, so that a machine that slows down for a while slows all of them; a recorder's step is
 compared with the bare step of the same turn. Where memory came to lie makes processes differ too:
 several sets of them are started, and every set's median is printed beside that of all. Those that
-take a multiple of the step are few steps in a set of their own.
+take a multiple of the step are few steps in a set of their own. What a recorder adds goes with
+operators and parameters, not with what an operator computes: so larger batches follow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from benchmarks.gpt_step import training_step
+from benchmarks.gpt_step import BATCH, training_step
 from benchmarks.idle_observer import observed
 from benchmarks.recorders import BARE, Method, methods, readers
 
@@ -46,13 +47,16 @@ NAMES = (
 )
 SLOW = (BARE, "portable, numerics", "torch DebugMode, hashes", "naive statistics")
 SLOW_STEPS = 5
+BATCHES = {16: 20, 64: 10}  # -> steps
+AT_BATCHES = (BARE, AGAIN, IDLE, "native, timing", "native, access", "torch.profiler")
+AT_BATCHES_SETS = 2
 
 
 def stepper() -> None:
     """Child: takes a step of the GPT for each line on stdin, prints its processor seconds."""
     torch.set_num_threads(1)
-    step = training_step()
-    name, folder = sys.argv[2:]
+    name, folder, batch = sys.argv[2:]
+    step = training_step(int(batch))
     warnings.simplefilter("ignore")  # DebugMode says things of no use here
     known: dict[str, Method] = {AGAIN: nullcontext, IDLE: lambda: observed(Path(folder))}
     known |= {**readers(Path(folder)), **methods(Path(folder))}
@@ -72,12 +76,12 @@ def taken(process: subprocess.Popen[str]) -> float:
     return float(process.stdout.readline())
 
 
-def one_set(folder: Path, names: tuple[str, ...], steps: int) -> dict[str, list[float]]:
+def one_set(folder: Path, names: tuple[str, ...], steps: int, batch: int) -> dict[str, list[float]]:
     """Processor seconds of each method's steps; those of the same index were taken in one turn."""
     command = [sys.executable, __file__, "child"]
     processes = {
         name: subprocess.Popen(
-            [*command, name, str(folder)],
+            [*command, name, str(folder), str(batch)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for name in names
@@ -93,14 +97,15 @@ def one_set(folder: Path, names: tuple[str, ...], steps: int) -> dict[str, list[
     return found
 
 
-def compare(names: tuple[str, ...], sets: int, steps: int) -> None:
+def compare(names: tuple[str, ...], sets: int, steps: int, batch: int = BATCH) -> None:
     """Prints the ratios of all to the first."""
     found_in = []
     for _ in range(sets):
         with tempfile.TemporaryDirectory() as folder:
-            found_in.append(one_set(Path(folder), names, steps))
+            found_in.append(one_set(Path(folder), names, steps, batch))
     bare = statistics.median(second for found in found_in for second in found[BARE])
-    print(f"step of the 4-layer GPT, {bare * 1e3:.0f} ms bare; sets of {steps} steps:")
+    of = f"step of the 4-layer GPT, batch {batch}"
+    print(f"{of}, {bare * 1e3:.0f} ms bare; sets of {steps} steps:")
     for name in names[1:]:
         ratios = [
             [one / other for one, other in zip(found[name], found[BARE], strict=True)]
@@ -112,8 +117,10 @@ def compare(names: tuple[str, ...], sets: int, steps: int) -> None:
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Prints all tables."""
     compare(NAMES, SETS, STEPS)
+    for batch, steps in BATCHES.items():
+        compare(AT_BATCHES, AT_BATCHES_SETS, steps, batch)
     compare(SLOW, 1, SLOW_STEPS)
 
 

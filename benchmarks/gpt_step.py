@@ -9,16 +9,18 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+BATCH = 4  # windows of 128 tokens that a rank sees in a step
 
-def training_step() -> Callable[[], None]:
-    """Makes model, optimizer and batch; returns what takes one step with them."""
+
+def training_step(batch: int = BATCH) -> Callable[[], None]:
+    """Makes model, optimizer and `batch` windows; returns what takes one step with them."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
     import train_gpt
 
     torch.manual_seed(0)
     model = train_gpt.GPT(layers=4, dim=256, heads=4, seq=128, dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = torch.randint(0, 256, (4, 129))
+    tokens = torch.randint(0, 256, (batch, 129))
 
     def step() -> None:
         logits = model(tokens[:, :-1])
