@@ -14,6 +14,9 @@ LINKS := $(abspath $(VENV))/links
 # A console script (torchrun, lanescope) finds its siblings without anybody activating anything.
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where the caller has set it, every process would compile all that it imports: tests, several
+# hundred of them, would take twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak lint format types bench docs lock clean
