@@ -29,8 +29,9 @@ export function dashBusy() {
     if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
   }
   // A chart is drawn once before it knows its place, and once more in the size it has there.
-  const charts = document.querySelectorAll(".js-plotly-plot");
-  if ([...charts].some((chart) => chart.clientWidth && Math.abs((chart._fullLayout?.width ?? 0) - chart.clientWidth) >= 1)) return true;
+  const charts = [...document.querySelectorAll(".js-plotly-plot")].filter((chart) => chart.clientWidth);
+  if (charts.some(({ _fullLayout: drawn, clientWidth, clientHeight }) =>
+    Math.abs((drawn?.width ?? 0) - clientWidth) >= 1 || Math.abs((drawn?.height ?? 0) - clientHeight) >= 1)) return true;
   const state = globalThis.dash_stores?.[0]?.getState?.();
   if (!state) return false;
   const { completed, ...queues } = state.callbacks ?? {};

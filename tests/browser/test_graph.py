@@ -36,10 +36,12 @@ def chain(folder: Path, blocks: int, operators: int) -> Run:
 def test_modules_open_and_close_and_say_what_they_hold(
     opened: Opener, serve: Server, tmp_path: Path
 ) -> None:
-    page = opened("/graph", at=serve(chain(tmp_path, 31, 2))).page
+    tab = opened("/graph", at=serve(chain(tmp_path, 31, 2)))
+    page = tab.page
     chart, about = page.locator("#graph-chart"), page.locator(".graph-about")
 
     def click(label: str) -> None:
+        tab.idle()  # boxes move while the chart is drawn anew
         word = chart.locator(".bartext", has_text=label).first
         word.evaluate("one => one.scrollIntoView({block: 'center'})")
         box = word.bounding_box()
