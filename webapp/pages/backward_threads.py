@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import gradient_charts
@@ -38,23 +38,12 @@ def section(context: Context) -> list[Component]:
     if not known:
         return []
     options = [{"label": MEASURES[name], "value": name} for name in known]
-    ranks = [{"label": f"rank {rank}", "value": str(rank)} for rank in table["rank"].unique()]
+    ranks = parts.rank_options(table["rank"].unique(), str)
     return [
         html.H2("Threads in backward"),
-        html.Div(
-            [
-                html.Label("show the", htmlFor=ids.THREADS_MEASURE),
-                dcc.Dropdown(
-                    options, known[0], id=ids.THREADS_MEASURE, clearable=False, searchable=False,
-                    className="wide",
-                ),
-                html.Label("rank", htmlFor=ids.THREADS_RANK),
-                dcc.Dropdown(
-                    ranks, ranks[0]["value"], id=ids.THREADS_RANK, clearable=False,
-                    searchable=False,
-                ),
-            ],
-            className="controls",
+        parts.controls(
+            *parts.choice("show the", ids.THREADS_MEASURE, options, wide=True),
+            *parts.choice("rank", ids.THREADS_RANK, ranks),
         ),
         parts.graph(ids.THREADS_CHART, height=280),
         html.P(id=ids.THREADS_NOTE, className="muted"),

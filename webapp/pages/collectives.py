@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, dcc, html, no_update
+from dash import Dash, Input, Output, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
@@ -63,15 +63,8 @@ def layout(context: Context) -> Component:
         LEAD,
         *([cards.cards(context, found)] if found else []),
         html.H2("Arrival"),
-        html.Div(
-            [
-                html.Label("process group", htmlFor=ids.COLLECTIVE_GROUP),
-                dcc.Dropdown(
-                    groups, _busiest(run), id=ids.COLLECTIVE_GROUP, clearable=False,
-                    searchable=len(groups) > 12, className="wide",
-                ),
-            ],
-            className="controls",
+        parts.controls(
+            *parts.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
         ),
         parts.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
         html.P(id=ids.COLLECTIVE_NOTE, className="muted"),

@@ -64,28 +64,15 @@ def layout(context: Context) -> Component:
          ", aligned by rank, step and name",
          "." if context.noise is None else
          f"; what the baseline is apart from {context.noise.title} is allowed."],
-        html.Div(
-            [
-                html.Label("numbers are the same", htmlFor=ids.DIFF_MODE),
-                dcc.Dropdown(
-                    [{"label": MODE_WORDS[m], "value": m} for m in MODES],
-                    "bitwise" if context.noise is None else "tolerance",
-                    id=ids.DIFF_MODE, clearable=False, searchable=False,
-                ),
-            ],
-            className="controls",
+        parts.controls(
+            *parts.choice(
+                "numbers are the same", ids.DIFF_MODE,
+                [{"label": MODE_WORDS[m], "value": m} for m in MODES],
+                "bitwise" if context.noise is None else "tolerance",
+            )
         ),
         html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
-        html.Div(
-            [
-                html.Label("rank", htmlFor=ids.DIFF_RANK),
-                dcc.Dropdown(
-                    [{"label": f"rank {rank}", "value": rank} for rank in ranks], ranks[0],
-                    id=ids.DIFF_RANK, clearable=False, searchable=False,
-                ),
-            ],
-            className="controls",
-        ),
+        parts.controls(*parts.choice("rank", ids.DIFF_RANK, parts.rank_options(ranks))),
         html.H2("Gradient norm per step"),
         parts.graph(ids.DIFF_CHART, height=340),
         html.Div(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
@@ -41,33 +41,14 @@ def layout(context: Context) -> Component:
                 "recording ended before the first, has none.",
             ),
         )
-    ranks = [{"label": "all ranks", "value": ALL}]
-    ranks += [{"label": f"rank {rank}", "value": str(rank)} for rank in run.ranks]
+    ranks = [{"label": "all ranks", "value": ALL}, *parts.rank_options(run.ranks, str)]
     return parts.page(
         "Gradients",
         lead,
-        html.Div(
-            [
-                html.Label("norm of the", htmlFor=ids.GRADIENT_OF),
-                dcc.Dropdown(
-                    [TOTAL, PARAMETERS],
-                    TOTAL,
-                    id=ids.GRADIENT_OF,
-                    clearable=False,
-                    searchable=False,
-                ),
-                html.Label("rank", htmlFor=ids.GRADIENT_RANK),
-                dcc.Dropdown(ranks, ALL, id=ids.GRADIENT_RANK, clearable=False, searchable=False),
-                html.Label("scale", htmlFor=ids.GRADIENT_SCALE),
-                dcc.Dropdown(
-                    ["linear", "log"],
-                    "linear",
-                    id=ids.GRADIENT_SCALE,
-                    clearable=False,
-                    searchable=False,
-                ),
-            ],
-            className="controls",
+        parts.controls(
+            *parts.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
+            *parts.choice("rank", ids.GRADIENT_RANK, ranks),
+            *parts.choice("scale", ids.GRADIENT_SCALE, ["linear", "log"]),
         ),
         parts.graph(ids.GRADIENT_CHART, height=320),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),

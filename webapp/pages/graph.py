@@ -47,36 +47,21 @@ def layout(context: Context) -> Component:
     return parts.page(
         "Graph",
         lead,
-        html.Div(
-            [
-                html.Label("modules", htmlFor=ids.GRAPH_DEPTH),
-                dcc.Dropdown(
-                    levels, _depth(run, ranks[0], deepest), id=ids.GRAPH_DEPTH,
-                    clearable=False, searchable=False,
+        parts.controls(
+            *parts.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
+            *parts.choice("rank", ids.GRAPH_RANK, parts.rank_options(ranks)),
+            html.Label("find", htmlFor=ids.GRAPH_FIND),
+            html.Div(
+                dcc.Input(
+                    id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
+                    placeholder="module, operator or parameter",
                 ),
-                html.Label("rank", htmlFor=ids.GRAPH_RANK),
-                dcc.Dropdown(
-                    [{"label": f"rank {rank}", "value": rank} for rank in ranks], ranks[0],
-                    id=ids.GRAPH_RANK, clearable=False, searchable=False,
-                ),
-                html.Label("find", htmlFor=ids.GRAPH_FIND),
-                html.Div(
-                    dcc.Input(
-                        id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
-                        placeholder="module, operator or parameter",
-                    ),
-                    className="find-box",
-                ),
-                *([html.Label("torch.fx graph", htmlFor=ids.GRAPH_FX)] if both else []),
-                html.Div(
-                    dcc.Dropdown(
-                        _offered(run, ranks[0]), _first(run, ranks[0]), id=ids.GRAPH_FX,
-                        clearable=False, searchable=False,
-                    ),
-                    hidden=not both,
-                ),
-            ],
-            className="controls",
+                className="find-box",
+            ),
+            parts.controls(
+                *parts.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
+                hidden=not both,
+            ),
         ),
         dcc.Store(id=ids.GRAPH_OPENED, data=[]),
         dcc.Store(id=ids.GRAPH_CHOSEN, data=""),

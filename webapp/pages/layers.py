@@ -50,28 +50,13 @@ def section(context: Context) -> list[Component]:
         if (name != "baseline" or context.baseline is not None)
         and (name not in SAMPLED or run.counts["parameter"])
     ]
-    ranks = [
-        {"label": f"rank {rank}", "value": str(rank)} for rank in ranks_with_gradients(context.run)
-    ]
+    ranks = parts.rank_options(ranks_with_gradients(context.run), str)
     return [
         html.H2("Layers"),
-        html.Div(
-            [
-                html.Label("show the", htmlFor=ids.LAYER_MEASURE),
-                dcc.Dropdown(
-                    measures, "gradient", id=ids.LAYER_MEASURE, clearable=False, searchable=False,
-                    className="wide",
-                ),
-                html.Label("modules", htmlFor=ids.LAYER_DEPTH),
-                dcc.Dropdown(
-                    levels, _depth(context), id=ids.LAYER_DEPTH, clearable=False, searchable=False
-                ),
-                html.Label("rank", htmlFor=ids.LAYER_RANK),
-                dcc.Dropdown(
-                    ranks, ranks[0]["value"], id=ids.LAYER_RANK, clearable=False, searchable=False
-                ),
-            ],
-            className="controls",
+        parts.controls(
+            *parts.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
+            *parts.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
+            *parts.choice("rank", ids.LAYER_RANK, ranks),
         ),
         parts.graph(ids.LAYER_HEAT, height=460),
         html.P(id=ids.LAYER_NOTE, className="muted"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp import charts, units
@@ -40,30 +40,13 @@ def layout(context: Context) -> Component:
         "Threads of one rank that are in the same phase at the same time. In the backward phase "
         "that may mean that gradients are written from two sides at once. The rate of a pair is "
         "the time both are in it, over the time of the one that is in it less.",
-        html.Div(
-            [
-                html.Label("phase", htmlFor=ids.OVERLAP_PHASE),
-                dcc.Dropdown(
-                    list(PHASES), "backward", id=ids.OVERLAP_PHASE, clearable=False,
-                    searchable=False,
-                ),
-            ],
-            className="controls",
-        ),
+        parts.controls(*parts.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
         html.Div(id=ids.OVERLAP_BODY),
         html.Div(
             [
                 html.H2("Rates"),
-                html.Div(
-                    [
-                        html.Label("rank", htmlFor=ids.OVERLAP_RANK),
-                        dcc.Dropdown(
-                            [{"label": f"rank {rank}", "value": rank} for rank in ranks],
-                            ranks[0] if ranks else None,
-                            id=ids.OVERLAP_RANK, clearable=False, searchable=len(ranks) > 16,
-                        ),
-                    ],
-                    className="controls",
+                parts.controls(
+                    *parts.choice("rank", ids.OVERLAP_RANK, parts.rank_options(ranks)),
                     hidden=len(ranks) < 2,
                 ),
                 parts.graph(ids.OVERLAP_MATRIX, height=240),

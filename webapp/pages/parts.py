@@ -19,6 +19,9 @@ from lanescope.webapp.theme import GRAPH_CONFIG
 
 Child = Component | str
 
+SEARCHED = 12
+"""Options of a drop-down; more than these can be searched."""
+
 
 def duration(ns: float) -> str:
     """A duration for the page, which has a micro sign where terminals may not."""
@@ -38,6 +41,35 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420) -> dcc.Gr
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )
+
+
+def controls(*children: Child, hidden: bool = False) -> Component:
+    """A row of controls, each after its label."""
+    return html.Div(list(children), className="controls", hidden=hidden)
+
+
+def choice(
+    label: str, id: str, options: Sequence[str] | Sequence[dict[str, Any]], value: Any = None,
+    *, wide: bool = False,
+) -> list[Component]:  # fmt: skip
+    """A label and its drop-down, one of whose options is always chosen: at first `value`, or else
+    the first. Many can be searched."""
+    first = options[0] if options else None
+    known = first["value"] if isinstance(first, dict) else first
+    down = dcc.Dropdown(
+        list(options),
+        known if value is None else value,
+        id=id,
+        clearable=False,
+        searchable=len(options) > SEARCHED,
+        className="wide" if wide else "",
+    )
+    return [html.Label(label, htmlFor=id), down]
+
+
+def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:
+    """Options of a drop-down of ranks; their values are numbers, or the same as text."""
+    return [{"label": f"rank {rank}", "value": kind(rank)} for rank in ranks]
 
 
 def _awaited() -> go.Figure:

@@ -47,16 +47,7 @@ def section(context: Context) -> list[Component]:
     return [
         title,
         parts.note(words_of(found), "warn"),
-        html.Div(
-            [
-                html.Label("show", htmlFor=ids.RANKS_ACROSS),
-                dcc.Dropdown(
-                    choices, ALL, id=ids.RANKS_ACROSS, clearable=False, searchable=False,
-                    className="wide",
-                ),
-            ],
-            className="controls",
-        ),
+        parts.controls(*parts.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
         parts.graph(ids.RANKS_HEAT, height=320),
         html.P(id=ids.RANKS_NOTE, className="muted"),
     ]  # fmt: skip

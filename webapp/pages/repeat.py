@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import repeat_charts
@@ -47,15 +47,11 @@ def layout(context: Context) -> Component:
             else [html.Div(parts.graph(ids.REPEAT_COUNTS, height=0), hidden=True)]
         ),
         html.H2("Spread of gradient norms by step"),
-        html.Div(
-            [
-                html.Label("threads", htmlFor=ids.REPEAT_THREADS),
-                dcc.Dropdown(
-                    [{"label": str(number), "value": number} for number in numbers], chosen,
-                    id=ids.REPEAT_THREADS, clearable=False, searchable=False,
-                ),
-            ],
-            className="controls",
+        parts.controls(
+            *parts.choice(
+                "threads", ids.REPEAT_THREADS,
+                [{"label": str(number), "value": number} for number in numbers], chosen,
+            )
         ),
         parts.graph(ids.REPEAT_CHART, height=380),
         html.Div(id=ids.REPEAT_TABLE),

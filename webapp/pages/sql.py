@@ -77,16 +77,7 @@ def layout(_: Context) -> Component:
     return parts.page(
         "SQL",
         LEAD,
-        html.Div(
-            [
-                html.Label("example", htmlFor=ids.SQL_EXAMPLE),
-                dcc.Dropdown(
-                    list(EXAMPLES), next(iter(EXAMPLES)), id=ids.SQL_EXAMPLE, clearable=False,
-                    searchable=False, className="wide",
-                ),
-            ],
-            className="controls",
-        ),
+        parts.controls(*parts.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
         html.Label("query", htmlFor=ids.SQL_QUERY),
         dcc.Textarea(
             id=ids.SQL_QUERY, value=first, rows=9, spellCheck=False, className="sql",

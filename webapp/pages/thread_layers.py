@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import gradient_charts
@@ -31,16 +31,7 @@ def section(context: Context) -> list[Component]:
     options = [{"label": label, "value": value} for value, label in choices.items()]
     return [
         html.H2("Layers by thread"),
-        html.Div(
-            [
-                html.Label("show", htmlFor=ids.THREADS_ACROSS),
-                dcc.Dropdown(
-                    options, next(iter(choices)), id=ids.THREADS_ACROSS, clearable=False,
-                    searchable=False, className="wide",
-                ),
-            ],
-            className="controls",
-        ),
+        parts.controls(*parts.choice("show", ids.THREADS_ACROSS, options, wide=True)),
         parts.graph(ids.THREADS_HEAT, height=320),
         html.P(id=ids.THREADS_HEAT_NOTE, className="muted"),
     ]  # fmt: skip
