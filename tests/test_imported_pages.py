@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from lanescope.webapp import charts
 from lanescope.webapp.analysis.collectives import collectives
 from lanescope.webapp.analysis.findings import examine
-from lanescope.webapp.analysis.skew import LateMap
+from lanescope.webapp.analysis.skew import LateMap, late_map
 from lanescope.webapp.analysis.turns import forward_to_backward
+from lanescope.webapp.pages import collectives as collectives_page
 from lanescope.webapp.pages import hang, overview
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run
@@ -61,6 +63,23 @@ def test_pages_of_what_is_not_there(run: Run) -> None:
     told = json.dumps([str(one) for one in overview._lead(run)])
     assert "Imported from" in told
     assert "rank0.json, rank1.json" in told
+
+
+def test_of_one_rank_alone_nothing_is_said_of_lateness(tmp_path: Path) -> None:
+    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
+            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    events = [slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=told) for k in range(3)]
+    about = {"rank": 0, "world_size": 2}
+    alone = imported(
+        tmp_path / "run", write_trace(tmp_path / "0.json", events, distributedInfo=about)
+    )
+    table = collectives(alone)
+    assert table["calls"].tolist() == [3]
+    assert table[["skew_p50_ns", "skew_max_ns", "transfer_p50_ns"]].isna().all(axis=None)
+    assert late_map(alone, "0").late_ns.size == 0
+    shown = str(collectives_page.layout(Context(alone)))
+    assert "came last in" in shown
+    assert "0 of 0" not in shown
 
 
 def test_a_group_that_waits_for_nobody_is_not_coloured_as_late() -> None:

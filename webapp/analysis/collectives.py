@@ -29,10 +29,10 @@ def collectives(run: Run) -> pd.DataFrame:
     unfinished (calls that never returned); call_*_ns: time in the call itself, which for an
     asynchronous one is only its launch; latency_*_ns: from the start of the call to the completion
     of the operation, of the calls whose completion was seen; skew_*_ns: between first and last
-    arrival; transfer_p50_ns: from the last arrival to the last completion (see `skew`, NaN for
-    operations that ranks can leave early); algbw_gbs, busbw_gbs: GB/s at that transfer time, else
-    at the latency, see `bandwidth`. Percentiles are linear between neighbouring values; NaN where
-    there is no value.
+    arrival; transfer_p50_ns: from the last arrival to the last completion (see `skew`); both NaN
+    for operations that ranks can leave early, and of calls that one rank alone was seen to make;
+    algbw_gbs, busbw_gbs: GB/s at that transfer time, else at the latency, see `bandwidth`.
+    Percentiles are linear between neighbouring values; NaN where there is no value.
     """
     events = run.events(
         "collective", columns=[*_KEYS, "start_ns", "duration_ns", "complete_ns", "rank"]
@@ -65,7 +65,8 @@ def collectives(run: Run) -> pd.DataFrame:
 def _with_rates(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """Adds skew, transfer time and bandwidths."""
     keys = ["name", "group", "bytes"]
-    came = arrivals(run).groupby(keys)
+    came = arrivals(run)
+    came = came[came["ranks"] > 1].groupby(keys)  # one rank alone does not tell who came last
     rates = pd.DataFrame(
         {
             "skew_p50_ns": came["skew_ns"].quantile(0.5),

@@ -130,8 +130,12 @@ class LateMap:
 
 
 def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
-    """Arrival by rank and sequence number of a group, in at most so many columns."""
-    rows = lateness(run)
+    """Arrival by rank and sequence number of a group, in at most so many columns.
+
+    Of the calls that two or more ranks were seen to make.
+    """
+    came = arrivals(run)
+    rows = lateness(run).merge(came.loc[came["ranks"] > 1, KEYS], on=KEYS)
     rows = rows[rows["group"] == group]
     ranks = tuple(int(rank) for rank in sorted(rows["rank"].unique()))
     numbers = np.unique(rows["sequence"].to_numpy())

@@ -86,7 +86,8 @@ def layout(context: Context) -> Component:
         html.P(
             "Latency, skew and transfer are medians over calls. Latency counts from a rank's own "
             "call, transfer from the last arrival; bandwidths are those of nccl-tests at that "
-            "transfer time.",
+            "transfer time. A dash: it cannot be known, as where ranks may leave a call before the "
+            "others come to it, or one rank alone was recorded.",
             className="muted",
         ),
         _table(run, table),
@@ -173,6 +174,12 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
                 f"No call of this group was made by all of its ranks: {ranks_named(missing)} did "
                 "not come. What each rank does instead is on the Hang page."
             )
+        seen = lateness(run).query("group == @group")["rank"].unique()
+        if len(seen) == 1 and len(members(run)[group]) != 1:
+            return (
+                f"This group is known from rank {seen[0]} alone: which rank came last to its "
+                "calls, and by how much, cannot be known."
+            )
         return "In this group no rank has to wait for another, or not all its ranks were recorded."
     if per_column == 1:
         return "A column is one call; the stronger the colour, the later the rank came."
@@ -191,11 +198,17 @@ def _ranks(run: Run) -> Component:
         rows.append(
             (
                 str(rank),
-                f"{units.count(last)} of {units.count(calls)}",
-                parts.duration(int(own.get("alone_ns", 0))),
-                parts.duration(int(own.get("wait_ns", 0))),
+                *(
+                    (
+                        f"{units.count(last)} of {units.count(calls)}",
+                        parts.duration(int(own["alone_ns"])),
+                        parts.duration(int(own["wait_ns"])),
+                    )
+                    if calls
+                    else ("–", "–", "–")
+                ),
                 parts.duration(talk.total),
-                units.share(both / talk.total if talk.total else None),
+                units.share(both / talk.total) if talk.total else "–",
                 parts.duration(talk.total - both),
             )
         )
