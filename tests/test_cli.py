@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -103,7 +104,7 @@ def test_check_fails_at_its_limit(tmp_path: Path) -> None:
     called("check", path, "--fail-on", "warning", status=1)
     called("check", path, "--fail-on", "never")
     suite = ElementTree.fromstring(report.read_bytes())
-    assert (suite.tag, suite.get("failures")) == ("testsuite", "1")
+    assert (suite.tag, suite.get("failures")) == ("testsuite", "2")  # the limit, the finding of it
     case, *others = suite
     assert suite.get("tests") == str(1 + len(others))
     skipped = [other for other in others if other.find("skipped") is not None]
@@ -191,7 +192,13 @@ def test_view_serves_until_it_is_told_to_stop(run: Path) -> None:
         (units.size, 14_863_295, "14.9 MB"),
         (units.count, 2_000_000, "2\u2009000\u2009000"),
         (units.share, 0.0421, "4.21 %"),
+        (units.share, 1e-7, "1e-5 %"),
         (units.share, None, "-"),
+        (units.number, 0.00012345, "0.000123"),
+        (units.number, 1e-5, "1e-5"),
+        (units.number, -1234.5, "-1230"),
+        (units.number, 2.5e7, "2.5e7"),
+        (units.number, math.inf, "inf"),
     ],
 )
 def test_units(function: Any, number: float | None, text: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import Examined, Unanswered, acknowledged
 from lanescope.webapp.analysis.overlap import (
     Region,
@@ -20,7 +21,7 @@ from lanescope.webapp.analysis.overlap import (
 from lanescope.webapp.analysis.overlap_findings import overlapping_backwards
 from lanescope.webapp.pages import matrices
 from lanescope.webapp.run import Run, RunError, open_run
-from lanescope.webapp.settings import Limits, Settings
+from lanescope.webapp.settings import Allowed, Limits, Settings
 from tests.synthetic import START_NS, Builder, write_run
 
 T = START_NS
@@ -64,7 +65,7 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
         (1, "1001-1", 200, 30),
     )  # fmt: skip
     (told,) = overlapping_backwards(far)
-    assert (told.kind, told.severity, told.rank, told.ranks) == ("overlap", "warning", 1, (1,))
+    assert (told.kind, told.severity, told.rank, told.ranks) == ("overlap", "error", 1, (1,))
     assert (told.thread, told.time_ns, told.where) == ("1001-0", 200, None)
     assert told.title == (
         "threads run backward at the same time for 10 % of the time in backward, on rank 1; "
@@ -77,6 +78,11 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
     for limit, kept in ((0.05, (told,)), (0.5, ())):
         settings = Settings(Limits(thread_overlap_rate=limit))
         assert acknowledged(Examined("?", (told,)), settings).findings == kept
+    report = check(far)
+    assert [one.passed for one in report.checks] == [False]
+    assert (report.errors, report.untold) == (1, ())  # of one thing, once
+    meant = check(far, settings=Settings(allowed=(Allowed(kind="overlap"),)))
+    assert (meant.errors, meant.untold) == (1, meant.checks)
 
 
 def test_less_than_the_limit_is_not_told(tmp_path: Path) -> None:

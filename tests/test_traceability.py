@@ -10,6 +10,7 @@ from lanescope.collector import schema
 from lanescope.webapp import check, forward_to_backward, open_run
 from lanescope.webapp.analysis.traceability import untraceable_graphs, walks
 from lanescope.webapp.run import Run
+from lanescope.webapp.settings import Limits, Settings
 from tests.recording import record_program
 from tests.synthetic import START_NS, Builder
 
@@ -70,6 +71,9 @@ def test_nodes_are_tied_but_those_whose_operator_was_left_out(run: Run) -> None:
     metric = check(run).metrics["graph_traceability"]
     total = sum(walk.reached for walk in walks(run))
     assert metric == (total - 1) / total
+    for limit, severity in ((1.0, "error"), (0.5, "warning")):
+        told = check(run, settings=Settings(Limits(graph_traceability=limit))).findings
+        assert [f.severity for f in told if f.kind == "untraceable_graph"] == [severity]
 
 
 def test_a_part_that_torchscript_runs_as_one_is_tied_without_an_operator(run: Run) -> None:

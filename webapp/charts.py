@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.skew import LateMap
 from lanescope.webapp.colours import Theme, tokens
 from lanescope.webapp.theme import EITHER, POWERS, step_axis, template
@@ -107,7 +108,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     if limit is not None:
         figure.add_hline(
             y=limit * 100, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
-            annotation={"text": f"limit {limit * 100:.3g} %"},
+            annotation={"text": f"limit {units.share(limit)}"},
         )  # fmt: skip
     figure.update_xaxes(title_text="time, s", rangemode="tozero")
     figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)

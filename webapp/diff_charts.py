@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp import units
 from lanescope.webapp.charts import escaped
 from lanescope.webapp.colours import Theme, tokens
 from lanescope.webapp.theme import step_axis, template
@@ -92,7 +93,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     def word(value: float | None) -> str:
         if value is None:
             return "the same bits"
-        return "cannot be compared" if value == np.inf else f"differs by {value:.3g}"
+        return "cannot be compared" if value == np.inf else f"differs by {units.number(value)}"
 
     rows = [[cells.get((name, step)) for step in steps] for name in modules]
     figure.add_heatmap(

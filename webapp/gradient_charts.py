@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp import units
 from lanescope.webapp.colours import Theme, tokens
 from lanescope.webapp.theme import POWERS, step_axis, template
 
@@ -60,7 +61,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
     ticks = ticks[:: max(1, len(ticks) // 8)]
     figure.add_heatmap(
         z=_plain(np.where(np.isfinite(logs), logs, np.nan)),
-        text=[[f"{value:.3g}" for value in row] for row in values],
+        text=[[units.number(value) for value in row] for row in values],
         colorscale=[
             [0, colour["panel"]], [0.35, colour["data"]], [0.7, colour["forward"]],
             [1, colour["collective"]],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.autograd_graph import CAUSES
 from lanescope.webapp.analysis.module_graph import MOST_ACROSS, Graph, Group
 from lanescope.webapp.charts import escaped
@@ -175,7 +176,7 @@ def _words(group: Group, norm: float | None) -> str:
     if more > 0:
         lines.append(f"and {more} more kinds")
     if norm is not None:
-        lines.append(f"gradient norm {norm:.3g} of {len(group.parameters)} parameters")
+        lines.append(f"gradient norm {units.number(norm)} of {len(group.parameters)} parameters")
     return "<br>".join(lines)
 
 

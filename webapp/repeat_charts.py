@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp import units
 from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, add_at_foot, escaped
 from lanescope.webapp.colours import Theme, tokens
 from lanescope.webapp.theme import POWERS, step_axis, template
@@ -114,7 +115,7 @@ def _limit(figure: go.Figure, limit: float, theme: Theme) -> None:
         figure.add_hline(y=limit, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]})
         # On a logarithmic axis an annotation stands at the exponent, a line at the value.
         figure.add_annotation(
-            x=1, xref="paper", y=float(np.log10(limit)), text=f"limit {limit:.3g}",
+            x=1, xref="paper", y=float(np.log10(limit)), text=f"limit {units.number(limit)}",
             showarrow=False, xanchor="right", yanchor="bottom",
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 THIN = "\N{THIN SPACE}"
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_WRITTEN_OUT = 6  # powers of ten that need no exponent
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
@@ -29,8 +30,19 @@ def counted(number: int, word: str) -> str:
 
 
 def share(rate: float | None) -> str:
-    """`4.20 %` for 0.042; a dash for what was not measured."""
-    return "-" if rate is None else f"{rate * 100:.3g} %"
+    """`4.2 %` for 0.042; a dash for what was not measured."""
+    return "-" if rate is None else f"{number(rate * 100)} %"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`0.0123`, `1330`, `1e-5`: so many significant digits, an exponent only for what is very small
+    or large, and no zeros in it."""
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    if not exponent:
+        return mantissa
+    if 0 <= int(exponent) < _WRITTEN_OUT:
+        return f"{float(f'{mantissa}e{exponent}'):.0f}"
+    return f"{mantissa}e{int(exponent)}"
 
 
 def printable(text: str) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.kinds import EXPECTED
+from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.learning import gradient_rows, samples
@@ -77,7 +78,9 @@ def _judged(
     parameters = list(dict.fromkeys(first["parameter"]))
     ranks = tuple(sorted({int(rank) for rank in wrong["rank"]}))
     frozen = "; it is frozen" if not at["trainable"] else ""
-    measured = "no gradient" if at["missing"] else f"a gradient of norm {at['norm']:.4g}"
+    measured = "no gradient"
+    if not at["missing"]:
+        measured = f"a gradient of norm {units.number(at['norm'], 4)}"
     expected = _expected(function, bounds)
     failed, checked = wrong["step"].nunique(), own["step"].nunique()
     return [

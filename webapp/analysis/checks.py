@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lanescope.webapp import units
@@ -38,6 +38,14 @@ BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "memory_overhead": ("below", operator.lt),
 }
 """Metrics that have a limit (`Settings.limits`): the word for it, and whether a value passes."""
+
+
+TOLD_BY = {
+    "thread_overlap_rate": "overlap",
+    "gradient_fluctuation": "nondeterminism",
+    "graph_traceability": "untraceable_graph",
+}
+"""The kind of finding that tells what is behind a metric beyond its limit."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,19 @@ class Report:
         """All findings, most severe first."""
         return tuple(ranked([finding for one in self.examined for finding in one.findings]))
 
+    @property
+    def untold(self) -> tuple[Check, ...]:
+        """Checks that failed, and no finding that is an error tells of it."""
+        told = {finding.kind for finding in self.findings if finding.severity == "error"}
+        return tuple(
+            one for one in self.checks if not one.passed and TOLD_BY.get(one.name) not in told
+        )
+
+    @property
+    def errors(self) -> int:
+        """Findings that are errors, and failed checks of which none of them tells."""
+        return sum(one.severity == "error" for one in self.findings) + len(self.untold)
+
     def failed(self, least: Severity) -> bool:
         """Whether a check failed, or a finding is at least that severe."""
         severe = any(counts(finding, least) for finding in self.findings)
@@ -97,7 +118,7 @@ class Report:
 
 def number(metric: str, value: float) -> str:
     """The value of a metric, for people: a share, but for the spread of norms."""
-    return f"{value:.3g}" if metric == "gradient_fluctuation" else units.share(value)
+    return units.number(value) if metric == "gradient_fluctuation" else units.share(value)
 
 
 def counts(finding: Finding, least: Severity) -> bool:
@@ -112,7 +133,7 @@ def check(
 
     With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
     Findings that are meant to be (`Settings.allowed`) are told as information, with the reason in
-    their evidence.
+    their evidence. Others that tell of a metric are as severe as its check: errors where it failed.
     """
     metrics: dict[str, Any] = {
         "thread_overlap_rate": overlap_rate(run),
@@ -129,9 +150,24 @@ def check(
     examined = examine(run)
     if baseline is not None:
         examined = (against_baseline(baseline, run, noise), *examined)
-    return Report(
-        run.title, metrics, checks, tuple(acknowledged(one, settings) for one in examined)
+    answers = [_as_checked(acknowledged(one, settings), checks) for one in examined]
+    return Report(run.title, metrics, checks, tuple(answers))
+
+
+def _as_checked(examined: Examined, checks: tuple[Check, ...]) -> Examined:
+    """The same, with findings of a metric as severe as its check."""
+    severities: dict[str, Severity] = {
+        TOLD_BY[one.name]: "warning" if one.passed else "error"
+        for one in checks
+        if one.name in TOLD_BY
+    }
+    findings = tuple(
+        finding
+        if finding.severity == "info" or finding.kind not in severities
+        else replace(finding, severity=severities[finding.kind])
+        for finding in examined.findings
     )
+    return replace(examined, findings=findings)
 
 
 def against_baseline(baseline: Run, run: Run, noise: Run | None = None) -> Examined:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.kinds import CLIP_NORM, SKIPPED_STEPS
+from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.learning import gradient_rows, streaks
@@ -94,9 +95,9 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
             at = _largest(rows, step)
             return _exploding(
                 run, at,
-                f"the gradient explodes as of step {step}: {times:.3g} times the largest of the "
-                f"first {FIRST_STEPS} steps, most of it in {at['parameter']}; check the learning "
-                "rate, clipping and that step's data",
+                f"the gradient explodes as of step {step}: {units.number(times)} times the "
+                f"largest of the first {FIRST_STEPS} steps, most of it in {at['parameter']}; check "
+                "the learning rate, clipping and that step's data",
                 {
                     "cause": "growth", "norm": json_number(norm), "limit": limit,
                     "clipped": step in last_logged(run, rank, CLIP_NORM).index,
@@ -115,8 +116,8 @@ def _high(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     at = _largest(rows, step)
     return _exploding(
         run, at,
-        f"the gradient is exploded as of step {step}, its norm is {norm:.3g}: {found.words}, most "
-        f"of it in {at['parameter']}; check {found.advice}",
+        f"the gradient is exploded as of step {step}, its norm is {units.number(norm)}: "
+        f"{found.words}, most of it in {at['parameter']}; check {found.advice}",
         {"cause": found.cause, "norm": json_number(norm), "limit": found.limit,
          "measured": json_number(found.measured)},
     )  # fmt: skip

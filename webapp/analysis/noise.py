@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.alignment import Ints
 from lanescope.webapp.analysis.compared_ops import all_compared
 from lanescope.webapp.analysis.fingerprints import Words
@@ -60,7 +61,7 @@ class Floor:
 
     def words(self) -> str:
         """The floor of each dtype at the last step."""
-        told = (f"{dtype} {floor[-1]:.3g}" for dtype, (_, floor) in self.by_dtype.items())
+        told = (f"{dtype} {units.number(floor[-1])}" for dtype, (_, floor) in self.by_dtype.items())
         return ", ".join(told) or "none"
 
 

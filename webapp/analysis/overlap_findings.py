@@ -1,6 +1,6 @@
 """Do threads of a rank run backward at the same time for more than the limit allows?
 
-It is a reason to look and no proof of harm: whether they share gradients is told by
+It exceeds a limit, which is no proof of harm yet: whether they share gradients is told by
 `concurrent_backwards`, and of tensors by `race_findings`.
 """
 
@@ -40,7 +40,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     return [
         Finding(
             kind="overlap",
-            severity="warning",
+            severity="error",  # as the check is that it exceeds
             title=f"threads run backward at the same time for {units.share(rate)} of the time in "
             f"backward, on {ranks_named(ranks)}; the longest: {who}, {units.duration(length)}",
             rank=longest.rank,

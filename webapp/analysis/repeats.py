@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import json_number
@@ -113,7 +114,7 @@ def nondeterminism(run: Run) -> list[Finding]:
     what = first.get("parameter") or first.get("op") or "the number of operators"
     where = f" at {first['where']}" if first.get("where") else ""
     at = f" first in step {first['step']}, {what}{where}" if first else f" in {what}"
-    size = "" if spread is None else f"; norms of gradients fluctuate by {spread:.3g}"
+    size = "" if spread is None else f"; norms of gradients fluctuate by {units.number(spread)}"
     rank = first.get("rank")
     # The difference is told of one of the runs: threads and instants are that one's.
     told = any(t.thread == first.get("thread") for t in run.threads)

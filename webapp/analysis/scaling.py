@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
+from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.learning import gradient_rows
@@ -102,9 +103,9 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
         Finding(
             kind="vanishing_gradient",
             severity="error",
-            title=f"gradients are clipped to {limit:.3g} while they are still scaled by {scale:g}, "
-            f"and then unscaled: a norm of {left:.3g} is left since step {step}; call "
-            "scaler.unscale_(optimizer) before clip_grad_norm_",
+            title=f"gradients are clipped to {units.number(limit)} while they are still scaled by "
+            f"{scale:g}, and then unscaled: a norm of {units.number(left)} is left since step "
+            f"{step}; call scaler.unscale_(optimizer) before clip_grad_norm_",
             rank=rank,
             ranks=tuple(found),
             step=step,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.gradient_paths import growth, ways
 from lanescope.webapp.analysis.learning import gradient_rows, samples
@@ -66,7 +67,7 @@ def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLar
     measured = float(times.iloc[0])
     return TooLarge(
         int(norms.index[0]), "updates", measured, OVERTURNED,
-        f"the step changes the parameters by {measured:.3g} times what they were",
+        f"the step changes the parameters by {units.number(measured)} times what they were",
         "the learning rate, initialisation, and the scale of the loss",
     )  # fmt: skip
 
@@ -81,7 +82,7 @@ def _grown(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
     measured = float(sizes.max() / sizes.iloc[0])
     return TooLarge(
         int(norms.index[0]), "forward", measured, GROWN,
-        f"outputs of {largest or 'the model'} are {measured:.3g} times those of "
+        f"outputs of {largest or 'the model'} are {units.number(measured)} times those of "
         f"{beginning or 'the model'}",
         "initialisation, normalisation and residual paths",
     )  # fmt: skip
@@ -98,7 +99,7 @@ def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLar
     layer, measured = str(least.idxmax()), float(least.max())
     return TooLarge(
         int(norms.index[0]), "backward", measured, GROWN_BACK,
-        f"in {layer or 'the model'} it is {measured:.3g} times as large per element as "
+        f"in {layer or 'the model'} it is {units.number(measured)} times as large per element as "
         "nearest to the loss",
         "the gain of what is between (recurrent weights, initialisation), gated cells or residual "
         "paths, and clip_grad_norm_",

@@ -172,7 +172,7 @@ def _finding(run: Run, rank: int, found: list[Walk]) -> Finding:
     at = (thread_lane(rank, worst.thread), worst.start_ns)
     return Finding(
         kind="untraceable_graph",
-        severity="warning",
+        severity="error",  # as the check is that it fails
         title=f"{units.count(missing.total())} of {units.count(worst.reached)} autograd nodes that "
         f"backward reached in step {worst.step} are not in the recording as they should be: "
         f"{named}{more}",

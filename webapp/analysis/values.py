@@ -218,7 +218,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
 def _range(told: dict[str, Any]) -> str:
     if told["min"] is None:
         return str(told["shape"])
-    return f"{told['shape']} of {told['min']:.3g} to {told['max']:.3g}"
+    return f"{told['shape']} of {units.number(told['min'])} to {units.number(told['max'])}"
 
 
 def _write_finding(

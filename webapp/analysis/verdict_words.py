@@ -121,7 +121,9 @@ def stack(first: dict[str, Any]) -> list[str]:
 
 def _input(told: dict[str, Any]) -> str:
     size = f"{told['shape']} {told['dtype']}"
-    values = "" if told["mean"] is None else f" of {told['min']:.4g} to {told['max']:.4g}"
+    values = ""
+    if told["mean"] is not None:
+        values = f" of {units.number(told['min'], 4)} to {units.number(told['max'], 4)}"
     by = f", written by {told['written_by']}" if told["written_by"] else ", of no recorded operator"
     return f"{size}{values}{by}"
 
@@ -175,18 +177,20 @@ def step_times(timing: Timing) -> str:
     counts = timing.telling["state"].value_counts()
     told = [f"{counts[state]} {state}" for state in TIMED if state in counts]
     of = f"{timing.steps} steps" if timing.steps > 1 else "1 step"
-    text = f"a step takes {sides[0]}, in the base {sides[1]} (x {change:.3g}, median of {of})"
+    times = units.number(change)
+    text = f"a step takes {sides[0]}, in the base {sides[1]} (x {times}, median of {of})"
     beyond = "ops by module: "
     if timing.steps < TELLING:
         told.append(f"none is called slower or faster, which takes {TELLING} steps after the first")
     if max(timing.common, 1 / timing.common) >= FACTOR:
-        beyond = f"most ops take x {timing.common:.3g} alike (machine or threads), beyond that: "
+        common = units.number(timing.common)
+        beyond = f"most ops take x {common} alike (machine or threads), beyond that: "
     return f"{text}; {beyond}{', '.join(told) or 'none is slower or faster'}"
 
 
 def ratio_text(row: Any) -> str:
     """How many times as long an op takes; nothing for what only one run has."""
-    return "" if row.state in ("added", "removed") else f"x {row.ratio:.3g}"
+    return "" if row.state in ("added", "removed") else f"x {units.number(row.ratio)}"
 
 
 def _timing_rows(timing: Timing) -> list[str]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.calls import collective_calls
 from lanescope.webapp.analysis.closeness import RELATIVE, relative_of
 from lanescope.webapp.analysis.fingerprints import Ops, Words
@@ -173,8 +174,8 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
     if not one or abs(factor - 1) < PLAINLY:
         return None
     text = (
-        f"all gradients that differ in step {int(rows['step'].iloc[0])} are {factor:.4g} times "
-        "those of the base"
+        f"all gradients that differ in step {int(rows['step'].iloc[0])} are "
+        f"{units.number(factor, 4)} times those of the base"
     )
     counts = passes(base, run) or (1, 1)
     for what, more in (

@@ -139,7 +139,8 @@ def junit_of(report: Report, least: Severity = "error") -> bytes:
     for one in report.checks:
         case = _case(suite, one.name)
         if not one.passed:
-            message = f"{one.value:.6g} is not {one.bound} the limit {one.limit:g}"
+            value, limit = units.number(one.value, 6), units.number(one.limit, 6)
+            message = f"{value} is not {one.bound} the limit {limit}"
             ElementTree.SubElement(case, "failure", message=message)
     for finding in report.findings:
         case, title = _case(suite, finding.kind), units.printable(finding.title)

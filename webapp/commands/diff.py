@@ -146,4 +146,4 @@ def _timed(rows: Any, console: Console) -> None:
 
 
 def _number(value: float) -> str:
-    return "-" if value != value else f"{value:.9g}"
+    return "-" if value != value else units.number(value, 9)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from lanescope.webapp import units
 from lanescope.webapp.analysis.repeats import FILE, Repeats, repeats
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import open_run
@@ -85,9 +86,11 @@ def repeat(
 
 def words(one: Repeats, limit: float) -> str:
     """One line about one number of threads."""
-    size = "no gradients" if one.fluctuation is None else f"{one.fluctuation:.3g}"
+    size = "no gradients" if one.fluctuation is None else units.number(one.fluctuation)
     same = "the same bits" if one.identical else "not the same bits"
-    text = f"{one.threads} threads: {same}, gradient fluctuation {size} (limit {limit:.3g})"
+    text = (
+        f"{one.threads} threads: {same}, gradient fluctuation {size} (limit {units.number(limit)})"
+    )
     return text if one.first is None else f"{text}; first difference: {_place(one.first)}"
 
 

@@ -140,7 +140,8 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
         limit = ""
         if name in done:
             held = done[name]
-            limit = f"{'passed' if held.passed else 'failed'}, {held.bound} {held.limit:g}"
+            verdict = "passed" if held.passed else "failed"
+            limit = f"{verdict}, {held.bound} {units.number(held.limit)}"
         rows.append((escaped(name), escaped(_measured(value)), escaped(limit)))
     yield from _table(("metric", "value", "limit"), rows)
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
@@ -190,7 +191,7 @@ def _ranks(run: Run) -> list[tuple[str, ...]]:
 def _measured(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"rank {key}: {_measured(one)}" for key, one in value.items()) or "-"
-    return "not measured" if value is None else f"{value:.4g}"
+    return "not measured" if value is None else units.number(value, 4)
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -55,13 +55,13 @@ def layout(context: Context) -> Component:
 
 def _verdict(report: Report) -> Component:
     failed = sum(not one.passed for one in report.checks)
-    errors = sum(one.severity == "error" for one in report.findings)
     words = f"{units.count(len(report.checks))} of {len(BOUNDS)} limits could be measured"
-    if not failed and not errors:
+    if not report.errors:
         return parts.note([html.B("passed"), f" · {words}, and no finding is an error."], "good")
-    said = [f"{failed} over their limit"] if failed else []
-    said += [f"{units.count(errors)} errors found"] if errors else []
-    return parts.note([html.B("failed"), f" · {', '.join(said)} · {words}."], "bad")
+    said = f"{units.counted(report.errors, 'error')} · {words}"
+    if failed:
+        said += f", {failed} {'is' if failed == 1 else 'are'} not kept"
+    return parts.note([html.B("failed"), f" · {said}."], "bad")
 
 
 def _limits(report: Report, limits: Limits) -> Component:

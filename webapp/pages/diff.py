@@ -185,7 +185,8 @@ def _timing(timing: Timing) -> list[Any]:
     made = [
         {
             "op": row.name, "module": row.module, "state": row.state, "ratio": row.ratio,
-            "ratio_text": ratio_text(row), "calls": f"{row.base_calls:.3g} / {row.run_calls:.3g}",
+            "ratio_text": ratio_text(row),
+            "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
             **{f"{name}_text": parts.duration(getattr(row, f"{name}_ns"))
                for name in ("base", "run", "difference")},
@@ -236,7 +237,7 @@ def _norm(value: Any) -> str:
     return (
         "no gradient"
         if value is None
-        else f"{value:.9g}"
+        else units.number(value, 9)
         if isinstance(value, float)
         else str(value)
     )

@@ -128,8 +128,7 @@ def _header(context: Context) -> Component:
 def _health(context: Context) -> tuple[list[Any], str]:
     """The worst that is known of the run, in words, and the classes that colour them."""
     report = context.report()
-    failed = [one for one in report.checks if not one.passed]
-    errors = sum(finding.severity == "error" for finding in report.findings) + len(failed)
+    errors = report.errors
     warnings = len(context.run.warnings)
     warnings += sum(finding.severity == "warning" for finding in report.findings)
     words: list[Any] = []

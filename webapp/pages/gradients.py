@@ -158,7 +158,7 @@ def _table(run: Run) -> Component:
         for key, value in (("first", norm.iloc[0]), ("last", norm.iloc[-1]),
                            ("least", norm.min()), ("greatest", norm.max())):  # fmt: skip
             row[key] = None if pd.isna(value) else float(value)
-            row[f"{key}_text"] = "none" if pd.isna(value) else f"{value:.4g}"
+            row[f"{key}_text"] = "none" if pd.isna(value) else units.number(value, 4)
         rows.append(row)
     columns = [
         parts.column("parameter", "parameter", flex=6, minWidth=200, tooltipField="parameter"),

@@ -105,7 +105,7 @@ def about(
     norm = norms(context.run, rank, graph).get(module)
     if norm is not None:
         of = units.counted(len(own[0].parameters), "parameter")
-        words += f"Gradient norm {norm:.3g} of {of}. "
+        words += f"Gradient norm {units.number(norm)} of {of}. "
     link = backward_link(context.run, rank, "" if module == OUTSIDE else module, graph.step)
     return [
         html.Div(
@@ -213,7 +213,7 @@ def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
             {
                 "node": row.node_name, "calls": row.target, "module": row.module,
                 "line": short(str(row.where)), "autograd": row.autograd or "none",
-                "norm": norm, "norm_text": "" if norm is None else f"{norm:.3g}",
+                "norm": norm, "norm_text": "" if norm is None else units.number(norm),
             }
         )  # fmt: skip
     columns = [

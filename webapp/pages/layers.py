@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import gradient_charts
+from lanescope.webapp import gradient_charts, units
 from lanescope.webapp.analysis.layer_map import (
     AXES,
     DECAY,
@@ -83,9 +83,9 @@ def not_finite(context: Context) -> list[Component]:
     elements = not_finite_elements(context.run).reindex(table["layer"])
     rows = table.assign(
         elements=[None if pd.isna(share) else float(share) for share in elements],
-        elements_text=["" if pd.isna(share) else f"{share * 100:.3g} %" for share in elements],
+        elements_text=["" if pd.isna(share) else units.share(share) for share in elements],
         layer=[str(layer) or "(model)" for layer in table["layer"]],
-        share_text=[f"{share * 100:.3g} %" for share in table["share"]],
+        share_text=[units.share(share) for share in table["share"]],
     ).to_dict("records")
     columns = [
         parts.column("layer", "layer", flex=3, minWidth=200),
@@ -133,7 +133,7 @@ def few_bits(context: Context) -> list[Component]:
     shares = ("underflow", "overflow", "nan")
     rows = table.assign(
         layer=[str(layer) or "(no module)" for layer in table["layer"]],
-        **{f"{name}_text": [f"{share * 100:.3g} %" for share in table[name]] for name in shares},
+        **{f"{name}_text": [units.share(share) for share in table[name]] for name in shares},
     ).to_dict("records")
     columns = [
         parts.column("layer", "layer", flex=3, minWidth=200),
@@ -238,7 +238,9 @@ def _note(
     context: Context, rank: int, layer: str, step: int, table: pd.DataFrame, picked: bool
 ) -> list[Any]:
     value = table.at[layer, step]
-    words = "none" if pd.isna(value) else "NaN or infinite" if value == inf else f"{value:.3g}"
+    words = "NaN or infinite" if value == inf else units.number(value)
+    if pd.isna(value):
+        words = "none"
     link = context.address(backward_link(context.run, rank, layer, step))
     hint = [] if picked else ["Click a cell to choose a layer and a step. "]
     return [

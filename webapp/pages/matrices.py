@@ -9,6 +9,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from lanescope.webapp import units
 from lanescope.webapp.pages.parts import thread_names
 from lanescope.webapp.run import Run
 
@@ -84,7 +85,7 @@ def _cells(of: Compared, thread: str, name: str) -> Sequence[Component]:
         if rate is None:
             cells.append(html.Td("–" if other == thread else "", className="self"))
             continue
-        text = "0" if rate == 0 else f"{rate * 100:.3g}"
+        text = "0" if rate == 0 else units.number(rate * 100)
         title = f"{name} and {its_name}: {text} %"
         cells.append(html.Td(text, style={"--heat": f"{rate:.3f}"}, title=title))
     return cells

@@ -144,7 +144,7 @@ def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) ->
     for one in found.ranks:
         table = layer_map(context.run, one, "gradient", depth)
         norm = table.at[layer, step] if layer in table.index and step in table.columns else np.nan
-        values.append(f"rank {one}: {'none' if np.isnan(norm) else f'{norm:.4g}'}")
+        values.append(f"rank {one}: {'none' if np.isnan(norm) else f'{units.number(norm, 4)}'}")
     link = context.address(backward_link(context.run, rank, layer, step))
     return [
         html.B(layer or "the model itself"), f" at step {step}. {', '.join(values)}. ",

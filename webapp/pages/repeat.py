@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import repeat_charts
+from lanescope.webapp import repeat_charts, units
 from lanescope.webapp.analysis.repeats import Repetition, repetition_of
 from lanescope.webapp.colours import Theme
 from lanescope.webapp.pages import ids, parts
@@ -96,8 +96,8 @@ def by_threads(found: Repetition, limit: float) -> Component:
                 str(one["threads"]),
                 str(len(found.places(one["threads"]))),
                 "the same bits" if one["bitwise_identical"] else "not the same bits",
-                f"{size:.3g}" if isinstance(size, float | int) else size,
-                f"beyond {limit:.3g}" if beyond else f"within {limit:.3g}",
+                units.number(size) if isinstance(size, float | int) else size,
+                f"beyond {units.number(limit)}" if beyond else f"within {units.number(limit)}",
                 f"{place}{where}" if place else "–",
             ]
         )
@@ -120,9 +120,9 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
             {
                 "parameter": row.parameter, "rank": row.rank, "step": row.step,
                 "std": row.std if np.isfinite(row.std) else None,
-                "std_text": f"{row.std:.3g}" if np.isfinite(row.std) else "NaN in some runs",
+                "std_text": units.number(row.std) if np.isfinite(row.std) else "NaN in some runs",
                 "share": share if np.isfinite(share) else None,
-                "share_text": f"{share * 100:.3g} %" if np.isfinite(share) else "–",
+                "share_text": units.share(share) if np.isfinite(share) else "–",
             }
         )  # fmt: skip
     columns = [
