@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanescope.collector.schema import ADDED_NORM
-from lanescope.webapp.analysis.backward_threads import backward_threads
+from lanescope.collector.schema import ADDED_NORM, ADDED_NORM_OF
+from lanescope.webapp.analysis.backward_threads import added_by_layer, backward_threads
 from lanescope.webapp.pages import backward_threads as page
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.run import Run, open_run
@@ -51,6 +51,24 @@ def test_contributions_per_thread_and_step(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert table["backward_s"].tolist() == pytest.approx([0.01, 0.01, 0.02, 0.02])  # nested: once
     assert table["norm"].isna().all()  # the main thread's step uses the sum of both
+
+
+def test_a_backward_that_outlasts_its_step_counts_for_it(tmp_path: Path) -> None:
+    builder = Builder(tmp_path)
+    for step in range(2):
+        builder.phase(START_NS + 100 * step, 50, thread=MAIN, step=step)
+    builder.phase(START_NS + 60, 80, thread=FIRST, step=0)
+    builder.phase(START_NS + 110, 5, thread=FIRST, step=1, depth=1)
+    for step, at in ((0, 70), (1, 112), (1, 130)):
+        builder.op(START_NS + at, 1, "AccumulateGrad", scope="backward", shapes="[4]",
+                   thread=FIRST, step=step, phase="backward")  # fmt: skip
+    for name in (ADDED_NORM, f"{ADDED_NORM_OF}head"):
+        builder.row("value", 0, FIRST, time_ns=START_NS + 139, step=1, name=name, value=3.0)
+    run = open_run(builder.write())
+    table = backward_threads(run)
+    one = table[(table["thread"] == FIRST) & (table["accumulations"] > 0)]
+    assert one[["step", "accumulations", "elements", "added"]].values.tolist() == [[0, 3, 12, 3.0]]
+    assert added_by_layer(run)[["thread", "step", "layer"]].values.tolist() == [[FIRST, 0, "head"]]
 
 
 def test_norms_where_threads_step_themselves(tmp_path: Path) -> None:

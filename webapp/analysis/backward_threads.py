@@ -49,18 +49,15 @@ def backward_threads(run: Run) -> pd.DataFrame:
     no such node was recorded), backward_s (time in backward, nested ones once; NaN: no backward of
     that step was called there), norm (L2, of all gradients that the thread's own optimizer steps
     used, where more than one of the threads that run backward makes steps; NaN where it made none,
-    or one of them was NaN).
+    or one of them was NaN). A backward counts whole for the step in which it began.
     """
-    phases = to_frame(
-        run.events("phase", columns=["rank", "thread", "step", "kind", "start_ns", "duration_ns"])
-    )
-    phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
+    phases = _backwards(run)
     count = phases.groupby("rank")["thread"].nunique()
     ranks = [int(rank) for rank in count[count > 1].index]
     phases = phases[phases["rank"].isin(ranks)]
-    parts = [_times(run, phases), *[_accumulated(run, rank) for rank in ranks]]
+    parts = [_times(phases), *[_accumulated(run, rank, phases) for rank in ranks]]
     table = pd.concat(parts).groupby(_KEYS, as_index=False).sum(min_count=1)
-    table = table.merge(_added(run, ranks), on=_KEYS, how="left")
+    table = table.merge(_added(run, phases), on=_KEYS, how="left")
     return table.merge(_norms(run, phases), on=_KEYS, how="outer").reindex(columns=list(COLUMNS))
 
 
@@ -73,32 +70,58 @@ def added_by_layer(run: Run) -> pd.DataFrame:
     Steps without a row were not measured, or the thread added nothing to that layer.
     """
     rows = logged(run, None, prefix=schema.ADDED_NORM_OF).rename(columns={"name": "layer"})
+    rows = _of_backward(rows, "time_ns", _backwards(run))
     rows = rows.assign(square=(rows["value"] ** 2).fillna(np.inf))
     squares = rows.groupby([*_KEYS, "layer"], sort=False)["square"].sum()
     return np.sqrt(squares).rename("added").reset_index()
 
 
-def _times(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
-    rows = phases[_KEYS].assign(start=phases["start_ns"], end=ends_ns(phases, run.duration_ns))
+def _backwards(run: Run) -> pd.DataFrame:
+    """All backward phases, by start: _KEYS, start_ns, end_ns."""
+    phases = to_frame(run.events("phase", columns=[*_KEYS, "kind", "start_ns", "duration_ns"]))
+    phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
+    phases = phases.assign(end_ns=ends_ns(phases, run.duration_ns))
+    return phases[[*_KEYS, "start_ns", "end_ns"]].sort_values("start_ns", kind="stable")
+
+
+def _of_backward(rows: pd.DataFrame, at: str, phases: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the step of the outermost backward of their thread that they are in.
+
+    Another thread than the one that trains may still be in a backward when the next step begins.
+    """
+    if rows.empty or phases.empty:
+        return rows
+    before = phases.groupby(_KEYS[:2])["end_ns"].transform(lambda end: end.cummax().shift())
+    outer = phases[~(phases["start_ns"] < before)]
+    outer = outer.rename(columns={"step": "begun", "start_ns": "begun_ns"})
+    found = pd.merge_asof(
+        rows.sort_values(at, kind="stable"), outer, left_on=at, right_on="begun_ns", by=_KEYS[:2]
+    )
+    inside = found[at] <= found["end_ns"]
+    return found.assign(step=found["begun"].where(inside, found["step"]).astype("int64"))
+
+
+def _times(phases: pd.DataFrame) -> pd.DataFrame:
     found = [
-        (*key, Intervals.of(own["start"].to_numpy(), own["end"].to_numpy()).total * 1e-9)
-        for key, own in rows.groupby(_KEYS)
+        (*key, Intervals.of(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()).total * 1e-9)
+        for key, own in phases.groupby(_KEYS)
     ]
     return pd.DataFrame(found, columns=[*_KEYS, "backward_s"])
 
 
-def _accumulated(run: Run, rank: int) -> pd.DataFrame:
-    ops = run.events("op", rank, columns=[*_KEYS, "name", "shapes"])
+def _accumulated(run: Run, rank: int, phases: pd.DataFrame) -> pd.DataFrame:
+    ops = run.events("op", rank, columns=[*_KEYS, "name", "shapes", "start_ns"])
     names = pc.unique(ops["name"].cast(pa.string()))
     meant = names.filter(pc.match_substring_regex(names, _ACCUMULATES))
     rows = to_frame(ops.filter(pc.is_in(ops["name"].cast(pa.string()), meant)))
+    rows = _of_backward(rows, "start_ns", phases)
     sizes = {shapes: _elements(str(shapes)) for shapes in rows["shapes"].unique()}
     return rows[_KEYS].assign(accumulations=1.0, elements=rows["shapes"].map(sizes).astype(float))
 
 
-def _added(run: Run, ranks: list[int]) -> pd.DataFrame:
+def _added(run: Run, phases: pd.DataFrame) -> pd.DataFrame:
     rows = logged(run, None, schema.ADDED_NORM)
-    rows = rows[rows["rank"].isin(ranks)]
+    rows = _of_backward(rows[rows["rank"].isin(phases["rank"])], "time_ns", phases)
     squares = (rows["value"] ** 2).fillna(np.inf).groupby([rows[key] for key in _KEYS]).sum()
     return np.sqrt(squares).replace(np.inf, np.nan).rename("added").reset_index()
 
