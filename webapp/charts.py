@@ -83,6 +83,8 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     `table` is that of `analysis.overlap.overlap_over_time`; `customdata` has the bounds of the
     stretch, ns.
     """
+    if table["rate"].isna().all():
+        return nothing("No thread is in this phase.")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = template(theme).layout.colorway
     for position, (rank, stretches) in enumerate(table.groupby("rank", sort=True)):

@@ -196,11 +196,11 @@ def _timing(timing: Timing) -> list[Any]:
     columns = [
         parts.column("op", "op", flex=3, minWidth=180),
         parts.column("module", "module", flex=2),
-        parts.column("base", "self time, baseline", number=True, text=True, flex=1, minWidth=130),
-        parts.column("run", "self time, this run", number=True, text=True, flex=1, minWidth=130),
+        parts.column("base", "self, baseline", number=True, text=True, flex=1, minWidth=120),
+        parts.column("run", "self, this run", number=True, text=True, flex=1, minWidth=120),
         parts.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
         parts.column("ratio", "times", number=True, text=True, flex=1),
-        parts.column("calls", "calls, baseline / run", flex=1, minWidth=130),
+        parts.column("calls", "calls, base / run", flex=1, minWidth=140),
         parts.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
@@ -243,6 +243,13 @@ def _norm(value: Any) -> str:
     )
 
 
+def _state(row: dict[str, Any], kind: str) -> str:
+    """In words; of an op that both runs have, only some calls are in one of them."""
+    if kind == "op" and row["base"] == row["base"] and row["run"] == row["run"]:
+        return "more often" if row["difference"] > 0 else "less often"
+    return str(row["state"]).replace("_", " ")
+
+
 def _table(kind: str, rows: Any) -> Component:
     if rows.empty:
         words = "All norms are the same." if kind == "gradient" else "All ops ran equally often."
@@ -253,7 +260,7 @@ def _table(kind: str, rows: Any) -> Component:
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
-        one["state"] = str(row["state"]).replace("_", " ")
+        one["state"] = _state(row, kind)
         for side in ("base", "run", "difference"):
             value = row[side]
             known = value == value  # NaN is not itself

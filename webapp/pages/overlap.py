@@ -136,7 +136,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
             parts.empty(
                 f"No thread was ever in the {phase} phase.",
                 "Phases are recorded from the training loop by themselves; a phase of your own is ",
-                html.Code('with ls.phase("backward"):'),
+                html.Code(f'with ls.phase("{"warm-up" if phase == "user" else phase}"):'),
                 " in the training code.",
             )
         ]
@@ -156,8 +156,8 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     ]
     columns = [
         parts.column("rank", "rank", maxWidth=80),
-        parts.column("a", "thread", flex=2),
-        parts.column("b", "and thread", flex=2),
+        parts.column("a", "first thread", flex=2),
+        parts.column("b", "second thread", flex=2),
         parts.column("a_ns", "first", number=True, text=True, flex=1),
         parts.column("b_ns", "second", number=True, text=True, flex=1),
         parts.column("overlap_ns", "both", number=True, text=True, flex=1),

@@ -22,6 +22,9 @@ Child = Component | str
 SEARCHED = 12
 """Options of a drop-down; more than these can be searched."""
 
+LIST_PX = 320
+"""Height that the list of a drop-down may take; what is more scrolls."""
+
 
 def duration(ns: float) -> str:
     """A duration for the page, which has a micro sign where terminals may not."""
@@ -62,6 +65,7 @@ def choice(
         id=id,
         clearable=False,
         searchable=len(options) > SEARCHED,
+        maxHeight=LIST_PX,
         className="wide" if wide else "",
     )
     return [html.Label(label, htmlFor=id), down]
