@@ -63,7 +63,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (cut, "is truncated: "),
     (lambda file: file.write_bytes(b""), "is truncated: 0 bytes, expected "),
     (cut_and_pad, "does not end as a Parquet file does (truncated)"),
-    (spoil_footer, "has an unreadable footer ("),
+    (spoil_footer, "is damaged: its footer is garbled"),
     (other_columns, "has no column 'start_ns'"),
     (other_types, "'start_ns' is string, expected int64"),
     (other_rows, " rows, expected 16"),
@@ -102,9 +102,7 @@ def test_all_ranks_damaged_is_no_run(run: Path) -> None:
     for file in run.rglob("op-*.parquet"):
         cut(file)
     found = refusal(run)
-    assert (
-        "no rank can be read; rank 0: rank=00000/thread=1000-0/op-00000.parquet is trunc" in found
-    )
+    assert "no rank can be read: of rank 0, rank=00000/thread=1000-0/op-00000.parquet is" in found
     assert found.endswith("restore the file from a copy or record again")
 
 

@@ -104,7 +104,7 @@ def nothing_to_read(
     if found.damage:
         rank, damage = min(found.damage.items())
         return (
-            f"{where}: no rank can be read; rank {rank}: {damage}; restore the file from a copy "
+            f"{where}: no rank can be read: of rank {rank}, {damage}; restore the file from a copy "
             "or record again"
         )
     if lost:

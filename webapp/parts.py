@@ -260,7 +260,9 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
                 footer, columns = parquet.metadata, parquet.schema_arrow
                 rows, decoded = int(footer.num_rows), expansion.decoded(footer)
     except _UNREADABLE as error:
-        raise _Damage(f"{path} has an unreadable footer ({_reason(error)})") from None
+        if isinstance(error, OSError) and error.strerror:  # the system's, and not Arrow's
+            raise _Damage(f"{path} cannot be read ({error.strerror})") from None
+        raise _Damage(f"{path} is damaged: its footer is garbled") from None
     for column in schema.TABLES[table].columns:
         position = columns.get_field_index(column.name)
         if position < 0:
