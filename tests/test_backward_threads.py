@@ -83,7 +83,7 @@ def test_norms_that_threads_add(tmp_path: Path) -> None:
     table = backward_threads(run)
     assert table.loc[table["thread"] == FIRST, "added"].tolist() == [5.0, 5.0]
     assert table.loc[table["thread"] == SECOND, "added"].isna().all()
-    assert page.section(Context(run))[1].children[1].value == "added"
+    assert page.section(Context(run))[1].children[0].children[1].value == "added"
     figure, note = page.figure(run, "added", 0, "light")
     assert [trace.name for trace in figure.data] == ["Thread-1"]
     assert "not measured" not in note
@@ -91,7 +91,7 @@ def test_norms_that_threads_add(tmp_path: Path) -> None:
 
 def test_what_the_page_shows(tmp_path: Path) -> None:
     run = run_of(tmp_path / "two", FIRST, SECOND)
-    dropdown = page.section(Context(run))[1].children[1]
+    dropdown = page.section(Context(run))[1].children[0].children[1]
     assert [one["value"] for one in dropdown.options] == ["accumulations", "elements", "backward_s"]
     figure, note = page.figure(run, "accumulations", 0, "light")
     assert [trace.name for trace in figure.data] == ["Thread-1", "Thread-2"]

@@ -74,7 +74,7 @@ def test_what_threads_add_to_layers(tmp_path: Path) -> None:
 
 def test_what_the_page_offers(tmp_path: Path) -> None:
     run = run_of(tmp_path / "two")
-    dropdown = page.section(Context(run))[1].children[1]
+    dropdown = page.section(Context(run))[1].children[0].children[1]
     assert [one["label"] for one in dropdown.options] == [
         "all threads", "Thread-1, by step", "Thread-2, by step",
     ]  # fmt: skip

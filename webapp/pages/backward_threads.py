@@ -42,8 +42,8 @@ def section(context: Context) -> list[Component]:
     return [
         html.H2("Threads in backward"),
         parts.controls(
-            *parts.choice("show the", ids.THREADS_MEASURE, options, wide=True),
-            *parts.choice("rank", ids.THREADS_RANK, ranks),
+            parts.choice("show the", ids.THREADS_MEASURE, options, wide=True),
+            parts.choice("rank", ids.THREADS_RANK, ranks),
         ),
         parts.graph(ids.THREADS_CHART, height=280),
         html.P(id=ids.THREADS_NOTE, className="muted"),

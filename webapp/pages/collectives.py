@@ -64,7 +64,7 @@ def layout(context: Context) -> Component:
         *([cards.cards(context, found)] if found else []),
         html.H2("Arrival"),
         parts.controls(
-            *parts.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
+            parts.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
         ),
         parts.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
         html.P(id=ids.COLLECTIVE_NOTE, className="muted"),
@@ -224,7 +224,7 @@ def _table(run: Run, table: pd.DataFrame) -> Component:
         parts.column("name", "operation", flex=2, minWidth=150),
         parts.column("group", "group", minWidth=80, tooltipField="group"),
         parts.column("ranks", "ranks", number=True),
-        parts.column("bytes", "bytes", number=True, text=True),
+        parts.column("bytes", "bytes", number=True, text=True, minWidth=84),
         parts.column("calls", "calls", number=True, text=True),
         parts.column("latency_p50_ns", "latency", number=True, text=True, minWidth=84),
         parts.column("latency_p99_ns", "99 %", number=True, text=True, minWidth=84),

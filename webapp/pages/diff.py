@@ -65,14 +65,14 @@ def layout(context: Context) -> Component:
          "." if context.noise is None else
          f"; what the baseline is apart from {context.noise.title} is allowed."],
         parts.controls(
-            *parts.choice(
+            parts.choice(
                 "numbers are the same", ids.DIFF_MODE,
                 [{"label": MODE_WORDS[m], "value": m} for m in MODES],
                 "bitwise" if context.noise is None else "tolerance",
             )
         ),
         html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
-        parts.controls(*parts.choice("rank", ids.DIFF_RANK, parts.rank_options(ranks))),
+        parts.controls(parts.choice("rank", ids.DIFF_RANK, parts.rank_options(ranks))),
         html.H2("Gradient norm per step"),
         parts.graph(ids.DIFF_CHART, height=340),
         html.Div(

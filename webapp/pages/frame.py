@@ -93,7 +93,10 @@ def _header(context: Context) -> Component:
                 title=run.files.place,
             ),
             dcc.Link(
-                ["baseline ", html.B(baseline)], href="/diff", className="pill", title="Compare"
+                ["baseline ", html.B(baseline)],
+                href="/diff",
+                className="pill baseline",
+                title="Compare",
             ),
             html.Div(className="spring"),
             html.Div(id=ids.SEARCH, className="search-host"),

@@ -46,9 +46,9 @@ def layout(context: Context) -> Component:
         "Gradients",
         lead,
         parts.controls(
-            *parts.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
-            *parts.choice("rank", ids.GRADIENT_RANK, ranks),
-            *parts.choice("scale", ids.GRADIENT_SCALE, ["linear", "log"]),
+            parts.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
+            parts.choice("rank", ids.GRADIENT_RANK, ranks),
+            parts.choice("scale", ids.GRADIENT_SCALE, ["linear", "log"]),
         ),
         parts.graph(ids.GRADIENT_CHART, height=320),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
@@ -162,10 +162,10 @@ def _table(run: Run) -> Component:
         rows.append(row)
     columns = [
         parts.column("parameter", "parameter", flex=6, minWidth=200, tooltipField="parameter"),
-        parts.column("numel", "elements", number=True, text=True),
+        parts.column("numel", "elements", number=True, text=True, minWidth=84),
         parts.column("dtype", "dtype"),
         *[
-            parts.column(k, k, number=True, text=True)
+            parts.column(k, k, number=True, text=True, minWidth=84)
             for k in ("first", "last", "least", "greatest")
         ],
         parts.column("missing", "without gradient", number=True, minWidth=130),

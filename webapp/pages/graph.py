@@ -48,18 +48,23 @@ def layout(context: Context) -> Component:
         "Graph",
         lead,
         parts.controls(
-            *parts.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
-            *parts.choice("rank", ids.GRAPH_RANK, parts.rank_options(ranks)),
-            html.Label("find", htmlFor=ids.GRAPH_FIND),
+            parts.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
+            parts.choice("rank", ids.GRAPH_RANK, parts.rank_options(ranks)),
             html.Div(
-                dcc.Input(
-                    id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
-                    placeholder="module, operator or parameter",
-                ),
-                className="find-box",
+                [
+                    html.Label("find", htmlFor=ids.GRAPH_FIND),
+                    html.Div(
+                        dcc.Input(
+                            id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
+                            placeholder="module, operator or parameter",
+                        ),
+                        className="find-box",
+                    ),
+                ],
+                className="choice",
             ),
             parts.controls(
-                *parts.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
+                parts.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
                 hidden=not both,
             ),
         ),

@@ -54,9 +54,9 @@ def section(context: Context) -> list[Component]:
     return [
         html.H2("Layers"),
         parts.controls(
-            *parts.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
-            *parts.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
-            *parts.choice("rank", ids.LAYER_RANK, ranks),
+            parts.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
+            parts.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
+            parts.choice("rank", ids.LAYER_RANK, ranks),
         ),
         parts.graph(ids.LAYER_HEAT, height=460),
         html.P(id=ids.LAYER_NOTE, className="muted"),

@@ -40,13 +40,13 @@ def layout(context: Context) -> Component:
         "Threads of one rank that are in the same phase at the same time. In the backward phase "
         "that may mean that gradients are written from two sides at once. The rate of a pair is "
         "the time both are in it, over the time of the one that is in it less.",
-        parts.controls(*parts.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
+        parts.controls(parts.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
         html.Div(id=ids.OVERLAP_BODY),
         html.Div(
             [
                 html.H2("Rates"),
                 parts.controls(
-                    *parts.choice("rank", ids.OVERLAP_RANK, parts.rank_options(ranks)),
+                    parts.choice("rank", ids.OVERLAP_RANK, parts.rank_options(ranks)),
                     hidden=len(ranks) < 2,
                 ),
                 parts.graph(ids.OVERLAP_MATRIX, height=240),

@@ -54,9 +54,9 @@ def controls(*children: Child, hidden: bool = False) -> Component:
 def choice(
     label: str, id: str, options: Sequence[str] | Sequence[dict[str, Any]], value: Any = None,
     *, wide: bool = False,
-) -> list[Component]:  # fmt: skip
-    """A label and its drop-down, one of whose options is always chosen: at first `value`, or else
-    the first. Many can be searched."""
+) -> Component:  # fmt: skip
+    """A label and its drop-down, which stay side by side. One of its options is always chosen: at
+    first `value`, or else the first. Many can be searched."""
     first = options[0] if options else None
     known = first["value"] if isinstance(first, dict) else first
     down = dcc.Dropdown(
@@ -68,7 +68,7 @@ def choice(
         maxHeight=LIST_PX,
         className="wide" if wide else "",
     )
-    return [html.Label(label, htmlFor=id), down]
+    return html.Div([html.Label(label, htmlFor=id), down], className="choice")
 
 
 def rank_options(ranks: Iterable[int], kind: type[int] | type[str] = int) -> list[dict[str, Any]]:

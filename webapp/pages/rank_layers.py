@@ -47,7 +47,7 @@ def section(context: Context) -> list[Component]:
     return [
         title,
         parts.note(words_of(found), "warn"),
-        parts.controls(*parts.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
+        parts.controls(parts.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
         parts.graph(ids.RANKS_HEAT, height=320),
         html.P(id=ids.RANKS_NOTE, className="muted"),
     ]  # fmt: skip

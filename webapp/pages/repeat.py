@@ -48,7 +48,7 @@ def layout(context: Context) -> Component:
         ),
         html.H2("Spread of gradient norms by step"),
         parts.controls(
-            *parts.choice(
+            parts.choice(
                 "threads", ids.REPEAT_THREADS,
                 [{"label": str(number), "value": number} for number in numbers], chosen,
             )

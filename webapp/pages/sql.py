@@ -77,7 +77,7 @@ def layout(_: Context) -> Component:
     return parts.page(
         "SQL",
         LEAD,
-        parts.controls(*parts.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
+        parts.controls(parts.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
         html.Label("query", htmlFor=ids.SQL_QUERY),
         dcc.Textarea(
             id=ids.SQL_QUERY, value=first, rows=9, spellCheck=False, className="sql",

@@ -31,7 +31,7 @@ def section(context: Context) -> list[Component]:
     options = [{"label": label, "value": value} for value, label in choices.items()]
     return [
         html.H2("Layers by thread"),
-        parts.controls(*parts.choice("show", ids.THREADS_ACROSS, options, wide=True)),
+        parts.controls(parts.choice("show", ids.THREADS_ACROSS, options, wide=True)),
         parts.graph(ids.THREADS_HEAT, height=320),
         html.P(id=ids.THREADS_HEAT_NOTE, className="muted"),
     ]  # fmt: skip
