@@ -46,7 +46,15 @@ def test_modules_open_and_close_and_say_what_they_hold(
         word.evaluate("one => one.scrollIntoView({block: 'center'})")
         box = word.bounding_box()
         assert box is not None
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        # A click is of what Plotly last saw below the pointer, and it looks every 50 ms only.
+        page.wait_for_function(
+            "name => document.querySelector('#graph-chart .js-plotly-plot')"
+            "._hoverdata?.[0].customdata === name",
+            arg=label.split()[0],
+        )
+        page.mouse.down()
+        page.mouse.up()
 
     chart.locator(".bartext", has_text="layers.3 \N{MIDDLE DOT}").wait_for()
     # At once as high as it is to be: a box that is squeezed has no words.
