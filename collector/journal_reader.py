@@ -43,7 +43,8 @@ Records = NDArray[np.void]
 _MAXIMUM_JSON = 1 << 20
 _MAXIMUM_NAME = 64
 _LAST_KIND = max(Kind)
-_TERMINATED = "signal SIGTERM"
+_SIGNAL = "signal "
+_TERMINATED = _SIGNAL + "SIGTERM"
 
 
 class JournalError(Exception):
@@ -173,9 +174,9 @@ def read_process_file(folder: Path) -> dict[str, Any]:
     if not isinstance(process, dict):
         raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
     with contextlib.suppress(OSError):
-        process["ended"] = (folder / ENDED_FILE).read_text()[:_MAXIMUM_NAME] or process.get(
-            "ended", ""
-        )
+        noted = (folder / ENDED_FILE).read_text()[:_MAXIMUM_NAME]
+        first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # whoever ends it may ask twice
+        process["ended"] = _SIGNAL + first if noted else process.get("ended", "")
     if terminated_ns(folder, process) is not None:
         process["ended"] = _TERMINATED
     process["calibration"] = _calibration(folder / CALIBRATION_FILE)

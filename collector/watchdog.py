@@ -274,6 +274,8 @@ def _describe(
 ) -> dict[str, Any]:
     thread = vars(threading)["_active"].get(ident)
     native = (thread.native_id if thread is not None else 0) or 0
+    if thread is threading.main_thread():
+        native = os.getpid()  # after os.fork, Python still has that of the parent
     doing = known.get(native, {})
     frames: list[list[Any]] = []
     current: FrameType | None = frame

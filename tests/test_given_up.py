@@ -15,10 +15,19 @@ from tests.synthetic import START_NS, Builder
 MS = 1_000_000
 
 
-def found(path: Path, *made: tuple[int, str, int, int, int], **more: Any) -> list[Finding]:
-    """What is said of calls (rank, group, sequence, begin, done), times in ms, that all return."""
-    builder = Builder(path, world_size=2)
+def found(
+    path: Path,
+    *made: tuple[int, str, int, int, int],
+    ended: dict[str, str] | None = None,
+    **more: Any,
+) -> list[Finding]:
+    """What is said of calls (rank, group, sequence, begin, done), times in ms, that all return;
+    `ended` is how rank 0 did."""
+    builder = Builder(path, world_size=2, exit_status=int(ended is not None))
     for rank in (0, 1):
+        if ended is not None:
+            how = ({"ended": "signal SIGTERM"}, ended)[rank == 0]
+            builder.process(rank, start_ns=START_NS, end_ns=START_NS + 6000 * MS, **how)
         builder.thread(rank)
     for rank, group, sequence, begin, done in made:
         values: dict[str, Any] = {
@@ -57,6 +66,16 @@ def test_two_groups_in_opposite_order_on_threads_that_gave_up(tmp_path: Path) ->
     assert "rank 0 waited in all_reduce #0 of group 1 for rank 1" in finding.title
     assert "rank 1 waited in all_reduce #0 of group 2 for rank 0" in finding.title
     assert [one["group"] for one in finding.evidence["cycle"]] == ["1", "2"]
+
+
+def test_who_left_at_once_did_not_wait(tmp_path: Path) -> None:
+    refused = [(0, "0", 1, 10, 11), (1, "0", 1, 20, 21)]
+    (finding,) = found(tmp_path / "goes on", *TOGETHER, *refused)
+    assert (finding.kind, finding.severity, finding.ranks) == ("hang", "error", (0,))
+    assert finding.title.startswith("all_reduce #1 of group 0 failed on rank 0 after 1.00 ms, ")
+    ended = {"ended": "exception", "exception": "RuntimeError: enforce fail (train.py:9)"}
+    (finding,) = found(tmp_path / "raised", *TOGETHER, *refused, ended=ended)
+    assert finding.title.startswith("rank 0 raised RuntimeError: enforce fail")
 
 
 @pytest.mark.parametrize(

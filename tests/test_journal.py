@@ -54,6 +54,12 @@ def test_records_fill_segment_after_segment_in_order(tmp_path: Path) -> None:
     assert used == 3 * journal.HEADER_BYTES + 5_000 * journal.RECORD_BYTES
 
 
+def test_a_process_that_was_told_to_end_twice(tmp_path: Path) -> None:
+    new_journal(tmp_path).close()
+    (tmp_path / journal.ENDED_FILE).write_text("signal SIGTERMsignal SIGINT")
+    assert read_process(tmp_path).process["ended"] == "signal SIGTERM"
+
+
 def test_a_record_without_its_kind_is_skipped(tmp_path: Path) -> None:
     written = new_journal(tmp_path)
     for value in range(3):

@@ -136,6 +136,14 @@ def exception_of(process: schema.Process) -> tuple[str, str | None]:
     return said, PurePath(found[1]).name if found else None
 
 
+def raised_beside(process: schema.Process) -> str:
+    """What a thread raised without ending its process, as the end of a sentence; or ""."""
+    if not process["exception"] or process["ended"] == "exception":
+        return ""
+    said, place = exception_of(process)
+    return f"; a thread of it {said}" + (f" ({place})" if place else "")
+
+
 def _outlived(run: Run, process: schema.Process, stopped: Mapping[int, int]) -> bool:
     """Whether a process that noted no signal was gone before others were asked to end."""
     last = alive_ns(run, process)

@@ -6,6 +6,9 @@ program may go on (an error in a thread, or one that it caught), and then all ra
 and nobody is missing at the end. This is proof, up to the uncertainty of the clocks, where both
 times were recorded.
 
+One that left within no time did not wait at all: the call failed there by itself (arguments that it
+refuses, say), whoever came later.
+
 Calls that all gave up may have waited for each other: each of two ranks was in a call to which the
 other came only afterwards. That is two groups taken in opposite order.
 """
@@ -25,6 +28,7 @@ from lanescope.webapp.analysis.calls import (
     collective_calls,
     members,
 )
+from lanescope.webapp.analysis.endings import endings
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.standing import meanwhile, where_of
@@ -33,6 +37,9 @@ from lanescope.webapp.run import Run
 LEAST_NS = 1_000_000
 """So much earlier a rank must have been done; of clocks that were compared, three times what is
 uncertain about them."""
+
+AT_ONCE_NS = 100_000_000
+"""Nobody waits for so short a time only: who left a call within it failed by itself."""
 
 NOTHING_MOVED = ("barrier", "monitored_barrier")
 """Operations that wait for all though they have no bytes; others may be done at once then."""
@@ -62,7 +69,11 @@ def given_up(run: Run) -> list[Finding]:
         other = _waited_for_it(run, one)
         if other is not None:
             return [_crossed(run, sorted((one, other), key=lambda each: each.begin_ns))]
-    return [_too_late(run, left[0])] if left else []
+    long = [one for one in left if one.end_ns - one.begin_ns >= AT_ONCE_NS]
+    if long or not left:
+        return [_too_late(run, one) for one in long[:1]]
+    raised = endings(run)[left[0].rank].how == "raised"  # which is told by itself
+    return [] if raised else [_failed(run, left[0])]
 
 
 @lru_cache(maxsize=4)
@@ -140,6 +151,24 @@ def _too_late(run: Run, one: Left) -> Finding:
         where=where,
         evidence={
             **_evidence(run, one), "missing": [{"rank": one.late, "doing": doing, "where": where}],
+        },
+        **_place(run, one),
+    )  # fmt: skip
+
+
+def _failed(run: Run, one: Left) -> Finding:
+    where = where_of(run, one.rank, one.stack)
+    return Finding(
+        kind="hang",
+        severity="error",
+        title=f"{_call(run, one)} failed on rank {one.rank} after "
+        f"{units.duration(one.end_ns - one.begin_ns)}, before rank {one.late} came to it"
+        + (f", at {where}" if where else ""),
+        ranks=(one.rank,),
+        where=where,
+        evidence={
+            **_evidence(run, one), "waiting": [one.late],
+            "missing": [{"rank": one.rank, "doing": "failed in it", "where": where}],
         },
         **_place(run, one),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.analysis.attempts import own_processes
 from lanescope.webapp.analysis.columns import having
-from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, exception_of
+from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, raised_beside
 from lanescope.webapp.run import Run
 
 NO_PROGRESS = ("no_progress", "abort")
@@ -137,9 +137,8 @@ def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> Standing:
         doing = f"{_how_it_ended(run, rank, ending, since, ends)}; {doing}"
     reason = str(dump["reason"]) if dump else ""
     stalled = reason in NO_PROGRESS
-    if dump and process and process["exception"] and process["ended"] != "exception":
-        said, place = exception_of(process)
-        doing += f"; a thread of it {said}" + (f" ({place})" if place else "")
+    if dump and process:
+        doing += raised_beside(process)
     in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and at_work(dump)
     return Standing(

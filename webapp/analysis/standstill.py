@@ -1,7 +1,9 @@
 """Did a process come to rest with threads that wait for what none of them can bring any more?
 
 Who is to set an event or to fill a queue, nobody can know. But where the watchdog saw all threads
-at rest, and nothing was recorded from then to the end, what each of them waited for tells why.
+at rest, and nothing was recorded from then to the end, what each of them waited for tells why. That
+takes a rest of `--hang-timeout`; or of seconds, where each thread waits for another one: then
+nothing from outside can wake them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from pathlib import PurePath
 from typing import Any
 
 from lanescope.collector import schema
-from lanescope.webapp.analysis.endings import endings
+from lanescope.webapp.analysis.attempts import own_processes
+from lanescope.webapp.analysis.endings import endings, raised_beside
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.standing import NO_PROGRESS, at_work, dumps, frames_of, own_place
@@ -28,16 +31,29 @@ _SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed
 stops it: only what its own watchdog ended is known to have waited for too long."""
 
 
+_BROUGHT_BY_THREADS = frozenset({
+    "a condition", "a condition or event", "a lock", "a semaphore", "an event",
+    "an item of a queue", "queue.get", "queue.put", "room in a queue", "the end of a thread",
+    "the others of a barrier", "the result of a future", "the tasks of a queue",
+})  # fmt: skip
+"""What only a thread of the same process can bring, in the words of the watchdog."""
+
+_BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process"})
+
+
 def standstill(run: Run, rank: int) -> list[Finding]:
     """At most one finding of kind `deadlock`: what all threads of the rank's process waited for."""
     severity = _SEVERITIES.get(endings(run)[rank].how)
-    rows = [row for row in dumps(run, rank) if row["reason"] in NO_PROGRESS]
+    rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
     if severity is None or not rows or waits(run):  # who waits in a collective is told as a hang
         return []
     rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     if not all(map(_rests, rows)):
         return []
     pid = rows[0]["pid"]
+    children = _children(run, rank, pid)
+    if rows[0]["reason"] not in NO_PROGRESS and not _closed(rows, children):
+        return []
     since = max((t.end_ns for t in run.threads if t.rank == rank and t.pid == pid), default=0)
     if since > rows[0]["time_ns"]:  # it went on
         return []
@@ -45,7 +61,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     kinds = {t.thread: t.kind for t in run.threads if t.rank == rank}
     rows.sort(key=lambda row: (kinds.get(row["thread"]) != schema.ThreadKind.main.name,
                                row["thread"]))  # fmt: skip
-    rows += _children(run, rank, pid)
+    rows += children
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
     own = [one for one in waiting if one["where"] is not None] or waiting[:1]
     said = [
@@ -53,6 +69,7 @@ def standstill(run: Run, rank: int) -> list[Finding]:
         for one in own[:_TOLD]
     ]
     more = f"; and {len(own) - _TOLD} more" if len(own) > _TOLD else ""
+    more += raised_beside(own_processes(run)[rank])
     first = own[0]  # a thread of a library alone may well wait for ever
     return [
         Finding(
@@ -79,13 +96,22 @@ def _rests(row: dict[str, Any]) -> bool:
     return not row["collective"] and not at_work(row)
 
 
+def _closed(rows: list[dict[str, Any]], children: list[dict[str, Any]]) -> bool:
+    """Whether each thread waits for another one, of its process or of one that that started."""
+    brought = _BROUGHT_BY_THREADS | (_BROUGHT_BY_PROCESSES if children else frozenset())
+    return all(
+        row["waiting"] in brought or row["waiting"].startswith("a lock that ")
+        for row in (*rows, *children)
+    )
+
+
 def _children(run: Run, rank: int, pid: int) -> list[dict[str, Any]]:
     """What the main threads of processes that it started (data-loader workers) waited for."""
     mains = {t.thread for t in run.threads if t.rank == rank and t.kind == "main" and t.pid != pid}
     last = {
         row["thread"]: row
         for row in run.events("stall", rank).to_pylist()
-        if row["thread"] in mains and row["reason"] in NO_PROGRESS and _rests(row)
+        if row["thread"] in mains and row["reason"] != "signal" and _rests(row)
     }
     return [last[thread] for thread in sorted(last)]
 
@@ -108,6 +134,11 @@ def _waiting(
 
 
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:
+    if any(row["pid"] != rows[0]["pid"] and row["waiting"] == "a lock" for row in rows):
+        return (
+            "a forked process has the thread that forked it and no other: what another one held "
+            "then stays locked there; start it before there are threads, or with spawn"
+        )
     for row in rows:
         frames = frames_of(run, rank, row["stack"])
         callers = {(PurePath(f["file"]).name, f["function"]) for f in frames}
