@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import flow
+import kept
 import scales
 import stuck
 import told
@@ -17,7 +18,7 @@ from common import PROGRAMS
 
 import lanescope.collector as ls
 
-TOPICS = (flow, stuck, scales, told)
+TOPICS = (flow, stuck, scales, told, kept)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
@@ -29,5 +30,6 @@ if __name__ == "__main__":
     PROGRAMS["asserted"] = PROGRAMS.pop("asserted")
     for name, run in PROGRAMS.items():
         torch.manual_seed(0)
-        with ls.record(Path(sys.argv[1]) / name, level="timing", sample_every=1):
+        level = "access" if run.__module__ == "kept" else "timing"
+        with ls.record(Path(sys.argv[1]) / name, level=level, sample_every=1):
             run()

@@ -19,8 +19,8 @@ from tests.recording import UNCOMPACTED, run_program
 
 ENTRIES = {
     "vanishing:vanishing", "exploding:exploding", "dead_parameters:dead_parameters",
-    "lora:lora", "scaling:scaler_skips", "scaling:clipped_while_scaled",
-    "validators:validators",
+    "kept_gradients:kept_gradients", "lora:lora", "scaling:scaler_skips",
+    "scaling:clipped_while_scaled", "validators:validators",
 }  # fmt: skip
 
 EXPECTED: dict[str, list[tuple[str, str, int]]] = {
@@ -70,6 +70,14 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "scale_settles": [],
     "scale_begins_too_high": [],
     "two_threads": [],
+    "never_zeroed": [("kept_gradient", "", 1)],
+    "one_never_zeroed": [("kept_gradient", "", 2)],
+    "zeroed_late": [],
+    "let_go_late": [],
+    "added_up": [],
+    "zeroed_by_hand": [],
+    "zeroed_now_and_then": [],
+    "faded": [],
     "asserted": [("dead_parameter", "unused", 0), ("validator", "", 0), ("validator", "", 4)],
     "lora_learns": [],
     "lora_first_steps": [],
@@ -169,6 +177,10 @@ def test_what_is_said(recorded: Path) -> None:
     assert dead.evidence["parameters"] == ["0.weight", "0.bias"]
     (collapse,) = learning(recorded / "scale_collapses")
     assert collapse.evidence["parameters"] == ["0.weight", "1.weight"]
+    (kept,) = learning(recorded / "one_never_zeroed")
+    assert (kept.evidence["optimizer"], kept.evidence["pairs_looked_at"]) == (1, 7)
+    assert str(kept.where).startswith("kept.py:")
+    assert kept.title.startswith("gradients are never zeroed: in each step backward adds to those")
     (frozen,) = learning(recorded / "lora_not_trainable")
     assert frozen.evidence["inactive"] == 4
     assert "self_attn.q_proj" in frozen.title

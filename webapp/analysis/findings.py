@@ -28,8 +28,8 @@ KINDS = (
     "race", "concurrent_backward", "inplace_modification", "deadlock", "hang",
     "collective_mismatch", "straggler", "rank_divergence", "nan", "divergence", "nondeterminism",
     "unrecorded_write", "vanishing_gradient", "exploding_gradient", "dead_parameter",
-    "lora_inactive", "scaler_skips", "cuda_context", "lost_context", "untraceable_graph",
-    "overlap", "validator", "environment",
+    "kept_gradient", "lora_inactive", "scaler_skips", "cuda_context", "lost_context",
+    "untraceable_graph", "overlap", "validator", "environment",
 )  # fmt: skip
 
 MOST = 100
@@ -106,6 +106,7 @@ ANALYSES: tuple[Analysis, ...] = (
     Analysis("Do gradients vanish on their way?", "vanishing:vanishing"),
     Analysis("Do gradients explode?", "exploding:exploding"),
     Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),
+    Analysis("Are gradients zeroed between steps?", "kept_gradients:kept_gradients", True),
     Analysis("Do low-rank adapters learn?", "lora:lora"),
     Analysis("Does the loss scale hold?", "scaling:scaler_skips"),
     Analysis("Are gradients unscaled before they are clipped?", "scaling:clipped_while_scaled"),

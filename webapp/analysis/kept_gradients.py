@@ -1,0 +1,184 @@
+"""Are gradients let go of between an optimizer's steps, or does backward add to used ones?
+
+A program that forgets `zero_grad()` steps by the sum of all gradients since its start. Told is an
+optimizer of which that is seen to happen in every pair of steps that is looked at, for MOST of the
+gradients that it used. Of one gradient's storage, from one step to the next:
+
+- the optimizer read it in both steps, wrote it in neither, and its version grew: it is one tensor;
+- what wrote it first in between was the addition of an AccumulateGrad node, and after another
+  writer (a zero_, a mul_ by nothing) no such node added to it; one that only followed (clipping) is
+  none of that; and nothing made the storage anew.
+
+So accumulation over micro-batches, a discriminator that gets gradients from its generator's loss
+before they are zeroed, and gradients that are let go of, zeroed or replaced in any way are silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from lanescope.collector import schema
+from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.frames import ends_ns, to_frame
+from lanescope.webapp.analysis.standing import where_of
+from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.run import Run
+
+FEWEST = 5  # pairs of steps
+LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
+MOST = 0.5  # of the gradients of a step
+
+_APART = 0.6180339887498949
+"""Multiples of it lie evenly in [0, 1) without a period: a program that zeroes every n-th step is
+not looked at only where it does not."""
+
+_PLACE = ["thread", "start_ns", "depth"]
+_EMPTYING = ("zero_", "fill_")
+_FUSED = "aten::_fused_"
+
+
+def kept_gradients(run: Run) -> list[Finding]:
+    """Findings of kind `kept_gradient`, one per rank and optimizer. Raises Unanswered."""
+    columns = ["thread", "step", "time_ns", "optimizer", "norm"]
+    stepped, found = False, []
+    for rank in run.ranks:
+        rows = to_frame(run.events("gradient", rank, columns=columns))
+        stepped |= not rows.empty
+        # Where threads share parameters, one adds to what another has used and will zero.
+        if not run.counts_of(rank)["access"] or rows["thread"].nunique() != 1:
+            continue
+        for _, own in rows.dropna(subset=["norm"]).groupby("optimizer", sort=True):
+            found += _of_optimizer(run, rank, own)
+    if not stepped:
+        raise Unanswered("no optimizer stepped while recording")
+    if not any(run.counts_of(rank)["access"] for rank in run.ranks):
+        raise Unanswered("accesses were not recorded (native engine, level access)")
+    return found
+
+
+def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
+    """`own`: the gradients that an optimizer of a rank used, one row each."""
+    calls = own.groupby("time_ns").agg(step=("step", "first"), count=("norm", "size"))
+    times = [int(at) for at in calls.index]
+    pairs = _chosen(len(times) - 1)
+    thread = str(own["thread"].iloc[0])
+    if len(pairs) < FEWEST:
+        return []
+    for pair in pairs:
+        until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
+        kept = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
+        if kept < MOST * int(calls["count"].iloc[pair]):
+            return []
+    first, last = pairs[0], len(times) - 1
+    step = int(calls["step"].iloc[first + 1])
+    where = _where(run, rank, thread, (times[first + 1], times[first + 2]))
+    return [
+        Finding(
+            kind="kept_gradient",
+            severity="warning",
+            title="gradients are never zeroed: in each step backward adds to those that the step "
+            "before has used"
+            + (f", at {where}" if where else "")
+            + "; call optimizer.zero_grad() once per step",
+            rank=rank,
+            ranks=(rank,),
+            thread=thread,
+            step=step,
+            time_ns=times[first + 1],
+            where=where,
+            evidence={
+                "optimizer": int(own["optimizer"].iloc[0]),
+                "steps": last + 1,
+                "pairs_looked_at": len(pairs),
+                "gradients": int(calls["count"].iloc[first]),
+            },
+            link=step_link(run, rank, step),
+        )
+    ]
+
+
+def _chosen(count: int) -> Sequence[int]:
+    """Which of `count` pairs of steps are looked at: all of a few."""
+    if count <= 3 * LOOKED_AT:
+        return range(max(count, 0))
+    between = {int(count * (number * _APART % 1)) for number in range(1, LOOKED_AT + 1)}
+    return sorted({*range(LOOKED_AT), *between, *range(count - LOOKED_AT, count)})
+
+
+def _kept(run: Run, rank: int, thread: str, times: tuple[int, int, int]) -> int:
+    """How many gradients a step used, backward added to, and the next step used again.
+
+    `times`: when each of the two steps began, and until when the second one may last.
+    """
+    columns = [*_PLACE, "storage", "version", "write", "birth"]
+    low, middle, high = times
+    first = _end(run, rank, thread, low, middle)
+    second = _end(run, rank, thread, middle, high)
+    if first is None or second is None:
+        return 0
+    table = run.events("access", rank, columns=columns, window=(low, second))
+    used = pc.unique(table.filter(pc.less(table["start_ns"], first))["storage"])
+    rows = to_frame(table.filter(pc.is_in(table["storage"], used)))
+    rows = rows[rows["start_ns"] >= low]
+    names = _writers(run, rank, (low, second))
+    rows["writer"] = [
+        names.get(place, "") for place in zip(*(rows[c] for c in _PLACE), strict=True)
+    ]
+    # A fused optimizer is said to write gradients, which it does where they are scaled.
+    rows["write"] &= ~rows["writer"].str.startswith(_FUSED)
+    before, after = rows["start_ns"] < first, rows["start_ns"] >= middle
+    changed = set(rows.loc[rows["birth"] | (rows["write"] & (before | after)), "storage"])
+    other = ~rows["storage"].isin(changed)
+    versions = [rows[at & other].groupby("storage")["version"].min() for at in (before, after)]
+    grown = versions[1] - versions[0]  # NaN: not used again
+    same = grown.index[grown > 0]
+    between = rows[~before & ~after & rows["write"] & rows["storage"].isin(same)]
+    between = between.sort_values("start_ns", kind="stable")
+    return sum(_added_to(list(own["writer"])) for _, own in between.groupby("storage"))
+
+
+def _added_to(writers: Sequence[str]) -> bool:
+    """Whether those who wrote a gradient between two steps added to it before all else."""
+    added = [writer == "AccumulateGrad" for writer in writers]
+    if not added[0] or any(added[added.index(False) :] if False in added else ()):
+        return False
+    return not any(writer.endswith(_EMPTYING) for writer in writers)
+
+
+def _writers(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[Any, ...], str]:
+    """By place the name of each operator; of an addition within it, AccumulateGrad."""
+    ops = to_frame(run.events("op", rank, columns=[*_PLACE, "duration_ns", "name"], window=window))
+    ops["end_ns"] = ends_ns(ops, window[1])
+    names: dict[tuple[Any, ...], str] = {}
+    node: Any = None
+    for op in ops.itertuples():  # by thread and start, parents before children
+        if op.name == "AccumulateGrad":
+            node = op
+        name = str(op.name)
+        within = node is not None and node.thread == op.thread and op.start_ns < node.end_ns
+        if within and name == "aten::add_":
+            name = "AccumulateGrad"
+        names[op.thread, op.start_ns, op.depth] = name
+    return names
+
+
+def _end(run: Run, rank: int, thread: str, low: int, high: int) -> int | None:
+    """When the optimizer's step that began in [low, high) ended."""
+    columns = ["start_ns", "duration_ns", "kind"]
+    rows = to_frame(run.events("phase", rank, thread, columns=columns, window=(low, high)))
+    own = (rows["kind"] == schema.PhaseKind.optimizer.name) & (rows["start_ns"] >= low)
+    rows = rows[own & rows["duration_ns"].notna()]
+    return None if rows.empty else int((rows["start_ns"] + rows["duration_ns"]).iloc[0])
+
+
+def _where(run: Run, rank: int, thread: str, window: tuple[int, int]) -> str | None:
+    """The line at which an optimizer steps."""
+    end = _end(run, rank, thread, *window)
+    columns = ["start_ns", "stack"]
+    rows = to_frame(run.events("op", rank, thread, columns=columns, window=(window[0], end or 0)))
+    rows = rows[(rows["start_ns"] >= window[0]) & (rows["stack"] >= 0)]
+    return None if rows.empty else where_of(run, rank, int(rows["stack"].iloc[0]))
