@@ -20,6 +20,7 @@ from ..journal import NO_SEQUENCE, Kind
 from ..kinds import OpScope
 from ..recorder import Recorder
 from ..sources.collectives import NAMESPACES, Call, Collectives
+from ..sources.compiled import run_as_it_is
 from ..sources.stacks import Stacks
 from ..store import ThreadState
 from .values import Reading, Values
@@ -340,6 +341,12 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ignore_compile_internals(cls) -> bool:
         """True: a mode that answers False makes torch.compile skip every frame, silently."""
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch has to keep its compiler away from the handler: for that it imports it at
+        the first operator, which takes seconds. Asked once, when the class is made."""
+        return not run_as_it_is(cls.__torch_dispatch__)
 
     def __torch_dispatch__(
         self,

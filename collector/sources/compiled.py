@@ -37,12 +37,16 @@ def install(backend: str | None) -> Callable[[], None]:
     return uninstall
 
 
-def run_as_it_is(function: Any) -> None:
-    """Where a compiled model's module is called by torch's own code, which is not compiled (its
-    graph broke, or it was compiled in place), Dynamo would compile its hooks, each on its own, and
-    they would do nothing. Within a graph they still vanish.
+def run_as_it_is(function: Any) -> bool:
+    """Keep Dynamo from compiling a function and what it calls; False: this torch cannot be told.
+
+    Where a compiled model's module is called by torch's own code, which is not compiled (its graph
+    broke, or it was compiled in place), Dynamo would compile its hooks, each on its own, and they
+    would do nothing. Within a graph they still vanish. Dynamo itself is not imported for it.
     """
     known: Any = torch._C._dynamo.eval_frame
-    if hasattr(known, "set_code_exec_strategy"):  # not in all versions of torch
-        skip = known._FrameAction.SKIP
-        known.set_code_exec_strategy(function.__code__, known._FrameExecStrategy(skip, skip))
+    if not hasattr(known, "set_code_exec_strategy"):  # not in all versions of torch
+        return False
+    skip = known._FrameAction.SKIP
+    known.set_code_exec_strategy(function.__code__, known._FrameExecStrategy(skip, skip))
+    return True
