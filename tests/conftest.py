@@ -11,18 +11,18 @@ import pytest
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
-    from playwright.sync_api import Browser
+    from playwright.sync_api import BrowserContext
 
     from lanescope.webapp.run import Run
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """One browser per process: a second Playwright cannot start beside the first."""
-    from tests.chromium import launched  # other tests do not need Playwright to be there
+    from tests.chromium import remembering  # other tests do not need Playwright to be there
 
-    with launched() as browser:
-        yield browser
+    with remembering(tmp_path_factory.mktemp("profile")) as context:
+        yield context
 
 
 @pytest.fixture(scope="session", autouse=True)

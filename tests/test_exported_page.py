@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import BrowserContext, Page
 
 from lanescope.webapp.cli import main
 from lanescope.webapp.details import nearest
@@ -63,9 +63,10 @@ def state(page: Page) -> dict[str, Any]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(context: BrowserContext) -> Iterator[Page]:
     """A page that must not complain and must not ask for anything but its own file."""
-    page = browser.new_page(viewport={"width": 1000, "height": 700})
+    page = context.new_page()
+    page.set_viewport_size({"width": 1000, "height": 700})
     problems: list[str] = []
     requests: list[str] = []
     page.on("console", lambda message: problems.append(message.text))

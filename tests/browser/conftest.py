@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import BrowserContext
 
 from benchmarks.generate_run import generate
 from lanescope.webapp.run import Run, open_run
@@ -36,13 +36,6 @@ def served(run: Run, baseline: Run | None = None) -> Iterator[str]:
         finally:
             server.stop()
             thread.join()
-
-
-@pytest.fixture(scope="session")
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context()
-    yield context
-    context.close()
 
 
 @pytest.fixture(scope="session")

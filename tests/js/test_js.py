@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import BrowserContext, Page, Route
 
 from lanescope import assets
 
@@ -35,8 +35,8 @@ def serve(route: Route) -> None:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
-    page = browser.new_page()
+def page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
     page.route("**/*", serve)
     yield page
     page.close()
