@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPL
 from lanescope.webapp.analysis.fingerprints import ARRIVES
 from lanescope.webapp.analysis.frames import json_number, to_frame
 from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.hints import hints
+from lanescope.webapp.analysis.hints import hints, resumed
 from lanescope.webapp.analysis.noise import Floor, tensor_floor
 from lanescope.webapp.analysis.renaming import renamed
 from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
@@ -201,6 +201,7 @@ def _explained(
         told += about(base, run, shared, first, values.left_out if values else 0)
     factor = world_sizes.common_factor(base, run, norms[norms["state"] == "different"])
     told += [] if factor is None else [factor]
+    told += resumed(base, run)
     return told if first is None else [*told, *hints(base, run, first)]
 
 

@@ -1,4 +1,4 @@
-"""What is behind the first difference, where its operator or settings of optimizers tell."""
+"""What is behind the first difference: its operator, settings of optimizers or gradients tell."""
 
 from __future__ import annotations
 
@@ -35,6 +35,46 @@ def draws(op: str) -> bool:
     """Whether an operator takes numbers from a generator."""
     name = op.rpartition("::")[2]
     return name in RANDOM or name.removesuffix("_") in RANDOM or name.startswith("rand")
+
+
+def resumed(base: Run, run: Run) -> list[str]:
+    """Whether the run's first step is a later one of the base, to the last bit of all gradients.
+
+    Where the gradients of steps after it part, what the step itself does is another.
+    """
+    rank = min(run.ranks)
+    known, own = _norms(base, rank), _norms(run, rank)
+    begun = min(own, default=0)
+    like = [step for step, norms in known.items() if norms == own.get(begun)]
+    if len(like) != 1 or like[0] <= begun:
+        return []
+    later = like[0] - begun
+    both = [step for step in sorted(own) if step + later in known]
+    parted = next((step for step in both if own[step] != known[step + later]), None)
+    said = f"step {begun} has the gradients of step {like[0]} of the base, to the last bit"
+    if len(both) == 1:
+        return [said]
+    if parted is None:
+        return [f"{said}, and so have all after it: the run goes on where the base was then"]
+    return [
+        f"{said}, and step {parted} not those of step {parted + later}: the run goes on with the "
+        "parameters that the base had then, and not with all else (state of the optimizer, "
+        "learning rate, data, random numbers)"
+    ]
+
+
+def _norms(run: Run, rank: int) -> dict[int, frozenset[tuple[Any, ...]]]:
+    """By step what its gradients are known by."""
+    if rank not in run.ranks:
+        return {}
+    rows = to_frame(
+        run.events("gradient", rank, columns=["step", "parameter", "optimizer", "norm"])
+    )
+    rows = rows[rows["norm"] > 0]
+    return {
+        int(step): frozenset(zip(own["parameter"], own["optimizer"], own["norm"], strict=True))
+        for step, own in rows.groupby("step")
+    }
 
 
 def _settings(base: Run, run: Run, first: dict[str, Any]) -> list[str]:
