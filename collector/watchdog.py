@@ -80,7 +80,9 @@ class Watchdog:
         self._forget_end()  # which would be the parent's
         self._mark, self._since, self._due = 0, clock.now(), self._timeout
         self._before: tuple[int, dict[int, float]] | None = None
-        self._quiet, self._quiet_due, self._quiet_told = QUIET_NS, QUIET_NS, False
+        # Before the timeout: a rank that aborts then ends its workers, which are to have looked.
+        self._quiet = min(QUIET_NS, self._timeout // 2 or QUIET_NS)
+        self._quiet_due, self._quiet_told = self._quiet, False
         self._files, self._alive = [], -1
         self._running += 1
         start_new_thread(self._run, (self._running,))
@@ -101,7 +103,7 @@ class Watchdog:
                 os.close(file)
 
     def _run(self, serial: int) -> None:
-        step = min(LOOK_S, self._timeout / 4e9) if self._timeout else LOOK_S
+        step = min(LOOK_S, self._timeout / 8e9) if self._timeout else LOOK_S
         while serial == self._running:
             # Until there is a folder, no signal that ends the process can be noted.
             time.sleep(step if self._files else min(step, FIRST_LOOK_S))
@@ -138,8 +140,7 @@ class Watchdog:
             return
         if stalled:
             self._due *= 2
-            self._stalled(now, idle)
-            self._forget(recorder.folder)
+            self._stalled(recorder.folder, now, idle)
         else:
             self._quiet_due *= 2
             self._note(recorder.folder, now, idle)
@@ -224,7 +225,7 @@ class Watchdog:
                 doing["owner"] = found["ordinal"]
                 doing["waiting"] = f"a lock that {holder.name} holds"
 
-    def _stalled(self, now: int, idle: int) -> None:
+    def _stalled(self, folder: Path, now: int, idle: int) -> None:
         recorder = self._recorder
         dump = self._dump(now, idle)
         if dump is None:
@@ -236,6 +237,7 @@ class Watchdog:
         abort = self._action == "abort" and self._is_rank() and not working
         dump["reason"] = "abort" if abort else "no_progress"
         os.write(self._files[1], json_bytes(dump) + b"\n")
+        self._forget(folder)  # the dump tells the same, and more
         if self._action != "continue" and self._is_rank():
             self._say(idle, main, working=working, abort=abort)
         if abort:

@@ -26,6 +26,7 @@ from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
 from lanescope.webapp.timeline import Timeline
 from tests.recording import BIN, run_program
+from tests.test_follower import wait_for_end
 
 PROGRAMS = Path(__file__).parent / "races"
 MARK = re.compile(r"# race: (\w+) (a|b)( b)?$")
@@ -252,7 +253,7 @@ def test_a_data_loader_worker_that_never_comes(tmp_path: Path) -> None:
     (found,) = deadlocks(run)
     assert {one["where"] for one in found.evidence["threads"]} >= {lines["loader"], lines["worker"]}
     (worker,) = {p["pid"] for p in run.manifest["processes"]} - {run.threads[0].pid}
-    assert not Path(f"/proc/{worker}").exists()  # left behind by nobody
+    wait_for_end(worker)  # left behind by nobody
 
 
 @pytest.mark.slow
