@@ -117,10 +117,10 @@ def _measured(value: Any) -> str:
     known = {key: one for key, one in value.items() if one is not None}
     if not known:
         return "not measured"
-    lowest, highest = min(known.values()), max(known.values())
-    if len(known) == 1:
-        return units.share(lowest)
-    return f"{units.share(lowest)} to {units.share(highest)} over {len(known)} ranks"
+    lowest, highest = units.share(min(known.values())), units.share(max(known.values()))
+    if lowest == highest:
+        return lowest
+    return f"{lowest} to {highest} over {len(known)} ranks"
 
 
 def _place(finding: Finding) -> str:

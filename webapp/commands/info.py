@@ -69,7 +69,7 @@ def show(run: Run, console: Console) -> None:
     command = units.printable(" ".join(run.manifest["command"]))
     facts = [
         ("command", command or "-"),
-        ("length", f"{units.duration(run.duration_ns)}, {about['steps']} steps"),
+        ("length", f"{units.duration(run.duration_ns)}, {units.counted(about['steps'], 'step')}"),
         ("engine", f"{units.printable(about['engine'])}, level {run.manifest['level']}"),
         ("on disk", units.size(run.size_bytes)),
         ("clock", _clock(run)),

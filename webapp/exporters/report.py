@@ -112,7 +112,7 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
     facts = {
         "command": " ".join(run.manifest["command"]) or "not known",
         "recorded": run.manifest["created"],
-        "length": f"{units.duration(run.duration_ns)}, {steps} steps",
+        "length": f"{units.duration(run.duration_ns)}, {units.counted(steps, 'step')}",
         "ranks": f"{len(run.ranks)} of {run.world_size}",
         "torch": ", ".join(sorted({process["torch"] for process in processes})) or "not known",
         "engine": ", ".join(sorted({process["engine"] for process in processes})) or "not known",
