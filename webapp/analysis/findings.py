@@ -28,8 +28,8 @@ KINDS = (
     "race", "concurrent_backward", "inplace_modification", "deadlock", "hang",
     "collective_mismatch", "straggler", "rank_divergence", "nan", "divergence", "nondeterminism",
     "unrecorded_write", "vanishing_gradient", "exploding_gradient", "dead_parameter",
-    "kept_gradient", "lora_inactive", "scaler_skips", "cuda_context", "lost_context",
-    "untraceable_graph", "overlap", "validator", "environment",
+    "lora_inactive", "scaler_skips", "cuda_context", "lost_context", "untraceable_graph",
+    "overlap", "validator", "environment",
 )  # fmt: skip
 
 MOST = 100

@@ -42,7 +42,7 @@ _FUSED = "aten::_fused_"
 
 
 def kept_gradients(run: Run) -> list[Finding]:
-    """Findings of kind `kept_gradient`, one per rank and optimizer. Raises Unanswered."""
+    """Findings of kind `exploding_gradient`, one per rank and optimizer. Raises Unanswered."""
     columns = ["thread", "step", "time_ns", "optimizer", "norm"]
     stepped, found = False, []
     for rank in run.ranks:
@@ -78,7 +78,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     where = _where(run, rank, thread, (times[first + 1], times[first + 2]))
     return [
         Finding(
-            kind="kept_gradient",
+            kind="exploding_gradient",
             severity="warning",
             title="gradients are never zeroed: in each step backward adds to those that the step "
             "before has used"
@@ -91,6 +91,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
             time_ns=times[first + 1],
             where=where,
             evidence={
+                "cause": "kept",
                 "optimizer": int(own["optimizer"].iloc[0]),
                 "steps": last + 1,
                 "pairs_looked_at": len(pairs),
