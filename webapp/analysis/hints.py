@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.run import Run
@@ -63,17 +64,19 @@ def resumed(base: Run, run: Run) -> list[str]:
     ]
 
 
-def _norms(run: Run, rank: int) -> dict[int, frozenset[tuple[Any, ...]]]:
-    """By step what its gradients are known by."""
+def _norms(run: Run, rank: int) -> dict[int, tuple[int, int]]:
+    """By step what its gradients are known by: a sum of hashes, for there may be millions, and how
+    many they are."""
     if rank not in run.ranks:
         return {}
-    rows = to_frame(
-        run.events("gradient", rank, columns=["step", "parameter", "optimizer", "norm"])
-    )
+    columns = ["step", "parameter", "optimizer", "norm"]
+    rows = to_frame(run.events("gradient", rank, columns=columns))
     rows = rows[rows["norm"] > 0]
+    hashes = pd.util.hash_pandas_object(rows[columns[1:]], index=False)
+    steps = hashes.groupby(rows["step"])
     return {
-        int(step): frozenset(zip(own["parameter"], own["optimizer"], own["norm"], strict=True))
-        for step, own in rows.groupby("step")
+        int(step): (int(own), int(many))
+        for (step, own), many in zip(steps.sum().items(), steps.size(), strict=True)
     }
 
 
