@@ -23,8 +23,11 @@ UNCOMPACTED = {SUPERVISOR_VARIABLE: str(os.getpid())}
 """Environment in which journals stay as they are, to be read by whoever opens the run: a program
 that makes ten runs need not wait for ten compactions."""
 
-SLOW_ON_PORTABLE = ("auto", pytest.param("portable", marks=pytest.mark.slow))
-"""Engines, for tests that take long with either: in `make soak` with both."""
+_PORTABLE = pytest.param("portable", marks=pytest.mark.slow)
+SLOW_ON_PORTABLE = ("auto", _PORTABLE)
+OBSERVERS = ("native", _PORTABLE)
+"""Engines, for tests that start a process with each: in `make soak` with both. What both see alike
+is tested with both at once, in test_conformance.py."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_every_event_completed_before_a_kill_is_there(tmp_path: Path, engine: str) -> None:
     program, out, run = write_program(tmp_path, KILLED), tmp_path / "out", tmp_path / "run"
     done = run_program(

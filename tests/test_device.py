@@ -17,7 +17,7 @@ from lanescope.collector.kinds import ThreadKind
 from lanescope.collector.options import Options
 from lanescope.collector.sources.kineto import Reading, ThreadOrdinals, WallToLocal, activities
 from lanescope.collector.thread_journal import ThreadJournal
-from tests.recording import Recorded, record_program
+from tests.recording import OBSERVERS, Recorded, record_program
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "data"
 needs_traces = pytest.mark.skipif(
@@ -93,7 +93,7 @@ def on_streams(recorded: Recorded) -> list[dict[str, Any]]:
     return [row for row in recorded.rows("op") if row["scope"] == "kernel"]
 
 
-@pytest.mark.parametrize("engine", ["native", "portable"])
+@pytest.mark.parametrize("engine", OBSERVERS)
 def test_a_window_of_steps_becomes_lanes_of_streams(tmp_path: Path, engine: str) -> None:
     recorded = on_the_cpu(
         tmp_path,

@@ -107,7 +107,7 @@ def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["auto", "portable"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_short_run_and_a_bounded_one_have_none(tmp_path: Path, engine: str) -> None:
     source = """
         import os, sys, torch

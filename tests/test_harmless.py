@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import BIN, SLOW_ON_PORTABLE, record_program, run_program, write_program
+from tests.recording import (
+    BIN,
+    OBSERVERS,
+    SLOW_ON_PORTABLE,
+    record_program,
+    run_program,
+    write_program,
+)
 
 TRAINING = """
     import threading, torch
@@ -43,7 +50,7 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize("observer", [pytest.param("portable", marks=pytest.mark.slow), "native"])
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_an_exception_at_any_hook_changes_nothing(
     tmp_path: Path, native: Path, observer: str
 ) -> None:

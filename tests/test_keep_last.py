@@ -15,7 +15,7 @@ from lanescope.collector.options import Options, parse_size
 from lanescope.collector.ring import Ring
 from lanescope.collector.thread_journal import ThreadJournal
 from lanescope.webapp import open_run
-from tests.recording import SLOW_ON_PORTABLE, record_program, run_program, write_program
+from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, record_program, run_program, write_program
 
 LIMIT = 1_000_000
 
@@ -180,7 +180,7 @@ def test_a_real_program(tmp_path: Path, engine: str) -> None:
     assert not (recorded.run / "journal").exists()
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) -> None:
     program = write_program(
         tmp_path,
@@ -215,7 +215,7 @@ def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["native", "portable"])
+@pytest.mark.parametrize("engine", OBSERVERS)
 def test_threads_that_come_and_go(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,

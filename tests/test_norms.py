@@ -13,7 +13,7 @@ import torch
 
 from lanescope.collector.engines.native import Library
 from lanescope.collector.sources.norms import Norms
-from tests.recording import record_program
+from tests.recording import OBSERVERS, record_program
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)
@@ -202,7 +202,7 @@ def test_spreads_and_samples_are_those_of_torch(library: Library, dtype: torch.d
         assert [len(one) for one in copies] == [len(one) for one in torchs.thinned(tensors, most)]
 
 
-@pytest.mark.parametrize("observer", ["native", "portable"])
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_gradients_are_recorded_as_the_program_had_them(
     tmp_path: Path, observer: str, native: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program
+from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
 
 pytestmark = pytest.mark.torchrun
 
@@ -104,7 +104,7 @@ EXPECTED = [
 ]
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("portable", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=OBSERVERS)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp(request.param)
     found = record_program(folder, PROGRAM, "--engine", request.param, ranks=2)

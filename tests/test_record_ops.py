@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import Recorded, record_program
+from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
 
 TWO_LAYERS = """
     import torch
@@ -111,7 +111,7 @@ def test_what_computes_nothing_is_left_out_and_counted(two_layers: Recorded) -> 
     }
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_patterns_bring_ops_back_and_take_ops_out(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path, TWO_LAYERS, "--engine", engine,
@@ -133,7 +133,7 @@ def test_a_step_window_records_only_its_steps(tmp_path: Path) -> None:
     assert open_run(recorded.run).coverage["steps_left_out"] == 1
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_minimum_duration_leaves_out_short_ops(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path, TWO_LAYERS, "--engine", engine, "--min-duration", "10s"
@@ -183,7 +183,7 @@ COME_AND_GO = """
 """
 
 
-@pytest.mark.parametrize("observer", ["portable", "native"])
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_paths_of_modules_that_come_and_go(tmp_path: Path, observer: str, native: Path) -> None:
     recorded = record_program(tmp_path, COME_AND_GO, "--engine", observer, "--level", "timing")
     assert recorded.status == 0, recorded.stderr
@@ -227,7 +227,7 @@ OPERATORS_THAT_COME_AND_GO = """
 """
 
 
-@pytest.mark.parametrize("engine", ["portable", "auto"])
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_operators_that_torch_takes_away_and_makes_anew(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, OPERATORS_THAT_COME_AND_GO, "--engine", engine)
     rows = [row for row in recorded.rows("op") if row["name"].startswith("lane::")]

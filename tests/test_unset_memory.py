@@ -11,7 +11,7 @@ import pytest
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.values import not_finite, unrecorded_writes
-from tests.recording import record_program
+from tests.recording import OBSERVERS, record_program
 
 PROGRAM = """
     import sys
@@ -43,7 +43,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("observer", ["native", "portable"])
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_chance_is_no_difference(tmp_path: Path, native: Path, observer: str) -> None:
     runs = []
     for rubbish in ("1.5", "nan"):
@@ -91,7 +91,7 @@ COMPILED = """
 """
 
 
-@pytest.mark.parametrize("observer", ["native", "portable"])
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_what_compiled_code_writes_is_nobodys_fault(
     tmp_path: Path, native: Path, observer: str
 ) -> None:

@@ -14,7 +14,7 @@ from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.values import not_finite, unrecorded_writes
 from lanescope.webapp.run import Run
-from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program
+from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
 from tests.synthetic import START_NS, Builder
 
 Rows = list[dict[str, Any]]
@@ -129,7 +129,7 @@ def test_both_engines_see_the_same(tmp_path: Path, native: Path) -> None:
     assert sum(row["name"] == "aten::addmm" for row in found[0]) == 4
 
 
-@pytest.mark.parametrize("observer", ENGINES)
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_values_of_the_program(
     tmp_path: Path, request: pytest.FixtureRequest, observer: str
 ) -> None:
@@ -162,7 +162,7 @@ def test_values_of_the_program(
     assert cosine["l2"] == pytest.approx(math.sqrt(8) * math.cos(1))
 
 
-@pytest.mark.parametrize("observer", ENGINES)
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_memory_that_no_operator_writes_may_be_filled_anew(
     tmp_path: Path, request: pytest.FixtureRequest, observer: str
 ) -> None:
@@ -209,7 +209,7 @@ def test_collectives(tmp_path: Path, engine: str) -> None:
         ]
 
 
-@pytest.mark.parametrize("observer", ENGINES)
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_left_out_operators_are_not_read(
     tmp_path: Path, request: pytest.FixtureRequest, observer: str
 ) -> None:

@@ -19,7 +19,7 @@ from lanescope.collector.system_calls import waits_for
 from lanescope.webapp.analysis.hangs import hangs
 from lanescope.webapp.analysis.stragglers import stragglers
 from lanescope.webapp.run import open_run
-from tests.recording import Recorded, record_program
+from tests.recording import OBSERVERS, Recorded, record_program
 
 HANG = """
     import queue, threading, torch
@@ -73,7 +73,7 @@ def line_of(recorded: Recorded, rank: int, stack: int) -> list[str]:
 
 
 @pytest.mark.torchrun
-@pytest.mark.parametrize("engine", ["native", pytest.param("portable", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", OBSERVERS)
 def test_every_rank_says_what_it_waits_for(tmp_path: Path, engine: str) -> None:
     options = ("--engine", engine, "--hang-timeout", "2")
     recorded = record_program(tmp_path, HANG, *options, ranks=2)
@@ -187,7 +187,7 @@ TERMINATED = """
 """
 
 
-@pytest.mark.parametrize("engine", ["native", "portable"])
+@pytest.mark.parametrize("engine", OBSERVERS)
 def test_a_terminated_process_leaves_its_stacks_and_the_signal(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, TERMINATED, "--engine", engine)
     assert recorded.status == 128 + 15
