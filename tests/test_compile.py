@@ -224,6 +224,7 @@ IN_PLACE = """
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_is_compiled_in_place_has_its_names(tmp_path: Path) -> None:
     """Its hooks are called by torch's own code, and would be compiled one by one."""
     recorded = record_program(tmp_path, IN_PLACE)

@@ -125,6 +125,7 @@ def test_the_clean_twin(tmp_path: Path) -> None:
     assert [f.severity for f in found] == ["info", "info"]  # those of the checkpoint
 
 
+@pytest.mark.slow
 def test_not_asked_for_they_say_so(tmp_path: Path) -> None:
     found, _ = validated(tmp_path, "aot_eager", "fault", "not-asked")
     (failed,) = [f for f in found if f.severity == "error"]

@@ -136,7 +136,7 @@ def fuzz(folder: Path, seed: int, count: int) -> None:
 
 def test_mutations_are_refused_or_imported_in_part(tmp_path: Path) -> None:
     assert all(attempt(data, tmp_path) for data in seeds())
-    fuzz(tmp_path, 1, 500)
+    fuzz(tmp_path, 1, 300)
 
 
 @pytest.mark.slow

@@ -65,7 +65,10 @@ SINGLE = """
 """
 
 
-@pytest.mark.parametrize(("level", "steps"), [("timing", 0), ("access", 0), ("numerics", 4)])
+@pytest.mark.parametrize(
+    ("level", "steps"),
+    [pytest.param("timing", 0, marks=pytest.mark.slow), ("access", 0), ("numerics", 4)],
+)
 def test_one_process_has_hashes_at_level_numerics_only(
     tmp_path: Path, level: str, steps: int
 ) -> None:
