@@ -14,7 +14,7 @@ from lanescope.webapp.analysis.findings import KINDS
 from tests.synthetic import write_run
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
 
 def load(path: Path) -> ModuleType:
