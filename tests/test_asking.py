@@ -2,23 +2,129 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
+from dash import html
 
-from lanescope.webapp.analysis.findings import ANALYSES, Analysis, ask
+from lanescope.collector import schema
+from lanescope.webapp.analysis.checks import METRICS
+from lanescope.webapp.analysis.findings import ANALYSES, Analysis, Finding, answer, ask
+from lanescope.webapp.analysis.traceability import graph_traceability, walks
+from lanescope.webapp.cli import main
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import open_run
+from lanescope.webapp.exporters.report import markdown
+from lanescope.webapp.pages import checks
+from lanescope.webapp.pages.context import Context
+from lanescope.webapp.pages.frame import made
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.typed_json import Mismatch
 from tests.synthetic import START_NS, Builder
+
+BROKEN = Analysis("Is it there?", "hangs:no_such_function")
+
+
+def one_op(path: Path) -> Path:
+    builder = Builder(path)
+    builder.op(START_NS, 10)
+    return builder.write()
 
 
 def test_a_fault_in_one_question_is_its_answer(tmp_path: Path) -> None:
+    asked = ask(BROKEN, open_run(one_op(tmp_path)))
+    assert (asked.question, asked.findings, asked.answered) == ("Is it there?", (), False)
+    assert asked.failed.startswith("internal error in no_such_function (AttributeError: module ")
+    assert asked.failed.endswith("; please report it")
+
+
+def test_evidence_of_another_shape_is_a_fault_of_its_question(tmp_path: Path) -> None:
+    def look() -> list[Finding]:
+        return [Finding("exploding_gradient", "warning", "", evidence={"gradients": 3})]
+
+    asked = answer("Are gradients zeroed?", "kept_gradients", look)
+    assert "Mismatch: evidence.gradients is 3, expected a list" in asked.failed
+
+
+@pytest.mark.parametrize(
+    ("kind", "evidence", "words"),
+    [
+        ("race", {"tensor": "w"}, "evidence has no 'first'"),
+        ("overlap", {}, "evidence has no 'rate'"),
+        ("hang", {"group": "0", "sequence": 1, "op": {"0": 3}}, "evidence.op is an object of 1"),
+        ("nan", {"found": {1, 2}}, "{1, 2} is no JSON value"),
+        ("nan", {"found": {1: 2}}, "the key 1 is no text"),
+    ],
+)
+def test_evidence_is_held_against_what_is_promised(
+    kind: str, evidence: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Mismatch, match=re.escape(words)):
+        Finding(kind, "error", "", evidence=evidence)
+
+
+def test_evidence_is_plain_json() -> None:
+    found = Finding("nan", "error", "", evidence={"a": np.float64("inf"), "b": (np.int64(3), None)})
+    assert found.evidence == {"a": "Infinity", "b": [3, None]}
+
+
+def unmeasurable(run: Run) -> float:
+    return 1 / run.counts["sync"]
+
+
+def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = one_op(tmp_path / "run")
+    monkeypatch.setitem(METRICS, "memory_overhead", unmeasurable)
+    monkeypatch.setattr("lanescope.webapp.analysis.findings.ANALYSES", (BROKEN, *ANALYSES))
+    junit = tmp_path / "junit.xml"
+    result = CliRunner().invoke(main, ["check", str(path), "--json", "--junit", str(junit)])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert [one["in"] for one in found["errors"]] == ["memory_overhead", "Is it there?"]
+    assert "ZeroDivisionError: division by zero, at test_asking.py:" in found["errors"][0]["error"]
+    assert found["metrics"]["memory_overhead"] is None
+    assert found["examined"][0]["error"] == found["errors"][1]["error"]
+    assert sum(one["unanswered"] is None for one in found["examined"][1:]) > 3
+    suite = ElementTree.parse(junit).getroot()
+    assert suite.get("errors") == "2"
+    assert {case.get("name") for case in suite if case.find("error") is not None} == {
+        "memory_overhead",
+        "Is it there?",
+    }
+    shown = CliRunner().invoke(main, ["check", str(path), "--fail-on", "never"])
+    assert shown.exit_code == 0
+    assert "error  memory_overhead Not checked: internal error in memory_overhead (" in shown.stdout
+    context = Context(open_run(path))
+    page = str(made(checks.PAGE, context))
+    assert "not checked: internal error in no_such_function" in page
+    assert "internal error in memory_overhead" in page
+    assert "## Not checked" in markdown(context.run)
+
+
+def test_a_page_that_fails_says_so(tmp_path: Path) -> None:
+    context = Context(open_run(one_op(tmp_path)))
+    broken = replace(checks.PAGE, layout=lambda _: html.Div(unmeasurable(context.run)))
+    shown = str(made(broken, context))
+    assert "This page could not be made: internal error in checks (ZeroDivisionError: " in shown
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 1e300])
+def test_counts_of_a_graph_that_are_none(tmp_path: Path, value: float) -> None:
     builder = Builder(tmp_path)
-    builder.op(START_NS, 10)
+    builder.phase(START_NS, 100)
+    name = schema.GRAPH_SERIES + "MulBackward0"
+    builder.row("value", 0, "1000-0", time_ns=START_NS + 1, name=name, value=value, step=0)
     run = open_run(builder.write())
-    asked = ask(Analysis("Is it there?", "hangs:no_such_function"), run)
-    assert (asked.question, asked.findings) == ("Is it there?", ())
-    assert "a fault of LaneScope (AttributeError at findings.py:" in asked.unanswered
+    assert walks(run) == ()
+    assert graph_traceability(run) is None
 
 
 def test_a_log_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_check_passes_below_its_limit(tmp_path: Path) -> None:
         "checks": [
             {"name": "thread_overlap_rate", "value": 0.02, "limit": 0.05, "passed": True}
         ],
-        "findings": [], "examined": found["examined"],
+        "findings": [], "examined": found["examined"], "errors": [],
     }  # fmt: skip
     assert {one["findings"] for one in found["examined"]} == {0}
     assert all(one["question"].endswith("?") for one in found["examined"])

@@ -52,8 +52,9 @@ ORDER = [name for name, _ in TOP]
 
 # Below the analyses: who may not know whom.
 RUN_LAYER = {
-    "errors", "units", "manifest", "expansion", "footers", "parts", "axis", "leftovers", "threads",
-    "steps", "rows", "notices", "intervals", "run", "storage", "bundle", "files",
+    "errors", "units", "typed_json", "manifest", "expansion", "footers", "parts", "axis",
+    "leftovers", "threads", "steps", "rows", "notices", "intervals",
+    "run", "storage", "bundle", "files",
 }  # fmt: skip
 SESSION_LAYER = {"session", "launch", "cli", "api", "inject", "__main__"}
 

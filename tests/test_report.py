@@ -89,11 +89,11 @@ def test_lines_leave_out_what_has_no_logarithm() -> None:
 def test_a_report_shows_the_run_and_its_worst_findings(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run", ranks=2, threads=16, steps=2, ops=8))
     found = [
-        Finding("race", "error", EVIL, rank=1, time_ns=k, link=f"/timeline?t={k}-{k + 500}")
+        Finding("deadlock", "error", EVIL, rank=1, time_ns=k, link=f"/timeline?t={k}-{k + 500}")
         for k in range(MOST_PICTURES + 3)
     ]
-    found.append(Finding("environment", "info", "without a place"))
-    found.insert(0, Finding("race", "error", "an empty window", link="/timeline?t=5-5&at=x@"))
+    found.append(Finding("nan", "info", "without a place"))
+    found.insert(0, Finding("deadlock", "error", "an empty window", link="/timeline?t=5-5&at=x@"))
     report = Report(str(run.path), {}, (), (Examined("Why?", tuple(found)),))
     pictures = pictures_of(run, report)
     assert sorted(pictures) == sorted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -78,12 +79,13 @@ def test_a_current_folder_that_was_removed_has_no_settings(
 
 
 def test_what_is_meant_to_be_is_information() -> None:
-    touch = {"op": "aten::add_", "where": "train.py:12"}
-    race = Finding(
-        "race", "error", "t", where="train.py:9",
-        evidence={"tensor": "a.weight", "tensors": ["a.weight", "b"], "first": touch},
-    )  # fmt: skip
-    other = replace(race, evidence={"tensor": "c"})
+    sides: dict[str, Any] = {
+        side: {"op": op, "where": "train.py:12", "thread": "1-0", "time_ns": 0, "access": "write"}
+        for side, op in (("first", "aten::add_"), ("second", "aten::copy_"))
+    }
+    evidence = {"tensor": "a.weight", "tensors": ["a.weight", "b"], **sides}
+    race = Finding("race", "error", "t", where="train.py:9", evidence=evidence)
+    other = replace(race, evidence={**evidence, "tensor": "c", "tensors": ["c"]})
     examined = Examined("?", (race, other))
 
     def told(**patterns: str) -> list[str]:
@@ -93,6 +95,7 @@ def test_what_is_meant_to_be_is_information() -> None:
     assert told(kind="race") == ["info", "info"]
     assert told(kind="race", tensor="b") == ["info", "error"]
     assert told(tensor="*.weight", op="aten::add_", where="train.py:*") == ["info", "error"]
+    assert told(op="aten::copy_", where="train.py:12") == ["info", "info"]
     assert told(tensor="*.weight", op="aten::mul_") == ["error", "error"]
     assert told(kind="deadlock") == ["error", "error"]
     (one, _) = acknowledged(

@@ -25,6 +25,7 @@ from lanescope import assets
 from lanescope.webapp import note_routes, routes, searching, table_routes
 from lanescope.webapp.access import LOCAL_NAMES
 from lanescope.webapp.analysis.checks import DEFAULTS
+from lanescope.webapp.analysis.findings import fault
 from lanescope.webapp.analysis.repeats import repetition_of
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.modules import FOLDER, joined
@@ -265,5 +266,5 @@ def _callback_failed(error: Exception) -> None:
         message = str(error)
     else:
         log.error("a callback failed", exc_info=error)
-        message = "This could not be computed; the server's log says why."
+        message = f"This could not be computed: {fault('a callback', error)}."
     set_props(ids.NOTICE, {"children": message, "hidden": False})

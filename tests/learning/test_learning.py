@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 
 from lanescope.webapp.analysis.backward_threads import backward_threads
 from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.cli import main
 from lanescope.webapp.run import open_run
 from tests.recording import UNCOMPACTED, run_program
 
@@ -181,6 +183,8 @@ def test_what_is_said(recorded: Path) -> None:
     assert (kept.evidence["optimizer"], kept.evidence["pairs_looked_at"]) == (1, 7)
     assert str(kept.where).startswith("kept.py:")
     assert kept.title.startswith("gradients are never zeroed: in each step backward adds to those")
+    result = CliRunner().invoke(main, ["check", str(recorded / "one_never_zeroed")])
+    assert str(kept.title)[:40] in result.stdout, result.output
     (frozen,) = learning(recorded / "lora_not_trainable")
     assert frozen.evidence["inactive"] == 4
     assert "self_attn.q_proj" in frozen.title

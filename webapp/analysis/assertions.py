@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from lanescope.collector.kinds import EXPECTED
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.run import Run
+from lanescope.webapp.typed_json import json_number
 
 LISTED = 20  # parameters named in the evidence
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lanescope.webapp import units
@@ -17,7 +17,9 @@ from lanescope.webapp.analysis.findings import (
     Severity,
     Unanswered,
     acknowledged,
+    answer,
     examine,
+    fault,
     ranked,
 )
 from lanescope.webapp.analysis.links import timeline_address
@@ -26,8 +28,10 @@ from lanescope.webapp.analysis.overlap import overlap_rate
 from lanescope.webapp.analysis.repeats import gradient_fluctuation
 from lanescope.webapp.analysis.traceability import graph_traceability
 from lanescope.webapp.analysis.verdict_words import difference_address
+from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
+from lanescope.webapp.typed_json import plain_json
 
 DEFAULTS = Settings()
 
@@ -81,6 +85,15 @@ class Report:
     metrics: dict[str, Any]
     checks: tuple[Check, ...]
     examined: tuple[Examined, ...]
+    unmeasured: Mapping[str, str] = field(default_factory=dict)  # metric -> fault of LaneScope
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """What a fault of LaneScope kept from an answer: metric or question -> the fault."""
+        return {
+            **self.unmeasured,
+            **{one.question: one.failed for one in self.examined if one.failed},
+        }
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -97,23 +110,31 @@ class Report:
 
     @property
     def errors(self) -> int:
-        """Findings that are errors, and failed checks of which none of them tells."""
-        return sum(one.severity == "error" for one in self.findings) + len(self.untold)
+        """Findings that are errors, failed checks of which none of them tells, and faults."""
+        severe = sum(one.severity == "error" for one in self.findings)
+        return severe + len(self.untold) + len(self.faults)
 
     def failed(self, least: Severity) -> bool:
-        """Whether a check failed, or a finding is at least that severe."""
+        """Whether a check failed or could not be made, or a finding is at least that severe.
+
+        What LaneScope failed to check has not passed.
+        """
         severe = any(counts(finding, least) for finding in self.findings)
-        return severe or not all(check.passed for check in self.checks)
+        return severe or bool(self.faults) or not all(check.passed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `check --json` prints."""
-        return {
-            "run": self.run,
-            "metrics": self.metrics,
-            "checks": [check.to_json() for check in self.checks],
-            "findings": [finding.to_json() for finding in self.findings],
-            "examined": [one.to_json() for one in self.examined],
-        }
+        found: dict[str, Any] = plain_json(
+            {
+                "run": self.run,
+                "metrics": self.metrics,
+                "checks": [check.to_json() for check in self.checks],
+                "findings": [finding.to_json() for finding in self.findings],
+                "examined": [one.to_json() for one in self.examined],
+                "errors": [{"in": name, "error": error} for name, error in self.faults.items()],
+            }
+        )
+        return found
 
 
 def number(metric: str, value: float) -> str:
@@ -135,13 +156,7 @@ def check(
     Findings that are meant to be (`Settings.allowed`) are told as information, with the reason in
     their evidence. Others that tell of a metric are as severe as its check: errors where it failed.
     """
-    metrics: dict[str, Any] = {
-        "thread_overlap_rate": overlap_rate(run),
-        "gradient_fluctuation": gradient_fluctuation(run),
-        "graph_traceability": graph_traceability(run),
-        "memory_overhead": memory_overhead(run),
-        "comm_compute_overlap": {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks},
-    }
+    metrics, unmeasured = _measured(run)
     checks = tuple(
         Check(name, metrics[name], getattr(settings.limits, name))
         for name in BOUNDS
@@ -151,7 +166,35 @@ def check(
     if baseline is not None:
         examined = (against_baseline(baseline, run, noise), *examined)
     answers = [_as_checked(acknowledged(one, settings), checks) for one in examined]
-    return Report(run.title, metrics, checks, tuple(answers))
+    return Report(run.title, metrics, checks, tuple(answers), unmeasured)
+
+
+def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
+    """The metrics, and those that a fault of LaneScope kept from being measured."""
+    metrics: dict[str, Any] = {}
+    unmeasured: dict[str, str] = {}
+    for name, measure in METRICS.items():
+        try:
+            metrics[name] = measure(run)
+        except (RunError, OSError):
+            raise
+        except Exception as error:
+            metrics[name], unmeasured[name] = None, fault(name, error)
+    return metrics, unmeasured
+
+
+def _overlaps(run: Run) -> dict[str, float | None]:
+    return {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks}
+
+
+METRICS: dict[str, Callable[[Run], Any]] = {
+    "thread_overlap_rate": overlap_rate,
+    "gradient_fluctuation": gradient_fluctuation,
+    "graph_traceability": graph_traceability,
+    "memory_overhead": memory_overhead,
+    "comm_compute_overlap": _overlaps,
+}
+"""What is measured of every run."""
 
 
 def _as_checked(examined: Examined, checks: tuple[Check, ...]) -> Examined:
@@ -173,10 +216,7 @@ def _as_checked(examined: Examined, checks: tuple[Check, ...]) -> Examined:
 def against_baseline(baseline: Run, run: Run, noise: Run | None = None) -> Examined:
     """What comes of asking for `divergence`."""
     question = "Do the gradients, and values where both have them, agree with the baseline's?"
-    try:
-        return Examined(question, tuple(divergence(baseline, run, noise)))
-    except Unanswered as reason:
-        return Examined(question, unanswered=str(reason))
+    return answer(question, "divergence", lambda: divergence(baseline, run, noise))
 
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:

@@ -20,7 +20,7 @@ from lanescope.collector import schema
 from lanescope.webapp.analysis import world_sizes
 from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
 from lanescope.webapp.analysis.fingerprints import ARRIVES
-from lanescope.webapp.analysis.frames import json_number, to_frame
+from lanescope.webapp.analysis.frames import to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.hints import hints, resumed
 from lanescope.webapp.analysis.noise import Floor, tensor_floor
@@ -36,6 +36,7 @@ from lanescope.webapp.analysis.value_differences import ValueDifferences, value_
 from lanescope.webapp.comparable import comparable
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
+from lanescope.webapp.typed_json import json_number
 
 Verdict = Literal["identical", "within_tolerance", "diverged"]
 

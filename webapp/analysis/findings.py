@@ -7,6 +7,7 @@ them from `examine`, so all of them show the same ones.
 from __future__ import annotations
 
 import importlib
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from lanescope.webapp.analysis.evidence import checked
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
@@ -35,13 +37,16 @@ KINDS = (
 MOST = 100
 """Findings of one analysis that are kept, the most severe first; more tell nothing new."""
 
+LONGEST_REASON = 200
+"""Characters of an exception's message that a report quotes."""
+
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong: what, since when, where, with its evidence.
 
-    `time_ns` counts from the start of the run. `evidence` holds plain JSON values only; what it
-    holds depends on the kind. `link` leads to the place in the page.
+    `time_ns` counts from the start of the run. `evidence` is plain JSON of the shape that
+    `evidence.SHAPES` gives its kind. `link` leads to the place in the page.
     """
 
     kind: str
@@ -59,6 +64,7 @@ class Finding:
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.severity not in SEVERITIES:
             raise ValueError(f"no finding of kind {self.kind!r} and severity {self.severity!r}")
+        object.__setattr__(self, "evidence", checked(self.kind, self.evidence))
 
     def to_json(self) -> dict[str, Any]:
         """The finding as `check --json` prints it."""
@@ -127,6 +133,12 @@ class Examined:
     findings: tuple[Finding, ...] = ()
     omitted: int = 0  # findings beyond MOST
     unanswered: str = ""  # why the run cannot tell; empty: it can
+    failed: str = ""  # the fault of LaneScope that kept it from an answer; empty: there was none
+
+    @property
+    def answered(self) -> bool:
+        """True where the run was found to be free of it, or not."""
+        return not self.unanswered and not self.failed
 
     def to_json(self) -> dict[str, Any]:
         """One entry of `examined` of `check --json`."""
@@ -134,6 +146,7 @@ class Examined:
             "question": self.question,
             "findings": len(self.findings) + self.omitted,
             "unanswered": self.unanswered or None,
+            "error": self.failed or None,
         }
 
 
@@ -205,16 +218,30 @@ def ranked(found: list[Finding]) -> list[Finding]:
 
 def ask(analysis: Analysis, run: Run) -> Examined:
     """What comes of one question."""
+    return answer(analysis.question, analysis.entry.partition(":")[2], lambda: analysis.ask(run))
+
+
+def answer(question: str, name: str, look: Callable[[], list[Finding]]) -> Examined:
+    """Returns what comes of a question that `look` answers; `name` is what it is called in code.
+
+    Raises RunError and OSError: the other questions would meet them too.
+    """
     try:
-        found = ranked(analysis.ask(run))
+        found = ranked(look())
     except Unanswered as reason:
-        return Examined(analysis.question, unanswered=str(reason))
-    except (RunError, OSError, MemoryError):
-        raise  # of the run or the machine: the other questions would meet it too
+        return Examined(question, unanswered=str(reason))
+    except (RunError, OSError):
+        raise
     except Exception as error:
         # A fault of this project in one question must not take the answers to all others.
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-        words = f"looking for it failed, which is a fault of LaneScope ({where}); please report it"
-        return Examined(analysis.question, unanswered=words)
-    return Examined(analysis.question, tuple(found[:MOST]), max(0, len(found) - MOST))
+        return Examined(question, failed=fault(name, error))
+    return Examined(question, tuple(found[:MOST]), max(0, len(found) - MOST))
+
+
+def fault(name: str, error: Exception) -> str:
+    """Returns a sentence about an exception that no input should cause, with its place."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    reason = textwrap.shorten(words, LONGEST_REASON, placeholder=" ...")
+    return f"internal error in {name} ({reason}, at {where}); please report it"

@@ -14,11 +14,11 @@ from lanescope.webapp.analysis.alignment import Ints
 from lanescope.webapp.analysis.calls import calls, members
 from lanescope.webapp.analysis.compared_ops import ComparedOps
 from lanescope.webapp.analysis.fingerprints import Ops, Words
-from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.operands import Place, operands
 from lanescope.webapp.analysis.sites import frames_of
 from lanescope.webapp.analysis.world_sizes import shares_differ
 from lanescope.webapp.run import Run
+from lanescope.webapp.typed_json import json_number
 
 MOST_INPUTS = 16
 """Tensors told of those that an operator worked on: one for all parameters has hundreds."""

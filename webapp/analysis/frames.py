@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+
+from lanescope.webapp.typed_json import json_number
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
@@ -22,13 +23,6 @@ def ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:
     """Ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64, ns."""
     length = slices["duration_ns"].fillna(until_ns - slices["start_ns"])
     return slices["start_ns"] + length.astype("int64")
-
-
-def json_number(value: float | None) -> float | str | None:
-    """A number as JSON may hold it: NaN and the infinities, which it may not, become texts."""
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

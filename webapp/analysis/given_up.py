@@ -149,9 +149,7 @@ def _too_late(run: Run, one: Left) -> Finding:
         + (f" at {where}" if where else ""),
         ranks=(one.late,),
         where=where,
-        evidence={
-            **_evidence(run, one), "missing": [{"rank": one.late, "doing": doing, "where": where}],
-        },
+        evidence=_evidence(run, one),
         **_place(run, one),
     )  # fmt: skip
 
@@ -179,11 +177,13 @@ def _call(run: Run, one: Left) -> str:
 
 
 def _evidence(run: Run, one: Left) -> dict[str, Any]:
+    doing, where = meanwhile(run, one.late, one.begin_ns, one.came_ns)
     return {
         "group": one.group,
         "sequence": one.sequence,
         "op": {str(one.rank): one.name, str(one.late): one.name},
         "waiting": [one.rank],
+        "missing": [{"rank": one.late, "doing": doing, "where": where}],
         "waited_ns": one.end_ns - one.begin_ns,
         "came_after_ns": one.came_ns - one.end_ns,
         "called_at": {str(one.rank): where_of(run, one.rank, one.stack)},

@@ -95,7 +95,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
                 "optimizer": int(own["optimizer"].iloc[0]),
                 "steps": last + 1,
                 "pairs_looked_at": len(pairs),
-                "gradients": int(calls["count"].iloc[first]),
+                "gradients_used": int(calls["count"].iloc[first]),
             },
             link=step_link(run, rank, step),
         )

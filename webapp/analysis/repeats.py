@@ -22,11 +22,11 @@ import pandas as pd
 from lanescope.webapp import units
 from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.errors import RunError, shown
 from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.typed_json import json_number
 
 FILE = "repeat.json"
 LIMIT = 1e-5

@@ -41,6 +41,9 @@ _WITHOUT_OPERATOR = frozenset(
 _PHASE = ("start_ns", "duration_ns", "kind", "name")
 _VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
 
+_MOST_NODES = 1 << 40
+"""Of one name in one graph."""
+
 
 @dataclass(frozen=True)
 class Walk:
@@ -111,7 +114,10 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
         if not phase["ended"] or over.any():
             continue  # killed in it, or it raised: the rest of its nodes never ran
         ran = _ran(run, rank, own, phase, engine | {thread})
-        reached = Counter(dict(zip(rows["name"], rows["value"].astype(int), strict=True)))
+        numbers = rows["value"].to_numpy(np.float64)
+        if not ((numbers >= 0) & (numbers <= _MOST_NODES)).all():
+            continue  # a damaged record: no graph has as many nodes, or NaN of them
+        reached = Counter(dict(zip(rows["name"], numbers.astype(int).tolist(), strict=True)))
         walked.append((str(thread), int(step), phase, reached, ran))
     made = _makers(run, rank, {int(n) for *_, ran in walked for n in ran["sequence"].dropna()})
     for name, number, phase, reached, ran in walked:

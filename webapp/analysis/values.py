@@ -18,13 +18,13 @@ from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.fingerprints import NOT_LOOKED_AT
-from lanescope.webapp.analysis.frames import json_number
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.logged import logged
 from lanescope.webapp.analysis.operands import operands
 from lanescope.webapp.analysis.sites import phase_names
 from lanescope.webapp.analysis.standing import where_of
 from lanescope.webapp.run import Run
+from lanescope.webapp.typed_json import json_number
 
 _OP = ["start_ns", "duration_ns", "depth", "name", "module", "phase", "step", "stack"]
 _TENSOR = ["start_ns", "depth", "position", "shape", "dtype", "mean", "l2", "min", "max", "nan",

@@ -42,7 +42,8 @@ from lanescope.webapp.settings import load_settings
     type=click.Choice(["error", "warning", "never"]),
     default="error",
     show_default=True,
-    help="What makes the exit status 1; a failed check counts as an error.",
+    help="What makes the exit status 1; a failed check counts as an error, and so does one that "
+    "LaneScope failed to make.",
 )
 @click.pass_context
 def check(
@@ -75,7 +76,10 @@ def show(report: Report, console: Console) -> None:
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
         console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {told(one)}"))
-    done = {one.name for one in report.checks}
+    for name, words in report.faults.items():
+        text = units.printable(f"{name} Not checked: {words}")
+        console.print(Text.assemble(("error  ", "bold red"), text))
+    done = {one.name for one in report.checks} | set(report.unmeasured)
     for name, value in report.metrics.items():
         if name not in done:
             console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
@@ -101,7 +105,7 @@ def _conclude(report: Report, console: Console) -> None:
         if one.unanswered:
             words = f"   -    {one.question} Not known: {one.unanswered}"
             console.print(Text(units.printable(words), style="dim"))
-    answered = sum(not one.unanswered for one in report.examined)
+    answered = sum(one.answered for one in report.examined)
     if not report.findings:
         failed = sum(not one.passed for one in report.checks)
         words = "no findings" if answered else "no findings: nothing could be examined"
@@ -130,10 +134,15 @@ def _place(finding: Finding) -> str:
     return ", ".join([*pieces, finding.link])
 
 
+COUNTED = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
+"""Attribute of a JUnit suite -> the element that it counts."""
+
+
 def junit_of(report: Report, least: Severity = "error") -> bytes:
     """The report as JUnit XML: a test case per check, per finding and per question without one.
 
-    What is `least` severe or worse is a failure; a question that the run cannot answer is skipped.
+    What is `least` severe or worse is a failure; a question that the run cannot answer is skipped,
+    and what LaneScope failed to check is an error.
     """
     suite = ElementTree.Element("testsuite", name=f"lanescope {units.printable(report.run)}")
     for one in report.checks:
@@ -151,10 +160,14 @@ def junit_of(report: Report, least: Severity = "error") -> bytes:
     for examined in report.examined:
         if not examined.findings:
             case = _case(suite, examined.question)
-            if examined.unanswered:
-                message = units.printable(examined.unanswered)
-                ElementTree.SubElement(case, "skipped", message=message)
-    for word, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
+            if examined.unanswered or examined.failed:
+                tag = "error" if examined.failed else "skipped"
+                message = units.printable(examined.failed or examined.unanswered)
+                ElementTree.SubElement(case, tag, message=message)
+    for name, error in report.unmeasured.items():
+        message = units.printable(error)
+        ElementTree.SubElement(_case(suite, name), "error", message=message)
+    for word, tag in COUNTED.items():
         suite.set(word, str(len(list(suite.iter(tag)))))
     data: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
     return data

@@ -144,6 +144,12 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
             limit = f"{verdict}, {held.bound} {units.number(held.limit)}"
         rows.append((escaped(name), escaped(_measured(value)), escaped(limit)))
     yield from _table(("metric", "value", "limit"), rows)
+    if report.faults:
+        yield "## Not checked"
+        yield ""
+        for name, fault in report.faults.items():
+            yield f"- {escaped(name)} {escaped(fault)}"
+        yield ""
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
     yield "## Ranks"
     yield ""
@@ -172,7 +178,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     for name, value in place.items():
         if value is not None:
             yield f"- {name}: {escaped(value)}"
-    evidence = json.dumps(dict(finding.evidence), default=str)
+    evidence = json.dumps(finding.evidence)
     if finding.evidence:
         yield f"- evidence: {escaped(evidence[:_MOST_EVIDENCE])}"
     yield ""

@@ -69,9 +69,11 @@ def _limits(report: Report, limits: Limits) -> Component:
     rows: list[list[Any]] = []
     for name, value in report.metrics.items():
         one = held.get(name)
-        if one is not None:
+        if name in report.unmeasured:
+            verdict: Any = html.B("not checked", className="bad", title=report.unmeasured[name])
+        elif one is not None:
             tone, word = ("good", "passed") if one.passed else ("bad", "failed")
-            verdict: Any = html.B(word, className=tone)
+            verdict = html.B(word, className=tone)
         else:
             verdict = html.Span("not measured", className="muted") if _absent(value) else "–"
         limit = "–"
@@ -80,7 +82,7 @@ def _limits(report: Report, limits: Limits) -> Component:
         rows.append(
             [
                 html.Span(TITLES.get(name, name), title=name),
-                _value(name, value),
+                report.unmeasured.get(name) or _value(name, value),
                 limit,
                 verdict,
                 dcc.Link("show", href=LINKS.get(name, "/overview")),
@@ -112,8 +114,8 @@ def _questions(context: Context, report: Report) -> Component:
 
 def _question(context: Context, one: Examined) -> list[Any]:
     if not one.findings:
-        muted = "muted" if one.unanswered else ""
-        return [one.question, html.Span(findings.answer(one), className=muted), "", ""]
+        answer = html.Span(findings.answer(one), className=findings.tone(one))
+        return [one.question, answer, "", ""]
     worst = ranked(list(one.findings))[0]
     tone = findings.TONES[worst.severity]
     return [

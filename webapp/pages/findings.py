@@ -49,15 +49,22 @@ def asked(examined: Sequence[Examined]) -> Component:
     rows = [
         (
             one.question,
-            html.Span(answer(one), className="muted" if one.unanswered else ""),
+            html.Span(answer(one), className=tone(one)),
         )
         for one in examined
     ]
     return parts.plain_table(("asked", "answer"), rows)
 
 
+def tone(one: Examined) -> str:
+    """The class in which the answer to a question is written."""
+    return "bad" if one.failed else "muted" if one.unanswered else ""
+
+
 def answer(one: Examined) -> str:
     """What came of a question, in words."""
+    if one.failed:
+        return f"not checked: {one.failed}"
     if one.unanswered:
         return f"not known: {one.unanswered}"
     number = len(one.findings) + one.omitted

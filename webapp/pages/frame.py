@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,12 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp import units
+from lanescope.webapp.analysis.findings import fault
+from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import ids, parts, timeline
 from lanescope.webapp.pages.context import Context, Page
+
+log = logging.getLogger(__name__)
 
 
 def layout(context: Context, pages: Sequence[Page]) -> Component:
@@ -73,7 +78,18 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
             known = [("Timeline", "/"), *((one.title, one.path) for one in pages)]
             links = [html.Li(dcc.Link(title, href=href)) for title, href in known]
             return parts.empty("There is no such page.", html.Ul(links)), False
-        return page.layout(context), False
+        return made(page, context), False
+
+
+def made(page: Page, context: Context) -> Any:
+    """The page, or why there is none: a fault in one page leaves the others."""
+    try:
+        return page.layout(context)
+    except RunError as error:
+        return parts.empty(str(error))
+    except Exception as error:
+        log.error("the page %s failed", page.name, exc_info=error)
+        return parts.empty(f"This page could not be made: {fault(page.name, error)}.")
 
 
 def _header(context: Context) -> Component:

@@ -135,7 +135,7 @@ def _limit(one: Check) -> Component:
 
 def _findings(context: Context, report: Report) -> list[Component]:
     found = report.findings
-    answered = sum(not one.unanswered for one in report.examined)
+    answered = sum(one.answered for one in report.examined)
     made = [_limit(one) for one in report.untold]
     if found:
         made.append(findings.cards(context, found))

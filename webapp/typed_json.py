@@ -1,0 +1,119 @@
+"""JSON values held against types: TypedDicts, lists, dicts, unions and plain types.
+
+Untrusted input (a manifest) and what is promised to others (evidence of findings) are declared as
+types, and these are what is checked.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Union
+
+import numpy as np
+
+from lanescope.webapp.errors import shown
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+class Mismatch(ValueError):
+    """Says what does not fit its type, in a sentence that begins with its place."""
+
+
+def plain_json(value: Any) -> Any:
+    """Returns a value as JSON holds it: Python's own types, and texts for NaN and the infinities.
+
+    Raises Mismatch for what has no such form.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise Mismatch(f"the key {shown(wrong[0])} is no text")
+        return {key: plain_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_json(item) for item in value]
+    if isinstance(value, float):
+        return json_number(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    raise Mismatch(f"{shown(value)} is no JSON value")
+
+
+def json_number(value: float | None) -> float | str | None:
+    """Returns a number as JSON may hold it: NaN and the infinities, which it may not, as texts."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def conform(value: object, hint: Any, where: str) -> None:
+    """Checks `value` against a type. Raises Mismatch, whose sentence begins with `where`.
+
+    Keys that a TypedDict does not name are not looked at.
+    """
+    if typing.is_typeddict(hint):
+        _expect(isinstance(value, dict), value, where, "an object")
+        assert isinstance(value, dict)
+        for key, inner in typing.get_type_hints(hint).items():
+            if key in value:
+                conform(value[key], inner, f"{where}.{key}" if where else key)
+            elif key in hint.__required_keys__:
+                raise Mismatch(f"{where or 'the manifest'} has no {key!r}")
+        return
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is dict:
+        _expect(isinstance(value, dict), value, where, "an object")
+        assert isinstance(value, dict)
+        for key, item in value.items():
+            conform(item, arguments[1], f"{where}[{shown(key)}]")
+    elif origin is list:
+        _expect(isinstance(value, list), value, where, "a list")
+        assert isinstance(value, list)
+        for position, item in enumerate(value):
+            conform(item, arguments[0], f"{where}[{position}]")
+    elif origin in (Union, types.UnionType):
+        if not any(_fits(value, one, where) for one in arguments):
+            raise Mismatch(f"{where} is {shown(value)}, expected one of {_names(arguments)}")
+    else:
+        _plain(value, hint, where)
+
+
+def _plain(value: object, hint: Any, where: str) -> None:
+    if hint is float:
+        # JSON of Python admits NaN and Infinity; a time computed from them is no time. An integer
+        # too large for a float would overflow later.
+        good = type(value) is float and math.isfinite(value)
+        good = good or (type(value) is int and abs(value) <= INT64_MAX)
+        _expect(good, value, where, "a finite number")
+    elif hint is int:
+        good = type(value) is int and INT64_MIN <= value <= INT64_MAX
+        _expect(good, value, where, "a whole number of 64 bits")
+    else:
+        words = {bool: "true or false", str: "a text", type(None): "null"}
+        _expect(type(value) is hint, value, where, words[hint])
+        if isinstance(value, str) and any(0xD800 <= ord(c) <= 0xDFFF for c in value):
+            # JSON can escape half a surrogate pair, which no output could encode.
+            raise Mismatch(f"{where} holds text that is not valid Unicode")
+
+
+def _fits(value: object, hint: Any, where: str) -> bool:
+    try:
+        conform(value, hint, where)
+    except Mismatch:
+        return False
+    return True
+
+
+def _names(hints: tuple[Any, ...]) -> str:
+    return ", ".join(
+        getattr(hint, "__name__", str(hint)).replace("NoneType", "null") for hint in hints
+    )
+
+
+def _expect(good: bool, value: object, where: str, expected: str) -> None:
+    if not good:
+        raise Mismatch(f"{where or 'the whole'} is {shown(value)}, expected {expected}")
