@@ -15,6 +15,8 @@ from .journal_reader import Records
 from .kinds import GradientScope
 from .schema import FRAME, INT32, INT64, Table
 
+MOST_INT32 = 2**31 - 1
+
 
 def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
     """Duration less that of direct children, ns. `rows` sorted by start, parents first.
@@ -25,7 +27,7 @@ def self_times(rows: Records, duration: NDArray[np.int64]) -> NDArray[np.int64]:
     depths, starts = rows["depth"].astype(np.int64), rows["start"].astype(np.int64)
     ends = starts + duration
     result = duration.copy()
-    for depth in range(1, int(depths.max(initial=0)) + 1):
+    for depth in np.unique(depths).tolist():  # a damaged record may bear any number
         children = np.flatnonzero(depths == depth)
         parents = np.flatnonzero(depths == depth - 1)
         if not len(children) or not len(parents):
@@ -53,7 +55,10 @@ def by_start(starts: NDArray[np.int64], depths: NDArray[np.uint16]) -> NDArray[n
 
 
 def codes_of(ids: NDArray[np.uint32], count: int) -> tuple[NDArray[np.int32], list[int]]:
-    """Codes into the list of the ids present. An id past the table's end counts as empty."""
+    """Codes into the list of the ids present, of a table of `count` texts.
+
+    An id past the table's end counts as empty: of a damaged record it may be any number.
+    """
     safe = np.where(ids < count, ids, 0)
     present = np.zeros(count, bool)
     present[safe] = True
@@ -72,7 +77,7 @@ def frames_column(stacks: Sequence[str]) -> pa.ListArray:
     lines = [text.split("\n") for text in stacks]
     frames = [[*line.split("\t"), "", ""] for text in lines for line in text]
     files, functions = [f[0] for f in frames], [f[2] for f in frames]
-    rows = np.array([int(f[1]) if f[1].isdigit() else 0 for f in frames], np.int32)
+    rows = np.array([whole_number(f[1]) or 0 for f in frames], np.int32)
     parts = [texts(files), numbers(rows, pa.int32()), texts(functions)]
     offsets = np.array([0, *accumulate(map(len, lines))], np.int32)
     return pa.ListArray.from_arrays(
@@ -98,8 +103,21 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 
 def integers(column: pa.DictionaryArray) -> pa.Array:
     """Numbers of 0 and more that are written as texts; null where there is none."""
-    values = np.array([int(text or -1) for text in column.to_pylist()], np.int32)
+    found = [whole_number(text) for text in column.dictionary.to_pylist()]
+    values = np.array([-1 if one is None else one for one in found], np.int32)
+    values = values[column.indices.to_numpy()]
     return numbers(values, INT32, values == -1)
+
+
+def whole_number(text: str, most: int = MOST_INT32) -> int | None:
+    """Returns the number that a text says, from 0 to `most`; None where it says none.
+
+    A text that a damaged record names may be any text.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)):
+        return None
+    number = int(text)
+    return number if number <= most else None
 
 
 def with_hashes(rows: Records) -> tuple[Records, pa.Array, pa.Array]:

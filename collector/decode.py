@@ -30,7 +30,16 @@ from .columns import (
 )
 from .journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
 from .journal_reader import ProcessLog, Records, ThreadLog, take
-from .kinds import FX_NODE, GradientScope, OpScope, PhaseKind, SyncKind, ThreadKind, thread_id
+from .kinds import (
+    FARTHEST_NS,
+    FX_NODE,
+    GradientScope,
+    OpScope,
+    PhaseKind,
+    SyncKind,
+    ThreadKind,
+    thread_id,
+)
 from .parameters import activation_columns, fx_columns, node_columns, parameter_columns
 from .portions import portions
 from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
@@ -130,7 +139,7 @@ class Decoder:
         accesses = access_columns(records, kinds)
         if accesses is not None:
             yield "access", to_table(TABLES["access"], accesses)
-        tensors = tensor_columns(records, kinds, self._text)
+        tensors = tensor_columns(records, kinds, self._texts)
         if tensors is not None:
             yield "tensor", to_table(TABLES["tensor"], tensors)
 
@@ -196,8 +205,10 @@ class Decoder:
     def _note_thread(self, thread: ThreadLog, records: Records, kinds: NDArray[np.uint8]) -> None:
         """Widen what is known of the thread by these records."""
         starts, ends = records["start"], records["end"]
+        possible = self._possible(starts)
         # What compaction left of a thread's earlier records carries their span.
         spans = np.isin(kinds, _TIMED) | ((kinds == Kind.THREAD) & (ends > starts))
+        spans &= possible
         if not spans.any():  # a backend's thread that only reported completions
             return
         named = take(records, kinds == Kind.THREAD)
@@ -217,8 +228,14 @@ class Decoder:
         if len(named):
             known["name"] = self._text(int(named[-1]["name"])) or known["name"]
         known["start_ns"] = min(known["start_ns"], int(starts[spans].min()))
-        latest = max(int(starts[spans].max()), int(ends[spans].max()))
+        ended = ends[spans & self._possible(ends)]
+        latest = max(int(starts[spans].max()), int(ended.max(initial=0)))
         known["end_ns"] = max(known["end_ns"], latest)
+
+    def _possible(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Where instants are near enough to the process's start, and of no damaged record."""
+        start = int(self.log.process["start_ns"])
+        return (instants >= start - FARTHEST_NS) & (instants <= start + FARTHEST_NS)
 
     # one table each ------------------------------------------------------------------------
 

@@ -36,12 +36,21 @@ from .journal import (
     STRINGS_FILE,
     Kind,
 )
+from .kinds import ThreadKind
+from .texts import MAXIMUM_BYTES
 
 DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
 Records = NDArray[np.void]
 
 _MAXIMUM_JSON = 1 << 20
 _MAXIMUM_NAME = 64
+_MAXIMUM_TEXTS = 2 * MAXIMUM_BYTES
+"""Bytes of texts that are read: the recorder writes at most half as many."""
+
+NO_JSON = (ValueError, RecursionError)
+"""What reading JSON raises that is damaged, or nested deeper than Python's stack."""
+
+_THREAD_KINDS = frozenset(ThreadKind)
 _LAST_KIND = max(Kind)
 _SIGNAL = "signal "
 _TERMINATED = _SIGNAL + "SIGTERM"
@@ -169,12 +178,12 @@ def read_process_file(folder: Path) -> dict[str, Any]:
     try:
         with (folder / PROCESS_FILE).open("rb") as file:
             process = json.loads(file.read(_MAXIMUM_JSON))
-    except (OSError, ValueError) as error:
+    except (OSError, *NO_JSON) as error:
         raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
     if not isinstance(process, dict):
         raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
-    with contextlib.suppress(OSError):
-        noted = (folder / ENDED_FILE).read_text()[:_MAXIMUM_NAME]
+    with contextlib.suppress(OSError), (folder / ENDED_FILE).open("rb") as file:
+        noted = file.read(_MAXIMUM_NAME).decode("ascii", "replace")
         first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # whoever ends it may ask twice
         process["ended"] = _SIGNAL + first if noted else process.get("ended", "")
     if terminated_ns(folder, process) is not None:
@@ -203,8 +212,8 @@ def terminated_ns(folder: Path, process: Mapping[str, Any]) -> int | None:
 
 def _alive_ns(folder: Path) -> int:
     """When the process's watchdog last looked; 0: it never did."""
-    with contextlib.suppress(OSError, struct.error):
-        return int(struct.unpack("<q", (folder / ALIVE_FILE).read_bytes())[0])
+    with contextlib.suppress(OSError, struct.error), (folder / ALIVE_FILE).open("rb") as file:
+        return int(struct.unpack("<q", file.read(8))[0])
     return 0
 
 
@@ -213,7 +222,7 @@ def _calibration(path: Path) -> Calibration | None:
     try:
         with path.open("rb") as file:
             return Calibration.parse(json.loads(file.read(_MAXIMUM_JSON)))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *NO_JSON, KeyError, TypeError):
         return None
 
 
@@ -221,7 +230,8 @@ def read_texts(folder: Path) -> tuple[str, ...]:
     """The interned texts by id. A text cut off at the end of the file is left out."""
     texts = [""]
     try:
-        data = (folder / STRINGS_FILE).read_bytes()
+        with (folder / STRINGS_FILE).open("rb") as file:
+            data = file.read(_MAXIMUM_TEXTS)
     except OSError:
         return tuple(texts)
     offset = 0
@@ -306,6 +316,8 @@ def _read_header(path: Path) -> tuple[Any, ...]:
         )
     if size > 2 * LAST_SEGMENT_BYTES:
         raise JournalError(f"{path}: is larger than any segment")
+    if header[6] not in _THREAD_KINDS:
+        raise JournalError(f"{path}: is of a thread of kind {header[6]}, which there is not")
     return header
 
 

@@ -11,6 +11,10 @@ import enum
 FORMAT_VERSION = 3
 """Version written by this code. A reader accepts 1..FORMAT_VERSION and refuses what is newer."""
 
+FARTHEST_NS = 1 << 55
+"""No instant is farther than this (417 days) from the start of its process, and nothing lasts
+longer: a damaged file may say so. Sums and differences of what is nearer never overflow."""
+
 MANIFEST = "manifest.json"
 JOURNAL_FOLDER = "journal"
 LOCK_FILE = ".lock"

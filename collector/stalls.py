@@ -14,6 +14,7 @@ from typing import Any
 
 from .journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
 from .journal_reader import (
+    NO_JSON,
     JournalError,
     ProcessLog,
     read_process,
@@ -25,8 +26,14 @@ from .kinds import JOIN, SyncKind, thread_id
 RECENT_SEGMENTS = 2
 """Segments of a thread that are searched for its last op and its open collectives."""
 
+_MAXIMUM_BYTES = 64 << 20
+"""Of dumps that are read: a hang leaves some ten lines."""
+
+_DAMAGED = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+"""What a dump raises that is JSON and no dump."""
+
 _OWN = str(Path(__file__).parent) + os.sep
-_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}) in (.*)')
 _MAIN = 0
 _JOIN, _ACQUIRE = int(SyncKind.thread_join), int(SyncKind.lock_acquire)
 _WAITS = {
@@ -103,63 +110,96 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def rows_of(log: ProcessLog, first_ordinal: int) -> list[dict[str, Any]]:
-    """The dumps of a process, a row per thread; `frames` is the stack's text, "" for none."""
+    """The dumps of a process, a row per thread; `frames` is the stack's text, "" for none.
+
+    A damaged dump is left out.
+    """
     rows = []
     for number, dump in enumerate(_dumps(log)):
-        for thread in _threads(log.folder, dump):
-            ordinal, owner = thread.get("ordinal"), thread.get("owner")
-            pid = int(log.process["pid"])
-            rows.append(
-                {
-                    "time_ns": int(dump["time_ns"]),
-                    "duration_ns": int(dump["duration_ns"]),
-                    "dump": number,
-                    "pid": pid,
-                    "thread": "" if ordinal is None else thread_id(pid, first_ordinal + ordinal),
-                    "native_id": int(thread.get("native_id") or 0),
-                    "name": str(thread.get("name", "")),
-                    "reason": str(dump["reason"]),
-                    "cpu": thread.get("cpu"),
-                    "frames": "\n".join("\t".join(map(str, f)) for f in thread["frames"]),
-                    "last_op": str(thread.get("last_op", "")),
-                    "waiting": str(thread.get("waiting", "")),
-                    "owner": None if owner is None else thread_id(pid, first_ordinal + owner),
-                    "collective": thread.get("collective"),
-                }
-            )
+        with contextlib.suppress(*_DAMAGED):
+            rows += _rows(log, dump, number, first_ordinal)
     return rows
+
+
+def _rows(
+    log: ProcessLog, dump: dict[str, Any], number: int, first_ordinal: int
+) -> list[dict[str, Any]]:
+    pid = int(log.process["pid"])
+
+    def identity(ordinal: Any) -> str:
+        return thread_id(pid, first_ordinal + _int64(ordinal))
+
+    return [
+        {
+            "time_ns": _int64(dump["time_ns"]),
+            "duration_ns": _int64(dump["duration_ns"]),
+            "dump": number,
+            "pid": pid,
+            "thread": "" if thread.get("ordinal") is None else identity(thread["ordinal"]),
+            "native_id": _int64(thread.get("native_id") or 0),
+            "name": str(thread.get("name", "")),
+            "reason": str(dump["reason"]),
+            "cpu": None if thread.get("cpu") is None else float(thread["cpu"]),
+            "frames": "\n".join("\t".join(map(str, f)) for f in thread["frames"]),
+            "last_op": str(thread.get("last_op", "")),
+            "waiting": str(thread.get("waiting", "")),
+            "owner": None if thread.get("owner") is None else identity(thread["owner"]),
+            "collective": None if not thread.get("collective") else str(thread["collective"]),
+        }
+        for thread in _threads(log.folder, dump)
+    ]
+
+
+def _int64(value: Any) -> int:
+    """Raises ValueError where a number of a file fits no column."""
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError
+    return number
 
 
 def _dumps(log: ProcessLog) -> list[dict[str, Any]]:
     """By time. What a process did in its last pause matters only where it was its end."""
     folder, lines = log.folder, []
     for name in (STALLS_FILE,) if log.process.get("closed") else (STALLS_FILE, QUIET_FILE):
-        with contextlib.suppress(OSError):
-            # Behind the last newline is what a death cut off.
-            lines += (folder / name).read_bytes().split(b"\n")[:-1]
+        # Behind the last newline is what a death cut off.
+        lines += _stretch(folder / name, 0, _MAXIMUM_BYTES).split(b"\n")[:-1]
     found = []
     for line in lines:
         try:
             dump = json.loads(line)
-        except ValueError:
+        except NO_JSON:
             continue
         if isinstance(dump, dict) and {"time_ns", "duration_ns", "reason"} <= dump.keys():
             found.append(dump)
     if (terminated := terminated_ns(folder, log.process)) is not None:
         raw = [0, (folder / STALL_STACKS_FILE).stat().st_size]
         found.append({"time_ns": terminated, "duration_ns": 0, "reason": "signal", "raw": raw})
-    return sorted(found, key=lambda dump: int(dump["time_ns"]))
+    return sorted(found, key=_instant)
+
+
+def _instant(dump: dict[str, Any]) -> int:
+    with contextlib.suppress(*_DAMAGED):
+        return _int64(dump["time_ns"])
+    return 0
 
 
 def _threads(folder: Path, dump: dict[str, Any]) -> list[dict[str, Any]]:
     if "raw" not in dump:
         return list(dump.get("threads", ()))
-    try:
-        first, last = dump["raw"]
-        raw = (folder / STALL_STACKS_FILE).read_bytes()[first:last].decode("utf-8", "replace")
-    except (OSError, ValueError, TypeError):
-        return []
+    first, last = (_int64(at) for at in dump["raw"])
+    raw = _stretch(folder / STALL_STACKS_FILE, first, last).decode("utf-8", "replace")
     return _with_activity(folder, [t for t in parse_stacks(raw) if not _is_ours(t)])
+
+
+def _stretch(path: Path, first: int, last: int) -> bytes:
+    """The bytes [first, last) of a file, at most _MAXIMUM_BYTES; none of one that is not there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(first, 0))
+            return file.read(max(min(last - first, _MAXIMUM_BYTES), 0))
+    except OSError:
+        return b""
 
 
 def _is_ours(thread: dict[str, Any]) -> bool:

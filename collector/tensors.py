@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .arrays import dictionary, numbers
-from .columns import by_start, codes_of
+from .columns import by_start, codes_of, whole_number
 from .journal import TENSOR_FIELDS, TENSOR_MORE_FIELDS, TENSOR_ORDINAL, Kind, TensorFlag
 from .journal_reader import Records, take
 from .schema import FLOAT64, INT64
@@ -19,11 +18,13 @@ from .schema import FLOAT64, INT64
 DTYPE = np.dtype(list(TENSOR_FIELDS))
 MORE_DTYPE = np.dtype(list(TENSOR_MORE_FIELDS))
 
+_MOST = 2**63 - 1
+
 
 def tensor_columns(
-    records: Records, kinds: NDArray[np.uint8], text: Callable[[int], str]
+    records: Records, kinds: NDArray[np.uint8], texts: NDArray[np.object_]
 ) -> dict[str, Any] | None:
-    """Columns of the tensor table, sorted by start; None without any. `text`: of an id.
+    """Columns of the tensor table, sorted by start; None without any. `texts`: by their ids.
 
     A record whose other half was lost is left out.
     """
@@ -39,7 +40,7 @@ def tensor_columns(
     order = by_start(rows["start"], rows["depth"].astype(np.uint16))
     order = order[whole[order]]
     rows, more = rows[order], more[order]
-    shapes, dtypes, devices, numel = _signatures(rows["signature"], text)
+    shapes, dtypes, devices, numel = _signatures(rows["signature"], texts)
     flags = rows["position"]
     return {
         "start_ns": rows["start"],
@@ -81,18 +82,20 @@ def _position(flags: int) -> str:
 
 
 def _signatures(
-    ids: NDArray[np.uint32], text: Callable[[int], str]
+    ids: NDArray[np.uint32], texts: NDArray[np.object_]
 ) -> tuple[pa.Array, pa.Array, pa.Array, NDArray[np.int64]]:
     """Shape, dtype, device, number of elements."""
-    codes, present = codes_of(ids, int(ids.max(initial=0)) + 1)
-    parts = [[*text(i).split("\t"), "", "", ""][:3] for i in present]
+    codes, present = codes_of(ids, len(texts))
+    parts = [[*texts[i].split("\t"), "", "", ""][:3] for i in present]
     counts = [_numel(p[0]) for p in parts]
     columns = [dictionary(codes, [p[i] for p in parts]) for i in range(3)]
     return columns[0], columns[1], columns[2], np.array(counts, np.int64)[codes]
 
 
 def _numel(shape: str) -> int:
-    """Elements of `[4, 8]`; 0 for a shape that was left out."""
+    """Elements of `[4, 8]`; 0 for a shape that was left out, or that no tensor has."""
     if not shape.startswith("["):
         return 0
-    return math.prod(int(size) for size in shape.strip("[]").split(",") if size)
+    sizes = [whole_number(size.strip(), _MOST) for size in shape.strip("[]").split(",") if size]
+    found = math.prod(size or 0 for size in sizes)
+    return found if found <= _MOST else 0

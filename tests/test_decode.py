@@ -39,7 +39,7 @@ from lanescope.collector.schema import TABLES, THREAD_TABLES
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:
     recorder = Recorder(tmp_path, Options())
-    recorder.describe(pid=7, rank=0)
+    recorder.describe(pid=7, rank=0, start_ns=0)
     return recorder
 
 

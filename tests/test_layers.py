@@ -54,7 +54,7 @@ ORDER = [name for name, _ in TOP]
 RUN_LAYER = {
     "errors", "units", "typed_json", "manifest", "expansion", "footers", "parts", "axis",
     "leftovers", "threads", "steps", "rows", "notices", "intervals",
-    "run", "storage", "bundle", "files",
+    "impossible_times", "run", "storage", "bundle", "files",
 }  # fmt: skip
 SESSION_LAYER = {"session", "launch", "cli", "api", "inject", "__main__"}
 

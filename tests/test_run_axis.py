@@ -30,7 +30,8 @@ def test_times_count_from_the_first_event_of_any_rank(tmp_path: Path) -> None:
 def test_ranks_are_put_on_one_axis_by_their_offsets(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run", world_size=2)
     builder.process(0)
-    builder.process(1, clock={"offset_ns": -(10**18), "host": "other", "uncertainty_ns": 40})
+    clock = {"offset_ns": -(10**18), "host": "other", "uncertainty_ns": 40}
+    builder.process(1, clock=clock, start_ns=T + 10**18)
     builder.op(T, 10, rank=0)
     builder.row(
         "collective", 1, "1001-0", start_ns=T + 10**18 + 7, duration_ns=5,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,10 @@ SPAN_COLUMNS = ("duration_ns", "self_ns")
 """Columns that hold a length of time; they stretch with the clock's drift."""
 
 
+_FAR_NS = 1 << 61
+"""Farthest instant where no process's start is known: 2043, on a wall clock."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """Mapping of one process: axis = local + offset + (local - reference) * drift.
@@ -24,11 +29,21 @@ class Axis:
     The reference is the process's start, so the drift's share stays small enough to be computed
     in float64 without loss: 1e-4 of a week is 6e13 ns, far below 2^53. The instants themselves
     never leave int64.
+
+    Files may be damaged. An instant farther than `farthest_ns` from the reference is put at the
+    reference, and a negative or longer duration is put at 0 (`impossible_times` says so), so that
+    nothing that is computed of them overflows.
     """
 
     offset_ns: int
     drift_ppb: float
     reference_ns: int
+    farthest_ns: int = schema.FARTHEST_NS
+
+    @property
+    def possible(self) -> tuple[int, int]:
+        """First and last local instant that is believed."""
+        return self.reference_ns - self.farthest_ns, self.reference_ns + self.farthest_ns
 
     @classmethod
     def of(cls, process: schema.Process) -> Axis:
@@ -42,6 +57,7 @@ class Axis:
 
     def instants(self, local: pa.ChunkedArray, origin_ns: int) -> pa.ChunkedArray:
         """Local instants (int64, null stays null) on the axis, relative to `origin_ns`."""
+        local = self.believed("start_ns", local)
         shifted = pc.add(local, pa.scalar(self.offset_ns - origin_ns, pa.int64()))
         if not self.drift_ppb:
             return shifted
@@ -59,6 +75,23 @@ class Axis:
         """Lengths of local time in axis time."""
         return pc.add(length, self._stretch(length)) if self.drift_ppb else length
 
+    def limits(self, name: str) -> tuple[int, int] | None:
+        """Least and greatest value that a column may hold; None for one that holds no time."""
+        if name in TIME_COLUMNS:
+            return self.possible
+        if name == "duration_ns":
+            return 0, self.farthest_ns
+        return (-self.farthest_ns, self.farthest_ns) if name == "self_ns" else None
+
+    def believed(self, name: str, local: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The values of a column with those that cannot be replaced."""
+        limits = self.limits(name)
+        if limits is None or not beyond(local, limits):
+            return local
+        inside = pc.and_(pc.greater_equal(local, limits[0]), pc.less_equal(local, limits[1]))
+        instead = self.reference_ns if name in TIME_COLUMNS else 0
+        return pc.if_else(inside, local, pa.scalar(instead, pa.int64()))
+
     def _stretch(self, elapsed: pa.ChunkedArray) -> pa.ChunkedArray:
         share = pc.multiply(pc.cast(elapsed, pa.float64(), safe=False), self.drift_ppb * 1e-9)
         return pc.cast(pc.round(share), pa.int64(), safe=False)
@@ -69,6 +102,8 @@ class Axis:
         A duration becomes the difference of its mapped ends, so that what nested before nests
         after; rounding each length by itself would let a child end a nanosecond past its parent.
         """
+        for name in (*TIME_COLUMNS, *SPAN_COLUMNS):
+            table = _replaced(table, name, partial(self.believed, name))
         local = table
         for name in TIME_COLUMNS:
             table = _replaced(table, name, lambda column: self.instants(column, origin_ns))
@@ -91,7 +126,13 @@ def axis_of(axes: Mapping[tuple[int, int], Axis], rank: int, pid: int) -> Axis:
     if own is not None:
         return own
     shared = (axis for (other, _), axis in axes.items() if other == rank)
-    return next(shared, Axis(0, 0.0, 0))
+    return next(shared, Axis(0, 0.0, 0, _FAR_NS))
+
+
+def beyond(values: pa.ChunkedArray, limits: tuple[int, int]) -> bool:
+    """True where a column holds a value outside of the limits."""
+    ends = pc.min_max(values).as_py()
+    return ends["min"] is not None and (ends["min"] < limits[0] or ends["max"] > limits[1])
 
 
 def _replaced(

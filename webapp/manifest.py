@@ -19,6 +19,9 @@ from lanescope.webapp.typed_json import INT64_MAX, Mismatch, conform
 MAX_WORLD_SIZE = 1_000_000
 """No job has more ranks; a larger number would only make the list of missing ranks explode."""
 
+FARTHEST_INSTANT = 2**61
+"""Of any clock, ns: 73 years before or after its zero."""
+
 MAX_MANIFEST = 32 << 20
 """Bytes of a manifest: what it becomes in memory may be twenty times as much. A job of a thousand
 ranks with eight threads each needs 12 MB."""
@@ -149,7 +152,10 @@ def _check_process(process: schema.Process, world: int, where: str) -> None:
     # A clock that is off by more than a tenth is not a clock; a drift of -100 % or less would let
     # time run backwards.
     _range(process["clock"]["drift_ppb"], -1e8, 1e8, f"{where}.clock.drift_ppb")
-    _range(process["clock"]["offset_ns"], -(2**62), 2**62, f"{where}.clock.offset_ns")
+    for name in ("start_ns", "end_ns"):
+        _range(process[name], -FARTHEST_INSTANT, FARTHEST_INSTANT, f"{where}.{name}")
+    offset = process["clock"]["offset_ns"]
+    _range(offset, -FARTHEST_INSTANT, FARTHEST_INSTANT, f"{where}.clock.offset_ns")
     _range(process["clock"]["uncertainty_ns"], 0, INT64_MAX, f"{where}.clock.uncertainty_ns")
 
 

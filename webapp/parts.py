@@ -39,6 +39,17 @@ class RowGroup:
     first: int | None  # least start, on the clock of the file; None: not known
     last: int | None  # no row lasts longer; None: not known
 
+    def may_touch(self, low: int, high: int) -> bool:
+        """False where no row lies in [low, high)."""
+        begins = self.first is None or self.first < high
+        return begins and (self.last is None or self.last >= low)
+
+    def strays(self, possible: tuple[int, int]) -> bool:
+        """True where a row lies outside of what is possible."""
+        if self.first is not None and self.first < possible[0]:
+            return True
+        return self.last is not None and self.last > possible[1]
+
     def about(self, low: int, high: int) -> float:
         """How many of its rows lie in [low, high), were they spread evenly."""
         if self.first is None or self.last is None:
@@ -60,20 +71,34 @@ class Part:
     name: str = ""  # of the file, below the run
     memory: pa.Table | None = None
 
-    def groups(self, low: int, high: int) -> list[RowGroup]:
+    def groups(self, low: int, high: int, possible: tuple[int, int]) -> list[RowGroup]:
         """The pieces of the file that may hold rows which touch [low, high) of its own clock.
 
         By the statistics of the file: rows recovered in memory, and a file without statistics, are
-        one piece.
+        one piece. A piece that has instants which are not `possible` may hold any.
         """
         if self.files is None:
             return [RowGroup(0, self.rows, None, None)]
         return [
             group
             for group in _row_groups(self.files, self.name, self.table, self.bytes)
-            if (group.first is None or group.first < high)
-            and (group.last is None or group.last >= low)
+            if group.may_touch(low, high) or group.strays(possible)
         ]
+
+    def extremes(self, column: str) -> tuple[int, int] | None:
+        """Least and greatest value of a column, by the footer; None where it does not tell."""
+        if self.files is None:
+            assert self.memory is not None
+            ends = pc.min_max(self.memory[column]).as_py()
+            return None if ends["min"] is None else (ends["min"], ends["max"])
+        least: list[int] = []
+        most: list[int] = []
+        for group in _told(self.files, self.name, self.table, self.bytes):
+            if (held := _value(*group, column)) is None:
+                return None
+            least.append(held[0])
+            most.append(held[1])
+        return (min(least), max(most)) if least else None
 
     def holding(self, groups: Sequence[RowGroup], column: str, value: int) -> list[RowGroup]:
         """Those of the groups that may hold a row with this value in a column of integers."""

@@ -122,8 +122,10 @@ class Rows:
             axes = {one.thread: axis_of(self.axes, rank, one.pid) for one in self.threads}
             for part in self.parts.get((table, rank), ()):
                 if part.thread in axes:
-                    low, high = axes[part.thread].around(window, self.origin_ns)
-                    total += sum(group.about(low, high) for group in part.groups(low, high))
+                    axis = axes[part.thread]
+                    low, high = axis.around(window, self.origin_ns)
+                    groups = part.groups(low, high, axis.possible)
+                    total += sum(group.about(low, high) for group in groups)
         return int(total)
 
     def _of_threads(
@@ -143,7 +145,7 @@ class Rows:
                 span = axis.around(window, self.origin_ns) if window else _ALWAYS
                 pieces = []
                 for part in found:
-                    groups = part.groups(*span)
+                    groups = part.groups(*span, axis.possible)
                     if equal is not None:
                         groups = part.holding(groups, *equal)
                     if groups:

@@ -22,6 +22,7 @@ from lanescope.collector import schema
 from lanescope.webapp.axis import Axis
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.files import Files, files_of
+from lanescope.webapp.impossible_times import impossible_times
 from lanescope.webapp.leftovers import Leftovers, leftovers
 from lanescope.webapp.manifest import read_manifest
 from lanescope.webapp.notices import nothing_to_read, ranks_text, warnings_of
@@ -47,12 +48,17 @@ class Run:
     manifest: schema.Manifest
     ranks: tuple[int, ...]  # present and whole
     threads: tuple[Thread, ...]  # by rank, then process (the rank's own first), then ordinal
-    warnings: tuple[str, ...]  # sentences for the user
+    notices: tuple[str, ...]  # sentences for the user, known without reading rows
     origin_ns: int  # instant of the first event on the axis
     duration_ns: int  # from the first event to the last
     counts: Mapping[str, int]  # rows per table
     size_bytes: int  # of the Parquet files read
     rows: Rows = field(repr=False)  # as the files hold them; `events` is what to ask
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user: what is missing, damaged or uncertain."""
+        return (*self.notices, *impossible_times(self.rows))
 
     @property
     def path(self) -> Path:
@@ -288,7 +294,7 @@ def run_of(files: Files, title: str) -> Run:
         manifest=manifest,
         ranks=ranks,
         threads=placed,
-        warnings=(*warnings_of(manifest, found, ranks, end - origin), *left.lost),
+        notices=(*warnings_of(manifest, found, ranks, end - origin), *left.lost),
         origin_ns=origin,
         duration_ns=end - origin,
         counts=MappingProxyType(counts),

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector import schema
@@ -69,15 +68,20 @@ def threads_of(
                 f"the thread table of rank {rank} names a thread {shown(row['thread'])}, expected "
                 "<pid>-<ordinal>"
             )
+        pid = int(row["thread"].partition("-")[0])
+        first, last = axis_of(axes, rank, pid).possible
+        ends = row["start_ns"], row["end_ns"]
+        if min(ends) < first or max(ends) > last:
+            row |= _extent(rank, row["thread"], parts, axes) or {}
         thread = _thread(rank, row, processes, axes)
         found.setdefault(thread.thread, thread)
     for part in parts:
         if part.thread is not None and part.thread not in found:
-            same = [p for p in parts if p.thread == part.thread and p.rows]
-            span = _span(same)
-            if span is not None:
-                row = {"thread": part.thread, "start_ns": span[0], "end_ns": span[1]}
-                found[part.thread] = _thread(rank, row, processes, axes)
+            extent = _extent(rank, part.thread, parts, axes)
+            if extent is not None:
+                found[part.thread] = _thread(
+                    rank, {"thread": part.thread, **extent}, processes, axes
+                )
     children = {pid for pid, process in processes.items() if process["role"] != "rank"}
     return sorted(found.values(), key=lambda t: (t.pid in children, t.pid, t.ordinal))
 
@@ -112,20 +116,25 @@ def _program(argv: list[str]) -> str:
     return PurePath(argv[0]).name if argv else ""
 
 
-def _span(parts: list[Part]) -> tuple[int, int] | None:
-    """First and last instant of some parts of one thread, local time."""
+def _extent(
+    rank: int, thread: str, parts: list[Part], axes: Mapping[tuple[int, int], Axis]
+) -> dict[str, int] | None:
+    """First and last instant of the events of a thread, local time; None without events."""
+    axis = axis_of(axes, rank, int(thread.partition("-")[0]))
     low: list[int] = []
     high: list[int] = []
     for part in parts:
+        if part.thread != thread or not part.rows:
+            continue
         names = [c.name for c in schema.TABLES[part.table].columns]
-        table = part.read([n for n in names if n in TIME_COLUMNS or n == "duration_ns"])
-        for name in table.column_names:
-            if name == "duration_ns":
-                column: pa.ChunkedArray = pc.add(table["start_ns"], table["duration_ns"])
-            else:
-                column = table[name]
+        read = [n for n in names if n in TIME_COLUMNS or n == "duration_ns"]
+        table = part.read(read)
+        values = {name: axis.believed(name, table[name]) for name in read}
+        if "duration_ns" in values:
+            values["duration_ns"] = pc.add(values["start_ns"], values["duration_ns"])
+        for column in values.values():
             ends = pc.min_max(column).as_py()
             if ends["min"] is not None:
                 low.append(ends["min"])
                 high.append(ends["max"])
-    return (min(low), max(high)) if low else None
+    return {"start_ns": min(low), "end_ns": max(high)} if low else None

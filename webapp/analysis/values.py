@@ -24,7 +24,6 @@ from lanescope.webapp.analysis.operands import operands
 from lanescope.webapp.analysis.sites import phase_names
 from lanescope.webapp.analysis.standing import where_of
 from lanescope.webapp.run import Run
-from lanescope.webapp.typed_json import json_number
 
 _OP = ["start_ns", "duration_ns", "depth", "name", "module", "phase", "step", "stack"]
 _TENSOR = ["start_ns", "depth", "position", "shape", "dtype", "mean", "l2", "min", "max", "nan",
@@ -216,7 +215,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
 
 
 def _range(told: dict[str, Any]) -> str:
-    if told["min"] is None:
+    if told["min"] is None or told["max"] is None:
         return str(told["shape"])
     return f"{told['shape']} of {units.number(told['min'])} to {units.number(told['max'])}"
 
@@ -263,7 +262,4 @@ def _place(run: Run, rank: int, thread: str, op: dict[str, Any]) -> dict[str, An
 
 def _told(tensor: dict[str, Any]) -> dict[str, Any]:
     names = ("position", "shape", "dtype", "mean", "l2", "min", "max", "nan", "inf")
-    return {
-        name: json_number(tensor[name]) if isinstance(tensor[name], float) else tensor[name]
-        for name in names
-    }
+    return {name: tensor[name] for name in names}

@@ -1,0 +1,82 @@
+"""A journal of which a record is damaged opens, or is refused in one sentence; nothing else."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from lanescope.collector.decode import Decoder
+from lanescope.collector.journal_reader import JournalError, read_process
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.commands.info import summary
+from lanescope.webapp.errors import RunError
+from lanescope.webapp.run import open_run
+from lanescope.webapp.timeline import Timeline
+from tests.damaged_journals import Change, changed, changes, changes_of_all, failures, write_journal
+
+
+class Journal:
+    """A run with one journal, of which each look sees other damage."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.segment = write_journal(run)
+        self.data = self.segment.read_bytes()
+
+    def decoded(self, change: Change) -> None:
+        self.segment.write_bytes(changed(self.data, change))
+        try:
+            decoder = Decoder(read_process(self.segment.parent))
+        except JournalError:
+            return
+        for _ in decoder.thread_tables():
+            pass
+        decoder.rank_tables()
+
+    def opened(self, change: Change, *, whole: bool = False) -> None:
+        self.segment.write_bytes(changed(self.data, change))
+        try:
+            run = open_run(self.run)
+        except RunError as error:
+            if "\n" in str(error):
+                raise
+            return
+        json.dumps(summary(run), allow_nan=False)
+        for table in filter(run.counts.get, run.counts):
+            run.events(table)
+        timeline = Timeline.open(run)
+        timeline.tile(12, 0, list(range(len(timeline.index.lanes))))
+        if whole:
+            report = check(run)
+            json.dumps(report.to_json(), allow_nan=False)
+            assert not report.faults, report.faults
+
+    def checked(self, change: Change) -> None:
+        self.opened(change, whole=True)
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
+    return Journal(tmp_path_factory.mktemp("journal") / "run")
+
+
+def test_every_field_of_every_kind_of_record(journal: Journal) -> None:
+    wanted = list(changes(journal.data))
+    assert len(wanted) > 3000
+    assert failures(journal.decoded, wanted[::20]) == []
+
+
+def test_a_run_with_such_a_journal(journal: Journal) -> None:
+    wanted = list(changes_of_all(journal.data))
+    assert failures(journal.opened, wanted[::14]) == []
+    assert failures(journal.checked, islice(wanted, 3, None, 70)) == []
+
+
+@pytest.mark.slow
+def test_all_of_that(journal: Journal) -> None:
+    assert failures(journal.decoded, changes(journal.data)) == []
+    assert failures(journal.checked, changes_of_all(journal.data)) == []
+    assert failures(journal.checked, islice(changes(journal.data), 0, None, 5)) == []
