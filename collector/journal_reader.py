@@ -194,6 +194,15 @@ def read_process_file(folder: Path) -> dict[str, Any]:
     return process
 
 
+def segment_names(journal: Path) -> frozenset[str]:
+    """Returns `<process>/<segment>` of every segment in a run's journal; none where it is gone."""
+    try:
+        found = journal.glob(f"*/*{SEGMENT_SUFFIX}")
+        return frozenset(f"{path.parent.name}/{path.name}" for path in found)
+    except OSError:
+        return frozenset()
+
+
 def terminated_ns(folder: Path, process: Mapping[str, Any]) -> int | None:
     """When SIGTERM ended a process of the portable engine; None where it did not.
 

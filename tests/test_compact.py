@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lanescope.collector import compact, journal, manifest, merge, portions, seal, thread_journal
-from lanescope.collector.journal import NO_SEQUENCE, Kind
+from lanescope.collector.journal import Kind
 from lanescope.collector.kinds import PhaseKind
-from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
+from tests.growing import begin, write_ops
 
 CHUNK = 1_500
 OPS = 6_000
@@ -25,31 +24,7 @@ OPS = 6_000
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(portions, "CHUNK_RECORDS", CHUNK)
     monkeypatch.setattr(thread_journal, "LAST_SEGMENT_BYTES", journal.FIRST_SEGMENT_BYTES)
-    run = tmp_path / "run"
-    manifest.create(run, Options(), ["program"], world_size=1)
-    recorder = Recorder(run, Options())
-    recorder.describe(
-        pid=os.getpid(), parent_pid=1, rank=0, world_size=1, role="rank", host="h",
-        engine="portable", start_ns=1, end_ns=0, closed=False, argv=["program"], python="3",
-        torch="2", modules_root="", clock_identity="c", wall_minus_monotonic_ns=0,
-    )  # fmt: skip
-    return recorder
-
-
-def write_ops(recorder: Recorder, first: int, count: int) -> None:
-    """Pairs of a child and its parent, a collective and a module now and then."""
-    state = recorder.thread()
-    stack = recorder.intern("a.py\t1\tf")
-    for i in range(first, first + count):
-        at = 1_000 + 100 * i
-        recorder.put(state, Kind.OP, depth=1, name=recorder.intern("child"), start=at + 10,
-                     end=at + 30, sequence=NO_SEQUENCE, stack=stack)  # fmt: skip
-        recorder.put(state, Kind.OP, name=recorder.intern("parent"), start=at, end=at + 90,
-                     sequence=i)  # fmt: skip
-        if i % 1_000 == 0:
-            group = recorder.intern("dp\t2\t")
-            recorder.put(state, Kind.COLLECTIVE, name=recorder.intern("all_reduce"), start=at,
-                         end=at + 5, sequence=i, aux=group)  # fmt: skip
+    return begin(tmp_path / "run")
 
 
 def complete(recorder: Recorder) -> None:

@@ -7,6 +7,8 @@ a page has asked for comes.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 import shutil
@@ -39,33 +41,54 @@ _NUMBER = re.compile("[0-9]+")
 Make = Callable[[Timeline, Callable[[], dict[str, Any]]], Wsgi]
 """(timeline, what /api/live answers) -> application."""
 
+Open = Callable[[str], Run]
 
-def growing(run: Run) -> bool:
-    """Whether more may come: the recording was not finished, and its journals are there."""
-    folder = run.files.folder
-    if folder is None or run.manifest["complete"]:
+log = logging.getLogger(__name__)
+
+
+def growing(run: str | os.PathLike[str]) -> bool:
+    """Returns whether more may come to the run at a path: its recording is not finished.
+
+    To be asked before the run is opened: what is opened after a "no" is the last state. Asked
+    afterwards, the recording may have been finished in between. The journal's folder goes last,
+    after the manifest that the recording ends with.
+    """
+    folder = Path(run)
+    if not (folder / schema.JOURNAL_FOLDER).is_dir():
         return False
-    return any((folder / schema.JOURNAL_FOLDER).glob("*/"))
+    try:
+        return json.loads((folder / schema.MANIFEST).read_bytes())["complete"] is not True
+    except (OSError, ValueError, LookupError, TypeError):
+        return True  # whether it is damaged, opening it will say
 
 
 class Following:
     """A WSGI application of the newest state of a run. Its threads end with the recording."""
 
-    def __init__(self, first: Timeline, make: Make, settings: Settings) -> None:
+    def __init__(
+        self, first: Timeline, make: Make, settings: Settings, opened: Open = open_run
+    ) -> None:
         self._make = make
         self._settings = settings
+        self._open = opened
         self._changed = time.monotonic()
         self._ended = False
+        self._examined = ""  # etag of the last state of which all was asked
         self._findings: list[dict[str, str]] | None = None
         self._cache = tempfile.TemporaryDirectory(prefix="lanescope-live-")
         self._timeline = first
         self._apps: dict[str, Wsgi] = {}
         self._serve(first)
 
-    def start(self) -> None:
-        """Begins to look."""
-        for work in (self._follow, self._examine):
-            threading.Thread(target=work, name="lanescope-live", daemon=True).start()
+    def start(self) -> tuple[threading.Thread, ...]:
+        """Begins to look; returns the threads that do, which end with the recording."""
+        works = (self._follow, self._examine)
+        threads = tuple(
+            threading.Thread(target=w, name="lanescope-live", daemon=True) for w in works
+        )
+        for thread in threads:
+            thread.start()
+        return threads
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Answers from the state that the address names, else from the newest."""
@@ -75,15 +98,21 @@ class Following:
         return (named or apps[self._timeline.etag])(environ, start)
 
     def told(self) -> dict[str, Any]:
-        """{"etag", "state", "findings": [{"key", "title", "link"}] or null} for /api/live.
+        """Returns what /api/live answers.
 
-        The state is recording, quiet or ended.
-
-        Findings are null until they were looked for once; keys stay the same while counts grow.
+        {"etag", "state", "findings": [{"key", "title", "link"}] or null, "final"}. The state is
+        recording, quiet or ended. Findings are null until they were looked for once; keys stay the
+        same while counts grow. final: neither the state nor its findings will change any more.
         """
+        ended = self._ended  # before the etag, which does not change from then on
         quiet = time.monotonic() - self._changed > QUIET_S
-        state = "ended" if self._ended else "quiet" if quiet else "recording"
-        return {"etag": self._timeline.etag, "state": state, "findings": self._findings}
+        etag = self._timeline.etag
+        return {
+            "etag": etag,
+            "state": "ended" if ended else "quiet" if quiet else "recording",
+            "final": ended and self._examined == etag,  # before the findings, for the same reason
+            "findings": self._findings,
+        }
 
     def _serve(self, timeline: Timeline) -> None:
         apps = dict(list(self._apps.items())[-(KEPT - 1) :])
@@ -94,23 +123,28 @@ class Following:
 
     def _follow(self) -> None:
         pause = POLL_S
-        ended = False
-        while not ended:
+        while not self._ended:
             time.sleep(pause)
             began = time.monotonic()
             try:
-                run = open_run(self._timeline.run.title)
-                ended = not growing(run)
-                if run.etag != self._timeline.run.etag:
-                    baseline, noise = self._timeline.baseline, self._timeline.noise
-                    cache = Path(self._cache.name)
-                    for old in sorted(cache.iterdir(), key=os.path.getmtime)[: 1 - KEPT]:
-                        shutil.rmtree(old, ignore_errors=True)  # what is mapped of it stays
-                    self._serve(Timeline.open(run, baseline, cache=cache, noise=noise))
+                last = not growing(self._timeline.run.title)
+                self._take(self._open(self._timeline.run.title))
+                self._ended = last
             except (RunError, OSError):  # a file was replaced just now, or the run was taken away
-                ended = not self._timeline.run.path.exists()
+                self._ended = not self._timeline.run.path.exists()
+            except Exception:  # one state that cannot be shown must not keep back those after it
+                log.exception("a state of %s cannot be shown", self._timeline.run.title)
             pause = max(POLL_S, time.monotonic() - began)
-        self._ended = True
+
+    def _take(self, run: Run) -> None:
+        """Serves a state if it is another one."""
+        if run.etag == self._timeline.run.etag:
+            return
+        baseline, noise = self._timeline.baseline, self._timeline.noise
+        cache = Path(self._cache.name)
+        for old in sorted(cache.iterdir(), key=os.path.getmtime)[: 1 - KEPT]:
+            shutil.rmtree(old, ignore_errors=True)  # what is mapped of it stays
+        self._serve(Timeline.open(run, baseline, cache=cache, noise=noise))
 
     def _examine(self) -> None:
         examining = Examining(self._settings)
@@ -128,13 +162,16 @@ class Following:
                     if one.severity != "info"
                 ]
 
-        done = ""
-        while not (self._ended and done == self._timeline.etag):
+        while not (self._ended and self._examined == self._timeline.etag):
             last, timeline = self._ended, self._timeline
             began = time.monotonic()
-            whole = done == timeline.etag or examining.look(
-                timeline.run, timeline.baseline, told, noise=timeline.noise, last=last
-            )
+            try:
+                whole = self._examined == timeline.etag or examining.look(
+                    timeline.run, timeline.baseline, told, noise=timeline.noise, last=last
+                )
+            except Exception:
+                log.exception("a state of %s cannot be examined", timeline.run.title)
+                whole = False
             if whole or last:
-                done = timeline.etag
+                self._examined = timeline.etag
             time.sleep(max(POLL_S, time.monotonic() - began))

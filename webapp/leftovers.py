@@ -8,7 +8,12 @@ import pyarrow as pa
 
 from lanescope.collector import schema
 from lanescope.collector.decode import Decoder
-from lanescope.collector.journal_reader import JournalError, ProcessLog, read_process
+from lanescope.collector.journal_reader import (
+    JournalError,
+    ProcessLog,
+    read_process,
+    segment_names,
+)
 from lanescope.collector.placement import axis_reference, first_ordinal, joined, process_entry
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.files import Files
@@ -25,6 +30,13 @@ class Leftovers:
     lost: list[str] = field(default_factory=list)  # sentences about what could not be recovered
     groups: dict[str, schema.Group] = field(default_factory=dict)
     world_size: int = 1  # as the processes knew it, where the manifest was never finished
+
+
+def segments(files: Files) -> frozenset[str]:
+    """Returns the names of the segments of all journals that are there now."""
+    if files.folder is None:
+        return frozenset()
+    return segment_names(files.folder / schema.JOURNAL_FOLDER)
 
 
 def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Leftovers:

@@ -23,7 +23,7 @@ from lanescope.webapp.axis import Axis
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.files import Files, files_of
 from lanescope.webapp.impossible_times import impossible_times
-from lanescope.webapp.leftovers import Leftovers, leftovers
+from lanescope.webapp.leftovers import Leftovers, leftovers, segments
 from lanescope.webapp.manifest import read_manifest
 from lanescope.webapp.notices import nothing_to_read, ranks_text, warnings_of
 from lanescope.webapp.parts import Part, Survey, survey
@@ -33,6 +33,9 @@ from lanescope.webapp.threads import Thread, threads_of
 
 __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 
+
+_READINGS = 4
+"""Most times that a run is read until nothing moves meanwhile; then the last reading is taken."""
 
 _KEPT_PHASES = 200_000
 """Phases up to which a run holds them in memory: some 15 MB."""
@@ -257,9 +260,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def run_of(files: Files, title: str) -> Run:
     """The run of these files, as `open_run` promises it."""
-    manifest, raw = read_manifest(files)
-    found = survey(files, manifest)
-    left = leftovers(files, manifest, found.parts)
+    manifest, raw, found, left = _read(files)
     manifest = _with(manifest, left)
     axes = {(p["rank"], p["pid"]): Axis.of(p) for p in manifest["processes"]}
 
@@ -301,6 +302,22 @@ def run_of(files: Files, title: str) -> Run:
         size_bytes=sum(part.bytes for part in used),
         rows=Rows(MappingProxyType(tables), MappingProxyType(axes), placed, origin),
     )
+
+
+def _read(files: Files) -> tuple[schema.Manifest, bytes, Survey, Leftovers]:
+    """Reads the manifest, and what the files and the journals of that very moment hold.
+
+    While a run is recorded, rows move out of journals into files. Where that happened meanwhile,
+    some would be missing in both, so all is read again.
+    """
+    for _ in range(_READINGS):
+        before = segments(files)
+        manifest, raw = read_manifest(files)
+        found = survey(files, manifest)
+        left = leftovers(files, manifest, found.parts)
+        if not before or (before <= segments(files) and raw == read_manifest(files)[1]):
+            break
+    return manifest, raw, found, left
 
 
 def _dropped(process: schema.Process) -> int:

@@ -67,9 +67,9 @@ export class Follow {
       state = told.state;
       this.compare(told.findings); // said at once: drawing the new state may take a while
       if (told.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
-      const ended = state === "ended" && told.findings;
-      const shown = this.on || ended ? this.pages.offer(told.etag) : true;
-      if (ended && shown) {
+      const shown = this.on || told.final ? this.pages.offer(told.etag) : true;
+      // The header counts what is wrong: last of all, of the state that stays.
+      if (told.final && shown && tell(this.page.store, told.etag)) {
         this.show(state);
         return;
       }

@@ -65,7 +65,9 @@ def view(
     binding = binding_of(host)
     known = repetition_in(Path(run))
     page = "" if known is None else "repeat"
-    opened = open_run(run if known is None else _first_of(known))
+    place = run if known is None else str(_first_of(known))
+    live = growing(place)
+    opened = open_run(place)
     base, again = baselines(baseline, noise)
     loaded = load_settings(opened.path, settings)
     for warning in opened.warnings:
@@ -81,7 +83,9 @@ def view(
         ) from None
     with listener:
         bound = listener.getsockname()[1]
-        preparing = Preparing(lambda told: _app(opened, base, again, loaded, told, binding.names))
+        preparing = Preparing(
+            lambda told: _app(opened, base, again, loaded, told, binding.names, live=live)
+        )
         server = Server(binding.guarded(preparing, bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
@@ -108,25 +112,28 @@ def _first_of(repetition: Repetition) -> Path:
 
 def _app(
     run: Run, baseline: Run | None, noise: Run | None, settings: Settings, told: Progress,
-    names: tuple[str, ...],
+    names: tuple[str, ...], *, live: bool,
 ) -> Wsgi:  # fmt: skip
-    """The page, with its index made first; `told` hears how far that is."""
+    """The page, with its index made first; `told` hears how far that is.
+
+    `live`: the run was being recorded before it was opened.
+    """
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
     index = Timeline.open(run, baseline, progress=told, noise=noise)
 
-    def make(timeline: Timeline, live: Callable[[], dict[str, Any]] | None = None) -> Wsgi:
+    def make(timeline: Timeline, state: Callable[[], dict[str, Any]] | None = None) -> Wsgi:
         application: Wsgi = make_app(
             timeline.run,
             timeline.baseline,
             trusted_hosts=names,
             index=timeline,
             settings=settings,
-            live=live,
+            live=state,
         ).server
         return application
 
-    if not growing(run):
+    if not live:
         return make(index)
     following = Following(index, make, settings)
     following.start()

@@ -14,6 +14,7 @@ from lanescope.webapp.analysis.findings import fault
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.pages import ids, parts, timeline
 from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,12 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     @app.callback(
         Output(ids.HEALTH, "children"),
         Output(ids.HEALTH, "className"),
+        Output(ids.ABOUT, "children"),
         Input(ids.HEALTH, "id"),
         Input(ids.LIVE_STATE, "data"),
     )
-    def health(_: str, __: int | None) -> tuple[list[Any], str]:
-        return _health(context)
+    def health(_: str, __: int | str | None) -> tuple[list[Any], str, list[Any]]:
+        return (*_health(context), _about(context.run))
 
     @app.callback(
         Output(ids.PAGE, "children"),
@@ -94,9 +96,6 @@ def made(page: Page, context: Context) -> Any:
 
 def _header(context: Context) -> Component:
     run = context.run
-    steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
-    sizes = {"rank": len(run.ranks), "thread": len(run.threads), "step": steps}
-    about = "".join(f" · {units.counted(number, word)}" for word, number in sizes.items())
     baseline = context.baseline.title if context.baseline else "none"
     return html.Header(
         [
@@ -104,7 +103,8 @@ def _header(context: Context) -> Component:
                 [html.I(), html.I(), html.I(), html.Span("LaneScope")], href="/", className="brand"
             ),
             html.Span(
-                [html.B(run.title), about],
+                _about(run),
+                id=ids.ABOUT,
                 className="pill run",
                 title=run.files.place,
             ),
@@ -142,6 +142,14 @@ def _header(context: Context) -> Component:
         ],
         className="header",
     )
+
+
+def _about(run: Run) -> list[Any]:
+    """The run's name and sizes."""
+    steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
+    sizes = {"rank": len(run.ranks), "thread": len(run.threads), "step": steps}
+    about = "".join(f" · {units.counted(number, word)}" for word, number in sizes.items())
+    return [html.B(run.title), about]
 
 
 def _health(context: Context) -> tuple[list[Any], str]:

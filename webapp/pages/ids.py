@@ -8,11 +8,12 @@ PAGE = "page"
 TIMELINE = "timeline"
 NOTICE = "notice"
 HEALTH = "health"
+ABOUT = "about-run"
 PAGE_STATE = "page-state"
 """Store: etag of the state of a run that is being recorded of which PAGE is to be made anew."""
 LIVE = "live-host"
 LIVE_STATE = "live-state"
-"""Store: a number that changes when something was found in a run that is being recorded."""
+"""Store: changes when something was found in a run that is being recorded, and at its end."""
 
 # overview
 EXAMINED = "overview-examined"

@@ -28,7 +28,7 @@ def layout(context: Context) -> Component:
     one. A growing one is asked before its page is renewed: the page would flicker otherwise.
     """
     run = context.run
-    examined = _examined(context) if growing(run) else []
+    examined = _examined(context) if growing(run.title) else []
     return parts.page(
         run.title,
         _lead(run),

@@ -1,0 +1,85 @@
+"""The page of a run that is being recorded, when the recording ends: it shows the last state."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanescope.collector.compact import advance, compact
+from lanescope.webapp import units
+from lanescope.webapp.analysis.checks import DEFAULTS
+from lanescope.webapp.following import Following
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.server import make_app
+from lanescope.webapp.serving import Server
+from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.wsgi import Wsgi
+from tests.browser.conftest import Opener
+from tests.growing import begin, write_ops
+
+pytestmark = pytest.mark.browser
+
+OPS = 500
+
+
+@contextmanager
+def followed(first: Run, opened: Any) -> Iterator[str]:
+    """Address of a run that is followed, `opened` in its own way."""
+
+    def make(timeline: Timeline, told: Any) -> Wsgi:
+        application: Wsgi = make_app(timeline.run, index=timeline, live=told).server
+        return application
+
+    following = Following(Timeline.open(first), make, DEFAULTS, opened)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Server(following, listener)
+        threads = [threading.Thread(target=server.serve), *following.start()]
+        threads[0].start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.stop()
+            for thread in threads:
+                thread.join()
+
+
+def test_a_recording_that_ends_while_a_state_is_opened(tmp_path: Path, opened: Opener) -> None:
+    run = tmp_path / "run"
+    recorder = begin(run)
+    write_ops(recorder, 0, OPS)
+    ends = [lambda: write_ops(recorder, OPS, OPS), recorder.close, lambda: advance(run),
+            lambda: compact(run)]  # fmt: skip
+    seen = threading.Event()
+
+    def open_before(title: str) -> Run:
+        """The state before the next thing that happens, once the page was seen."""
+        found = open_run(title)
+        if seen.is_set() and ends:
+            ends.pop(0)()
+        return found
+
+    with followed(open_run(run), open_before) as address:
+        try:
+            lanes = opened("/overview", at=address)
+            page = lanes.page
+            page.locator("text=did not close its log").wait_for()
+            page.locator("#health", has_text="1 warning").wait_for()
+        finally:
+            seen.set()  # or it would be followed for ever
+        page.locator(".pill.live[data-state=ended]").wait_for()
+        page.locator("text=did not close its log").wait_for(state="detached")
+        page.locator("#health", has_text="nothing found").wait_for()
+        lanes.idle()
+        last = open_run(run)
+        facts = page.evaluate("fetch('/api/run').then(answer => answer.json())")
+        assert page.evaluate("lanescope.debugState().etag") == facts["etag"]
+        assert facts["etag"] == Timeline.open(last).etag
+        assert last.complete
+        assert units.count(last.counts["op"]) in page.locator(".figures").inner_text()
+        lanes.close()

@@ -1,0 +1,145 @@
+"""A run that is followed while it is recorded: however it ends, its last state is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lanescope.collector.compact import advance, compact
+from lanescope.collector.recorder import Recorder
+from lanescope.webapp import following, leftovers
+from lanescope.webapp import run as runs
+from lanescope.webapp.analysis.checks import DEFAULTS
+from lanescope.webapp.following import Following, growing
+from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.timeline import Timeline
+from tests.growing import begin, write_ops
+
+OPS = 500
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+
+
+def begun(run: Path, pid: int | None = None) -> Recorder:
+    recorder = begin(run, pid)
+    write_ops(recorder, 0, OPS)
+    return recorder
+
+
+def followed(run: Path, *happens: Callable[[], object]) -> Following:
+    """Followed to its end; one thing after the other happens, each while a state is opened: what
+    is opened then is from before."""
+    coming = list(happens)
+
+    def opened(title: str) -> Run:
+        found = open_run(title)
+        if coming:
+            coming.pop(0)()
+        return found
+
+    assert growing(run)
+    result = Following(Timeline.open(open_run(run)), _answers_nothing, DEFAULTS, opened)
+    for thread in result.start():
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not coming
+    return result
+
+
+def _answers_nothing(*_: object) -> Callable[..., list[bytes]]:
+    return lambda *_: []
+
+
+def check_final(found: Following, run: Path, *, complete: bool) -> None:
+    told = found.told()
+    last = open_run(run)
+    final = Timeline.open(last).etag
+    assert not growing(run)
+    assert (told["etag"], told["state"], told["final"]) == (final, "ended", True)
+    assert told["findings"] is not None
+    assert last.complete is complete
+    assert last.counts["op"] == 4 * OPS
+
+
+def test_a_run_that_is_finished_while_a_state_is_opened(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    recorder = begun(run)
+
+    def ends() -> None:
+        write_ops(recorder, OPS, OPS)
+        recorder.close()
+        compact(run)
+
+    check_final(followed(run, ends), run, complete=True)
+
+
+def test_a_compactor_that_goes_on_after_the_end_of_the_program(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    recorder = begun(run)
+
+    def ends() -> None:
+        write_ops(recorder, OPS, OPS)
+        recorder.close()
+
+    check_final(
+        followed(run, ends, lambda: advance(run), lambda: None, lambda: compact(run)),
+        run,
+        complete=True,
+    )
+
+
+def test_a_killed_program_whose_run_is_finished(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    recorder = begun(run, gone.pid)
+    write_ops(recorder, OPS, OPS)
+    check_final(followed(run, lambda: compact(run, exit_status=137)), run, complete=False)
+
+
+def test_a_state_that_cannot_be_shown_keeps_back_none_after_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    recorder = begun(run)
+
+    def fails() -> None:
+        raise ArithmeticError("of this state alone")
+
+    def ends() -> None:
+        write_ops(recorder, OPS, OPS)
+        recorder.close()
+        compact(run)
+
+    check_final(followed(run, fails, ends), run, complete=True)
+
+
+def test_a_run_that_is_taken_away_ends_with_what_was_seen(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begun(run)
+    found = followed(run, lambda: os.rename(run, tmp_path / "elsewhere"))
+    assert (found.told()["state"], found.told()["final"]) == ("ended", True)
+
+
+def test_rows_that_move_while_a_run_is_read_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = begun(tmp_path / "run")
+    recorder.close()
+    moving = [lambda: compact(tmp_path / "run")]
+
+    def moved(*given: object) -> leftovers.Leftovers:
+        if moving:
+            moving.pop()()
+        return leftovers.leftovers(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runs, "leftovers", moved)
+    found = open_run(tmp_path / "run")
+    assert found.counts["op"] == 2 * OPS
+    assert found.complete
