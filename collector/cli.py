@@ -128,8 +128,8 @@ def record(output: Path | None, command: tuple[str, ...], **settings: Any) -> No
 
     run = output or default_run()
     try:
-        status = run_recorded(run, options_from(settings), command)
+        status, sentence = run_recorded(run, options_from(settings), command)
     except LaunchError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(f"lanescope: recorded {run}; see it with: lanescope view {run}", err=True)
+    click.echo(f"lanescope: {sentence}", err=True)
     sys.exit(status)

@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from .options import RUN_VARIABLE
+from .reached import ENTERED, FAILED, IMPORTED, reached
 
 
 class _AfterTorch(MetaPathFinder):
@@ -44,6 +45,7 @@ def bootstrap() -> None:
     """Arrange for the recording to begin, if the environment asks for one. Once per process."""
     if not os.environ.get(RUN_VARIABLE) or any(isinstance(f, _AfterTorch) for f in sys.meta_path):
         return
+    reached(ENTERED)
     if "torch" in sys.modules:
         _start()
     else:
@@ -52,8 +54,10 @@ def bootstrap() -> None:
 
 def _start() -> None:
     try:
-        from .api import start_from_environment
+        from .api import active, start_from_environment
 
         start_from_environment()
+        reached(IMPORTED if active() else FAILED)
     except Exception as error:
+        reached(FAILED)
         sys.stderr.write(f"lanescope: this process is not recorded: {error}\n")

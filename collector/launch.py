@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from . import manifest
+from . import manifest, outcome
 from .engines import build
-from .kinds import LOCK_FILE, MANIFEST
+from .kinds import MANIFEST
 from .options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
+from .reached import REACHED_FILE
 from .recorder import Recorder
 
 STARTUP_FOLDER = Path(__file__).parent / "startup"
@@ -27,21 +28,18 @@ class LaunchError(Exception):
     """The command cannot be recorded, in one sentence."""
 
 
-def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
-    """Run `command`, every Python process of it recorded into `run`; returns its exit status.
+def run_recorded(run: Path, options: Options, command: Sequence[str]) -> tuple[int, str]:
+    """Runs `command`, every Python process of it recorded into `run`.
 
-    A command that a signal ended gives 128 + signal, as a shell does. Raises LaunchError.
+    Returns its exit status, and a sentence about what was recorded. A command that a signal ended
+    gives 128 + signal, as a shell does. Raises LaunchError.
     """
     options = with_engine(options)
-    new = not run.exists()
     prepare(run, options, command)
     try:
         process = _start(command, environment_for(run, options))
-    except LaunchError:  # the next try shall find the place as this one did
-        for name in (MANIFEST, LOCK_FILE):
-            (run / name).unlink(missing_ok=True)
-        if new:
-            run.rmdir()
+    except LaunchError:
+        outcome.forget(run)
         raise
     with _signals_passed_to(process) as passed:
         follower = Follower(run)
@@ -49,7 +47,7 @@ def run_recorded(run: Path, options: Options, command: Sequence[str]) -> int:
         follower.stop()
     status = 128 - status if status < 0 else status
     finish(run, exit_status=status, stopped=passed.name)
-    return status
+    return status, outcome.conclude(run, options, command[0], status)
 
 
 def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
@@ -61,6 +59,7 @@ def prepare(run: Path, options: Options, command: Sequence[str]) -> None:
                 "choose another place with -o, or remove it first"
             )
         manifest.create(run, options, command, world_size=1)
+        (run / REACHED_FILE).touch()
     except OSError as error:
         raise LaunchError(
             f"{run} cannot be written ({error.strerror}); choose another place with -o"
@@ -125,6 +124,9 @@ class Follower:
 def finish(run: Path, *, exit_status: int, stopped: str) -> None:
     """Turn the journals into Parquet; what cannot be is said, and is recovered by the reader."""
     from .compact import compact  # loads pyarrow
+
+    if not (run / MANIFEST).exists():  # removed: it must not come back
+        return
 
     try:
         compact(run, wait_s=SETTLE_S, exit_status=exit_status, stopped=stopped)

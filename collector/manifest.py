@@ -21,8 +21,7 @@ from .options import Options
 
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """One writer of the run's shared files at a time, across processes."""
-    run.mkdir(parents=True, exist_ok=True)
+    """One writer of the run's shared files at a time, across processes. OSError: it is gone."""
     with (run / LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -38,6 +37,7 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
         os.fspath(run.absolute()).encode()
     except UnicodeEncodeError:
         raise OSError(errno.EILSEQ, "its name is not UTF-8") from None
+    run.mkdir(parents=True, exist_ok=True)
     with locked(run):
         if (run / MANIFEST).exists():
             return

@@ -7,10 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
+from lanescope.collector import manifest as manifests
+from lanescope.collector.compact import compact
+from lanescope.collector.options import Options
 from lanescope.webapp.run import open_run
 from tests.recording import BIN, record_program, run_program, write_program
 
@@ -31,18 +35,61 @@ LANESCOPE = str(BIN / "lanescope")
 def test_the_commands_status_is_passed_on(tmp_path: Path, source: str, status: int) -> None:
     recorded = record_program(tmp_path, source)
     assert recorded.status == status
+    if "tan" not in source:
+        assert not recorded.run.exists()
+        ended = f" (it ended with exit status {status})" if status else ""
+        assert recorded.stderr.endswith(
+            f"nothing was recorded: the command imported torch, and ran no operator{ended}\n"
+        )
+        return
     manifest = json.loads((recorded.run / "manifest.json").read_text())
     assert manifest["exit_status"] == status
-    if "tan" in source:  # what completed before a death is there
-        assert recorded.op_names() == ["aten::ones", "aten::tan"]
+    # What completed before a death is there.
+    assert recorded.op_names() == ["aten::ones", "aten::tan"]
 
 
 def test_the_commands_output_is_its_own(tmp_path: Path) -> None:
-    recorded = record_program(tmp_path, "import torch; print('out')")
+    recorded = record_program(tmp_path, "import torch; torch.ones(1); print('out')")
     assert recorded.stdout == "out\n"
     assert recorded.stderr == (
         f"lanescope: recorded {recorded.run}; see it with: lanescope view {recorded.run}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "why"),
+    [
+        (["true"], 0, "true did not start Python, or not with LaneScope"),
+        (["sh", "-c", "exit 3"], 3, "with LaneScope (python -S, an empty environment) (it ended "),
+        ([sys.executable, "-c", "print(1)"], 0, "the command did not import torch\n"),
+        ([sys.executable, "-c", "1 / 0"], 1, "torch (it ended with exit status 1)\n"),
+        ([sys.executable, "-S", "-c", "1"], 0, "did not load LaneScope; do not start it with -S"),
+        (["{other}/bin/python", "-c", "1"], 0, "/bin/python has no lanescope installed; install"),
+    ],
+)
+def test_where_nothing_is_recorded_that_is_said_and_why(
+    tmp_path: Path, command: list[str], status: int, why: str
+) -> None:
+    venv.create(tmp_path / "other")
+    place = tmp_path / "run"
+    words = [word.format(other=tmp_path / "other") for word in command]
+    done = run_program(
+        [LANESCOPE, "record", "-o", str(place), "--engine", "portable", "--", *words]
+    )
+    assert done.returncode == status
+    said = done.stderr[done.stderr.rindex("lanescope: nothing was recorded: ") :]
+    assert why in said
+    assert said.count("\n") == 1
+    assert not place.exists()
+
+
+def test_a_run_in_which_nothing_was_recorded_is_explained(tmp_path: Path) -> None:
+    manifests.create(tmp_path, Options(), ["true"], world_size=1)
+    compact(tmp_path, exit_status=3)
+    done = run_program([LANESCOPE, "info", str(tmp_path)])
+    assert done.returncode == 2
+    assert "nothing was recorded: the command ended with exit status 3" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_terminated_command_gets_the_signal(tmp_path: Path) -> None:
@@ -123,6 +170,8 @@ def test_a_run_that_vanishes_does_not_harm_the_program(tmp_path: Path) -> None:
     assert (recorded.status, recorded.stdout) == (0, "done\n")
     assert "Traceback" not in recorded.stderr
     assert len(recorded.stderr.splitlines()) <= 3
+    removed = f"{recorded.run} was removed while the command ran; its recording is lost"
+    assert recorded.stderr.endswith(f"lanescope: {removed}\n")
 
 
 def test_a_program_whose_name_is_not_utf8_is_recorded(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ def nothing_to_read(
         )
     if lost:
         return f"{where}: no event can be read; {lost[0]}; restore it from a copy or record again"
+    if not manifest["complete"] and manifest["exit_status"] is not None:
+        return (
+            f"{where}: nothing was recorded: the command ended with exit status "
+            f"{manifest['exit_status']} and had run no operator of torch; look at what it printed, "
+            "and record again"
+        )
     if not manifest["complete"]:
         return (
             f"{where}: the run holds no events yet, expected at least one; wait for the recording "

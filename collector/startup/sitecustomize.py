@@ -19,8 +19,19 @@ def _begin() -> None:
         sys.stderr.write(
             f"lanescope: not recorded: {sys.executable} has no lanescope installed ({error})\n"
         )
+        _note(f"without {sys.executable}\n")
         return
     bootstrap()
+
+
+def _note(line: str) -> None:
+    """As `lanescope.collector.reached` does, which is not there."""
+    path = os.path.join(os.environ["LANESCOPE_RECORD"], ".reached")
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
 
 
 def _here(path: str) -> bool:
