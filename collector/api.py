@@ -15,6 +15,7 @@ from . import manifest
 from .kinds import PhaseKind
 from .limits import resident_bytes
 from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
+from .saying import say
 
 if TYPE_CHECKING:
     from .session import Session
@@ -43,7 +44,7 @@ def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
     options = Options.of(**settings)
     if run is None:
         run = default_run()
-        _say(f"recording into {run}")
+        say(f"recording into {run}")
     importlib.import_module("torch")  # or its memory would count as the recorder's
     before = resident_bytes()
     from .session import Session
@@ -56,18 +57,13 @@ def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         session.recorder.warn(f"cannot write to {run} ({error.strerror}); nothing is recorded")
         return
     if _is_another_run(folder):
-        _say(
+        say(
             f"{run} holds a finished recording, to which this process is added; to keep them apart "
             "choose another folder, or remove that one first"
         )
     session.start()
     _session = session
     atexit.register(stop)
-
-
-def _say(sentence: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nowhere to say it
-        sys.stderr.write(f"lanescope: {sentence}\n")
 
 
 def _is_another_run(folder: Path) -> bool:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
-import signal
 import socket
 import sys
 from pathlib import Path
 
 from .options import RUN_VARIABLE
+from .own_threads import signals_blocked
 
 LOCK = ".follower-"
 """In the run, with the host's name behind it: holds the follower's process id."""
@@ -73,11 +73,8 @@ def start(command: bytes) -> None:
     top = (ctypes.addressof(stack) + _STACK_BYTES) & ~0xF
     system = ctypes.cast(library.system, ctypes.c_void_p)
     # The child shares this process's memory for a moment: none of its handlers may run there.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    with signals_blocked():
         child = clone(system, top, _VM | _VFORK, command)
         if child < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         os.waitpid(child, _WALL)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

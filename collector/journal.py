@@ -3,7 +3,8 @@
 A process writes into `RUN/journal/<pid>-<start>/`:
 
     process.json              who this is (rewritten atomically when something becomes known)
-    strings.bin               interned texts: u32 length, UTF-8 bytes; id: position, from 1
+    strings.bin               interned texts: u32 length, UTF-8 bytes; id: position, from 1; a
+                              length counts the zeros that align the next one, 0 ends them
     t00003-00001.lsj          thread of ordinal 3, second segment
 
 A segment is a header of 4096 bytes followed by records of 64 bytes, memory-mapped shared. What is
@@ -26,6 +27,8 @@ import struct
 import threading
 from pathlib import Path
 from typing import Any
+
+from . import own_files
 
 MAGIC = b"LSJRNL01"
 HEADER_BYTES = 4096
@@ -233,5 +236,5 @@ def json_bytes(value: Any, indent: int | None = None) -> bytes:
 def write_json(path: Path, value: Any) -> None:
     """Write atomically: a reader sees the old file or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
-    temporary.write_bytes(json_bytes(value, indent=1))
+    own_files.write(temporary, json_bytes(value, indent=1))
     os.replace(temporary, path)

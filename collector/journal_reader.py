@@ -183,7 +183,7 @@ def read_process_file(folder: Path) -> dict[str, Any]:
     if not isinstance(process, dict):
         raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
     with contextlib.suppress(OSError), (folder / ENDED_FILE).open("rb") as file:
-        noted = file.read(_MAXIMUM_NAME).decode("ascii", "replace")
+        noted = file.read(_MAXIMUM_NAME).rstrip(b"\0").decode("ascii", "replace")
         first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # whoever ends it may ask twice
         process["ended"] = _SIGNAL + first if noted else process.get("ended", "")
     if terminated_ns(folder, process) is not None:
@@ -236,7 +236,7 @@ def _calibration(path: Path) -> Calibration | None:
 
 
 def read_texts(folder: Path) -> tuple[str, ...]:
-    """The interned texts by id. A text cut off at the end of the file is left out."""
+    """The interned texts by id. They end at a length of 0, or with one that is cut off."""
     texts = [""]
     try:
         with (folder / STRINGS_FILE).open("rb") as file:
@@ -247,9 +247,10 @@ def read_texts(folder: Path) -> tuple[str, ...]:
     while offset + 4 <= len(data):
         (length,) = struct.unpack_from("<I", data, offset)
         offset += 4
-        if offset + length > len(data):
+        if not length or offset + length > len(data):
             break
-        texts.append(data[offset : offset + length].decode("utf-8", "replace"))
+        text = data[offset : offset + length].rstrip(b"\0")
+        texts.append(text.decode("utf-8", "replace"))
         offset += length
     return tuple(texts)
 

@@ -149,7 +149,8 @@ def finish_apart(recorder: Recorder) -> None:
 
 def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(command, env=environment)
+        # It may be given more than the standard descriptors: by a shell's <(...), for one.
+        return subprocess.Popen(command, env=environment, close_fds=False)
     except FileNotFoundError as error:
         raise LaunchError(f"{command[0]}: no such command") from error
     except OSError as error:
@@ -159,9 +160,13 @@ def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Po
 class _signals_passed_to:
     """While inside, signals meant for the command reach it, and do not end this process.
 
-    A terminal sends SIGINT to the whole foreground group, the command included: it is only
-    noted here. SIGTERM comes to this process alone and is passed on.
+    A terminal sends some to the whole foreground group, the command included: these are only
+    noted here. Others come to this process alone and are passed on.
     """
+
+    _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+    _ENDING = (signal.SIGTERM, signal.SIGHUP)
+    _OTHERS = (signal.SIGUSR1, signal.SIGUSR2)  # batch systems announce the end by them
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -170,7 +175,7 @@ class _signals_passed_to:
 
     def __enter__(self) -> _signals_passed_to:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (*self._OF_TERMINAL, *self._ENDING, *self._OTHERS):
                 self._before[number] = signal.signal(number, self._came)
         return self
 
@@ -179,6 +184,7 @@ class _signals_passed_to:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _came(self, number: int, frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
-        if number != signal.SIGINT:
+        if number not in self._OTHERS:
+            self.name = signal.Signals(number).name
+        if number not in self._OF_TERMINAL:
             self._process.send_signal(number)

@@ -6,6 +6,7 @@ import mmap
 import os
 from pathlib import Path
 
+from . import own_files
 from .ring import SHARE, SMALLEST_SEGMENT_BYTES
 
 SMALLEST_BUFFER_BYTES = 2 * SHARE * SMALLEST_SEGMENT_BYTES
@@ -38,11 +39,7 @@ def check_buffer(size: int, memory: int | None = None) -> None:
 def resident_bytes() -> int:
     """Resident set size of this process; 0 where the system does not tell it cheaply."""
     try:
-        file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # a fifth of what Path takes
-        try:
-            pages = int(os.read(file, 256).split()[1])
-        finally:
-            os.close(file)
+        pages = int(own_files.read("/proc/self/statm").split()[1])
     except OSError:
         return 0
     return pages * mmap.PAGESIZE

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import clock
+from . import clock, own_files
 from .interruptions import is_interruption
 from .journal import Kind, float_bits
 from .kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
 from .options import Options
+from .saying import say
 from .store import MAIN_ORDINAL, Store, ThreadState
 
 if TYPE_CHECKING:
@@ -319,10 +319,7 @@ class Recorder:
         if self._warned:
             return
         self._warned = True
-        try:
-            sys.stderr.write(f"lanescope: {sentence}\n")
-        except (OSError, ValueError):
-            return  # nowhere to say it
+        say(sentence)
 
     def _check_store(self) -> None:
         failure = self.store.failure
@@ -333,6 +330,7 @@ class Recorder:
 
 def _system_thread_name(native_id: int) -> str:
     try:
-        return Path(f"/proc/self/task/{native_id}/comm").read_text(errors="replace").strip()
+        name = own_files.read(f"/proc/self/task/{native_id}/comm")
+        return name.decode(errors="replace").strip()
     except OSError:
         return ""

@@ -232,7 +232,10 @@ class Store:
             return
         self._opened = True
         try:
-            self._place.mkdir(parents=True, exist_ok=True)
+            # The run itself must be there: one that was removed, or that the program cannot see
+            # any more (chroot), must not come back.
+            for folder in (self._place.parent, self._place):
+                folder.mkdir(exist_ok=True)
             self.texts.attach(self._place)
             write_json(self._place / PROCESS_FILE, self._process)
         except OSError as error:

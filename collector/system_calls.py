@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from pathlib import Path
+
+from . import own_files
 
 _NAMES = {
     "read": ("a read of {}", 0, 63),
@@ -60,7 +61,7 @@ _WORDS = _by_number()
 def waits_for(native_id: int) -> str:
     """`a read of a pipe`, `the end of a sleep`; empty: it runs, or that is not known."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/self/task/{native_id}/syscall").read_text().split()
+        fields = own_files.read(f"/proc/self/task/{native_id}/syscall").split()
         words = _WORDS.get(int(fields[0]), "")  # "running": no number
         return words.format(_kind_of(int(fields[1], 16))) if "{}" in words else words
     return ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
 import os
 import struct
 import threading
@@ -10,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from .journal import STRINGS_FILE
+from .own_files import Mapping, may_pass
 
 MAXIMUM_SIGNATURES = 65_536
 """Distinct texts of shapes, dtypes and device in a process. A program whose shapes never repeat
@@ -20,6 +23,11 @@ MAXIMUM_BYTES = 64_000_000
 
 LEFT_OUT = "…"
 """What stands for a text past these bounds."""
+
+_FIRST_BYTES = 64 * 1024
+_MOST_SPARE = 1024 * 1024
+_WORD = 4
+_LENGTH = struct.Struct("<I")
 
 
 class StringTable:
@@ -35,19 +43,21 @@ class StringTable:
         self._bytes = 0
         self._signatures = 0
         self._lock = threading.Lock()
-        self._file: int | None = None
+        self._path = Path()
+        self._mapping: Mapping | None = None
+        self._size = self._used = 0  # of the mapping, bytes
+        self._pid = 0  # of the process that attached
         self.failure: OSError | None = None
         self.left_out: Counter[str] = Counter()  # reason -> times that LEFT_OUT was given
 
     def attach(self, folder: Path) -> None:
         """Keep the texts in `folder` from now on. Raises OSError."""
         with self._lock:
-            self._file = os.open(
-                folder / STRINGS_FILE,
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-                0o644,
-            )
-            self._write(b"".join(_encoded(text) for text in self._ids if text))
+            self._path = folder / STRINGS_FILE
+            self._grow(2 * self._bytes)  # with what aligns them
+            for text in self._ids:
+                if text:
+                    self._store(_encoded(text))
 
     def detach(self) -> None:
         """Forget the folder, keep the ids (a forked child; locks of the parent are void there)."""
@@ -83,21 +93,26 @@ class StringTable:
             return self._add(text), True
 
     def close(self) -> None:
-        """Close the file; what was interned stays."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        """No more is stored; what was interned stays."""
+        with self._lock:
+            mapping, self._mapping = self._mapping, None
+            if mapping is not None:
+                mapping.close()
+                if self._pid == os.getpid():
+                    with contextlib.suppress(OSError):  # nothing to give back then
+                        os.truncate(self._path, self._used)
 
     def _add(self, text: str) -> int:
         found = self._ids.get(text)
         if found is not None:
             return found
-        if self.failure is not None:
+        if self.failure is not None and not may_pass(self.failure):
             return 0
         data = _encoded(text)
-        if self._file is not None:
+        # A forked child has not attached yet.
+        if self._mapping is not None and self._pid == os.getpid():
             try:
-                self._write(data)
+                self._store(data)
             except OSError as error:
                 self.failure = error
                 return 0
@@ -106,12 +121,32 @@ class StringTable:
         self._bytes += len(data)
         return found
 
-    def _write(self, data: bytes) -> None:
-        assert self._file is not None
-        if data and os.write(self._file, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def _store(self, data: bytes) -> None:
+        end = self._used + _LENGTH.size + -(-len(data) // _WORD) * _WORD
+        if end > self._size:
+            self._grow(end)
+        assert self._mapping is not None
+        view = self._mapping.view
+        start = self._used + _LENGTH.size
+        view[start : start + len(data)] = data
+        # The length goes last: until then the texts end here for a reader.
+        _LENGTH.pack_into(view, self._used, end - start)
+        self._used = end
+
+    def _grow(self, size: int) -> None:
+        """Have room for so many bytes, and more where there are many already."""
+        before = self._mapping
+        size = max(size, min(2 * self._size, self._size + _MOST_SPARE), _FIRST_BYTES)
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if before is None:
+            self._pid, self._used = os.getpid(), 0
+        mapping = Mapping(self._path, size, os.O_CREAT | os.O_EXCL if before is None else 0)
+        if before is not None:
+            if mapping.identity != before.identity:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
+            before.close()
+        self._mapping, self._size = mapping, size
 
 
 def _encoded(text: str) -> bytes:
-    data = text.encode("utf-8", "replace")
-    return struct.pack("<I", len(data)) + data
+    return text.encode("utf-8", "replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 from collections.abc import Callable
@@ -27,8 +26,11 @@ from .journal import (
     Kind,
     segment_file,
 )
+from .own_files import Mapping, may_pass
 from .ring import Ring
 
+_RECORD_BYTES = struct.Struct(f"{RECORD_BYTES}s")
+_OPEN_BYTES = struct.Struct(f"{HEADER_BYTES - OPEN_DEPTH_OFFSET}s")
 _THREAD = int(Kind.THREAD)
 _ASK_AGAIN = 256  # records that are dropped
 
@@ -49,6 +51,7 @@ class ThreadJournal:
         "_grown",
         "_kept",
         "_map",
+        "_mapping",
         "_name",
         "_offset",
         "_ring",
@@ -71,7 +74,8 @@ class ThreadJournal:
         self._kept = kept
         self._grown = grown
         self._name: bytes = b""  # the last THREAD record
-        self._map: mmap.mmap | None = None
+        self._mapping: Mapping | None = None
+        self._map: memoryview | None = None  # its view
         self._segment = 0
         self._offset = 0
         self._capacity = 0
@@ -119,7 +123,7 @@ class ThreadJournal:
             )  # fmt: skip
             buffer[offset] = kind
             if kind == _THREAD:
-                self._name = buffer[offset : offset + RECORD_BYTES]
+                (self._name,) = _RECORD_BYTES.unpack_from(buffer, offset)
         except (TypeError, ValueError):
             if self._map is buffer:
                 raise
@@ -170,12 +174,12 @@ class ThreadJournal:
         """
         used, path = self._offset, self._path()
         self._closed = True
-        buffer, self._map = self._map, None
-        if buffer is None:
+        mapping, self._mapping, self._map = self._mapping, None, None
+        if mapping is None:
             return
         if self.dropped:
-            struct.pack_into("<Q", buffer, DROPPED_OFFSET, self.dropped)
-        buffer.close()
+            struct.pack_into("<Q", mapping.view, DROPPED_OFFSET, self.dropped)
+        mapping.close()
         self._capacity = 0
         try:
             os.truncate(path, used)
@@ -193,9 +197,11 @@ class ThreadJournal:
             self._ring.seal(path, self._file_bytes, used, records - copied)
 
     def _next_segment(self) -> bool:
-        before, ring = self._map, self._ring
+        before, ring = self._mapping, self._ring
+        if self._closed or (self.failure is not None and not may_pass(self.failure)):
+            return False
         # Where all room is taken by threads that write, it is asked for again now and then.
-        if self._closed or self.failure is not None or (ring and self.dropped % _ASK_AGAIN):
+        if (ring is not None or self.failure is not None) and self.dropped % _ASK_AGAIN:
             return False
         wanted = FIRST_SEGMENT_BYTES
         if before is not None:
@@ -206,12 +212,13 @@ class ThreadJournal:
         segment = self._segment + (before is not None)
         path = self._folder / segment_file(self.ordinal, segment)
         try:
-            buffer = map_segment(path, size)
+            mapping = map_segment(path, size)
         except OSError as error:
             self.failure = error
             if ring is not None:
                 ring.seal(path, size, 0, 0)
             return False
+        buffer = mapping.view
         HEADER.pack_into(
             buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES, (size - HEADER_BYTES) // RECORD_BYTES,
             self.ordinal, segment, self.kind, self.pid, self.native_id, self.created_ns,
@@ -221,18 +228,19 @@ class ThreadJournal:
         if before is not None:
             # Open events stay open across segments: the reader looks at the last one only.
             try:
-                buffer[OPEN_DEPTH_OFFSET:HEADER_BYTES] = before[OPEN_DEPTH_OFFSET:HEADER_BYTES]
+                (events,) = _OPEN_BYTES.unpack_from(before.view, OPEN_DEPTH_OFFSET)
             except ValueError:  # closed at this moment, by the thread that ends the recording
-                buffer.close()
+                mapping.close()
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                 return False
+            _OPEN_BYTES.pack_into(buffer, OPEN_DEPTH_OFFSET, events)
         if ring is not None:
             struct.pack_into("<Q", buffer, OVERWRITTEN_OFFSET, ring.overwritten)
             if before is not None and self._name:  # the one before may be overwritten
-                buffer[offset : offset + RECORD_BYTES] = self._name
+                _RECORD_BYTES.pack_into(buffer, offset, self._name)
                 offset += RECORD_BYTES
-        self._map = buffer
+        self._mapping, self._map, self.failure = mapping, buffer, None
         if before is not None:
             before.close()
             self._seal(self._path(), self._file_bytes)
@@ -243,17 +251,13 @@ class ThreadJournal:
         return True
 
 
-def map_segment(path: Path, size: int) -> mmap.mmap:
-    """A new file of `size` bytes with its blocks reserved, mapped shared. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+def map_segment(path: Path, size: int) -> Mapping:
+    """A new file of `size` bytes in memory. Raises OSError."""
     try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:  # macOS: write zeros, which reserves as well
-            os.write(descriptor, bytes(size))
-        return mmap.mmap(descriptor, size)
-    except OSError:
-        os.unlink(path)
+        return Mapping(path, size, os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
         raise
-    finally:
-        os.close(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise

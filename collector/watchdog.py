@@ -15,22 +15,21 @@ import struct
 import sys
 import threading
 import time
-from _thread import start_new_thread  # before it is replaced by one that records
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import clock
+from . import clock, own_files, own_threads
 from .journal import (
     ALIVE_FILE,
-    ENDED_FILE,
     QUIET_FILE,
     STALL_STACKS_FILE,
     STALLS_FILE,
     json_bytes,
 )
 from .recorder import Recorder
+from .saying import say
 from .stalls import activity
 from .system_calls import waits_for
 
@@ -48,6 +47,7 @@ BUSY = 0.1
 machine is shared a busy one may get little."""
 
 ABORT_STATUS = 1
+_INSTANT = struct.Struct("<q")
 _OWN = str(Path(__file__).parent) + os.sep
 _LOCKS = os.path.join(_OWN, "sources", "locks.py")
 """Whose function is the innermost of a stack waits for a lock."""
@@ -70,10 +70,9 @@ class Watchdog:
         self._timeout = options.hang_timeout_ns
         self._action = options.on_hang
         self._running = 0  # serial of the thread that looks
-        self._files: list[int] = []
-        self._alive = -1
+        self._alive: own_files.Mapping | None = None
+        self._stacks: own_files.Descriptor | None = None  # what a handler in C writes to
         self._signal = 0
-        self._notes_end = False
 
     def start(self) -> None:
         """Begin looking, also in a forked child, where no thread of the parent is."""
@@ -83,9 +82,9 @@ class Watchdog:
         # Before the timeout: a rank that aborts then ends its workers, which are to have looked.
         self._quiet = min(QUIET_NS, self._timeout // 2 or QUIET_NS)
         self._quiet_due, self._quiet_told = self._quiet, False
-        self._files, self._alive = [], -1
+        self._alive = None
         self._running += 1
-        start_new_thread(self._run, (self._running,))
+        own_threads.start(self._run, self._running)
 
     def stop(self) -> None:
         """Look no more."""
@@ -96,17 +95,13 @@ class Watchdog:
             faulthandler.unregister(self._signal)
             self._signal = 0
         self._forget_end()
-        files, self._files = [*self._files, self._alive], []
-        self._alive = -1
-        for file in files:
-            if file >= 0:
-                os.close(file)
+        self._alive = None
 
     def _run(self, serial: int) -> None:
         step = min(LOOK_S, self._timeout / 8e9) if self._timeout else LOOK_S
         while serial == self._running:
             # Until there is a folder, no signal that ends the process can be noted.
-            time.sleep(step if self._files else min(step, FIRST_LOOK_S))
+            time.sleep(step if self._alive is not None else min(step, FIRST_LOOK_S))
             if serial != self._running:
                 return
             with self._recorder.guarded():
@@ -116,13 +111,20 @@ class Watchdog:
         recorder = self._recorder
         if recorder.folder is None or recorder.closed:
             return
-        if not self._files and not self._open(recorder.folder):
-            return
+        alive = self._alive
+        if alive is None:
+            alive = self._open(recorder.folder)
+            if alive is None:
+                return
         if self._library is not None:
             self._library.watched()
         now = clock.now()
-        with contextlib.suppress(OSError):
-            os.pwrite(self._alive, struct.pack("<q", now), 0)
+        with contextlib.suppress(ValueError):  # closed at this moment
+            _INSTANT.pack_into(alive.view, 0, now)
+        with contextlib.suppress(OSError):  # storing into a mapped file leaves its age as it is
+            os.utime(recorder.folder / ALIVE_FILE)
+        if self._stacks is not None and not self._stacks.is_ours():
+            self._forget_end()  # the program closed it
         mark = recorder.store.progress()
         if mark != self._mark or not recorder.active:  # of steps left out there are no records
             if self._quiet_told:
@@ -152,7 +154,7 @@ class Watchdog:
         if dump is not None:
             with contextlib.suppress(OSError):
                 new = folder / f"{QUIET_FILE}.new"
-                new.write_bytes(json_bytes({**dump, "reason": "quiet"}) + b"\n")
+                own_files.write(new, json_bytes({**dump, "reason": "quiet"}) + b"\n")
                 new.replace(folder / QUIET_FILE)
                 self._quiet_told = True
 
@@ -161,34 +163,47 @@ class Watchdog:
             self._quiet_told = False
             (folder / QUIET_FILE).unlink(missing_ok=True)
 
-    def _open(self, folder: Path) -> bool:
-        """Begin to note stalls and ends; False where the run is finished, its journal gone."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        names = (STALL_STACKS_FILE, STALLS_FILE, ENDED_FILE)
+    def _open(self, folder: Path) -> own_files.Mapping | None:
+        """Begin to note stalls and ends; None where the run is finished, its journal gone."""
         try:
-            self._files = [os.open(folder / name, flags, 0o644) for name in names]
+            self._alive = own_files.Mapping(folder / ALIVE_FILE, _INSTANT.size, os.O_CREAT)
+            if self._library is not None:
+                self._watch_natively(folder)
+            elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._note_end(folder)
         except FileNotFoundError:
-            return False
-        self._alive = os.open(folder / ALIVE_FILE, flags & ~os.O_APPEND, 0o644)
-        if self._library is not None:
-            self._signal = _free_signal()
-            if self._signal:
-                faulthandler.register(self._signal, file=self._files[0], all_threads=True)
-            abort = self._action == "abort" and self._is_rank()
-            self._library.watch(self._signal, *self._files, self._timeout, int(abort))
-        elif signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            # Written by the signal's handler in C, which no lock holds up; then it takes effect.
-            # The stack of the thread that is told, the main one: the others run on, and to read
-            # what one leaves behind that is just ending would end the process otherwise.
-            file = self._files[0]
-            faulthandler.register(signal.SIGTERM, file=file, all_threads=False, chain=True)
-            self._notes_end = True
-        return True
+            return None
+        return self._alive
+
+    def _watch_natively(self, folder: Path) -> None:
+        """Have the observer look as well, and note signals that end the process."""
+        number, self._signal = 0, _free_signal()
+        file = _stacks_file(folder) if self._signal else None
+        if file is None:
+            self._signal = 0
+        else:
+            # Python wants an open file, of which it keeps the number: the observer has it open
+            # for the time of a dump.
+            number = file.number
+            faulthandler.register(self._signal, file=number, all_threads=True)
+            file.close()
+        abort = self._action == "abort" and self._is_rank()
+        place = os.fsencode(folder)
+        self._library.watch(place, self._signal, number, self._timeout, int(abort))
+
+    def _note_end(self, folder: Path) -> None:
+        # Written by the signal's handler in C, which no lock holds up; then it takes effect.
+        # The stack of the thread that is told, the main one: the others run on, and to read
+        # what one leaves behind that is just ending would end the process otherwise.
+        file = self._stacks = _stacks_file(folder)
+        if file is not None:
+            faulthandler.register(signal.SIGTERM, file=file.number, all_threads=False, chain=True)
 
     def _forget_end(self) -> None:
-        if self._notes_end:
-            self._notes_end = False
+        file, self._stacks = self._stacks, None
+        if file is not None:
             faulthandler.unregister(signal.SIGTERM)
+            file.close()
 
     def _is_rank(self) -> bool:
         # What a rank starts (data-loader workers) may well wait for it for long.
@@ -236,7 +251,7 @@ class Watchdog:
         working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
         abort = self._action == "abort" and self._is_rank() and not working
         dump["reason"] = "abort" if abort else "no_progress"
-        os.write(self._files[1], json_bytes(dump) + b"\n")
+        own_files.write(folder / STALLS_FILE, json_bytes(dump) + b"\n", os.O_APPEND)
         self._forget(folder)  # the dump tells the same, and more
         if self._action != "continue" and self._is_rank():
             self._say(idle, main, working=working, abort=abort)
@@ -257,10 +272,7 @@ class Watchdog:
                 doing += f" for {main['waiting']}"
         rank = self._recorder.process.get("rank", 0)
         end = "; it ends now" if abort else ""
-        line = f"lanescope: rank {rank}: nothing recorded for {idle / 1e9:.0f} s; {doing}{end}\n"
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(line)
-            sys.stderr.flush()
+        say(f"rank {rank}: nothing recorded for {idle / 1e9:.0f} s; {doing}{end}")
 
 
 def _end_daemons() -> None:
@@ -326,6 +338,17 @@ def _waiting(frames: list[list[Any]]) -> str:
     return found
 
 
+def _stacks_file(folder: Path) -> own_files.Descriptor | None:
+    """Where stacks go that Python writes; None where no descriptor is free."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return own_files.Descriptor.lasting(os.open(folder / STALL_STACKS_FILE, flags, 0o644))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
+
+
 def _free_signal() -> int:
     """A signal that nobody has a use for; 0 where there is none."""
     last = int(getattr(signal, "SIGRTMAX", 0))
@@ -342,7 +365,7 @@ def _processor_times() -> dict[int, float]:
     with contextlib.suppress(OSError):
         for entry in os.listdir("/proc/self/task"):
             with contextlib.suppress(OSError, IndexError):
-                text = Path(f"/proc/self/task/{entry}/stat").read_text()
-                fields = text.rpartition(")")[2].split()
+                text = own_files.read(f"/proc/self/task/{entry}/stat")
+                fields = text.rpartition(b")")[2].split()
                 times[int(entry)] = (int(fields[11]) + int(fields[12])) / ticks
     return times

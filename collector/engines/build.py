@@ -40,8 +40,8 @@ UNITS = {
     ),
     "distributed": ("collectives",),
     "plain": (
-        "clock", "follower", "interface", "journal", "kernels", "locks", "modules", "process",
-        "python_stacks", "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
+        "clock", "follower", "interface", "journal", "kernels", "locks", "modules", "own_file",
+        "process", "python_stacks", "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
     ),
 }  # fmt: skip
 """Sources compiled together: reading torch's headers takes nearly all of the time."""
@@ -191,6 +191,9 @@ def layout_header() -> str:
         "LEFT_OUT": texts.LEFT_OUT,
         "PROCESS_FILE": journal.PROCESS_FILE,
         "STRINGS_FILE": journal.STRINGS_FILE,
+        "STALLS_FILE": journal.STALLS_FILE,
+        "STALL_STACKS_FILE": journal.STALL_STACKS_FILE,
+        "ENDED_FILE": journal.ENDED_FILE,
         "SEGMENT_SUFFIX": journal.SEGMENT_SUFFIX,
     }
     return "\n".join(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
 from ..kinds import NOT_COMPUTING, ThreadKind
 from ..options import Options
 from ..recorder import Recorder
+from ..saying import say
 from ..sources.stacks import Stacks
 from ..store import ModuleCalls, Store, ThreadState
 from ..texts import MAXIMUM_SIGNATURES
@@ -53,7 +53,7 @@ def library_for(options: Options) -> Library | None:
     except (build.BuildError, OSError) as error:
         if options.engine == NAME:
             raise EngineError(f"the native engine cannot be used: {error}") from error
-        sys.stderr.write(f"lanescope: recording with the portable engine: {error}\n")
+        say(f"recording with the portable engine: {error}")
         return None
 
 
@@ -127,7 +127,7 @@ class Library:
         self.pop_open = function("pop_open", None, number)
         self.count = function("count", None, c_any)
         self.progress = function("progress", ctypes.c_uint64)
-        self.watch = function("watch", None, i32, i32, i32, i32, i64, i32)
+        self.watch = function("watch", None, c_text, i32, i32, i64, i32)
         self.watched = function("watched", None)
         self.stop_watching = function("stop_watching", None)
         self.choose_kernel = function("choose_kernel", i32, i32)  # for tests

@@ -10,7 +10,6 @@ for a call to the store under way `ASKED_S`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -18,13 +17,14 @@ import select
 import socket
 import struct
 import time
-from _thread import start_new_thread
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from .. import clock
+from .. import clock, own_threads
 from ..calibration import Calibration, Point
 from ..journal import CALIBRATION_FILE, write_json
+from ..own_files import Descriptor
 from ..recorder import Recorder
 
 KEY = "lanescope/clock/"
@@ -46,25 +46,51 @@ _NONCE_BYTES = 16
 _Now = Callable[[], int]
 
 
+class _Socket(socket.socket):
+    """Of a high number, which the program does not come upon, and ours as long as it is the same:
+    `check` before each use."""
+
+    known: Descriptor
+
+    @classmethod
+    def of(cls, made: socket.socket) -> _Socket:
+        """The same socket. Raises OSError where there is no such number."""
+        known = Descriptor.lasting(made.detach())
+        found = cls(fileno=known.number)
+        found.known = known
+        return found
+
+    def check(self) -> None:
+        """Raises ConnectionError where the program closed it."""
+        if not self.known.is_ours():
+            raise ConnectionError("the program closed a socket of the recorder")
+
+    def close(self) -> None:
+        """Close it, unless the program did."""
+        if self.known.is_ours():
+            super().close()
+        else:
+            self.detach()
+
+
 class Server:
     """Answers what this process's clock reads, to whoever knows the nonce."""
 
     def __init__(self, now: _Now = clock.now) -> None:
         self._now = now
         self.nonce = secrets.token_bytes(_NONCE_BYTES)
-        self._socket = socket.create_server(("", 0))
+        self._socket = _Socket.of(socket.create_server(("", 0)))
         self.port: int = self._socket.getsockname()[1]
-        self._clients: dict[socket.socket, bytes | None] = {}  # what is read; None: not yet known
+        self._clients: dict[_Socket, bytes | None] = {}  # what is read; None: not yet known
         self.served = 0  # clients that came and went
 
     def serve(self, until: Callable[[], bool]) -> None:
         """Answer until told otherwise, which is looked at ten times a second."""
         try:
             while not until():
-                ready, _, _ = select.select([self._socket, *self._clients], [], [], 0.1)
-                for one in ready:
+                for one in _readable([self._socket, *self._clients], 0.1):
                     if one is self._socket:
-                        client, _ = one.accept()
+                        client = _Socket.of(one.accept()[0])
                         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         self._clients[client] = None
                     else:
@@ -73,7 +99,7 @@ class Server:
             for one in (self._socket, *self._clients):
                 one.close()
 
-    def _answer(self, client: socket.socket) -> None:
+    def _answer(self, client: _Socket) -> None:
         known = self._clients[client]
         try:
             data = client.recv(_ASK.size if known is not None else _NONCE_BYTES)
@@ -84,6 +110,7 @@ class Server:
                 self._clients[client] = b""
             elif len(known) + len(data) >= _ASK.size:
                 self._clients[client] = b""
+                client.check()
                 client.sendall(_ANSWER.pack(received, self._now()))
             else:
                 self._clients[client] = known + data
@@ -100,7 +127,7 @@ class Client:
 
     def __init__(self, hosts: list[str], port: int, nonce: bytes, now: _Now = clock.now) -> None:
         self._now = now
-        self._socket = _connect(hosts, port)
+        self._socket = _Socket.of(_connect(hosts, port))
         self._socket.settimeout(ANSWER_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(nonce)
@@ -114,10 +141,12 @@ class Client:
         self._socket.close()
 
     def _trip(self) -> Point:
+        self._socket.check()
         sent = self._now()
         self._socket.sendall(_ASK.pack(sent))
         data = b""
         while len(data) < _ANSWER.size:
+            self._socket.check()
             more = self._socket.recv(_ANSWER.size - len(data))
             if not more:
                 raise ConnectionError("the clock's server is gone")
@@ -136,32 +165,28 @@ class Clocks:
         self._recorder = recorder
         self._process = os.getpid()
         self._begun = self._ending = False
-        self._wake, self._woken = socket.socketpair()
-        self._ended, self._at_end = socket.socketpair()
+        # Locks, held until then, and not sockets: the program may close any descriptor.
+        self._wake, self._ended = allocate_lock(), allocate_lock()
+        self._wake.acquire()
+        self._ended.acquire()
         self._asking = False  # the store, now and then
 
     def joined(self, store: Any, rank: int, world_size: int) -> None:
         """The process is in the default group now; only the first time counts."""
         if not self._begun and world_size > 1:
             self._begun = self._asking = True
-            start_new_thread(self._run, ([store], rank, world_size))
+            own_threads.start(self._run, [store], rank, world_size)
 
     def stop(self) -> None:
         """Let the last measurement be made. Only the first time counts."""
         if self._ending:
             return
         self._ending = True
-        mine = [self._wake, self._at_end]
-        if self._begun and self._process == os.getpid():
-            with contextlib.suppress(OSError):  # it has nothing more to do
-                self._wake.send(b"e")
-            ended, _, _ = select.select([self._at_end], [], [], END_S)
+        if self._begun and self._process == os.getpid():  # a fork has no part in it
+            self._wake.release()
+            ended = self._ended.acquire(timeout=END_S)
             if not ended and self._asking:
-                select.select([self._at_end], [], [], ASKED_S)
-        else:  # a fork has no part in it, and nobody else is there to close what the thread has
-            mine += [self._woken, self._ended]
-        for one in mine:
-            one.close()
+                self._ended.acquire(timeout=ASKED_S)
 
     def _run(self, held: list[Any], rank: int, world_size: int) -> None:
         # The store is let go of before the work: a server in it ends with its last owner.
@@ -178,10 +203,7 @@ class Clocks:
             except (OSError, RuntimeError):
                 return
             finally:
-                with contextlib.suppress(OSError):  # nobody waits any more
-                    self._ended.send(b"e")
-                self._ended.close()
-                self._woken.close()
+                self._ended.release()
 
     def _refer(self, store: Any, world_size: int) -> Callable[[], None] | None:
         """What rank 0 has to do, once all ranks told their clocks; None: nothing."""
@@ -251,7 +273,7 @@ class Clocks:
                 write_json(folder / CALIBRATION_FILE, known.to_json())
             if ending:
                 return
-            select.select([self._woken], [], [], pause)
+            self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _until(self, condition: Callable[[], bool]) -> bool:
@@ -259,9 +281,27 @@ class Clocks:
         while not condition():
             if self._ending or time.monotonic() > deadline:
                 return False
-            select.select([self._woken], [], [], pause)
+            self._pause(pause)
             pause = min(2 * pause, 0.2)
         return True
+
+    def _pause(self, seconds: float) -> None:
+        """Ends where the process does."""
+        if self._wake.acquire(timeout=seconds):
+            self._wake.release()
+
+
+def _readable(sockets: list[_Socket], seconds: float) -> list[_Socket]:
+    """Those that there is something to read from, by then. Raises ConnectionError."""
+    numbers = select.poll()  # of any size, unlike with select
+    for one in sockets:
+        one.check()
+        numbers.register(one, select.POLLIN)
+    ready = {number for number, _ in numbers.poll(seconds * 1000)}
+    found = [one for one in sockets if one.fileno() in ready]
+    for one in found:
+        one.check()
+    return found
 
 
 def _key(store: Any, rank: int) -> str:

@@ -193,6 +193,7 @@ class _Nowhere:
 
 def _apart(recorder: Recorder, writing: int) -> None:
     """In the copy: whatever is open, the journal's texts among it, is the program's alone."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's handlers
     silence = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):
         if number not in (silence, writing):

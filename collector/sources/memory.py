@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .. import own_files
 from ..kinds import RECORDER_MEMORY
 from ..limits import resident_bytes
 from ..recorder import Recorder
@@ -45,7 +46,7 @@ def _mapped(folder: Path) -> int:
     """Bytes of files below `folder` that are mapped."""
     inside = os.fsencode(f"{folder.resolve()}{os.sep}")
     total = 0
-    for line in _MAPS.read_bytes().splitlines():
+    for line in own_files.read(_MAPS).splitlines():
         if inside in line:
             low, _, high = line.partition(b" ")[0].partition(b"-")
             total += int(high, 16) - int(low, 16)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from .. import own_files
 from ..journal import RUNNABLE_INTERVAL_NS, RUNNABLE_UNIT_NS
 
 _MOST = 2**16 - 1
@@ -15,7 +16,7 @@ _COUNTS = Path("/proc/thread-self/schedstat")
 
 
 class Runnable(threading.local):
-    """Of each thread that asks. Opened for each reading: the program may close any open file."""
+    """Of each thread that asks."""
 
     def __init__(self) -> None:
         self._read_at = 0
@@ -35,6 +36,6 @@ class Runnable(threading.local):
 def _total() -> int | None:
     """Nanoseconds of the thread's life so far; None where the system does not say."""
     try:
-        return int(_COUNTS.read_text().split()[1])
+        return int(own_files.read(_COUNTS).split()[1])
     except (OSError, IndexError, ValueError):
         return None

@@ -1,12 +1,12 @@
 #include "follower.h"
 
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+
+#include "blocked_signals.h"
 
 namespace lanescope {
 
@@ -38,15 +38,12 @@ void start_follower() noexcept {
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stack != MAP_FAILED) {
     // The child shares this process's memory for a moment: none of its handlers may run there.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, &before);
+    const BlockedSignals blocked;
     const pid_t child = ::clone(run_shell, static_cast<char*>(stack) + STACK_BYTES,
                                 CLONE_VM | CLONE_VFORK, command().data());
     if (child > 0) {
       ::waitpid(child, nullptr, __WALL);
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     ::munmap(stack, STACK_BYTES);
   }
   errno = error;

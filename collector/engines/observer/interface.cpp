@@ -364,9 +364,9 @@ EXPORT uint64_t lanescope_progress() {
   return guarded([] { return progress(); });
 }
 
-EXPORT void lanescope_watch(int32_t dump_signal, int32_t stacks, int32_t stalls, int32_t ended,
+EXPORT void lanescope_watch(const char* folder, int32_t dump_signal, int32_t descriptor,
                             int64_t timeout_ns, int32_t abort) {
-  guarded([&] { watch({dump_signal, stacks, stalls, ended, timeout_ns, abort != 0}); });
+  guarded([&] { watch({folder, dump_signal, descriptor, timeout_ns, abort != 0}); });
 }
 
 EXPORT void lanescope_watched() {

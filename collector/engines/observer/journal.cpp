@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "follower.h"
+#include "own_file.h"
 #include "ring.h"
 
 namespace lanescope {
@@ -36,27 +37,19 @@ struct Header {
 static_assert(offsetof(Header, dropped) == layout::DROPPED_OFFSET, "journal.py differs");
 static_assert(offsetof(Header, open_depth) == layout::OPEN_DEPTH_OFFSET, "journal.py differs");
 
-// A new file with its blocks reserved, mapped shared: writing into a hole of a full disk would
-// raise SIGBUS in the program that is observed. Null, and an errno, where that cannot be.
+// A new file in memory. Null, and an errno, where that cannot be.
 char* map_segment(const std::string& path, uint64_t bytes, int& failure) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) {
-    failure = errno;
+  OwnFile file(path.c_str(), O_RDWR | O_CREAT | O_EXCL);
+  if (file.error() != 0) {
+    failure = file.error();
     return nullptr;
   }
-  int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
-  void* memory = MAP_FAILED;
-  if (error == 0) {
-    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    error = memory == MAP_FAILED ? errno : 0;
-  }
-  ::close(file);
-  if (error != 0) {
+  char* memory = file.map(bytes);
+  if (memory == nullptr) {
+    failure = file.error();
     ::unlink(path.c_str());
-    failure = error;
-    return nullptr;
   }
-  return static_cast<char*>(memory);
+  return memory;
 }
 
 }  // namespace
@@ -139,8 +132,11 @@ void Journal::drop() {
 bool Journal::next_segment() {
   const bool first = header_ == nullptr;
   const bool bounded = ring().on();
+  if (folder_.empty() || (failure_ != 0 && !may_pass(failure_))) {
+    return false;
+  }
   // Where all room is taken by threads that write, it is asked for again now and then.
-  if (failure_ != 0 || folder_.empty() || (bounded && dropped_ % ASK_AGAIN != 0)) {
+  if ((bounded || failure_ != 0) && dropped_ % ASK_AGAIN != 0) {
     return false;
   }
   uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES
@@ -211,6 +207,7 @@ bool Journal::make_segment(uint32_t segment, uint64_t bytes) {
     ::munmap(header_, bytes_);
     seal(bytes_);
   }
+  failure_ = 0;
   segment_ = segment;
   header_ = memory;
   bytes_ = bytes;

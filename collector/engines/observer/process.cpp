@@ -9,6 +9,7 @@
 
 #include "layout.h"
 #include "moment.h"
+#include "own_file.h"
 #include "ring.h"
 #include "texts.h"
 #include "thread.h"
@@ -36,28 +37,26 @@ void after_fork_in_child() {
   moment.run = 0;  // until Python says where this process records
   here.pid = ::getpid();
   here.threads.clear();  // they stayed behind
+  texts().abandon();
   ring().mutex.unlock();
   texts().mutex.unlock();
   here.mutex.unlock();
 }
 
-int make_folders(const std::string& path) {
-  for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
-    ::mkdir(path.substr(0, end).c_str(), 0777);  // what cannot be made shows at the last one
-  }
+// The run itself must be there: one that was removed, or that the program cannot see any more
+// (chroot), must not come back.
+int make_folder(const std::string& path) {
+  const std::string journal = path.substr(0, path.rfind('/'));
+  ::mkdir(journal.c_str(), 0777);  // what cannot be made shows below
   return ::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? 0 : errno;
 }
 
 // A reader sees the old file or the new one, never half of it.
 int replace_file(const std::string& folder, const std::string& name, const std::string& text) {
   const std::string temporary = folder + "/." + name + "." + std::to_string(::getpid());
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) {
-    return errno;
-  }
-  const ssize_t written = ::write(file, text.data(), text.size());
-  int error = written == static_cast<ssize_t>(text.size()) ? 0 : written < 0 ? errno : ENOSPC;
-  ::close(file);
+  OwnFile file(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC);
+  file.write(text.data(), text.size());
+  int error = file.error();
   if (error == 0 && ::rename(temporary.c_str(), (folder + "/" + name).c_str()) != 0) {
     error = errno;
   }
@@ -138,7 +137,7 @@ void Process::open() {
     return;
   }
   opened = true;
-  int error = make_folders(folder);
+  int error = make_folder(folder);
   if (error == 0) {
     error = texts().attach(folder);
   }

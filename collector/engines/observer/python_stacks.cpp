@@ -35,6 +35,12 @@ void write_python_stacks(int signal) {
     return;
   }
   reading.thread = ::pthread_self();
+  sigset_t needed, before;
+  ::sigemptyset(&needed);
+  for (const int number : {signal, FAULTS[0], FAULTS[1]}) {
+    ::sigaddset(&needed, number);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &needed, &before);
   if (::sigsetjmp(reading.back, 1) == 0) {
     struct sigaction guard {};
     guard.sa_handler = on_fault;
@@ -49,6 +55,7 @@ void write_python_stacks(int signal) {
   for (int i = 0; i < 2; ++i) {
     ::sigaction(FAULTS[i], &reading.before[i], nullptr);
   }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   reading.busy = false;
 }
 

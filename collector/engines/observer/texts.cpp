@@ -1,14 +1,28 @@
 #include "texts.h"
 
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "fault.h"
 #include "layout.h"
+#include "own_file.h"
 
 namespace lanescope {
+
+namespace {
+
+constexpr uint64_t PAGE = layout::PAGE_BYTES;
+constexpr uint64_t FIRST_BYTES = 64 * 1024;
+constexpr uint64_t MOST_SPARE = 1024 * 1024;
+
+uint64_t whole_words(uint64_t bytes) {
+  return (bytes + sizeof(uint32_t) - 1) / sizeof(uint32_t) * sizeof(uint32_t);
+}
+
+}  // namespace
 
 Texts& texts() {
   // Never destroyed: threads may still record while the process ends.
@@ -58,14 +72,8 @@ Text Texts::add(std::string text) {
   if (const Text found = known(text)) {
     return found;
   }
-  if (failure() != 0) {
+  if (memory_ != nullptr ? !store(text) : failure() != 0) {
     return 0;
-  }
-  if (file_ >= 0) {
-    if (const int error = write(text)) {
-      failure_ = error;
-      return 0;
-    }
   }
   const Text id = static_cast<Text>(order_.size() + 1);
   bytes_ += sizeof(uint32_t) + text.size();
@@ -76,42 +84,70 @@ Text Texts::add(std::string text) {
 
 int Texts::attach(const std::string& folder) {
   std::lock_guard<std::mutex> hold(mutex);
-  const std::string path = folder + "/" + layout::STRINGS_FILE;
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file_ < 0) {
-    failure_ = errno;
-    return failure();
-  }
-  for (const std::string* text : order_) {
-    if (const int error = write(*text)) {
-      failure_ = error;
-      return error;
+  path_ = folder + "/" + layout::STRINGS_FILE;
+  if (grow(2 * bytes_)) {  // with what aligns them
+    for (const std::string* text : order_) {
+      store(*text);
     }
   }
-  return 0;
+  return failure();
 }
 
 void Texts::detach() {
   std::lock_guard<std::mutex> hold(mutex);
-  if (file_ >= 0) {
-    ::close(file_);
+  if (memory_ != nullptr) {
+    const uint64_t used = used_;
+    abandon();
+    const int gone = ::truncate(path_.c_str(), static_cast<off_t>(used));
+    static_cast<void>(gone);  // nothing to give back then
   }
-  file_ = -1;
   failure_ = 0;
   texts_left_out_ = signatures_left_out_ = 0;
 }
 
-int Texts::write(std::string_view text) {
-  // One write per text: what a reader finds at the end is whole or cut off, never mixed.
-  const uint32_t length = static_cast<uint32_t>(text.size());
-  std::string data(sizeof length + text.size(), '\0');
-  std::memcpy(&data[0], &length, sizeof length);
-  std::memcpy(&data[sizeof length], text.data(), text.size());
-  const ssize_t written = ::write(file_, data.data(), data.size());
-  if (written < 0) {
-    return errno;
+void Texts::abandon() {
+  if (memory_ != nullptr) {
+    ::munmap(memory_, size_);
   }
-  return static_cast<size_t>(written) == data.size() ? 0 : ENOSPC;
+  memory_ = nullptr;
+  used_ = size_ = 0;
+}
+
+bool Texts::store(std::string_view text) {
+  const uint64_t length = whole_words(text.size());
+  const uint64_t end = used_ + sizeof(uint32_t) + length;
+  if (end > size_ && !grow(end)) {
+    return false;
+  }
+  char* entry = memory_ + used_;
+  std::memcpy(entry + sizeof(uint32_t), text.data(), text.size());
+  // The length goes last: until then the texts end here for a reader.
+  __atomic_store_n(reinterpret_cast<uint32_t*>(entry), static_cast<uint32_t>(length),
+                   __ATOMIC_RELEASE);
+  used_ = end;
+  return true;
+}
+
+bool Texts::grow(uint64_t bytes) {
+  if (failure() != 0 && !may_pass(failure())) {
+    return false;
+  }
+  const uint64_t room = std::max(bytes, std::min(2 * size_, size_ + MOST_SPARE));
+  const uint64_t size = std::max(FIRST_BYTES, (room + PAGE - 1) / PAGE * PAGE);
+  OwnFile file(path_.c_str(), O_RDWR | (memory_ == nullptr ? O_CREAT | O_EXCL : 0));
+  const bool same = memory_ == nullptr || file.identity() == file_;
+  char* memory = same ? file.map(size) : nullptr;
+  if (memory == nullptr) {
+    failure_ = same || file.error() != 0 ? file.error() : ENOENT;
+    return false;
+  }
+  if (memory_ != nullptr) {
+    ::munmap(memory_, size_);
+  }
+  file_ = file.identity();
+  memory_ = memory;
+  size_ = size;
+  return true;
 }
 
 }  // namespace lanescope

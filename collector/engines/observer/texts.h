@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "own_file.h"
+
 namespace lanescope {
 
 using Text = uint32_t;  // 0 is the empty text
@@ -30,6 +32,9 @@ class Texts {
   // Forget the folder, keep the ids.
   void detach();
 
+  // In a forked child: the file is the parent's, leave it as it is. With the mutex held.
+  void abandon();
+
   int failure() const {
     return failure_.load(std::memory_order_relaxed);
   }
@@ -45,16 +50,21 @@ class Texts {
   std::mutex mutex;
 
  private:
-  int write(std::string_view text);
+  // Guarded by the mutex.
+  bool store(std::string_view text);
+  bool grow(uint64_t bytes);
   Text known(const std::string& text) const;
   Text add(std::string text);
 
   std::unordered_map<std::string, Text> ids_;
   std::vector<const std::string*> order_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0;  // of all texts
   uint64_t signatures_ = 0;
+  std::string path_;
+  FileIdentity file_;
+  char* memory_ = nullptr;  // null: not attached
+  uint64_t used_ = 0, size_ = 0;
   std::atomic<uint64_t> texts_left_out_{0}, signatures_left_out_{0};
-  int file_ = -1;
   std::atomic<int> failure_{0};
 };
 

@@ -6,14 +6,17 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <mutex>
 #include <new>
-#include <pthread.h>
-#include <sys/syscall.h>
+#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 
+#include "blocked_signals.h"
 #include "clock.h"
+#include "layout.h"
+#include "own_file.h"
 #include "process.h"
 #include "python_stacks.h"
 #include "thread.h"
@@ -24,10 +27,19 @@ namespace {
 
 constexpr int64_t LOOK_NS = 1'000'000'000;
 constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog did not come to look for so long
+constexpr size_t ENDED_BYTES = 64;
 constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
+struct Place {
+  WatchSettings settings;
+  std::string stacks, stalls;  // files
+};
+
 struct Watch {
-  WatchSettings settings{};
+  // Read by a signal's handler: the one of a recording before is never destroyed.
+  std::atomic<const Place*> place{nullptr};
+  // Where the signal that ends the process is noted. Mapped: then no file can be opened perhaps.
+  std::atomic<char*> ended{nullptr};
   int64_t pid = 0;
   std::atomic<int64_t> python{0};  // when its watchdog last looked
   std::mutex mutex;
@@ -42,39 +54,48 @@ Watch& watch_state() {
   return instance;
 }
 
-void put(int file, const char* text, size_t bytes) {
-  const ssize_t written = ::write(file, text, bytes);
-  static_cast<void>(written);  // nowhere to say it
-}
-
 // One line about a dump. Called from a signal's handler too: no memory, no lock.
-void dump(const WatchSettings& to, const char* reason, int64_t now, int64_t idle) {
-  const off_t from = ::lseek(to.stacks, 0, SEEK_END);
-  write_python_stacks(to.dump_signal);
-  const off_t until = ::lseek(to.stacks, 0, SEEK_END);
+void dump(const Place& to, const char* reason, int64_t now, int64_t idle) {
+  int64_t from = 0, until = 0;
+  {
+    OwnFile stacks(to.stacks.c_str(), O_WRONLY | O_CREAT | O_APPEND);
+    from = stacks.size();
+    if (to.settings.dump_signal != 0 && stacks.move_to(to.settings.descriptor)) {
+      write_python_stacks(to.settings.dump_signal);
+    }
+    until = stacks.size();
+  }
   char line[256];
   const int bytes = std::snprintf(
       line, sizeof line,
       "{\"time_ns\": %lld, \"duration_ns\": %lld, \"reason\": \"%s\", \"raw\": [%lld, %lld]}\n",
       static_cast<long long>(now), static_cast<long long>(idle), reason,
       static_cast<long long>(from), static_cast<long long>(until));
-  put(to.stalls, line, static_cast<size_t>(bytes));
+  OwnFile stalls(to.stalls.c_str(), O_WRONLY | O_CREAT | O_APPEND);
+  stalls.write(line, static_cast<size_t>(bytes));
 }
 
 void on_ending_signal(int number) {
   Watch& all = watch_state();
   if (::getpid() == all.pid) {
-    const char* name = ::sigabbrev_np(number);
-    char text[64];
-    const int bytes =
-        std::snprintf(text, sizeof text, "signal SIG%s", name != nullptr ? name : "?");
-    put(all.settings.ended, text, static_cast<size_t>(bytes));
-    if (number == SIGTERM) {  // a launcher gives up: what was it doing?
-      dump(all.settings, "signal", system_now(), 0);
+    char* ended = all.ended.load();
+    if (ended != nullptr && ended[0] == '\0') {
+      const char* name = ::sigabbrev_np(number);
+      std::snprintf(ended, ENDED_BYTES, "signal SIG%s", name != nullptr ? name : "?");
+    }
+    const Place* place = all.place.load();
+    if (number == SIGTERM && place != nullptr) {  // a launcher gives up: what was it doing?
+      dump(*place, "signal", system_now(), 0);
     }
   }
   ::signal(number, SIG_DFL);
   ::raise(number);
+}
+
+void forget_ended() {
+  if (char* ended = watch_state().ended.exchange(nullptr)) {
+    ::munmap(ended, ENDED_BYTES);
+  }
 }
 
 void note_signals() {
@@ -92,14 +113,10 @@ void note_signals() {
 
 void look(uint64_t serial) {
   Watch& all = watch_state();
-  sigset_t others;  // the program's signals go to its threads
-  ::sigfillset(&others);
-  for (const int own : {all.settings.dump_signal, SIGSEGV, SIGBUS}) {
-    ::sigdelset(&others, own);
-  }
-  ::pthread_sigmask(SIG_SETMASK, &others, nullptr);
+  const Place& place = *all.place.load();
+  const int64_t timeout = place.settings.timeout_ns;
   uint64_t mark = 0;
-  int64_t since = system_now(), due = all.settings.timeout_ns;
+  int64_t since = system_now(), due = timeout;
   std::unique_lock<std::mutex> hold(all.mutex);
   while (!all.wake.wait_for(hold, std::chrono::nanoseconds(LOOK_NS),
                             [&] { return all.stop || all.serial != serial; })) {
@@ -108,15 +125,15 @@ void look(uint64_t serial) {
     if (found != mark && found != 0) {
       mark = found;
       since = now;
-      due = all.settings.timeout_ns;
+      due = timeout;
       continue;
     }
     if (now - since < due || now - all.python.load() < STUCK_NS) {
       continue;
     }
-    dump(all.settings, "no_progress", now, now - since);
+    dump(place, "no_progress", now, now - since);
     due *= 2;
-    if (all.settings.abort) {
+    if (place.settings.abort) {
       ::_exit(1);
     }
   }
@@ -137,7 +154,7 @@ uint64_t progress() {
   return sum;
 }
 
-void watch(const WatchSettings& settings) {
+void watch(WatchSettings settings) {
   Watch& all = watch_state();
   if (all.pid != ::getpid()) {  // a forked child: who held the lock stayed behind
     new (&all.mutex) std::mutex;
@@ -146,14 +163,20 @@ void watch(const WatchSettings& settings) {
   uint64_t serial = 0;
   {
     std::lock_guard<std::mutex> hold(all.mutex);
-    all.settings = settings;
+    const std::string folder = settings.folder + "/";
+    all.place = new Place{std::move(settings), folder + layout::STALL_STACKS_FILE,
+                          folder + layout::STALLS_FILE};
+    forget_ended();
+    all.ended =
+        OwnFile((folder + layout::ENDED_FILE).c_str(), O_RDWR | O_CREAT).map(ENDED_BYTES);
     all.pid = ::getpid();
     all.stop = false;
     serial = ++all.serial;
     all.python = system_now();
   }
   note_signals();
-  if (settings.timeout_ns > 0) {
+  if (all.place.load()->settings.timeout_ns > 0) {
+    const BlockedSignals blocked;
     std::thread(look, serial).detach();
   }
 }
@@ -175,6 +198,7 @@ void stop_watching() {
       ::signal(number, SIG_DFL);
     }
   }
+  forget_ended();
 }
 
 }  // namespace lanescope

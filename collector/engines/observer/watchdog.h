@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace lanescope {
 
@@ -9,16 +10,15 @@ namespace lanescope {
 uint64_t progress();
 
 struct WatchSettings {
-  int dump_signal;      // makes Python write all its stacks into `stacks`; 0: there is none
-  int stacks;           // descriptors, open for appending
-  int stalls;
-  int ended;
+  std::string folder;   // the process's, in the journal
+  int dump_signal;      // makes Python write all its stacks; 0: there is none
+  int descriptor;       // into which: open for the time of a dump
   int64_t timeout_ns;   // without a record; 0: never looks
   bool abort;           // end the process after a dump
 };
 
 // Watch this process from now on, in a thread of its own, and note the signals that end it.
-void watch(const WatchSettings& settings);
+void watch(WatchSettings settings);
 
 // Python's own watchdog has looked: this one need not.
 void watched();

@@ -1,0 +1,26 @@
+// While one is there, the calling thread takes no signal; a thread that it starts never does.
+#pragma once
+
+#include <csignal>
+#include <pthread.h>
+
+namespace lanescope {
+
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() {
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace lanescope
