@@ -118,7 +118,7 @@ class StringTable:
                 return 0
         found = len(self._ids)
         self._ids[text] = found
-        self._bytes += len(data)
+        self._bytes += _LENGTH.size + len(data)
         return found
 
     def _store(self, data: bytes) -> None:
