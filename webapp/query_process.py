@@ -41,6 +41,15 @@ LOCKS = {
 """Set before the query; `lock_configuration` then keeps them."""
 
 
+_NESTED = {"list", "array", "struct", "map"}
+_EXACT = {"hugeint", "decimal"}  # JSON has no such number
+_PORTABLE = {
+    "boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger",
+    "ubigint", "float", "double", "varchar", "enum", "null",
+}  # fmt: skip
+"""Types of DuckDB that JSON, CSV and Parquet hold; all others become texts."""
+
+
 def main() -> int:
     """Reads the question, writes the answer."""
     asked = json.load(sys.stdin)
@@ -82,7 +91,7 @@ def _answered(asked: dict[str, Any]) -> pa.Table:
     batches = []
     size = 0
     left = int(asked["rows"])
-    reader = connection.sql(statements[0]).to_arrow_reader(min(left, 100_000))
+    reader = _portable(connection.sql(statements[0])).to_arrow_reader(min(left, 100_000))
     for batch in reader:
         batches.append(batch.slice(0, left))
         left -= len(batches[-1])
@@ -92,6 +101,29 @@ def _answered(asked: dict[str, Any]) -> pa.Table:
         if left <= 0:
             break
     return pa.Table.from_batches(batches, reader.schema)
+
+
+def _portable(answer: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The answer with columns that other programs cannot hold as texts, as DuckDB writes them.
+
+    Blobs within lists, intervals, infinite dates and the like have no counterpart in JSON, CSV or
+    Parquet, or, as a UHUGEINT, a wrong one in Arrow.
+    """
+    if all(_is_portable(kind) for kind in answer.types):
+        return answer
+    chosen = []
+    for number, (name, kind) in enumerate(zip(answer.columns, answer.types, strict=True), 1):
+        value = f"#{number}" if _is_portable(kind) else f"CAST(#{number} AS VARCHAR)"
+        quoted = name.replace('"', '""')
+        chosen.append(f'{value} AS "{quoted}"')
+    return answer.project(", ".join(chosen))
+
+
+def _is_portable(kind: Any, *, nested: bool = False) -> bool:
+    if kind.id in _NESTED:
+        inner = [one for _, one in kind.children if hasattr(one, "id")]
+        return all(_is_portable(one, nested=True) for one in inner)
+    return kind.id in _PORTABLE or (kind.id in _EXACT and not nested)
 
 
 def _sentence(error: BaseException) -> str:

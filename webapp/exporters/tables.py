@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from lanescope.collector import schema
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.run import Run
+from lanescope.webapp.typed_json import plain_json
 
 ANALYSES: Mapping[str, tuple[str, str]] = {
     "overlap": ("overlap", "overlap"),
@@ -81,7 +82,7 @@ def spreadsheet(table: pa.Table) -> pa.Table:
         column = table.column(position)
         kind = field.type
         if pa.types.is_nested(kind):
-            texts = [None if v is None else json.dumps(v) for v in column.to_pylist()]
+            texts = [None if v is None else json_text(v) for v in column.to_pylist()]
             column = pa.chunked_array([pa.array(texts, pa.string())])
         if pa.types.is_dictionary(kind):
             chunks = [_safe(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
@@ -91,6 +92,11 @@ def spreadsheet(table: pa.Table) -> pa.Table:
         names = table.column_names
         table = table.set_column(position, safe_text(names[position]), column)
     return table
+
+
+def json_text(value: Any) -> str:
+    """A list or structure as JSON; NaN and the infinities in it are texts."""
+    return json.dumps(plain_json(value), ensure_ascii=False)
 
 
 def safe_text(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +15,7 @@ from dash.development.base_component import Component
 from lanescope.collector import schema
 from lanescope.webapp import units
 from lanescope.webapp.errors import RunError
-from lanescope.webapp.exporters.tables import ANALYSES
+from lanescope.webapp.exporters.tables import ANALYSES, json_text
 from lanescope.webapp.pages import ids, parts
 from lanescope.webapp.pages.context import Context, Page
 
@@ -159,9 +158,7 @@ def shown(value: Any) -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    if isinstance(value, timedelta):
-        value = f"{value.total_seconds()} s"
-    text = str(value)
+    text = json_text(value) if isinstance(value, (list, dict)) else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
