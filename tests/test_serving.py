@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.preparing import Preparing, Progress
-from lanescope.webapp.serving import BODY_LIMIT, THREADS, Server
+from lanescope.webapp.serving import BODY_LIMIT, CONNECTIONS, ROOM, THREADS, Server
 from lanescope.webapp.wsgi import Wsgi
 
 
 @contextmanager
-def served(app: Wsgi, address: str = "127.0.0.1") -> Iterator[http.client.HTTPConnection]:
+def served(
+    app: Wsgi, address: str = "127.0.0.1", connections: int = CONNECTIONS
+) -> Iterator[http.client.HTTPConnection]:
     """A connection to an application that is being served; the server ends with it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as listener:
-        server = Server(app, listener)
+        server = Server(app, listener, connections)
         thread = threading.Thread(target=server.serve)
         thread.start()
         connection = http.client.HTTPConnection(address, listener.getsockname()[1])
@@ -141,3 +143,29 @@ def test_stopping_lets_what_is_being_answered_end(capfd: pytest.CaptureFixture[s
         thread.join()
         connection.close()
     assert capfd.readouterr() == ("", "")
+
+
+def test_connections_that_send_nothing_do_not_lock_out_the_next() -> None:
+    many = ROOM + 20
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow(environ: dict[str, Any], start: Any) -> list[bytes]:
+        if environ["PATH_INFO"] == "/slow":
+            started.set()
+            go_on.wait()
+        return page(environ, start)
+
+    with served(slow, connections=many) as connection:
+        at_work = another(connection)
+        at_work.request("GET", "/slow")
+        assert started.wait(20)
+        place = (connection.host, connection.port)
+        silent = [socket.create_connection(place, timeout=20) for _ in range(3 * many)]
+        for one in silent[::2]:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: ")
+        assert got(connection, "/next") == b"/next"
+        assert silent[0].recv(1) == silent[1].recv(1) == b""  # closed, as the most silent
+        go_on.set()
+        assert at_work.getresponse().read() == b"/slow"
+        for one in (*silent, at_work):
+            one.close()

@@ -39,7 +39,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             wanted = _wanted(timeline, asked)
             place = (int(asked["t"]), int(asked["lane"]), int(asked["row"]))
             forward = {"next": True, "prev": False}[asked["dir"]]
-        except (TypeError, KeyError, ValueError, AttributeError):
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             return {"error": "expected names, modules, t, lane, row and dir"}, 400
         found = find(timeline, wanted, place, forward)
         if found is None:
@@ -58,7 +58,7 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             window = (int(asked["t0"]), int(asked["t1"]))
             lanes = {int(lane) for lane in asked["lanes"]}
             many = int(asked["buckets"])
-        except (TypeError, KeyError, ValueError, AttributeError):
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             return {"error": "expected names, modules, t0, t1, lanes and buckets"}, 400
         if not 0 <= window[0] < window[1] <= 1 << 53 or not 1 <= many <= MOST_BUCKETS:
             limits = f"0 <= t0 < t1 and 1 to {MOST_BUCKETS} buckets"

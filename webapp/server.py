@@ -19,6 +19,8 @@ from typing import Any
 
 import flask
 from dash import Dash, set_props
+from dash.exceptions import DependencyException
+from flask.json.provider import DefaultJSONProvider
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
@@ -47,6 +49,7 @@ from lanescope.webapp.pages import (
 from lanescope.webapp.pages.context import Context
 from lanescope.webapp.places import selecting
 from lanescope.webapp.queries import Queries
+from lanescope.webapp.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.run import Run
 from lanescope.webapp.settings import Settings
 from lanescope.webapp.timeline import Timeline
@@ -78,10 +81,12 @@ def make_app(
     index: Timeline | None = None,
     settings: Settings = DEFAULTS,
     live: routes.Live | None = None,
+    queues: Queues | None = None,
 ) -> Dash:
     """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
 
-    `live` says how a run stands that is still being recorded, see `following`.
+    `live` says how a run stands that is still being recorded, see `following`. `queues` are those
+    that heavy requests wait in, for apps that share a server.
 
     The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
     where the run cannot be read.
@@ -112,6 +117,8 @@ def make_app(
     for page in pages:
         page.register(app, context)
     _secure(app, trusted_hosts)
+    _check_callbacks(app)
+    _queue(app.server, queues or Queues())
     _select(app.server, opened)
     return app
 
@@ -233,13 +240,18 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
         if _PORT.sub("", host) not in names:
             flask.abort(400, "this server does not go by that name")
         origin = flask.request.headers.get("Origin")
-        if origin is not None and origin.lower().partition("://")[2] != host:
+        foreign = origin is not None and origin.lower().partition("://")[2] != host
+        if foreign or (_from_elsewhere(flask.request) and not _opens_a_page(flask.request)):
             flask.abort(403, "another page may not ask this server")
 
     @server.after_request
     def add_headers(response: flask.Response) -> flask.Response:
         response.headers.update(headers)
         return response
+
+    @server.errorhandler(DependencyException)
+    def no_such_script(_: DependencyException) -> Any:
+        return {"error": "there is no such script"}, 404
 
     @server.errorhandler(Exception)
     def say_little(error: Exception) -> Any:
@@ -248,6 +260,94 @@ def _secure(app: Dash, trusted_hosts: Sequence[str]) -> None:
             return error
         log.error("request %s failed", flask.request.path, exc_info=error)
         return {"error": "the server could not answer; its log says why"}, 500
+
+
+def _from_elsewhere(request: flask.Request) -> bool:
+    """True where the browser says that a page of another site, or of another port, sends it."""
+    return request.headers.get("Sec-Fetch-Site", "none").lower() not in {"none", "same-origin"}
+
+
+def _opens_a_page(request: flask.Request) -> bool:
+    """True for a link that somebody follows to one of the pages: these may stand anywhere."""
+    headers = {name: request.headers.get(f"Sec-Fetch-{name}", "").lower() for name in _NAVIGATION}
+    return request.method == "GET" and headers == _NAVIGATION and str(request.url_rule) in _PAGES
+
+
+_NAVIGATION = {"Mode": "navigate", "Dest": "document"}
+_PAGES = {"/", "/<path:path>"}
+"""The rules by which Dash serves the document that all pages are in."""
+
+
+class _Json(DefaultJSONProvider):
+    """JSON as browsers write it; what is nested too deep, or no number, is refused as any other."""
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        """Raises ValueError, which becomes 400."""
+        try:
+            return super().loads(s, **{"parse_constant": _no_number, **kwargs})
+        except RecursionError:
+            raise ValueError("it is nested too deep") from None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _check_callbacks(app: Dash) -> None:
+    """Refuses what is no call of a callback: Dash itself would fail on it."""
+    server: flask.Flask = app.server
+    server.json = _Json(server)
+
+    @server.before_request
+    def check_call() -> Any:
+        if flask.request.path != f"{app.config.routes_pathname_prefix}_dash-update-component":
+            return None
+        if flask.request.method != "POST" or _is_call(app, flask.request.get_json()):
+            return None
+        return {"error": "this is no call of a callback of this page; reload the page"}, 400
+
+
+def _is_call(app: Dash, body: Any) -> bool:
+    if not isinstance(body, dict) or not isinstance(body.get("output"), str):
+        return False
+    known = app.callback_map.get(body["output"], {})
+    changed = body.get("changedPropIds", [])
+    outputs = _places(body.get("outputs"))
+    return (
+        "callback" in known
+        and isinstance(changed, list)
+        and all(isinstance(one, str) for one in changed)
+        and outputs is not None
+        and body["output"] in {"...".join(outputs), f"..{'...'.join(outputs)}.."}
+        and all(_places(body.get(name, [])) == _places(known[name]) for name in ("inputs", "state"))
+    )
+
+
+def _places(given: Any) -> list[str] | None:
+    """What a callback reads or writes, as `component.property`; None where it is none of that."""
+    listed = [given] if isinstance(given, dict) else given
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        return None
+    return [f"{one.get('id')}.{one.get('property')}" for one in listed]
+
+
+def _queue(server: flask.Flask, queues: Queues) -> None:
+    @server.before_request
+    def enter() -> Any:
+        queue = queues.of(flask.request.path)
+        if queue is None:
+            return None
+        if not queue.enter():
+            words = f"the server has enough to do; ask again in {RETRY_S} seconds"
+            return {"error": words}, 503, {"Retry-After": str(RETRY_S)}
+        flask.g.queue = queue
+        return None
+
+    @server.teardown_request
+    def leave(_: BaseException | None) -> None:
+        queue: Queue | None = flask.g.pop("queue", None)
+        if queue is not None:
+            queue.leave()
 
 
 def _select(server: flask.Flask, timeline: Timeline) -> None:
@@ -265,6 +365,8 @@ def _callback_failed(error: Exception) -> None:
     if isinstance(error, RunError):
         message = str(error)
     else:
-        log.error("a callback failed", exc_info=error)
-        message = f"This could not be computed: {fault('a callback', error)}."
+        words = fault("a callback", error)
+        log.error("%s", words)
+        log.debug("its traceback", exc_info=error)  # whatever a browser sends may lead here
+        message = f"This could not be computed: {words}."
     set_props(ids.NOTICE, {"children": message, "hidden": False})

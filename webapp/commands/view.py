@@ -18,6 +18,7 @@ from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.errors import RunError
 from lanescope.webapp.following import Following, growing
 from lanescope.webapp.preparing import Preparing, Progress
+from lanescope.webapp.request_queues import Queues
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.serving import Server
 from lanescope.webapp.settings import Settings, load_settings
@@ -121,6 +122,7 @@ def _app(
     from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
 
     index = Timeline.open(run, baseline, progress=told, noise=noise)
+    queues = Queues()  # of all states of a run that grows
 
     def make(timeline: Timeline, state: Callable[[], dict[str, Any]] | None = None) -> Wsgi:
         application: Wsgi = make_app(
@@ -130,6 +132,7 @@ def _app(
             index=timeline,
             settings=settings,
             live=state,
+            queues=queues,
         ).server
         return application
 

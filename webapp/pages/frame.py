@@ -90,8 +90,10 @@ def made(page: Page, context: Context) -> Any:
     except RunError as error:
         return parts.empty(str(error))
     except Exception as error:
-        log.error("the page %s failed", page.name, exc_info=error)
-        return parts.empty(f"This page could not be made: {fault(page.name, error)}.")
+        words = fault(page.name, error)
+        log.error("%s", words)
+        log.debug("its traceback", exc_info=error)
+        return parts.empty(f"This page could not be made: {words}.")
 
 
 def _header(context: Context) -> Component:
