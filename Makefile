@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format types bench docs lock clean
+.PHONY: help setup demo test soak harmless lint format types bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -55,6 +55,9 @@ test: $(READY)  ## run all tests (ARGS='-k overlap' for some of them)
 soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests
 	LANESCOPE_KILLS=500 python -m pytest tests/test_death.py
 	python -m pytest -m slow
+
+harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
+	python -m tests.harmless --jobs $(JOBS) $(addprefix --engine ,$(ENGINE)) $(HARMLESS)
 
 lint: $(READY) types  ## check style, types and the number of suppressed checks
 	ruff check .
