@@ -22,9 +22,8 @@ def with_accepted(page: str) -> str:
          one.reason)
         for one in accepted()
     ]  # fmt: skip
-    return _put(
-        page, _ACCEPTED, _table(("tests", "engines", "outcome when recorded", "why"), lines)
-    )
+    head = ("tests", "engines", "outcome when recorded", "why")
+    return _put(page, _ACCEPTED, _table(head, lines) if lines else "None.")
 
 
 def with_figures(page: str, compared: list[Compared]) -> str:

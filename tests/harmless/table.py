@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from functools import cached_property
 from .accepted import accepted
 from .differences import Difference
 from .processes import END, Result
-from .units import Unit
+from .units import Unit, all_units
 
 COLUMNS = (
     "suite", "engine", "units", "tests", "same", "unsteady", "accepted", "different",
@@ -50,19 +51,21 @@ def rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
     for one in compared:
         groups.setdefault((one.unit.suite, one.engine), []).append(one)
     found = []
+    known = Counter(unit.suite for unit in all_units())
     for (suite, engine), ones in sorted(groups.items()):
         tests = sum(one.tests for one in ones)
         differing = sum(len(one.found) for one in ones)
         steady = sum(len(one.steady) for one in ones)
         unlisted = sum(len(one.unlisted) for one in ones)
         figures = (
-            len(ones), tests, tests - differing, differing - steady, steady - unlisted, unlisted,
+            tests, tests - differing, differing - steady, steady - unlisted, unlisted,
             sum(one.recorded.processes for one in ones),
         )  # fmt: skip
         times = (sum(one.plain.cpu_s for one in ones), sum(one.recorded.cpu_s for one in ones))
         found.append(
-            (suite, engine, *(f"{n:,}" for n in figures), *(f"{time:,.0f} s" for time in times))
-        )
+            (suite, engine, f"{len(ones)} of {known[suite]}", *(f"{n:,}" for n in figures),
+             *(f"{time:,.0f} s" for time in times))
+        )  # fmt: skip
     return found
 
 
