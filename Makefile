@@ -5,6 +5,9 @@ VENV     ?= .venv
 # More than two cores' worth: recorded programs wait much of their time.
 JOBS     ?= 3
 HEADLESS ?=
+# Tests of one room: its folder, and files with its name.
+ROOM     ?=
+TESTS     = $(if $(ROOM),$(or $(shell find tests -type d -name '$(ROOM)' -o -name 'test_*$(ROOM)*.py'),$(error no tests are called $(ROOM))))
 # Sizes that let four ranks finish in well under a minute on two cores.
 DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 250
 
@@ -49,8 +52,8 @@ else
 endif
 
 # A file's tests share what they record, so they stay in one process.
-test: $(READY)  ## run all tests (ARGS='-k overlap' for some of them)
-	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY)  ## run all tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
+	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
 
 soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests
 	LANESCOPE_KILLS=500 python -m pytest tests/test_death.py

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest_plugins = ["tests.support.accounting"]
+
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
     from playwright.sync_api import BrowserContext

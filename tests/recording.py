@@ -1,11 +1,11 @@
-"""Records small programs for real: a child process under `lanescope record`."""
+"""Records small programs: in a process forked for each, or for real under `lanescope record`."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import schema
-from lanescope.collector.options import SUPERVISOR_VARIABLE
+from lanescope.collector import launch, outcome, schema
+from lanescope.collector.cli import options_from, record
+from lanescope.collector.options import SUPERVISOR_VARIABLE, Options
+from tests.support.processes import fork_program, run_program
 
 BIN = Path(sys.executable).parent
 
@@ -68,16 +70,6 @@ class Recorded:
         return [str(r["name"]) for r in self.rows("op", rank, thread) if r["depth"] == 0]
 
 
-def run_program(
-    command: list[str], *, environment: dict[str, str] | None = None, timeout: float = 300
-) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end with one OpenMP thread, its output captured."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-    return subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=timeout, check=False
-    )
-
-
 def write_program(folder: Path, source: str, name: str = "program.py") -> Path:
     """The dedented source as a file."""
     path = folder / name
@@ -91,17 +83,69 @@ def record_program(
     *options: str,
     ranks: int = 0,
     arguments: tuple[str, ...] = (),
+    real: bool = False,
 ) -> Recorded:
-    """Record `source`, under torchrun where `ranks` are given."""
+    """Record `source`, written to a file of the folder; see `record_script`."""
     program = write_program(folder, source)
     run = folder / "run"
+    return record_script(run, program, *arguments, options=options, ranks=ranks, real=real)
+
+
+def record_script(
+    run: Path,
+    program: Path,
+    *arguments: str,
+    options: tuple[str, ...] = (),
+    ranks: int = 0,
+    environment: Mapping[str, str] | None = None,
+    real: bool = False,
+) -> Recorded:
+    """Record a program into `run`, with `ranks` as torchrun would start them.
+
+    The program is forked from a process that has imported torch, and the run prepared and finished
+    by what `lanescope record` does before and after. `real`: by the command itself and torchrun,
+    for tests of how a recording is started, followed and finished.
+    """
+    if real:
+        return _record_for_real(run, [str(program), *arguments], options, ranks, environment)
+    settings = launch.with_engine(_options(options))
+    command = [sys.executable, str(program), *arguments]
+    launch.prepare(run, settings, command)
+    recorder = launch.environment_for(run, settings)
+    paths = [recorder["PYTHONPATH"], (environment or {}).get("PYTHONPATH", "")]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = fork_program(
+        program, *arguments, ranks=ranks, environment={**recorder, **(environment or {}), **path}
+    )
+    status = 128 - done.returncode if done.returncode < 0 else done.returncode
+    launch.finish(run, exit_status=status, stopped="")
+    sentence = outcome.conclude(run, settings, command[0], status)
+    return Recorded(run, status, done.stdout, f"{done.stderr}lanescope: {sentence}\n")
+
+
+def _options(given: tuple[str, ...]) -> Options:
+    """What the command line makes of them."""
+    with record.make_context("record", [*given, "--", "program"]) as context:
+        settings = dict(context.params)
+    for name in ("output", "command"):
+        settings.pop(name)
+    return options_from(settings)
+
+
+def _record_for_real(
+    run: Path,
+    command: list[str],
+    options: tuple[str, ...],
+    ranks: int,
+    environment: Mapping[str, str] | None,
+) -> Recorded:
     launcher = (
         [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}"]
         if ranks
         else [sys.executable]
     )
     done = run_program(
-        [str(BIN / "lanescope"), "record", "-o", str(run), *options, "--", *launcher,
-         str(program), *arguments]
-    )  # fmt: skip
+        [str(BIN / "lanescope"), "record", "-o", str(run), *options, "--", *launcher, *command],
+        environment=environment,
+    )
     return Recorded(run, done.returncode, done.stdout, done.stderr)

@@ -8,7 +8,8 @@ import pytest
 
 from lanescope.collector.options import LEVELS
 from lanescope.webapp import open_run
-from tests.recording import BIN, run_program, write_program
+from tests.recording import record_program, write_program
+from tests.support.processes import fork_program
 
 pytestmark = pytest.mark.torchrun
 
@@ -80,14 +81,16 @@ PROGRAM = """
 """
 
 
-def hashes(folder: Path, *recorder: str) -> list[str]:
-    """What both ranks print, with `recorder` in front of the launcher."""
-    program, out = write_program(folder, PROGRAM), folder / "hashes-"
-    done = run_program(
-        [*recorder, str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2", str(program),
-         str(EXAMPLES), str(out)]
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def hashes(folder: Path, *options: str) -> list[str]:
+    """What both ranks print, recorded into `folder / "run"` where there are `options` for that."""
+    out = folder / "hashes-"
+    arguments = (str(EXAMPLES), str(out))
+    if options:
+        done = record_program(folder, PROGRAM, *options, ranks=2, arguments=arguments)
+        assert done.status == 0, done.stderr
+    else:
+        bare = fork_program(write_program(folder, PROGRAM), *arguments, ranks=2)
+        assert bare.returncode == 0, bare.stderr
     return [x for rank in range(2) for x in Path(f"{out}{rank}").read_text().splitlines()]
 
 
@@ -120,11 +123,8 @@ def test_recording_changes_no_bit(
 ) -> None:
     if observer == "native":
         request.getfixturevalue("native")
-    run = tmp_path / "run"
-    options = ("--engine", observer, "--level", level)
-    recorder = (str(BIN / "lanescope"), "record", "-o", str(run), *options, "--")
-    assert hashes(tmp_path, *recorder) == unrecorded
-    opened = open_run(run)
+    assert hashes(tmp_path, "--engine", observer, "--level", level) == unrecorded
+    opened = open_run(tmp_path / "run")
     assert opened.manifest["level"] == level
     assert {process["engine"] for process in opened.manifest["processes"]} == {observer}
     assert opened.complete

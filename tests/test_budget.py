@@ -21,6 +21,7 @@ from lanescope.collector.options import (
     Options,
 )
 from tests.recording import Recorded, record_program, write_program
+from tests.support.processes import fork_program
 from tests.trace_files import slice_, write_trace
 
 # A model with layers, gradients and an optimizer: about 55,000 operators.
@@ -99,7 +100,7 @@ def journal_kinds(folder: Path, level: str) -> list[Kind]:
         SUPERVISOR_VARIABLE: str(os.getpid()),
     }
     program = write_program(folder, SMALL)
-    subprocess.run([sys.executable, str(program)], env={**os.environ, **variables}, check=True)
+    assert fork_program(program, environment=variables).returncode == 0
     (process,) = (run / "journal").iterdir()
     log = read_process(process)
     return [Kind(kind) for part in log.threads[0].records() for kind in part["kind"]]
@@ -154,7 +155,7 @@ def test_compaction_loads_no_pandas(tmp_path: Path) -> None:
     manifest.create(run, options, [], world_size=1)
     variables = {RUN_VARIABLE: str(run), SUPERVISOR_VARIABLE: str(os.getpid())}
     program = write_program(tmp_path, TRAINING.replace("120", "2"))
-    subprocess.run([sys.executable, str(program)], env={**os.environ, **variables}, check=True)
+    assert fork_program(program, environment=variables).returncode == 0
     found = subprocess.run(
         [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,8 @@ from lanescope.collector.calibration import UNMEASURED_DRIFT_PPB, Calibration, P
 from lanescope.collector.options import Options
 from lanescope.collector.recorder import Recorder
 from lanescope.collector.sources import clocks
-from tests.recording import run_program, write_program
+from tests.recording import write_program
+from tests.support.processes import fork_program
 
 HOUR_NS = 3_600_000_000_000
 
@@ -110,7 +110,7 @@ def test_an_exit_while_the_store_is_asked_ends_well(tmp_path: Path) -> None:
         time.sleep(0.5)
         """,
     )
-    done = run_program([sys.executable, str(program), str(tmp_path)])
+    done = fork_program(program, str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "asked\n", "")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.verdict_words import headline, uncompared
-from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
+from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, write_program
+from tests.support.processes import fork_program
 
 # A model that compiles whole, as does a function that lets gradients go while there are threads,
 # and a function that breaks the graph twice, so that breaks count.
@@ -73,7 +73,7 @@ BACKENDS = (
 def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The backend, then the lines that the program prints when nobody looks."""
     program = write_program(tmp_path_factory.mktemp("bare"), COMPILED)
-    done = run_program([sys.executable, str(program), request.param], timeout=300)
+    done = fork_program(program, request.param, timeout=300)
     assert done.returncode == 0, done.stderr
     return [request.param, *done.stdout.splitlines()]
 
@@ -184,7 +184,7 @@ AGAINST_EAGER = """
 
 def test_compiled_and_eager_are_compared_operator_by_operator(tmp_path: Path, native: Path) -> None:
     program = write_program(tmp_path, AGAINST_EAGER)
-    done = run_program([sys.executable, str(program), str(tmp_path), "auto"])
+    done = fork_program(program, str(tmp_path), "auto")
     assert done.returncode == 0, done.stderr
     eager, compiled, other = (open_run(tmp_path / n) for n in ("eager", "compiled", "other"))
     found = compare(eager, compiled)
@@ -228,7 +228,7 @@ IN_PLACE = """
 def test_a_model_that_is_compiled_in_place_has_its_names(tmp_path: Path) -> None:
     """Its hooks are called by torch's own code, and would be compiled one by one."""
     recorded = record_program(tmp_path, IN_PLACE)
-    bare = run_program([sys.executable, str(write_program(tmp_path, IN_PLACE))], timeout=300)
+    bare = fork_program(write_program(tmp_path, IN_PLACE), timeout=300)
     assert recorded.stdout == bare.stdout, recorded.stderr
     names = {r["parameter"] for r in recorded.rows("gradient")}
     assert names == {"0.weight", "0.bias", "1.weight", "1.bias"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
-from tests.recording import record_program, run_program, write_program
+from tests.recording import record_program, write_program
+from tests.support.processes import fork_program
 from tests.test_compile import BACKENDS
 
 # Two layers that share one graph of fullgraph=True, of which the second is wrong; one in a
@@ -106,7 +106,7 @@ def test_asked_for_they_look_at_what_compiled_code_computed(tmp_path: Path, back
     found, lines = validated(tmp_path, backend, "fault", "asked")
     # Numbers, graphs and breaks are those of the program without validators and recorder.
     program = write_program(tmp_path, PROGRAM)
-    bare = run_program([sys.executable, str(program), backend, "fault", "none"], timeout=300)
+    bare = fork_program(program, backend, "fault", "none", timeout=300)
     assert lines == bare.stdout.splitlines()
     said = {f.evidence["target"]: f for f in found if f.severity == "error"}
     assert list(said) == ["Norm"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.contexts import lost_contexts
 from lanescope.webapp.run import Run
-from tests.recording import Recorded, run_program, write_program
+from tests.recording import Recorded, write_program
+from tests.support.processes import fork_program
 
 PROGRAM = """
     import asyncio, sys, sysconfig, threading
@@ -133,7 +133,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("contexts")
     write_program(folder, "def read(variable):\n    return variable.get()\n", "installed.py")
     program, run = write_program(folder, PROGRAM), folder / "run"
-    done = run_program([sys.executable, str(program), str(run)])
+    done = fork_program(program, str(run))
     return Recorded(run, done.returncode, done.stdout, done.stderr)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lanescope.collector.compact import compact
 from lanescope.webapp import open_run
-from tests.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
+from tests.recording import BIN, SLOW_ON_PORTABLE, write_program
+from tests.support.processes import fork_program
 
 TRIALS = int(os.environ.get("LANESCOPE_KILLS", "50"))
 """Kills per engine; `make soak` makes it 500."""
@@ -61,8 +61,10 @@ KILLED = """
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_every_event_completed_before_a_kill_is_there(tmp_path: Path, engine: str) -> None:
     program, out, run = write_program(tmp_path, KILLED), tmp_path / "out", tmp_path / "run"
-    done = run_program(
-        [sys.executable, str(program), str(TRIALS), str(out)],
+    done = fork_program(
+        program,
+        str(TRIALS),
+        str(out),
         environment={
             "LANESCOPE_RECORD": str(run),
             "LANESCOPE_OPTIONS": json.dumps({"engine": engine, "level": "timing"}),
@@ -126,8 +128,8 @@ def test_an_unfinished_run_opens_with_what_was_going_on(
         """,
     )
     run = tmp_path / "run"
-    done = run_program(
-        [sys.executable, str(program)],
+    done = fork_program(
+        program,
         environment={
             "LANESCOPE_RECORD": str(run),
             "LANESCOPE_OPTIONS": json.dumps({"engine": engine}),

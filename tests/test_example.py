@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import fork_program
+
 PROGRAM = Path(__file__).resolve().parent.parent / "examples/train_gpt.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 SMALL = (
@@ -35,20 +37,24 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
+def fork(*arguments: str, ranks: int = 0) -> str:
+    """The same of the program, forked."""
+    done = fork_program(PROGRAM, *SMALL, *arguments, ranks=ranks)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What two ranks compute when nobody looks."""
     file = tmp_path_factory.mktemp("plain") / "losses"
-    run(*TWO_RANKS, *SMALL, f"--losses={file}")
+    fork(f"--losses={file}", ranks=2)
     return file.read_text()
 
 
 def test_one_process_needs_no_launcher_and_leaves_no_checkpoints(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    said = run(
-        sys.executable, PROGRAM, *SMALL, "--workers=0", f"--checkpoints={kept}",
-        f"--losses={tmp_path / 'losses'}",
-    )  # fmt: skip
+    said = fork("--workers=0", f"--checkpoints={kept}", f"--losses={tmp_path / 'losses'}")
     assert "held-out loss" in said
     assert sorted(file.name for file in kept.iterdir()) == [
         "step-00002-rank-0.pt",

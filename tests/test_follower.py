@@ -15,6 +15,7 @@ from lanescope.collector.detached import FIRST_SEGMENT, LOCK, follower_command
 from lanescope.collector.options import Options
 from lanescope.webapp import open_run
 from tests.recording import SLOW_ON_PORTABLE, run_program, write_program
+from tests.support.processes import fork_program
 
 # Long enough for a follower, which another process may have started already.
 LONG = """
@@ -97,7 +98,7 @@ def test_one_follower_for_all_processes_of_a_run(tmp_path: Path, engine: str) ->
         """,
     )
     run = tmp_path / "run"
-    done = run_program([sys.executable, str(program)], environment=recorded(run, engine))
+    done = fork_program(program, environment=recorded(run, engine))
     assert done.returncode == 0, done.stderr
     number, follower = done.stdout.split()
     assert number == "1"
@@ -122,7 +123,7 @@ def test_a_short_run_and_a_bounded_one_have_none(tmp_path: Path, engine: str) ->
     options = json.loads(bounded["LANESCOPE_OPTIONS"])
     bounded["LANESCOPE_OPTIONS"] = json.dumps({**options, "keep_last_bytes": 40_000_000})
     for count, environment in ((20_000, short), (95_000, bounded)):
-        done = run_program([sys.executable, str(program), str(count)], environment=environment)
+        done = fork_program(program, str(count), environment=environment)
         assert (done.stdout, done.stderr) == ("[]\n", "")
 
 

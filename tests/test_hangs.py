@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from lanescope.collector.compact import compact
 from lanescope.webapp.analysis.endings import endings
 from lanescope.webapp.analysis.findings import Finding, examine, findings
 from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run, open_run
 from lanescope.webapp.timeline import Timeline
-from tests.recording import BIN, run_program
+from tests.recording import UNCOMPACTED, record_script
+from tests.support.processes import fork_program
 
 pytestmark = pytest.mark.torchrun
 
@@ -76,6 +78,8 @@ PARTING = {
     "parts_adapter_left_out": (0, "1.weight", 2),
     "parts_unsynchronised_parameter": (0, "2.bias", 1),
 }  # step, first parameter, how many
+ENDED = ("stopped", "interrupted", "died_at_work")
+"""Programs of which the launcher ends what is left: with torchrun itself."""
 TOGETHER = {
     "access": ("straggler", "different_reduction", "different_message", *CLEAN),
     "numerics": tuple(PARTING),
@@ -119,20 +123,18 @@ class Runs:
         self._pool.shutdown(cancel_futures=True)
 
     def _record(self, name: str) -> None:
-        recorder = [str(BIN / "lanescope"), "record", "-o", str(self._folder / name), "--"]
-        run_program([*recorder, *_launch(4 if name == "subgroup" else 2), name])
+        ranks = 4 if name == "subgroup" else 2
+        record_script(self._folder / name, PROGRAMS, name, ranks=ranks, real=name in ENDED)
 
     def _record_together(self, level: str) -> None:
-        command = [*_launch(2), "together", str(self._folder), level, *TOGETHER[level]]
         paths = [str(PROGRAMS.parents[2]), os.environ.get("PYTHONPATH", "")]
-        done = run_program(
-            command, environment={"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        )
+        done = fork_program(
+            PROGRAMS, "together", str(self._folder), level, *TOGETHER[level], ranks=2,
+            environment={**UNCOMPACTED, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
-
-
-def _launch(ranks: int) -> list[str]:
-    return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}", str(PROGRAMS)]
+        for name in TOGETHER[level]:
+            compact(self._folder / name)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.recording import (
     run_program,
     write_program,
 )
+from tests.support.processes import fork_program
 
 TRAINING = """
     import threading, torch
@@ -102,7 +103,7 @@ def test_an_exception_at_any_hook_changes_nothing(
     assert train() == expected
     """,
     )
-    done = run_program([sys.executable, str(program), str(tmp_path / "run"), observer], timeout=300)
+    done = fork_program(program, str(tmp_path / "run"), observer, timeout=300)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
         "lanescope: recorder error, some events are missing: RuntimeError: planted in .*\n",
@@ -157,7 +158,7 @@ def test_an_exception_in_the_observer_changes_nothing(tmp_path: Path, native: Pa
     assert train_with_collectives() == expected
     """,
     )
-    done = run_program([sys.executable, str(program), str(tmp_path / "run"), *FAULTS])
+    done = fork_program(program, str(tmp_path / "run"), *FAULTS)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch("lanescope: recorder errors?, some events are missing: .*\n", done.stderr)
     # Nothing is left over from what failed: later events are whole, at the depth they belong to.
@@ -181,7 +182,7 @@ def test_a_full_disk(tmp_path: Path, engine: str) -> None:
         tmp_path,
         TRAINING + "    for _ in range(40):\n        result = train()\n    print(result)\n",
     )
-    bare = run_program([sys.executable, str(program)])
+    bare = fork_program(program)
     script = (
         f"mount -t tmpfs -o size=1m none {disk} && "
         f"{BIN / 'lanescope'} record --engine {engine} -o {disk / 'run'} -- "
@@ -219,9 +220,10 @@ def test_the_folder_is_removed_while_recording(tmp_path: Path, engine: str) -> N
     """
     )
     program = write_program(tmp_path, source)
-    bare = run_program([sys.executable, str(program)])
-    done = run_program(
-        [sys.executable, str(program), str(run)],
+    bare = fork_program(program)
+    done = fork_program(
+        program,
+        str(run),
         environment={
             "LANESCOPE_RECORD": str(run),
             "LANESCOPE_OPTIONS": json.dumps({"engine": engine}),
@@ -235,10 +237,10 @@ def test_the_folder_is_removed_while_recording(tmp_path: Path, engine: str) -> N
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     program = write_program(tmp_path, TRAINING + "    print(train())\n")
-    bare = run_program([sys.executable, str(program)])
+    bare = fork_program(program)
     (tmp_path / "file").write_text("")
-    done = run_program(
-        [sys.executable, str(program)],
+    done = fork_program(
+        program,
         environment={"LANESCOPE_RECORD": str(tmp_path / "file" / "run")},
     )
     assert (done.returncode, done.stdout) == (0, bare.stdout)
@@ -254,8 +256,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_settings_that_make_no_sense(tmp_path: Path, options: str, sentence: str) -> None:
     program = write_program(tmp_path, "import torch; print(torch.ones(2).sum().item())")
-    done = run_program(
-        [sys.executable, str(program)],
+    done = fork_program(
+        program,
         environment={"LANESCOPE_RECORD": str(tmp_path / "run"), "LANESCOPE_OPTIONS": options},
     )
     assert (done.returncode, done.stdout) == (0, "2.0\n")
@@ -299,6 +301,7 @@ def test_interpreter_shutdown_with_a_daemon_thread_at_work(tmp_path: Path) -> No
         threading.Thread(target=work, daemon=True).start()
         done.wait()
         """,
+        real=True,
     )
     assert recorded.status == 0, recorded.stderr
     assert recorded.stderr.count("\n") == 1

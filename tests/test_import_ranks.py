@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.findings import examine, findings
 from lanescope.webapp.cli import main
 from lanescope.webapp.run import Run, open_run
 from tests.profiled import PARAMETERS
-from tests.recording import BIN, run_program
+from tests.support.processes import fork_program
 from tests.trace_files import DATA, accounted, imported, rows, slice_, write_trace
 
 
@@ -31,9 +31,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the two ranks of `profiled.py` left."""
     folder = tmp_path_factory.mktemp("job")
     program = Path(__file__).with_name("profiled.py")
-    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
     environment = {"TORCH_FR_BUFFER_SIZE": "1000", "PYTHONPATH": str(program.parent.parent)}
-    done = run_program([*launcher, str(program), str(folder)], environment=environment)
+    done = fork_program(program, str(folder), ranks=2, environment=environment)
     assert done.returncode == 0, done.stderr
     return folder
 

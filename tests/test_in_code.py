@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lanescope.collector.options import Options
-from tests.recording import run_program, write_program
+from tests.recording import write_program
+from tests.support.processes import fork_program
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_without_a_place_it_is_said_where_it_goes(tmp_path: Path) -> None:
     there = os.getcwd()
     os.chdir(tmp_path)
     try:
-        done = run_program([sys.executable, str(program)])
+        done = fork_program(program)
     finally:
         os.chdir(there)
     assert done.returncode == 0
@@ -71,16 +71,14 @@ def test_without_a_place_it_is_said_where_it_goes(tmp_path: Path) -> None:
 
 def test_adding_to_a_finished_run_is_said(tmp_path: Path) -> None:
     program, run = write_program(tmp_path, PROGRAM), tmp_path / "run"
-    first = run_program([sys.executable, str(program), str(run)])
+    first = fork_program(program, str(run))
     assert (first.returncode, first.stderr) == (0, "")  # twice in one process is meant
-    second = run_program([sys.executable, str(program), str(run)])
+    second = fork_program(program, str(run))
     assert second.returncode == 0
     assert second.stderr == (
         f"lanescope: {run} holds a finished recording, to which this process is added; to keep "
         "them apart choose another folder, or remove that one first\n"
     )
     assert len(list(run.glob("rank=00000/thread=*/op-00000.parquet"))) > 1
-    again = run_program(
-        [sys.executable, str(program), str(run)], environment={"TORCHELASTIC_RESTART_COUNT": "1"}
-    )
+    again = fork_program(program, str(run), environment={"TORCHELASTIC_RESTART_COUNT": "1"})
     assert (again.returncode, again.stderr) == (0, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.recording import Recorded, record_program, run_program, write_program
+from tests.support.processes import fork_program
 
 
 def processes(recorded: Recorded) -> list[dict[str, object]]:
@@ -86,6 +87,7 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
             process.join()
             subprocess.run([sys.executable, "-c", "import torch; torch.ones(3).sinh()"], check=True)
         """,
+        real=True,
     )
     assert recorded.status == 0, recorded.stderr
     roles = sorted(str(p["role"]) for p in processes(recorded))
@@ -101,7 +103,7 @@ def test_loader_workers_and_spawned_processes_are_recorded(tmp_path: Path) -> No
 
 
 def test_a_process_without_torch_leaves_nothing(tmp_path: Path) -> None:
-    recorded = record_program(tmp_path, "print('no torch here')")
+    recorded = record_program(tmp_path, "print('no torch here')", real=True)
     assert (recorded.status, recorded.stdout) == (0, "no torch here\n")
     assert not recorded.run.exists()
 
@@ -219,7 +221,7 @@ def test_all_hooks_are_gone_after_the_recording(tmp_path: Path) -> None:
         """,
     )
     run = tmp_path / "run"
-    done = run_program([sys.executable, str(program), str(run)])
+    done = fork_program(program, str(run))
     assert done.returncode == 0, done.stderr
     recorded = Recorded(run, 0, "", "")
     assert recorded.op_names() == ["aten::ones", "aten::tan"]

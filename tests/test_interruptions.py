@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.recording import SLOW_ON_PORTABLE, run_program, write_program
+from tests.recording import SLOW_ON_PORTABLE, write_program
+from tests.support.processes import fork_program
 
 PROGRAM = """
     import functools, signal, sys, threading, time
@@ -113,7 +113,7 @@ PROGRAM = """
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_what_a_handler_raises_reaches_the_program(tmp_path: Path, engine: str) -> None:
     program = write_program(tmp_path, PROGRAM)
-    done = run_program([sys.executable, str(program), str(tmp_path / "run"), engine])
+    done = fork_program(program, str(tmp_path / "run"), engine)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["took True", "gives True", "took True", "21"]

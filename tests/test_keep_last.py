@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ from lanescope.collector.options import Options, parse_size
 from lanescope.collector.ring import Ring
 from lanescope.collector.thread_journal import ThreadJournal
 from lanescope.webapp import open_run
-from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, record_program, run_program, write_program
+from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, record_program, write_program
+from tests.support.processes import fork_program
 
 LIMIT = 1_000_000
 
@@ -199,8 +199,8 @@ def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) ->
     )
     options = json.dumps({"keep_last_bytes": LIMIT, "engine": engine, "level": "timing"})
     run = tmp_path / "run"
-    done = run_program(
-        [sys.executable, str(program)],
+    done = fork_program(
+        program,
         environment={"LANESCOPE_RECORD": str(run), "LANESCOPE_OPTIONS": options},
     )
     assert done.returncode == -9
@@ -263,7 +263,7 @@ def test_in_code_and_in_forked_children(tmp_path: Path) -> None:
         """,
     )
     run = tmp_path / "run"
-    done = run_program([sys.executable, str(program), str(run)])
+    done = fork_program(program, str(run))
     assert (done.returncode, done.stderr) == (0, "")
     opened = open_run(run)
     for process in opened.manifest["processes"]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.run import Run, open_run
-from tests.recording import UNCOMPACTED, run_program, write_program
+from tests.recording import UNCOMPACTED, write_program
+from tests.support.processes import fork_program
 
 PROGRAM = """
     import sys
@@ -76,8 +76,7 @@ PROGRAM = """
 def recorded(path: Path, engine: str, *names: str) -> Path:
     """A run for each variant of the training, all of one process."""
     program = write_program(path, PROGRAM)
-    command = [sys.executable, str(program), str(path), engine, *names]
-    done = run_program(command, environment=UNCOMPACTED)
+    done = fork_program(program, str(path), engine, *names, environment=UNCOMPACTED)
     assert done.returncode == 0, done.stderr
     return path
 

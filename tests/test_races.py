@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -25,7 +24,7 @@ from lanescope.webapp.details import slice_facts
 from lanescope.webapp.places import selecting
 from lanescope.webapp.run import Run
 from lanescope.webapp.timeline import Timeline
-from tests.recording import BIN, run_program
+from tests.recording import record_script
 from tests.test_follower import wait_for_end
 
 PROGRAMS = Path(__file__).parent / "races"
@@ -53,12 +52,12 @@ def faults(program: str) -> dict[str, str]:
 def recorded(tmp_path: Path, program: str, *options: str, status: int = 0) -> Path:
     run = tmp_path / "run"
     path = [str(PROGRAMS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = run_program(
-        [str(BIN / "lanescope"), "record", "-o", str(run), "--engine", "native", *options, "--",
-         sys.executable, "-m", *f"tests.races.{program}".split()], timeout=300,
+    name, *arguments = program.split()
+    done = record_script(
+        run, PROGRAMS / f"{name}.py", *arguments, options=("--engine", "native", *options),
         environment={"PYTHONPATH": os.pathsep.join(path)},
     )  # fmt: skip
-    assert done.returncode == status, done.stderr
+    assert done.status == status, done.stderr
     return run
 
 

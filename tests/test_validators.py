@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from lanescope.collector import validators
 from lanescope.collector.kinds import VALIDATOR_IDLE
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
-from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, run_program, write_program
+from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, write_program
+from tests.support.processes import fork_program
 from tests.synthetic import START_NS, Builder
 
 PROGRAM = """
@@ -140,7 +140,7 @@ def test_the_program_and_its_recording_do_not_change(
 ) -> None:
     program = write_program(tmp_path, PROGRAM)
     for recorded, kind in zip(pair, ("fault", "clean"), strict=True):
-        bare = run_program([sys.executable, str(program), kind])
+        bare = fork_program(program, kind)
         assert bare.returncode == 0, bare.stderr
         assert len(bare.stdout.splitlines()) == 4
         assert recorded.stdout.splitlines() == bare.stdout.splitlines()

@@ -8,7 +8,8 @@ import pytest
 
 from lanescope.webapp.analysis.diff import Comparison, compare
 from lanescope.webapp.run import open_run
-from tests.recording import BIN, UNCOMPACTED, run_program, write_program
+from tests.recording import UNCOMPACTED, write_program
+from tests.support.processes import fork_program
 from tests.synthetic import START_NS, Builder
 
 PROGRAM = """
@@ -52,10 +53,7 @@ PROGRAM = """
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranks")
     program = write_program(path, PROGRAM)
-    done = run_program(
-        [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2", str(program), str(path)],
-        environment=UNCOMPACTED,
-    )
+    done = fork_program(program, str(path), ranks=2, environment=UNCOMPACTED)
     assert done.returncode == 0, done.stderr
     return path
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
 from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.cli import main
 from lanescope.webapp.run import open_run
-from tests.recording import UNCOMPACTED, run_program
+from tests.recording import UNCOMPACTED
+from tests.support.processes import fork_program
 
 ENTRIES = {
     "vanishing:vanishing", "exploding:exploding", "dead_parameters:dead_parameters",
@@ -101,9 +101,7 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("learning")
     script = Path(__file__).with_name("programs.py")
-    done = run_program(
-        [sys.executable, str(script), str(folder), "adapters"], environment=UNCOMPACTED
-    )
+    done = fork_program(script, str(folder), "adapters", environment=UNCOMPACTED)
     assert done.returncode == 0, done.stderr
     assert "recorder error" not in done.stderr
     return folder

@@ -1,0 +1,106 @@
+"""Counts the processor time that tests take, with all processes that they start.
+
+A pytest plugin. At the end of a run it prints the sum by area (pure, recorded, ranks, browser), in
+CI also the tests that took the most. Processor time does not change with what else the machine
+does, and nearly all of a recorded test's is spent in other processes.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SLOWEST = 30
+AREAS = ("pure", "recorded", "ranks", "browser")
+_KEY = "processor_s"
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def processor_s() -> float:
+    """Processor seconds of this process and all below it, ended (and waited for) or alive."""
+    used = sum(_seconds(resource.getrusage(who)) for who in _OWN)
+    return used + sum(map(_alive_s, _children(os.getpid())))
+
+
+_OWN = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
+def _seconds(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except OSError:  # it ended meanwhile, or this system does not say
+        return
+
+
+def _alive_s(pid: int) -> float:
+    """Of a process with its children: those it has waited for are in its own figures."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) * _TICK_S + sum(map(_alive_s, _children(pid)))
+
+
+def area_of(item: pytest.Item) -> str:
+    """By what a test starts: a browser, several ranks, a program, or nothing."""
+    if "context" in getattr(item, "fixturenames", ()) or item.get_closest_marker("browser"):
+        return "browser"
+    if item.get_closest_marker("torchrun"):
+        return "ranks"
+    starts = {"tests.recording", "tests.support.processes", "subprocess"}
+    used = vars(getattr(item, "module", object)).values()
+    from_there = (getattr(one, "__module__", getattr(one, "__name__", "")) for one in used)
+    return "recorded" if starts.intersection(map(str, from_there)) else "pure"
+
+
+class Accounts:
+    """Adds up what each phase of each test took, also over the workers of xdist."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0  # the first test also takes what its process took to start
+        self._by_area: defaultdict[str, float] = defaultdict(float)
+        self._by_test: defaultdict[str, float] = defaultdict(float)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Write the time since the last report into this one."""
+        report = yield
+        now = processor_s()
+        report.user_properties.append((_KEY, (area_of(item), max(0.0, now - self._last_s))))
+        self._last_s = max(now, self._last_s)  # a process may end that nothing waits for
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Read it again, in the process that prints."""
+        for area, seconds in (value for key, value in report.user_properties if key == _KEY):
+            self._by_area[area] += seconds
+            self._by_test[report.nodeid] += seconds
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say it."""
+        write = terminalreporter.write_line
+        terminalreporter.section("processor time")
+        for area in AREAS:
+            write(f"{self._by_area[area]:8.1f} s  {area}")
+        write(f"{sum(self._by_area.values()):8.1f} s  in all")
+        if os.environ.get("CI"):
+            slowest = sorted(self._by_test.items(), key=lambda one: -one[1])[:SLOWEST]
+            terminalreporter.section(f"the {SLOWEST} tests that took the most")
+            for name, seconds in slowest:
+                write(f"{seconds:8.1f} s  {name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that prints, and in each worker."""
+    config.pluginmanager.register(Accounts())

@@ -1,0 +1,142 @@
+"""Starts programs for tests, with a time limit, and returns how they ended and what they said.
+
+`run_program` starts any command. `fork_program` forks a Python program from a process that has
+imported torch (fork_server.py), which takes a hundredth of the processor time: for tests whose
+subject is what the program does, not how it is started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+SERVER = Path(__file__).with_name("fork_server.py")
+TIME_LIMIT_S = 300.0
+
+Ended = subprocess.CompletedProcess[str]
+
+
+def run_program(
+    command: list[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = TIME_LIMIT_S,
+) -> Ended:
+    """Run a command to its end with one OpenMP thread, its output captured."""
+    return subprocess.run(
+        command, env=variables(environment), capture_output=True, text=True, timeout=timeout,
+        check=False,
+    )  # fmt: skip
+
+
+def fork_program(
+    program: Path,
+    *arguments: str,
+    ranks: int = 0,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = TIME_LIMIT_S,
+) -> Ended:
+    """Run `python program arguments`, as `ranks` processes of one job where that is given.
+
+    The status is that of subprocess: -9 for SIGKILL; of ranks that of torchrun, 0 or 1.
+    """
+    return _server().run(
+        {
+            "program": str(program), "arguments": arguments, "ranks": ranks,
+            "folder": os.getcwd(), "environment": variables(environment),
+        },
+        timeout,
+    )  # fmt: skip
+
+
+def variables(added: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment of a program: this process's, one OpenMP thread, and what is added."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", **(added or {})}
+
+
+class ForkServer:
+    """The process from which programs are forked; several may run at once."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sending = threading.Lock()
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, str(SERVER), str(number)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=variables(None),
+                pass_fds=[number], start_new_session=True,
+            )  # fmt: skip
+
+    def run(self, job: dict[str, object], timeout_s: float) -> Ended:
+        """Run a job to its end. Raises subprocess.TimeoutExpired, with nothing left running."""
+        command = [str(job["program"]), *job["arguments"]]  # type: ignore[misc]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            report = self._send(job, out.fileno(), err.fileno())
+            try:
+                status = _status(report, time.monotonic() + timeout_s)
+            finally:
+                os.close(report)
+            said = [file.seek(0) or file.read().decode(errors="replace") for file in (out, err)]
+        if status is None:
+            raise subprocess.TimeoutExpired(command, timeout_s, *said)
+        return Ended(command, status, *said)
+
+    def close(self) -> None:
+        """End the server, and all that it started."""
+        self._control.close()
+        self._process.wait()
+
+    def _send(self, job: dict[str, object], out: int, err: int) -> int:
+        readable, writable = os.pipe()
+        try:
+            with self._sending:
+                socket.send_fds(self._control, [json.dumps(job).encode()], [out, err, writable])
+        finally:
+            os.close(writable)
+        return readable
+
+
+def _status(report: int, deadline: float) -> int | None:
+    """What a job reports until it is gone; None after killing one that is late."""
+    said = b""
+    while select.select([report], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        more = os.read(report, 4096)
+        if not more:
+            break
+        said += more
+    else:
+        os.killpg(json.loads(said.splitlines()[0])["pid"], signal.SIGKILL)
+        return None
+    lines = [json.loads(line) for line in said.splitlines()]
+    if not lines or "status" not in lines[-1]:
+        raise RuntimeError(f"the fork server ended; it had reported {said!r}")
+    return int(lines[-1]["status"])
+
+
+@functools.lru_cache(maxsize=1)
+def _start() -> ForkServer:
+    server = ForkServer()
+    atexit.register(server.close)
+    return server
+
+
+_starting = threading.Lock()
+
+
+def _server() -> ForkServer:
+    """The one of this process, started when it is first needed."""
+    with _starting:
+        return _start()
