@@ -24,6 +24,7 @@ LANESCOPE = str(BIN / "lanescope")
 @pytest.mark.parametrize(
     ("source", "status"),
     [
+        ("import torch", 0),
         ("import sys, torch; sys.exit(3)", 3),
         ("import torch; raise RuntimeError('boom')", 1),
         ("import os, torch; torch.ones(1).tan(); os._exit(7)", 7),

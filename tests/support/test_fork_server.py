@@ -115,6 +115,8 @@ def test_a_forked_program_is_recorded_like_a_started_one(
         for name in map(str, names):
             assert started.op_names(rank, name) == forked.op_names(rank, name)
     assert processes(forked) == processes(started)
+    *_, told = started.stderr.splitlines()
+    assert forked.stderr == told.replace(str(started.run), str(forked.run)) + "\n"
 
 
 PROGRAM = """
