@@ -47,7 +47,7 @@ MALFORMED: list[tuple[bytes, str]] = [
     (b"null", "holds None without a format version"),
     (b'"format"', "holds 'format' without a format version"),
     (b"{}", "holds an object of 0 without a format version"),
-    (b'{"format": 1}', "the manifest has no 'id'"),
+    (b'{"format": 1}', "it has no 'id'"),
     (b'{"format": NaN}', "the format version is nan"),
 ]
 

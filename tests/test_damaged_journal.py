@@ -75,6 +75,12 @@ def test_a_run_with_such_a_journal(journal: Journal) -> None:
     assert failures(journal.checked, islice(wanted, 3, None, 70)) == []
 
 
+def test_a_damaged_header_is_named(journal: Journal) -> None:
+    journal.segment.write_bytes(b"\0" * 8 + journal.data[8:])
+    with pytest.raises(RunError, match=r"no event can be read; .*\.lsj: is no journal segment"):
+        open_run(journal.run)
+
+
 @pytest.mark.slow
 def test_all_of_that(journal: Journal) -> None:
     assert failures(journal.decoded, changes(journal.data)) == []

@@ -285,6 +285,8 @@ def test_the_line_of_a_frame() -> None:
         (Span(0, 88, 8, 16), Span(24, 33, 9, 0), True),
         (Span(0, 100, 4, 12), Span(4, 100, 4, 8), True),  # meet in a later row
         (Span(0, 100, 4, -1), Span(0, 100, 100, 0), False),  # nothing is claimed
+        (Span(0, 2**62, 2**62, 1), Span(2**61, 2**62, 8, 16), True),  # damaged: runs do not fit
+        (Span(5, 5, 0, 0), Span(0, 100, 4, 12), False),
     ],
 )
 def test_shared_bytes(a: Span, b: Span, shared: bool) -> None:

@@ -97,9 +97,15 @@ def test_spread_is_that_of_the_definition(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "threads-1" / "run-00"))
-    (tmp_path / FILE).write_text('{"by_threads": [{"threads": 1}]}')
-    with pytest.raises(RunError, match="is no repetition's file"):
-        check(run)
+    entry = '"threads": 1, "gradient_fluctuation": [], "bitwise_identical": 0, "first": 1'
+    for text in (
+        '{"by_threads": [{"threads": 1}]}',
+        f'{{"by_threads": [{{{entry}}}]}}',
+        "[" * 9999,
+    ):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(RunError, match="is no repetition's file"):
+            check(run)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ def test_the_nearest_file_counts(tmp_path: Path) -> None:
         ("[[allow]]\nop = 5", "has 5, expected texts"),
         ("allow = 1", "allow is 1"),
         ("[[", "is not TOML"),
+        ("a = " + "[\n" * 50_000, "is not TOML"),
+        (".".join("a" * 1000) + " = 1", "or 1000 in a line"),
+        ("#\n" * 600_000, "more than 1048576 bytes"),
     ],
 )
 def test_what_is_no_setting(tmp_path: Path, text: str, message: str) -> None:

@@ -67,9 +67,9 @@ def _sentence(rank: int, tables: Counter[str]) -> str:
         f"{count:,} {'row' if count == 1 else 'rows'} of {table}"
         for table, count in sorted(tables.items())
     )
-    be, they = ("is", "it is") if tables.total() == 1 else ("are", "they are")
+    have, they = ("has", "it is") if tables.total() == 1 else ("have", "they are")
     return (
-        f"rank {rank}: the times of {counted} {be} impossible (more than {_DAYS} days from the "
-        f"start of the process, or a negative duration), so {they} shown at that start, or without "
-        "a duration; the files are damaged, restore them from a copy or record again"
+        f"rank {rank}: {counted} {have} impossible times (more than {_DAYS} days from the start of "
+        f"the process, or a negative duration), so {they} shown at that start, or without a "
+        "duration; the files are damaged, restore them from a copy or record again"
     )

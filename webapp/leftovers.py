@@ -74,6 +74,7 @@ def _recover(
     log: ProcessLog, rank: int, files: set[str], parts: list[Part], found: Leftovers
 ) -> bool:
     """Whether there was anything."""
+    found.lost += log.damage
     known = [*parts, *found.parts]
     threads = _rank_table(rank, "thread", known)
     decoder = Decoder(log, _rank_table(rank, "stack", known), first_ordinal(log, threads))
@@ -90,7 +91,6 @@ def _recover(
         for table, rows in decoder.rank_tables().items()
     ]
     found.parts += recovered
-    found.lost += log.damage
     return True
 
 

@@ -22,6 +22,11 @@ else:
 FILE = "lanescope.toml"
 PROJECT = "pyproject.toml"
 
+_MOST_BYTES = 1 << 20
+_MOST_IN_LINE = 1000
+"""A run may bring its settings from a stranger, and a name of many parts takes the square of them
+in memory."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -92,10 +97,17 @@ def _current() -> Path | None:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        longest = 0 if path.name == PROJECT else max(map(len, data.split(b"\n")))
+        if len(data) > _MOST_BYTES or longest > _MOST_IN_LINE:
+            raise RunError(
+                f"{path}: settings have more than {_MOST_BYTES} bytes, or {_MOST_IN_LINE} in a line"
+            )
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise RunError(f"{path}: settings cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{path}: is not TOML: {error}") from None
 
 

@@ -55,6 +55,8 @@ def conform(value: object, hint: Any, where: str) -> None:
 
     Keys that a TypedDict does not name are not looked at.
     """
+    if hint is Any:
+        return
     if typing.is_typeddict(hint):
         _expect(isinstance(value, dict), value, where, "an object")
         assert isinstance(value, dict)
@@ -62,7 +64,7 @@ def conform(value: object, hint: Any, where: str) -> None:
             if key in value:
                 conform(value[key], inner, f"{where}.{key}" if where else key)
             elif key in hint.__required_keys__:
-                raise Mismatch(f"{where or 'the manifest'} has no {key!r}")
+                raise Mismatch(f"{where or 'it'} has no {key!r}")
         return
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is dict:
@@ -116,4 +118,4 @@ def _names(hints: tuple[Any, ...]) -> str:
 
 def _expect(good: bool, value: object, where: str, expected: str) -> None:
     if not good:
-        raise Mismatch(f"{where or 'the whole'} is {shown(value)}, expected {expected}")
+        raise Mismatch(f"{where or 'it'} is {shown(value)}, expected {expected}")

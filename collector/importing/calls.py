@@ -196,7 +196,7 @@ def _peer(told: CommunicationArgs, parts: _Parts) -> int | None:
             return label
     given = decode_communication(parts.first.raw_args).concrete
     text = str(given[2]) if len(given) > 2 else ""
-    return int(text) if text.isdigit() and len(text) < 7 else None
+    return int(text) if text.isdecimal() and len(text) < 7 else None
 
 
 @lru_cache(maxsize=4096)
@@ -206,7 +206,7 @@ def bytes_of(shapes: str, dtypes: str) -> int:
     try:
         sizes = msgspec.json.decode(f"[{shapes.replace('] [', '], [')}]") if shapes else []
         total = item * sum(prod(one) for one in sizes)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return 0
     return total if 0 <= total < 1 << 62 else 0
 

@@ -38,7 +38,7 @@ def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
     numbers = None
     if ranks is not None:
         pieces = [piece.strip() for piece in ranks.split(",")]
-        if not all(piece.isdigit() and len(piece) < 7 for piece in pieces):
+        if not all(piece.isdecimal() and len(piece) < 7 for piece in pieces):
             raise click.UsageError(f"--ranks is {ranks!r}, expected numbers as in 0,1")
         numbers = [int(piece) for piece in pieces]
     try:

@@ -20,6 +20,7 @@ from .refused import Refused
 from .rows import Call, Trace
 
 _PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _MOST_FRAMES = 100
 _MOST_SHAPES = 64
 
@@ -211,6 +212,6 @@ def _text(value: Any) -> str:
 
 def _whole(value: Any, default: int) -> int:
     """A number, which JSON dumps may hold as a text."""
-    if type(value) is str and value.lstrip("-").isdigit() and len(value) < 20:
+    if type(value) is str and _NUMBER.fullmatch(value):
         value = int(value)
     return value if type(value) is int and abs(value) < 1 << 63 else default

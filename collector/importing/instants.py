@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..kinds import FARTHEST_NS
+
 I64 = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Written = bytes | msgspec.Raw
@@ -55,7 +57,7 @@ def rounded_ns(microseconds: list[float | int | None]) -> tuple[I64, Flags, Flag
     values = np.array(microseconds, np.float64)  # None becomes NaN
     missing = np.isnan(values)
     values = np.where(missing, 0.0, values * 1000)
-    bad = (values < 0) | (values > MOST_NS)
+    bad = (values < 0) | (values > FARTHEST_NS)
     return np.rint(np.where(bad, 0, values)).astype(np.int64), missing, bad
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..arrays import numbers
 from ..columns import frames_column, to_table
-from ..kinds import part_file, rank_folder, thread_folder
+from ..kinds import FARTHEST_NS, part_file, rank_folder, thread_folder
 from ..parquet import write_part
 from ..schema import INT32, TABLES, Clock, File, Process
 from .instants import I64
@@ -31,6 +31,7 @@ from .tables import (
 )
 
 _AT_ONCE = 1 << 19
+_SAMPLE = 1 << 16
 
 _COMMUNICATION = ("ncclDevKernel", "ncclKernel")
 
@@ -136,9 +137,9 @@ class Writer:
             for part, rows in enumerate(parts):
                 self._part(rank, place, name, rows, part)
         instants = [
-            *_extents(rank.slices, mine),
-            *_extents(told, values),
-            *_extents(handed, arrows),
+            *_extents(rank.slices, mine, sorted_rows.usual),
+            *_extents(told, values, sorted_rows.usual),
+            *_extents(handed, arrows, sorted_rows.usual),
             _instants(calls),
         ]
         every = [one for one in instants if len(one)]
@@ -162,6 +163,7 @@ class _Sorted:
     values: ByLane
     arrows: ByLane
     calls: defaultdict[int, list[Call]]
+    usual: int  # a start in the middle of all, of which few may be nonsense
 
     @classmethod
     def of(cls, rank: Rank) -> _Sorted:
@@ -169,7 +171,10 @@ class _Sorted:
         for call in rank.calls:
             calls[call.lane].append(call)
         values, arrows = rank.trace.values.rows(), rank.trace.arrows.rows()
-        return cls(ByLane(rank.slices), ByLane(values), ByLane(arrows), calls)
+        starts = column(rank.slices, "start")
+        some = starts[:: max(1, len(starts) // _SAMPLE)]
+        usual = int(np.median(some)) if len(some) else 0
+        return cls(ByLane(rank.slices), ByLane(values), ByLane(arrows), calls, usual)
 
 
 def _chosen(rows: NDArray[np.uint32], which: NDArray[np.bool_]) -> NDArray[np.uint32]:
@@ -177,11 +182,18 @@ def _chosen(rows: NDArray[np.uint32], which: NDArray[np.bool_]) -> NDArray[np.ui
     return rows if which.all() else rows[which]
 
 
-def _extents(slices: Rows, which: NDArray[np.uint32]) -> Iterator[I64]:
-    """The least start and the greatest end of some slices or instants, several times."""
+def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[I64]:
+    """The least start and the greatest end of some slices or instants, several times.
+
+    Those that are impossibly far from the usual start do not count: they are shown, and said to be
+    impossible, by whoever reads the run.
+    """
     for first in range(0, len(which), _AT_ONCE):
         some = slices[which[first : first + _AT_ONCE]]
         let_go(slices)
+        some = some[np.abs(some["start"] - usual) <= FARTHEST_NS // 2]
+        if not len(some):
+            continue
         lasting = "duration" in (slices.dtype.names or ())
         ends = some["start"] + np.maximum(some["duration"], 0) if lasting else some["start"]
         yield np.array([some["start"].min(), ends.max()])

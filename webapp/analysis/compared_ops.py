@@ -114,7 +114,7 @@ def with_inner(ops: Ops, own: States) -> States:
     """States in which an operator without tensors of its own has the worst of those inside it."""
     state = own.copy()
     end = ops.start + ops.duration.clip(min=0)
-    for depth in range(int(ops.depth.max(initial=0)), 0, -1):
+    for depth in np.unique(ops.depth[ops.depth > 0])[::-1].tolist():
         inner = np.flatnonzero((ops.depth == depth) & (state > UNKNOWN))
         outer = np.flatnonzero(ops.depth == depth - 1)
         around = enclosing(ops.start[outer], end[outer], ops.start[inner])

@@ -153,15 +153,15 @@ def _parents(place: I64, depth: npt.NDArray[np.int16]) -> I64:
     Rows are sorted by thread and start with parents first, so that is the enclosing call.
     """
     parent = np.full(len(depth), -1, np.int64)
-    above = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max(initial=0)) + 1):
+    above, outer = np.flatnonzero(depth == 0), 0
+    for level in np.unique(depth[depth > 0]).tolist():  # damaged rows may be of any depth
         here = np.flatnonzero(depth == level)
-        if len(above):
+        if len(above) and outer == level - 1:
             at = np.searchsorted(above, here) - 1
             found = above[np.maximum(at, 0)]
             known = (at >= 0) & (place[found] == place[here])
             parent[here[known]] = found[known]
-        above = here
+        above, outer = here, level
     return parent
 
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.verdict_words import difference_address
 from lanescope.webapp.errors import RunError, shown
 from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.typed_json import json_number
+from lanescope.webapp.typed_json import conform, json_number
 
 FILE = "repeat.json"
 LIMIT = 1e-5
@@ -134,6 +134,21 @@ def nondeterminism(run: Run) -> list[Finding]:
     ]
 
 
+class _Entry(TypedDict):
+    threads: int
+    gradient_fluctuation: float | str | None
+    bitwise_identical: bool
+    first: dict[str, Any] | None
+
+
+class _File(TypedDict):
+    by_threads: list[_Entry]
+
+
+_MOST_BYTES = 32 << 20
+"""Of a repetition's file: a few hundred for each number of threads."""
+
+
 @dataclass(frozen=True)
 class Repetition:
     """What `lanescope repeat` left in a folder."""
@@ -159,22 +174,22 @@ def repetition_in(folder: Path) -> Repetition | None:
     file = folder / FILE
     if not os.path.isfile(file):  # False also for a name that cannot be one
         return None
-    names = Repeats(0, None, True, None).to_json()
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))["by_threads"]
-        told = [{name: one[name] for name in names} for one in entries]
-        for one in told:
-            one["threads"] = int(one["threads"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        with file.open("rb") as opened:
+            whole = json.loads(opened.read(_MOST_BYTES).decode())
+        conform(whole, _File, "")
+    except (ValueError, RecursionError, OSError) as error:
         raise RunError(f"{file}: is no repetition's file: {shown(str(error))}") from None
-    return Repetition(folder, tuple(told))
+    names = _Entry.__required_keys__
+    told = tuple({name: entry[name] for name in names} for entry in whole["by_threads"])
+    return Repetition(folder, told)
 
 
 def repetition_of(run: Run) -> Repetition | None:
     """The repetition that the run is part of."""
     folder = run.path.parent
     number = folder.name.removeprefix("threads-")
-    return repetition_in(folder.parent) if number != folder.name and number.isdigit() else None
+    return repetition_in(folder.parent) if number != folder.name and number.isdecimal() else None
 
 
 def _entry(run: Run) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ def begins_scratch(every: Columns, rows: Columns, name: Callable[[Ints, Ints], l
         return found
     depth, start = rows["depth"][nested].astype(np.int64), rows["start_ns"][nested]
     around = np.full(len(nested), -1, np.int64)  # start of the outermost operator that is one
-    for level in range(int(depth.max())):
+    for level in np.unique(every["depth"][every["depth"] < depth.max()]).tolist():
         units = np.unique(
             np.stack([every["start_ns"], every["start_ns"] + every["duration_ns"]])[
                 :, every["depth"] == level

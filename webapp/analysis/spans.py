@@ -40,10 +40,10 @@ def share(a: Span, b: Span) -> bool:
     if few.runs > MOST_RUNS:
         # Rows of one table, as a rule: where in its row does each lie?
         return a.stride == b.stride and _same_columns(a, b)
-    return any(
-        _meets(low, low + (few.run if few.stride else few.high - few.low), many)
-        for low in range(few.low, few.high, few.stride or few.high - few.low)
-    )
+    # By the number of runs: a damaged record may bear a stride that does not fit the others.
+    starts = (few.low + number * few.stride for number in range(few.runs))
+    length = few.run if few.stride else few.high - few.low
+    return any(_meets(low, low + length, many) for low in starts)
 
 
 def _meets(low: int, high: int, span: Span) -> bool:
