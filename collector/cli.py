@@ -65,7 +65,8 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--on-hang", type=click.Choice(ON_HANG), default="report", show_default=True,
-                help="Then say so, abort with a non-zero status, or continue in silence.",
+                help="Then say so, also end a process that certainly cannot go on (status 1), or "
+                "continue in silence.",
             ),
             click.option(
                 "--compile-backend", metavar="NAME",

@@ -3,6 +3,10 @@
 Progress is a record of any thread. A thread of its own looks once a second; where Python's lock is
 stuck, observer/watchdog.cpp looks in its place (native engine). A dump is one line of JSON in
 `stalls.jsonl` of the process's journal, which `stalls.py` decodes.
+
+A process that records nothing may be hung, or compute, or wait for a processor, a disk or an
+answer. It is ended only where it is certain that it cannot go on: `rest.py` says whether any thread
+did anything, and how the process stands; `peers.py` how those stand that it waits for.
 """
 
 from __future__ import annotations
@@ -28,10 +32,14 @@ from .journal import (
     STALLS_FILE,
     json_bytes,
 )
+from .peers import Note, Peers
+from .peers import write as write_note
 from .recorder import Recorder
+from .rest import BUSY, LONGEST_GAP, Actor, Rest, Standing, standing
 from .saying import say
 from .stalls import activity
 from .system_calls import waits_for
+from .thread_states import Sample, call_own_thread
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.1
 QUIET_NS, LONGEST_QUIET_NS = 2_000_000_000, 16_000_000_000
@@ -42,9 +50,8 @@ then is not looked at every time."""
 FRAMES = 40
 """Frames kept of each stack, innermost first."""
 
-BUSY = 0.1
-"""Share of a core from which on a thread counts as working: one that waits uses none, and where the
-machine is shared a busy one may get little."""
+LOOKS = 8
+"""Times that the threads are looked at within the timeout."""
 
 ABORT_STATUS = 1
 _INSTANT = struct.Struct("<q")
@@ -73,12 +80,17 @@ class Watchdog:
         self._alive: own_files.Mapping | None = None
         self._stacks: own_files.Descriptor | None = None  # what a handler in C writes to
         self._signal = 0
+        self._step = min(LOOK_S, self._timeout / (LOOKS * 1e9)) if self._timeout else LOOK_S
+        self._peers: Peers | None = None
 
     def start(self) -> None:
         """Begin looking, also in a forked child, where no thread of the parent is."""
         self._forget_end()  # which would be the parent's
         self._mark, self._since, self._due = 0, clock.now(), self._timeout
-        self._before: tuple[int, dict[int, float]] | None = None
+        self._before: tuple[int, Sample] | None = None
+        # Time that was looked at: not that in which the process was stopped, or the machine slept.
+        self._looked, self._watched, self._watched_since = self._since, 0, 0
+        self._rest, self._sample_due, self._peers = Rest(), 0, None
         # Before the timeout: a rank that aborts then ends its workers, which are to have looked.
         self._quiet = min(QUIET_NS, self._timeout // 2 or QUIET_NS)
         self._quiet_due, self._quiet_told = self._quiet, False
@@ -98,10 +110,10 @@ class Watchdog:
         self._alive = None
 
     def _run(self, serial: int) -> None:
-        step = min(LOOK_S, self._timeout / 8e9) if self._timeout else LOOK_S
+        call_own_thread("watch")
         while serial == self._running:
             # Until there is a folder, no signal that ends the process can be noted.
-            time.sleep(step if self._alive is not None else min(step, FIRST_LOOK_S))
+            time.sleep(self._step if self._alive is not None else min(self._step, FIRST_LOOK_S))
             if serial != self._running:
                 return
             with self._recorder.guarded():
@@ -125,28 +137,105 @@ class Watchdog:
             os.utime(recorder.folder / ALIVE_FILE)
         if self._stacks is not None and not self._stacks.is_ours():
             self._forget_end()  # the program closed it
+        self._watched += min(now - self._looked, round(LONGEST_GAP * self._step * 1e9))
+        self._looked = now
         mark = recorder.store.progress()
         if mark != self._mark or not recorder.active:  # of steps left out there are no records
             if self._quiet_told:
                 self._quiet = min(2 * self._quiet, LONGEST_QUIET_NS)
             self._forget(recorder.folder)
             self._mark, self._since, self._due = mark, now, self._timeout
+            self._watched_since, self._sample_due = self._watched, 0
             self._quiet_due, self._before = self._quiet, None
+            self._rest.forget()
             return
-        idle = now - self._since
+        self._look_at_rest(recorder.folder, now, self._watched - self._watched_since)
+
+    def _look_at_rest(self, folder: Path, now: int, idle: int) -> None:
+        """Nothing was recorded for `idle`."""
         stalled = bool(self._timeout) and idle >= self._due
         quiet = self._due == self._timeout and idle >= self._quiet_due  # no stall told of it yet
+        if self._timeout and (stalled or idle >= self._sample_due):
+            self._sample_due = idle + max(self._timeout // LOOKS, round(self._step * 1e9))
+            self._rest.look(Sample.of(self._watched))
+            if self._ends(folder, now):
+                self._stalled(folder, now, abort=True)
         if self._before is None and idle >= min(self._quiet_due, self._due or self._quiet_due) / 2:
-            self._before = now, _processor_times()
-        if not (stalled or quiet):
-            return
+            self._before = now, Sample.of(now)
         if stalled:
             self._due *= 2
-            self._stalled(recorder.folder, now, idle)
-        else:
+            self._stalled(folder, now, abort=False)
+        elif quiet:
             self._quiet_due *= 2
-            self._note(recorder.folder, now, idle)
-        self._before = now, _processor_times()
+            self._note(folder, now, now - self._since)
+        else:
+            return
+        self._before = now, Sample.of(now)
+
+    def _ends(self, folder: Path, now: int) -> bool:
+        """Whether it is certain that this process cannot go on, and it is to be ended then.
+
+        Others that wait for it are told how it stands, also where it is not to be ended itself.
+        """
+        if self._action != "abort" or self._rest.rested_ns < self._timeout // 2:
+            return False
+        actors = self._actors(folder, now)
+        own = standing(self._rest, actors, handlers=self._handles_signals())
+        # The first look was a pause after the last record.
+        rested = self._rest.rested_ns + round(LONGEST_GAP * self._step * 1e9)
+        write_note(folder, Note(now, rested, own))
+        if rested < self._timeout or not self._is_rank():
+            return False
+        return self._cannot_go_on(folder, own) and self._unmoved()
+
+    def _cannot_go_on(self, folder: Path, own: Standing) -> bool:
+        """By how this process stands, and those that it waits for."""
+        if own is Standing.closed:
+            return True
+        peers = self._peers = self._peers or Peers(folder)
+        if own is Standing.process:
+            return peers.children_rest(self._timeout)
+        world = int(self._recorder.process.get("world_size", 1))
+        waits = own in (Standing.collective, Standing.threads) and world > 1
+        return waits and peers.ranks_rest(world, own, self._timeout)
+
+    def _unmoved(self) -> bool:
+        """Whether all is still as it was when it was looked at, which took a while."""
+        return self._recorder.store.progress() == self._mark and self._rest.unmoved(
+            Sample.of(self._watched)
+        )
+
+    def _actors(self, folder: Path, now: int) -> list[Actor]:
+        dump = self._dump(now, 0)
+        return [self._actor(one) for one in dump["threads"]] if dump is not None else []
+
+    def _actor(self, thread: dict[str, Any]) -> Actor:
+        files = [frame[0] for frame in thread["frames"]]
+        inner = os.path.basename(files[0]) if files else ""
+        library = all(map(self._is_library, files))
+        return Actor(
+            tid=thread["native_id"],
+            main=thread["native_id"] == os.getpid(),
+            ordinal=thread["ordinal"],
+            owner=thread["owner"],
+            # One begun and not waited for says nothing of what the thread does now.
+            collective=bool(thread["collective"]) and inner not in _OTHER_WAITS,
+            called=bool(thread["collective"]),
+            known=bool(thread["waiting"]),
+            process=thread["waiting"] in _PROCESSES,
+            service=library and not thread["last_op"] and not thread["collective"],
+            harmless=library and bool(files) and any(f.endswith(_HARMLESS) for f in files),
+        )
+
+    def _handles_signals(self) -> bool:
+        """Whether the program has handlers of its own, which may be what it waits for."""
+        handlers = (signal.getsignal(number) for number in signal.valid_signals())
+        codes = (
+            getattr(one, "__code__", None) or getattr(type(one).__call__, "__code__", None)
+            for one in handlers
+            if callable(one)
+        )
+        return any(code is not None and not self._is_library(code.co_filename) for code in codes)
 
     def _note(self, folder: Path, now: int, idle: int) -> None:
         """Keep what the threads do, instead of what they did when it was looked at before."""
@@ -217,18 +306,25 @@ class Watchdog:
         if not did and not self._recorder.process.get("expected"):
             return None
         self._name_owners(known)
-        assert self._before is not None
-        then, times = self._before
-        share = {
-            tid: (used - times.get(tid, used)) * 1e9 / max(1, now - then)
-            for tid, used in _processor_times().items()
-        }
+        share = self._shares(now)
         threads = [
             _describe(ident, frame, known, share)
             for ident, frame in sys._current_frames().items()
             if ident != threading.get_ident()
         ]
         return {"time_ns": now, "duration_ns": idle, "threads": threads}
+
+    def _shares(self, now: int) -> dict[int, float]:
+        """By thread, the share of a core that it used, or would have if there had been one free."""
+        if self._before is None:
+            return {}
+        then, before = self._before
+        return {
+            tid: (thread.used_ns + thread.ready_ns - old.used_ns - old.ready_ns)
+            / max(1, now - then)
+            for tid, thread in Sample.of(now).threads.items()
+            if (old := before.threads.get(tid)) is not None
+        }
 
     def _name_owners(self, known: dict[int, dict[str, Any]]) -> None:
         for doing in known.values():
@@ -240,16 +336,15 @@ class Watchdog:
                 doing["owner"] = found["ordinal"]
                 doing["waiting"] = f"a lock that {holder.name} holds"
 
-    def _stalled(self, folder: Path, now: int, idle: int) -> None:
+    def _stalled(self, folder: Path, now: int, *, abort: bool) -> None:
         recorder = self._recorder
+        idle = now - self._since
         dump = self._dump(now, idle)
         if dump is None:
             return
-        threads = dump["threads"]
-        main = next((t for t in threads if t["native_id"] == os.getpid()), None)
+        main = next((t for t in dump["threads"] if t["native_id"] == os.getpid()), None)
         # A long computation is no hang, unless others wait for it; they will say so.
         working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
-        abort = self._action == "abort" and self._is_rank() and not working
         dump["reason"] = "abort" if abort else "no_progress"
         own_files.write(folder / STALLS_FILE, json_bytes(dump) + b"\n", os.O_APPEND)
         self._forget(folder)  # the dump tells the same, and more
@@ -271,7 +366,9 @@ class Watchdog:
             if main["waiting"]:
                 doing += f" for {main['waiting']}"
         rank = self._recorder.process.get("rank", 0)
-        end = "; it ends now" if abort else ""
+        end = ""
+        if self._action == "abort":
+            end = "; it cannot go on, and ends now" if abort else "; not ended: it may still go on"
         say(f"rank {rank}: nothing recorded for {idle / 1e9:.0f} s; {doing}{end}")
 
 
@@ -331,6 +428,15 @@ _WAITS = {
 """(file, function) of a stack's innermost frames -> what it waits for."""
 
 
+_PROCESSES = frozenset({"another process", "an item of another process's queue"})
+
+_OTHER_WAITS = frozenset(file for file, _ in _WAITS)
+"""Files of Python in which a thread waits for anything but a collective."""
+
+_HARMLESS = ("tqdm/_monitor.py",)
+"""Threads of libraries that wake up by themselves, and are known to wake none of the program's."""
+
+
 def _waiting(frames: list[list[Any]]) -> str:
     found = ""
     for file, _, function in frames[:4]:
@@ -356,16 +462,3 @@ def _free_signal() -> int:
         if signal.getsignal(number) is signal.SIG_DFL:
             return number
     return 0
-
-
-def _processor_times() -> dict[int, float]:
-    """Seconds of processor time of each thread, by the system's thread id."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    times = {}
-    with contextlib.suppress(OSError):
-        for entry in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError, IndexError):
-                text = own_files.read(f"/proc/self/task/{entry}/stat")
-                fields = text.rpartition(b")")[2].split()
-                times[int(entry)] = (int(fields[11]) + int(fields[12])) / ticks
-    return times

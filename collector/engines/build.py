@@ -41,7 +41,8 @@ UNITS = {
     "distributed": ("collectives",),
     "plain": (
         "clock", "follower", "interface", "journal", "kernels", "locks", "modules", "own_file",
-        "process", "python_stacks", "raw_frames", "ring", "stacks", "texts", "thread", "watchdog",
+        "process", "python_stacks", "raw_frames", "ring", "stacks", "standstill", "texts", "thread",
+        "watchdog",
     ),
 }  # fmt: skip
 """Sources compiled together: reading torch's headers takes nearly all of the time."""

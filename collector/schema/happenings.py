@@ -152,7 +152,10 @@ STALL = Table(
             "recorded nothing for 2 s or more when it was killed)",
         ),
         Column(
-            "cpu", FLOAT64, "1", "share of a core that the thread used of late; null: not known"
+            "cpu",
+            FLOAT64,
+            "1",
+            "share of a core that the thread used of late, or would have used; null: not known",
         ),
         STACK_ID,
         Column("last_op", pa.string(), "", "the operator being run, or the last one; may be empty"),

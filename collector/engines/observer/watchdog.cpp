@@ -19,6 +19,7 @@
 #include "own_file.h"
 #include "process.h"
 #include "python_stacks.h"
+#include "standstill.h"
 #include "thread.h"
 
 namespace lanescope {
@@ -28,6 +29,7 @@ namespace {
 constexpr int64_t LOOK_NS = 1'000'000'000;
 constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog did not come to look for so long
 constexpr size_t ENDED_BYTES = 64;
+constexpr int64_t LEAST_NS = 2 * LOOK_NS;  // that all threads were seen to wait
 constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 struct Place {
@@ -42,6 +44,7 @@ struct Watch {
   std::atomic<char*> ended{nullptr};
   int64_t pid = 0;
   std::atomic<int64_t> python{0};  // when its watchdog last looked
+  std::atomic<int64_t> python_thread{0};  // which thread that is
   std::mutex mutex;
   std::condition_variable wake;
   bool stop = false;
@@ -113,10 +116,12 @@ void note_signals() {
 
 void look(uint64_t serial) {
   Watch& all = watch_state();
+  ::pthread_setname_np(::pthread_self(), "lanescope-watch");  // see collector/thread_states.py
   const Place& place = *all.place.load();
   const int64_t timeout = place.settings.timeout_ns;
   uint64_t mark = 0;
   int64_t since = system_now(), due = timeout;
+  Standstill standstill;
   std::unique_lock<std::mutex> hold(all.mutex);
   while (!all.wake.wait_for(hold, std::chrono::nanoseconds(LOOK_NS),
                             [&] { return all.stop || all.serial != serial; })) {
@@ -126,14 +131,24 @@ void look(uint64_t serial) {
       mark = found;
       since = now;
       due = timeout;
+      standstill.forget();
       continue;
     }
-    if (now - since < due || now - all.python.load() < STUCK_NS) {
+    if (now - all.python.load() < STUCK_NS) {
+      standstill.forget();
       continue;
     }
-    dump(place, "no_progress", now, now - since);
+    // It is known from the first looks on, some seconds after the lock was taken for good.
+    standstill.look(now, all.python_thread.load());
+    const bool ends = place.settings.abort && now - since >= timeout &&
+                      standstill.lasted(now) + STUCK_NS + 2 * LOOK_NS >= timeout &&
+                      standstill.lasted(now) >= LEAST_NS;
+    if (now - since < due && !ends) {
+      continue;
+    }
+    dump(place, ends ? "abort" : "no_progress", now, now - since);
     due *= 2;
-    if (place.settings.abort) {
+    if (ends) {
       ::_exit(1);
     }
   }
@@ -183,6 +198,7 @@ void watch(WatchSettings settings) {
 
 void watched() {
   watch_state().python = system_now();
+  watch_state().python_thread = ::syscall(SYS_gettid);
 }
 
 void stop_watching() {

@@ -1,0 +1,259 @@
+"""Whether a process is at rest, and what can still wake it: on made-up looks at its threads, and
+on real ones."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lanescope.collector.journal import PROCESS_FILE, json_bytes
+from lanescope.collector.peers import REST_FILE, Note, Peers, write
+from lanescope.collector.rest import Actor, Rest, Standing, standing
+from lanescope.collector.thread_states import Sample, ThreadState
+
+S = 1_000_000_000
+_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+_EPOLL = {"x86_64": 232, "aarch64": 22}[platform.machine()]
+_WAIT_BITSET, _PRIVATE, _REALTIME = 9, 128, 256
+MAIN, OTHER = 1, 2
+
+
+def futex(*, timeout: int = 0, private: bool = True) -> tuple[int, ...]:
+    command = _WAIT_BITSET | _REALTIME | (_PRIVATE if private else 0)
+    return (_FUTEX, 0x7F00, command, 0, timeout, 0, 0)
+
+
+ASLEEP = ThreadState("python", call=futex())
+TIMED = replace(ASLEEP, call=futex(timeout=0x7FFE))
+SHARED = replace(ASLEEP, call=futex(private=False))
+READS = ThreadState("python", call=(0, 3, 0x7F00, 4096))
+POLLS = ThreadState("python", call=(_EPOLL, 5, 0x7F00, 16, 0xFFFF_FFFF))
+GLOO = ThreadState("python", call=(_EPOLL, 5, 0x7F00, 64, 10))
+COMPUTES = ThreadState("python", "R")
+
+PASSED = 10
+"""Seconds between two looks."""
+
+
+def rested(now: ThreadState, before: ThreadState = ASLEEP, **all_threads: object) -> Rest:
+    """Two looks at a process whose main thread was like that and is like this."""
+    rest = Rest()
+    rest.look(Sample(0, {MAIN: before}, **all_threads))  # type: ignore[arg-type]
+    rest.look(Sample(PASSED * S, {MAIN: now}, **all_threads))  # type: ignore[arg-type]
+    return rest
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds"),
+    [
+        (ASLEEP, PASSED),
+        (replace(ASLEEP, used_ns=S // 10, yielded=400), PASSED),  # it polls
+        (replace(ASLEEP, used_ns=2 * S, yielded=400), 0),  # it computes now and then
+        (replace(COMPUTES, used_ns=PASSED * S), 0),
+        (replace(COMPUTES, used_ns=S // 20, ready_ns=9 * S, preempted=30), 0),  # it is starved
+        (COMPUTES, 0),  # so much that it never had its turn
+        # One that polls waits long for its turn as well, and then gives it back.
+        (replace(ASLEEP, used_ns=S // 20, ready_ns=9 * S, yielded=200, preempted=3), PASSED),
+        (replace(ASLEEP, state="D"), 0),
+        (replace(ASLEEP, state="T"), 0),  # stopped
+        (replace(ASLEEP, faults=1), 0),  # swapped out
+        (replace(ASLEEP, moved_bytes=4096), 0),  # it imports
+    ],
+)
+def test_what_is_rest(now: ThreadState, seconds: int) -> None:
+    assert rested(now).rested_ns == seconds * S
+
+
+def test_threads_that_begin_and_end_are_no_rest() -> None:
+    rest = Rest()
+    looks = ({MAIN}, {MAIN}, {MAIN, OTHER}, {MAIN, OTHER}, {MAIN}, {MAIN})
+    still = [
+        rest.look(Sample(number * S, dict.fromkeys(look, ASLEEP)))
+        for number, look in enumerate(looks)
+    ]
+    assert still == [False, True, False, True, False, True]
+    rest.forget()
+    assert rest.rested_ns == 0
+
+
+def stands(
+    main: Actor, threads: dict[int, ThreadState], *others: Actor, handlers: bool = False,
+    traced: bool = False, known: bool = True,
+) -> Standing:  # fmt: skip
+    rest = Rest()
+    for at in (0, 60 * S):
+        rest.look(Sample(at, threads, traced, known))
+    return standing(rest, [main, *others], handlers=handlers)
+
+
+def test_nothing_can_wake_threads_that_all_wait_for_each_other() -> None:
+    main = Actor(MAIN, main=True)
+    assert stands(main, {MAIN: ASLEEP, OTHER: ASLEEP}) is Standing.closed
+    assert stands(main, {MAIN: ASLEEP, OTHER: GLOO}) is Standing.closed
+    assert stands(main, {MAIN: ASLEEP, OTHER: replace(TIMED, name="pt_nccl_watchdg")}) is (
+        Standing.closed
+    )
+    assert stands(main, {MAIN: ASLEEP}, handlers=True) is Standing.unknown
+    assert stands(main, {MAIN: ASLEEP}, traced=True) is Standing.unknown
+    assert stands(main, {MAIN: ASLEEP}, known=False) is Standing.unknown
+    # They serve a collective, or what is not known.
+    calls, unknown = replace(main, collective=True, called=True), replace(main, known=False)
+    assert stands(calls, {MAIN: ASLEEP, OTHER: GLOO}) is Standing.collective
+    assert stands(replace(calls, collective=False), {MAIN: ASLEEP, OTHER: GLOO}) is Standing.threads
+    assert stands(unknown, {MAIN: ASLEEP, OTHER: GLOO}) is Standing.unknown
+    assert stands(unknown, {MAIN: ASLEEP, OTHER: ASLEEP}) is Standing.closed
+    # A library's own threads, which may have been asked for what is waited for.
+    assert stands(main, {MAIN: ASLEEP, OTHER: POLLS}) is Standing.threads
+    tqdm = Actor(OTHER, service=True, harmless=True)
+    assert stands(main, {MAIN: ASLEEP, OTHER: TIMED}, tqdm) is Standing.closed
+
+
+@pytest.mark.parametrize("wait", [TIMED, SHARED, READS, POLLS])
+def test_what_comes_from_outside_may_still_come(wait: ThreadState) -> None:
+    main, other = Actor(MAIN, main=True), Actor(OTHER)
+    assert stands(main, {MAIN: wait}) is Standing.unknown
+    assert stands(main, {MAIN: ASLEEP, OTHER: wait}, other) is Standing.unknown
+    service = replace(other, service=True)
+    assert stands(main, {MAIN: ASLEEP, OTHER: wait}, service) is Standing.unknown
+    calls = replace(main, collective=True, called=True)
+    assert stands(calls, {MAIN: TIMED, OTHER: wait}, other) is Standing.unknown
+    assert stands(calls, {MAIN: TIMED, OTHER: wait}, service) is Standing.collective
+    loads = replace(main, process=True)
+    assert stands(loads, {MAIN: wait}) is Standing.process
+
+
+def test_a_wait_that_ended_in_between_is_no_sleep() -> None:
+    rest = rested(replace(ASLEEP, yielded=1))
+    assert rest.rested_ns == PASSED * S
+    assert standing(rest, [Actor(MAIN, main=True)], handlers=False) is Standing.unknown
+
+
+def test_what_moved_while_it_was_judged_is_not_at_rest() -> None:
+    rest = rested(ASLEEP)
+    assert rest.unmoved(Sample(PASSED * S, {MAIN: ASLEEP}))
+    assert not rest.unmoved(Sample(PASSED * S, {MAIN: replace(ASLEEP, yielded=1)}))
+    assert not rest.unmoved(Sample(PASSED * S, {MAIN: ASLEEP, OTHER: ASLEEP}))
+    assert not rest.unmoved(Sample(PASSED * S, {}))
+
+
+def test_a_circle_needs_no_other_thread_to_sleep() -> None:
+    main = Actor(MAIN, main=True, ordinal=0, owner=1)
+    other = Actor(OTHER, ordinal=1, owner=0)
+    server = Actor(3, ordinal=2)
+    both = {MAIN: ASLEEP, OTHER: ASLEEP, 3: READS}
+    assert stands(main, both, other, server, handlers=True) is Standing.closed
+    assert stands(main, {**both, OTHER: TIMED}, other, server) is Standing.unknown
+    itself = replace(main, owner=0)  # that another thread may end
+    assert stands(itself, both, replace(other, owner=None), server) is Standing.unknown
+
+
+class Job:
+    """Processes of a run beside this one, as their journals tell of them."""
+
+    def __init__(self, run: Path) -> None:
+        self.journal = run / "journal"
+        self.own = self.add("1-1", rank=0)
+        self.peers = Peers(self.own)
+
+    def add(self, name: str, **process: object) -> Path:
+        folder = self.journal / name
+        folder.mkdir(parents=True)
+        about = {"pid": os.getpid(), "parent_pid": 1, "role": "rank", "host": os.uname().nodename,
+                 "start_ns": 1, "closed": False, **process}  # fmt: skip
+        (folder / PROCESS_FILE).write_bytes(json_bytes(about))
+        return folder
+
+    def note(self, folder: Path, at: int, standing: Standing, rested: int = 100) -> None:
+        write(folder, Note(at * S, rested * S, standing))
+
+    def rests(self, own: Standing = Standing.collective) -> bool:
+        return self.peers.ranks_rest(2, own, 60 * S)
+
+
+def test_ranks_that_all_wait_and_one_in_a_collective(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert not job.rests()  # the other one has not begun
+    other = job.add("2-1", rank=1)
+    assert not job.rests()  # or not looked
+    job.note(other, 1, Standing.threads)
+    assert not job.rests()  # that may have been long ago
+    assert not job.rests()
+    job.note(other, 2, Standing.threads)
+    assert job.rests()
+    job.note(other, 3, Standing.threads)
+    assert not job.rests(Standing.threads)  # two ranks that have nothing to do with each other
+    job.note(other, 4, Standing.threads, rested=59)
+    assert not job.rests()
+    job.note(other, 5, Standing.unknown)
+    assert not job.rests()
+    job.note(other, 6, Standing.process)  # for one that may work
+    assert not job.rests()
+
+
+def test_a_rank_that_has_ended_will_not_come(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.add("2-1", rank=1, closed=True)
+    assert job.rests()
+    assert not job.rests(Standing.threads)
+
+
+def test_a_rank_that_was_started_again_is_not_the_one_that_ended(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.add("2-1", rank=1, closed=True)
+    job.add("3-2", rank=1, start_ns=2)
+    assert not job.rests()
+
+
+def test_children_that_one_waits_for(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    stuck = job.add("2-1", role="child", parent_pid=os.getpid())
+    idle = job.add("3-1", role="child", parent_pid=os.getpid())
+    for at in (1, 2):
+        job.note(stuck, at, Standing.closed)
+        job.note(idle, at, Standing.process)
+        rests = job.peers.children_rest(60 * S)
+    assert rests
+    (idle / REST_FILE).unlink()  # it works
+    job.note(stuck, 3, Standing.closed)
+    assert not job.peers.children_rest(60 * S)
+
+
+def test_threads_of_this_process_as_the_system_tells_of_them() -> None:
+    locks, ends = (threading.Lock(), threading.Lock()), os.pipe()
+    for lock in locks:
+        lock.acquire()
+    calls: dict[str, Callable[[], object]] = {
+        "sleeps": locks[0].acquire,
+        "limited": lambda: locks[1].acquire(timeout=60),
+        "reads": lambda: os.read(ends[0], 1),
+    }
+    threads = {name: threading.Thread(target=call) for name, call in calls.items()}
+    for thread in threads.values():
+        thread.start()
+    try:
+        seen: dict[str, ThreadState] = {}
+        while not all(state.call for state in seen.values()) or not seen:
+            sample = Sample.of(0)
+            seen = {n: sample.threads[t.native_id or 0] for n, t in threads.items()}
+        assert sample.known
+        assert (seen["sleeps"].sleeps, seen["limited"].sleeps, seen["reads"].sleeps) == (
+            True, False, False,
+        )  # fmt: skip
+        assert {state.state for state in seen.values()} == {"S"}
+        assert sample.threads[threading.get_native_id()].used_ns > 0
+    finally:
+        os.write(ends[1], b"x")
+        for lock in locks:
+            lock.release()
+        for thread in threads.values():
+            thread.join()
+
+
+def test_a_system_that_does_not_say_what_threads_wait_in(tmp_path: Path) -> None:
+    assert not Sample.of(0, tmp_path).known
