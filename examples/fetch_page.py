@@ -43,11 +43,13 @@ def fetch(address: str) -> bytes:
 
 def look(address: str) -> str:
     """Fetch the page at `address` with all that belongs to it; say what came."""
+    run = json.loads(fetch(urljoin(address, "/api/run")))  # answered once the run is open
     page = fetch(address)
     links = Links()
     links.feed(page.decode())
+    if not links.found:
+        raise ValueError(f"{address} is {len(page)} bytes without a script: not the run's page")
     size = len(page) + sum(len(fetch(urljoin(address, link))) for link in links.found)
-    run = json.loads(fetch(urljoin(address, "/api/run")))
     return (
         f"{address}: page and {len(links.found)} files, {size / 1e6:.1f} MB; "
         f"{len(run['ranks'])} ranks, {len(run['lanes'])} lanes"
