@@ -13,6 +13,7 @@ import importlib.util
 import mmap
 import os
 import platform
+import re
 import runpy
 import shutil
 import subprocess
@@ -65,6 +66,9 @@ FLAGS = (
 contraction: every processor shall round the same sums the same way."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
+_NEW_ABI = re.compile(rb"_ZNK?3c10\w+NSt7__cxx1112basic_string")
+"""A function of torch's own that takes such a string: libstdc++'s are in libraries of either."""
+
 RETRY_S = 600
 """After a build that failed, others go without the engine for this long before they try, seconds:
 not each of 64 ranks shall find out for itself."""
@@ -132,7 +136,7 @@ def find_torch() -> Torch:
         version: dict[str, Any] = runpy.run_path(str(folder / "version.py"))
         library = folder / "lib" / "libc10.so"
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
-            new_abi = m.find(b"NSt7__cxx1112basic_string") >= 0
+            new_abi = _NEW_ABI.search(m) is not None
     except (OSError, ValueError) as error:
         raise BuildError(f"{folder} is no torch to build against ({error})") from error
     if version.get("debug"):

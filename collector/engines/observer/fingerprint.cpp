@@ -34,7 +34,7 @@ int64_t end_of(const c10::TensorImpl& tensor) {
 bool can_read(const c10::TensorImpl& tensor) {
   if (!tensor.has_storage() || tensor.has_symbolic_sizes_strides() || !device_of(tensor).is_cpu() ||
       tensor.is_conj() || tensor.is_neg() || tensor.key_set().has(c10::DispatchKey::Python) ||
-      reading_of(tensor.dtype().toScalarType()).numbers == 0) {
+      reading_of(dtype_of(tensor)).numbers == 0) {
     return false;
   }
   int64_t elements = 1;
@@ -50,7 +50,7 @@ bool can_read(const c10::TensorImpl& tensor) {
 }
 
 Fingerprint fingerprint(const c10::TensorImpl& tensor) {
-  const Reading reading = reading_of(tensor.dtype().toScalarType());
+  const Reading reading = reading_of(dtype_of(tensor));
   Sums sums;
   each_part(tensor, [&](const void* part, int64_t elements) {
     kernel().read(sums, part, elements * reading.numbers, reading.element, reading.table);

@@ -10,6 +10,7 @@
 #include "fingerprint.h"
 #include "parts.h"
 #include "reading.h"
+#include "signature.h"
 
 namespace lanescope {
 
@@ -29,7 +30,7 @@ double squares_of(const c10::TensorImpl& tensor, const Reading& reading, double 
 // Squares of doubles overflow beyond 1e154 and vanish below 1e-162: then they are taken of numbers
 // nearer to 1.
 double norm_of(const c10::TensorImpl& tensor, double squares) {
-  const Reading reading = reading_of(tensor.dtype().toScalarType());
+  const Reading reading = reading_of(dtype_of(tensor));
   const bool large = squares == INFINITY, small = squares < 0x1p-900;
   if (reading.element != Element::twofold || !(large || small) || tensor.numel() == 0) {
     return std::sqrt(squares);
@@ -41,12 +42,12 @@ double norm_of(const c10::TensorImpl& tensor, double squares) {
 }  // namespace
 
 bool has_norm(const c10::TensorImpl& tensor) {
-  return can_read(tensor) && has_squares(reading_of(tensor.dtype().toScalarType()).element) &&
+  return can_read(tensor) && has_squares(reading_of(dtype_of(tensor)).element) &&
          !tensor.is_nested();
 }
 
 bool has_spread(const c10::TensorImpl& tensor) {
-  return has_norm(tensor) && !c10::isComplexType(tensor.dtype().toScalarType());
+  return has_norm(tensor) && !c10::isComplexType(dtype_of(tensor));
 }
 
 void Norms::clear() {
@@ -59,7 +60,7 @@ void Norms::clear() {
 void Norms::add(const c10::TensorImpl& tensor) {
   const size_t place = tensors_.size();
   tensors_.push_back({&tensor, 0, 0});
-  const Reading reading = reading_of(tensor.dtype().toScalarType());
+  const Reading reading = reading_of(dtype_of(tensor));
   const int64_t count = tensor.numel() * reading.numbers;
   numbers_ += count;
   if (count == 0 || !tensor.is_non_overlapping_and_dense_default()) {
@@ -94,7 +95,7 @@ void Norms::compute() {
   for (Tensor& one : tensors_) {
     const c10::TensorImpl& tensor = *one.impl;
     if (!tensor.is_non_overlapping_and_dense_default()) {
-      one.squares = squares_of(tensor, reading_of(tensor.dtype().toScalarType()), 1);
+      one.squares = squares_of(tensor, reading_of(dtype_of(tensor)), 1);
     }
     one.norm = norm_of(tensor, one.squares);
   }
@@ -128,7 +129,7 @@ bool thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most, do
     const int64_t numbers = tensors[i]->numel();
     const int64_t step = std::max<int64_t>(1, at::divup(numbers, most));
     kernel().thin(first_of(*tensors[i]), numbers, step,
-                  reading_of(tensors[i]->dtype().toScalarType()).element, into);
+                  reading_of(dtype_of(*tensors[i])).element, into);
     into += at::divup(numbers, step);
   }
   return true;

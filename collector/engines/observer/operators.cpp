@@ -126,7 +126,7 @@ bool wanted(const std::string& name) {
 
 const Operator* learn(const at::RecordFunction& function) {
   const std::string name = function.name();
-  const std::string overload = function.overload_name();
+  const std::string overload(overload_of(function));
   const std::string key = name + '\n' + overload;
   {
     std::lock_guard<std::mutex> hold(process().mutex);

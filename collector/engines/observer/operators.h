@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "texts.h"
@@ -55,10 +56,22 @@ struct alignas(64) Operator {
 // Slow: takes the lock, copies the schema at the first call in a recording.
 const Operator* learn(const at::RecordFunction& function);
 
+// The overload's name, empty where there is none or the function is no operator. Torch before 2.8
+// names it only together with the operator.
+template <typename Function>
+auto overload_of(const Function& function) {
+  if constexpr (requires { function.overload_name(); }) {
+    return std::string_view(function.overload_name());
+  } else {
+    const auto whole = function.operator_name();
+    return whole ? whole->overload_name : std::string();
+  }
+}
+
 // Where the pointer did not tell: an operator's first call on this thread, or a function whose name
 // is a text made for each call.
 inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& function) {
-  if (*function.overload_name() != '\0') {
+  if (!overload_of(function).empty()) {
     return learn(function);
   }
   auto& slot = thread.names.find(function.name());

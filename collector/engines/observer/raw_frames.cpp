@@ -26,6 +26,7 @@ constexpr Layout LAYOUTS[] = {
     {56, 8, 32, 48, 56},   // 3.11
     {56, 0, 0, 8, 56},     // 3.12
     {72, -1, 0, 8, 56},    // 3.13
+    {72, -1, 0, 8, 56},    // 3.14
 };
 
 Address pointer_at(Address base, int offset) {
@@ -68,7 +69,7 @@ Address innermost(const Layout& layout, Address state) {
 
 // Which layout the running version has; null: none that is known.
 const Layout* of_version(const char* version) {
-  for (int minor = 11; minor <= 13; ++minor) {
+  for (int minor = 11; minor <= 14; ++minor) {
     const char name[] = {'3', '.', '1', static_cast<char>('0' + minor - 10), '.', '\0'};
     if (std::strncmp(version, name, sizeof name - 1) == 0) {
       return &LAYOUTS[minor - 11];

@@ -30,7 +30,7 @@ void Spelling::add(const c10::TensorImpl& tensor) {
     separator = ", ";
   }
   shapes_ += ']';
-  const c10::ScalarType dtype = tensor.dtype().toScalarType();
+  const c10::ScalarType dtype = dtype_of(tensor);
   dtypes_ += dtype == c10::ScalarType::Undefined ? "opaque" : c10::getDtypeNames(dtype).first;
 }
 

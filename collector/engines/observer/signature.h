@@ -48,6 +48,12 @@ inline c10::Device device_of(const c10::TensorImpl& tensor) {
   return (tensor.*(&Open::device_default))();
 }
 
+// By way of a copy: up to torch 2.7 the type's own question may change it.
+inline c10::ScalarType dtype_of(const c10::TensorImpl& tensor) {
+  auto dtype = tensor.dtype();
+  return dtype.toScalarType();
+}
+
 // "[4, 8] [8] TAB float32 float32 TAB cpu"
 class Spelling {
  public:
@@ -69,7 +75,7 @@ class Signature {
   void add(const c10::TensorImpl& tensor) {
     const c10::IntArrayRef sizes = plain_sizes(tensor);
     const c10::Device device = device_of(tensor);
-    mix(static_cast<uint64_t>(tensor.dtype().toScalarType()) << 32 |
+    mix(static_cast<uint64_t>(dtype_of(tensor)) << 32 |
         static_cast<uint64_t>(static_cast<uint8_t>(device.type())) << 24 |
         static_cast<uint64_t>(static_cast<uint8_t>(device.index())) << 16 | sizes.size());
     for (const int64_t size : sizes) {
