@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak harmless lint format types bench docs lock clean
+.PHONY: help setup demo test soak harmless matrix lint format types bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
@@ -61,6 +61,9 @@ soak: $(READY)  ## kill recorded processes at 500 random instants per engine, an
 
 harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)
 	python -m tests.harmless --jobs $(JOBS) $(addprefix --engine ,$(ENGINE)) $(HARMLESS)
+
+matrix:  ## record with each version of Python and torch that can be had (ARGS='--torch 2.15.0')
+	$(PYTHON) tests/matrix/run.py $(ARGS)
 
 lint: $(READY) types  ## check style, types and the number of suppressed checks
 	ruff check .

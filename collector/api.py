@@ -16,6 +16,7 @@ from .kinds import PhaseKind
 from .limits import resident_bytes
 from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
 from .saying import say
+from .versions import unsupported
 
 if TYPE_CHECKING:
     from .session import Session
@@ -42,10 +43,14 @@ def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
     if _session is not None:
         return
     options = Options.of(**settings)
+    torch = importlib.import_module("torch")  # or its memory would count as the recorder's
+    reason = unsupported(torch)
+    if reason is not None:
+        say(f"this process is not recorded: {reason}")
+        return
     if run is None:
         run = default_run()
         say(f"recording into {run}")
-    importlib.import_module("torch")  # or its memory would count as the recorder's
     before = resident_bytes()
     from .session import Session
 
@@ -61,7 +66,11 @@ def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
             f"{run} holds a finished recording, to which this process is added; to keep them apart "
             "choose another folder, or remove that one first"
         )
-    session.start()
+    try:
+        session.start()
+    except Exception:
+        session.stop()  # or half of its hooks would stay
+        raise
     _session = session
     atexit.register(stop)
 

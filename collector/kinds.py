@@ -35,6 +35,14 @@ UNSEEN_BY = {
 other engine sees these. A reason stands in the coverage once; how many events it is, none knows."""
 
 
+MISSING = "missing: "
+"""Prefix of coverage reasons: `missing: <what is not recorded> (no <private name>)`. This version
+of torch or Python lacks the name."""
+
+UNTESTED = "untested: "
+"""Prefix of coverage reasons: `untested: torch 9.1.0`, newer than the newest that is tested."""
+
+
 VALIDATOR_FAILED, VALIDATOR_RAISED = "validator failed:", "validator raised:"
 VALIDATOR_IDLE, VALIDATOR_COMPILED = "validator idle:", "validator compiled:"
 """Marks of a user's validator begin so; " <function> at <target>" follows, then ": <message>". Of

@@ -18,15 +18,19 @@ from . import clock, own_files
 from .interruptions import is_interruption
 from .journal import Kind, float_bits
 from .kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
+from .lookups import missing, optional
 from .options import Options
 from .saying import say
 from .store import MAIN_ORDINAL, Store, ThreadState
+from .versions import untested
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 NO_STEP = 0
+
+_RUNNING: dict[int, threading.Thread] = optional("threading", "_active", "names of threads") or {}
 
 
 class Recorder:
@@ -92,7 +96,7 @@ class Recorder:
         created = clock.now()
         native_id = threading.get_native_id()
         # current_thread() would leave a dummy in threading.enumerate(), where programs see it.
-        thread = thread or vars(threading)["_active"].get(threading.get_ident())
+        thread = thread or _RUNNING.get(threading.get_ident())
         if native_id == os.getpid():
             name, kind, ordinal = "main", ThreadKind.main, MAIN_ORDINAL
         elif thread is not None:
@@ -257,6 +261,7 @@ class Recorder:
         self.process.update(changes)
         coverage = self.coverage + self.store.coverage()
         coverage.update(dict.fromkeys(UNSEEN_BY.get(self.engine, ()), 1))
+        coverage.update(dict.fromkeys((*missing(), *untested()), 1))
         self.process["coverage"] = {reason: n for reason, n in coverage.items() if n}
         self.store.describe(self.process)
 

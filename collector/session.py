@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ import torch
 from . import clock
 from .detached import follower_command
 from .engines import native, portable
+from .interruptions import is_interruption
+from .kinds import MISSING
 from .options import SUPERVISOR_VARIABLE, Options
 from .recorder import Recorder
 from .sources import (
@@ -96,7 +99,7 @@ class Session:
             engine = native.NativeEngine(recorder, self._library, stacks)
         else:
             collectives = Collectives(recorder, for_collectives)
-            self._undo.append(collectives.install())
+            self._add("waits for collectives", collectives.install)
             engine = portable.PortableEngine(
                 recorder, collectives, stacks if options.op_stacks else None
             )
@@ -109,10 +112,10 @@ class Session:
         found, undo = optimizers.install(recorder, gradients.record, gradients.after)
         self.optimizers = found
         self._undo.append(undo)
-        self._undo.append(activations.install(recorder, names, norms))
+        self._add("activations", lambda: activations.install(recorder, names, norms))
         fx = fx_graphs.FxGraphs(recorder)
-        self._undo.append(fx.install(names))
-        self._undo.append(clipping.install(recorder))
+        self._add("torch.fx graphs", lambda: fx.install(names))
+        self._add("clipping", lambda: clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
         found_graphs = graphs.Graphs(
@@ -120,28 +123,34 @@ class Session:
         )
         added = self._contributions = Contributions(recorder, names, norms)
         self._undo.append(added.remove)
-        self._undo.append(
-            autograd.install(
+        self._add(
+            "backward phases",
+            lambda: autograd.install(
                 recorder, found_graphs.sample, engine.flush_node, found.backward_ended, added
-            )
+            ),
         )
-        self._undo.append(data.install(recorder))
+        self._add("data loading", lambda: data.install(recorder))
         measured = clocks.Clocks(recorder)
-        self._undo.append(joining.install(recorder, stacks))
-        self._undo.append(ranks.install(recorder, measured.joined))
+        self._add("init_process_group", lambda: joining.install(recorder, stacks))
+        self._add("process groups", lambda: ranks.install(recorder, measured.joined))
         self._undo.append(measured.stop)
         self._undo.append(compiled.install(options.compile_backend))
-        self._undo.append(
-            scaler.install(recorder, lambda one: gradients.skipped(one, found.ordinal(one)))
+        self._add(
+            "gradient scalers",
+            lambda: scaler.install(
+                recorder, lambda one: gradients.skipped(one, found.ordinal(one))
+            ),
         )
         handovers = Handovers(recorder, for_collectives)
         for source in (locks, waits, queues, futures, torch_futures):
-            self._undo.append(source.install(handovers))
+            self._add(f"order of threads ({source.__name__})", partial(source.install, handovers))
         if self._library is not None and options.level != "timing":
-            for source_of_accesses in (releases, exchanges, arrivals):
-                self._undo.append(source_of_accesses.install(recorder, handovers, stacks))
+            for one in (releases, exchanges, arrivals):
+                install = partial(one.install, recorder, handovers, stacks)
+                self._add(f"accesses ({one.__name__})", install)
             if options.streams:
-                self._undo.append(streams.install(recorder, self._library.device_sync))
+                sync = self._library.device_sync
+                self._add("device streams", lambda: streams.install(recorder, sync))
         if threading.active_count() > 1:
             handovers.second_thread()
         checks = validators.Validators(recorder, portable.DispatchMode)
@@ -153,24 +162,43 @@ class Session:
                 yield
 
         contexts = Contexts(recorder, for_collectives)
-        self._undo.append(contexts.install())
-        self._undo.append(threads.install(recorder, for_collectives, handovers, contexts, inside))
+        self._add("context variables", contexts.install)
+        self._add(
+            "threads",
+            lambda: threads.install(recorder, for_collectives, handovers, contexts, inside),
+        )
         engine.start()
         self._undo.append(engine.stop)
-        self._undo.append(checks.install())
-        self._cuda, undo = cuda_contexts.install(recorder)
-        self._undo.append(undo)
+        self._add("validators", checks.install)
+        self._add("CUDA contexts", self._follow_cuda)
         if options.device_activity:
-            self._device, undo = device.install(recorder)
-            self._undo.append(undo)
+            self._add("activities of devices", self._follow_device)
         self._watchdog = Watchdog(recorder, self._library, handovers.holder, stacks.is_library)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
-        self._undo.append(endings.install(recorder, stacks.is_library))
+        self._add("exceptions", lambda: endings.install(recorder, stacks.is_library))
         os.register_at_fork(after_in_child=self._after_fork)
         self._memory.started()
         # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.
         multiprocessing.util.register_after_fork(self, Session._close_at_exit)
+
+    def _add(self, lost: str, install: Callable[[], Callable[[], None]]) -> None:
+        """Install a source. One that this version of torch or Python breaks is left out."""
+        try:
+            self._undo.append(install())
+        except Exception as error:
+            if is_interruption(error):
+                raise
+            reason = f"{MISSING}{lost} ({type(error).__name__}: {error})"
+            self.recorder.coverage[reason] = 1
+
+    def _follow_cuda(self) -> Callable[[], None]:
+        self._cuda, undo = cuda_contexts.install(self.recorder)
+        return undo
+
+    def _follow_device(self) -> Callable[[], None]:
+        self._device, undo = device.install(self.recorder)
+        return undo
 
     def stop(self) -> None:
         """Remove every hook and close the journal. Safe to call twice."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanescope.collector import schema
-from lanescope.collector.kinds import UNSEEN_BY
+from lanescope.collector.kinds import MISSING, UNSEEN_BY, UNTESTED
 from lanescope.webapp.parts import Survey
 
 EXACT_NS = 2**53
@@ -78,6 +78,7 @@ def warnings_of(
                 f"rank {ranks_text(blind)} was recorded by the {engine} engine, which does not "
                 f"see {'; '.join(said_of)}"
             )
+    said += _by_version(manifest)
     hosts = {process["clock"]["host"] for process in manifest["processes"]}
     loose = sorted({p["rank"] for p in manifest["processes"] if not p["clock"]["calibrated"]})
     if len(hosts) > 1 and loose:
@@ -95,6 +96,20 @@ def warnings_of(
         be = "was" if found.ignored == 1 else "were"
         said.append(f"{files} of a kind unknown to this version {be} not read")
     return [*said, *manifest["notes"]]
+
+
+def _by_version(manifest: schema.Manifest) -> list[str]:
+    """What was not recorded for want of a name of torch or Python, and versions never tested."""
+    ranks: dict[str, set[int]] = {}
+    for process in manifest["processes"]:
+        for reason in process["coverage"]:
+            ranks.setdefault(reason, set()).add(process["rank"])
+    return [
+        f"{ranks_named(sorted(of))}: {words}{reason.removeprefix(prefix)}"
+        for prefix, words in ((MISSING, "not recorded: "), (UNTESTED, ""))
+        for reason, of in ranks.items()
+        if reason.startswith(prefix)
+    ]
 
 
 def nothing_to_read(

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from .. import clock
+from .. import clock, dispatch_modes
 from ..filters import OpFilter
 from ..journal import NO_SEQUENCE, Kind
 from ..kinds import OpScope
+from ..lookups import optional
 from ..recorder import Recorder
 from ..sources.collectives import NAMESPACES, Call, Collectives
 from ..sources.compiled import run_as_it_is
@@ -88,18 +89,18 @@ class PortableEngine:
         self._values = Values(recorder) if options.level == "numerics" else None
         self._operators: dict[Any, Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
+        self._current_node = optional(
+            "torch._C", "_current_autograd_node", "autograd nodes (portable engine)"
+        ) or (lambda: None)
+        self._next_sequence = optional(
+            "torch._C", "_autograd._get_sequence_nr",
+            "which operator made which autograd node (portable engine)",
+        )  # fmt: skip
         self._main = self.enter()
 
-    @contextlib.contextmanager
-    def enter(self) -> Iterator[None]:
+    def enter(self) -> contextlib.AbstractContextManager[None]:
         """Record the calling thread's ops while inside."""
-        mode = DispatchMode(self)
-        # The mode's own __enter__ also sets process-wide flags that other threads would read.
-        _push_mode(mode)
-        try:
-            yield
-        finally:
-            _pop_mode()
+        return dispatch_modes.entered(DispatchMode(self))
 
     def start(self) -> None:
         """Record the calling thread (the main one) from here on."""
@@ -233,7 +234,7 @@ class PortableEngine:
         )  # fmt: skip
 
     def _follow_node(self, state: ThreadState) -> None:
-        node = torch._C._current_autograd_node()
+        node: Any = self._current_node()
         current: Node | None = state.node
         # No reference is kept: that would keep the graph's saved tensors alive.
         identity = id(node)
@@ -250,10 +251,9 @@ class PortableEngine:
                 clock.now(),
             )
 
-    @staticmethod
-    def _forward_sequence(args: tuple[Any, ...]) -> int:
+    def _forward_sequence(self, args: tuple[Any, ...]) -> int:
         """Number of the node this op made: it is made just before the op is dispatched."""
-        if not torch.is_grad_enabled():
+        if self._next_sequence is None or not torch.is_grad_enabled():
             return NO_SEQUENCE
         for argument in args:
             if isinstance(argument, torch.Tensor):
@@ -263,7 +263,7 @@ class PortableEngine:
             else:
                 continue
             if needs:
-                return torch._C._autograd._get_sequence_nr() - 1
+                return int(self._next_sequence()) - 1
         return NO_SEQUENCE
 
     # names and signatures ------------------------------------------------------------------

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..fingerprint import Fingerprint, fingerprint
 from ..host_fingerprint import Numbers, numbers_of
 from ..journal import RECORD, TENSOR, TENSOR_MORE, TENSOR_ORDINAL, Kind, TensorFlag
+from ..lookups import optional
 from ..recorder import Recorder
 from ..sources.collectives import plan_for
 from ..store import ThreadState
@@ -102,6 +102,12 @@ class Values:
         self._plans: dict[Any, Plan | None] = {}
         self._storages = Storages()
         self._lock = threading.Lock()
+        # The program's modes shall not see what is computed here.
+        self._unseen = optional(
+            "torch.utils._python_dispatch", "_disable_current_modes",
+            "values of tensors (portable engine)",
+        )  # fmt: skip
+        self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
         self._pending: deque[tuple[Any, list[torch.Tensor], Row, int, int, int]] = deque()
 
     def begin(
@@ -111,9 +117,9 @@ class Values:
         if operator not in self._plans:
             self._plans[operator] = _plan(operator)
         plan = self._plans[operator]
-        if plan is None:
+        if plan is None or self._unseen is None:
             return None
-        with _disable_current_modes():  # those of the program shall not see what is computed here
+        with self._unseen():
             return self._begin(Reading(plan), args, kwargs, wanted)
 
     def _begin(
@@ -159,7 +165,9 @@ class Values:
         left_out: bool,
     ) -> None:  # fmt: skip
         """The operator ended. Those left out tell nothing, but what they wrote is not known."""
-        with _disable_current_modes():
+        if self._unseen is None:
+            return
+        with self._unseen():
             self._read_results(reading, result, left_out)
             if not left_out:
                 for row in reading.rows:
@@ -205,7 +213,7 @@ class Values:
         if known.expected is not None and _COMPILER in sys.modules:
             known = known._replace(expected=None, finite=None)
         if known.expected is not None and not (
-            known.owned or tensor.requires_grad or torch._C._current_autograd_node()
+            known.owned or tensor.requires_grad or self._current_node()
         ):  # as a batch that is put where the last one was
             known = known._replace(foreign=True, expected=None, finite=None)
         reading.unset = reading.unset or known.derived

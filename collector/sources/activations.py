@@ -10,6 +10,7 @@ import torch
 from .. import clock
 from ..journal import Kind, float_bits
 from ..kinds import GradientScope
+from ..lookups import optional
 from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import local_part
@@ -21,6 +22,12 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
     """Look at the first tensor that each called module returns."""
     every = recorder.options.activations_every
     deliveries = Deliveries()
+    # By torch.func: one of many, of which none has a norm yet.
+    is_transformed = optional(
+        "torch._C._functorch", "is_functorch_wrapped_tensor", "norms of what modules return"
+    )
+    if is_transformed is None:
+        return lambda: None
 
     def returned(module: torch.nn.Module, path: int, output: Any) -> None:
         if recorder.step % every or not recorder.active:
@@ -32,7 +39,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
             return
         if not has_norm(tensor):
             return
-        if _is_transformed(tensor):  # by torch.func: one of many, of which none has a norm yet
+        if is_transformed(tensor):
             return
         with recorder.unseen(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
@@ -59,11 +66,6 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
                 deliveries.drain(wait=True)
 
     return uninstall
-
-
-def _is_transformed(tensor: torch.Tensor) -> bool:
-    functorch: Any = torch._C._functorch
-    return bool(functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:

@@ -16,6 +16,7 @@ import torch
 
 from .. import clock
 from ..kinds import ARRIVALS, MADE_STORAGE
+from ..lookups import optional
 from ..recorder import Recorder
 from .handovers import Handovers
 from .stacks import Stacks
@@ -127,8 +128,10 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         return share
 
     # What TorchScript takes for an operator, by the function itself.
-    script: Any = torch.jit._builtins
-    builtins: dict[int, str] = script._get_builtin_table()
+    table = optional("torch.jit._builtins", "_get_builtin_table", "memory that tensors are made of")
+    if table is None:  # a script that calls a replaced function would not compile
+        return lambda: None
+    builtins: dict[int, str] = table()
     replaced = {name: noting(name, original) for name, original in originals.items()}
     for name, replacement in replaced.items():
         setattr(module, name, replacement)
@@ -136,10 +139,14 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
             builtins[id(replacement)] = builtins[id(originals[name])]
     own = dict(vars(storage))
     storage.__init__ = begin
-    for name in _MAPPING:
-        setattr(storage, name, staticmethod(mapping(getattr(storage, name))))
-    for name in _SHARING:
-        setattr(storage, name, sharing(getattr(storage, name)))
+    for names, make in ((_MAPPING, mapping), (_SHARING, sharing)):
+        for name in names:
+            method = optional("torch", f"UntypedStorage.{name}", "births of shared storages")
+            if method is not None:
+                replacement = make(method)
+                setattr(
+                    storage, name, staticmethod(replacement) if make is mapping else replacement
+                )
 
     def uninstall() -> None:
         for name in ("__init__", *_MAPPING, *_SHARING):

@@ -12,9 +12,11 @@ import torch.autograd
 import torch.autograd.graph
 
 from ..kinds import RAISED_IN_BACKWARD, PhaseKind
+from ..lookups import optional
 from ..recorder import Recorder
 from .contributions import Contributions
 from .endings import sentence
+from .patches import Patches
 from .stacks import Stacks
 
 # Tensor.backward, autograd.backward and autograd.grad all end here; the name is imported into
@@ -37,7 +39,9 @@ def install(
     What a backward raises is marked: a program may catch it, and only the engine's words tell which
     tensor it is about.
     """
-    original: Callable[..., Any] = getattr(torch.autograd.graph, _NAME)
+    original = optional(torch.autograd.graph.__name__, _NAME, "backward phases")
+    if original is None:
+        return lambda: None
     is_library = Stacks(recorder.intern, 1).is_library
 
     @wraps(original)
@@ -74,14 +78,11 @@ def install(
             except Exception as error:
                 recorder.failed(error)
 
+    patches = Patches()
     for holder in _HOLDERS:
-        setattr(holder, _NAME, run_backward)
-
-    def uninstall() -> None:
-        for holder in _HOLDERS:
-            setattr(holder, _NAME, original)
-
-    return uninstall
+        if vars(holder).get(_NAME) is original:
+            patches.put(holder, _NAME, run_backward)
+    return patches.undo
 
 
 def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:

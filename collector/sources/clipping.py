@@ -1,7 +1,8 @@
 """Gradient clipping: the total norm as torch found it, and the norm that it was clipped to.
 
 `clip_grad_norm_` ends in a function of its module that scales the gradients. That one is replaced:
-programs may have imported `clip_grad_norm_` by name before the recording began.
+programs may have imported `clip_grad_norm_` by name before the recording began. Where torch (before
+2.6) has no such function, `clip_grad_norm_` itself is replaced.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from torch.nn.utils import clip_grad
 from .. import clock
 from ..journal import Kind, float_bits
 from ..kinds import CLIP_LIMIT, CLIP_NORM, SHARD
+from ..lookups import optional
 from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import is_whole, local_part
+from .patches import Patches
 
-_NAME = "_clip_grads_with_norm_"
+_SCALING, _CLIPPING = "_clip_grads_with_norm_", "clip_grad_norm_"
 
 
 def install(recorder: Recorder) -> Callable[[], None]:
     """Record what gradients are clipped from and to, from here on."""
-    original: Callable[..., Any] = getattr(clip_grad, _NAME)
     deliveries = Deliveries()
 
     def note(limit: Any, total: torch.Tensor) -> None:
@@ -44,17 +46,40 @@ def install(recorder: Recorder) -> Callable[[], None]:
         deliveries.hand_on(local_part(total).detach(), write)
         deliveries.drain(wait=False)
 
-    @wraps(original)
-    def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+    def clipped(limit: Any, total: Any) -> None:
         if recorder.active and not torch.compiler.is_compiling():
             with recorder.guarded(), recorder.unseen():
-                note(max_norm, total_norm)
-        return original(parameters, max_norm, total_norm, *args, **kwargs)
+                note(limit, total)
 
-    setattr(clip_grad, _NAME, clip)
+    def around_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **keys: Any) -> Any:
+            clipped(max_norm, total_norm)
+            return original(parameters, max_norm, total_norm, *args, **keys)
+
+        return scale
+
+    def around_clipping(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def clip(parameters: Any, max_norm: Any, *args: Any, **keys: Any) -> Any:
+            total = original(parameters, max_norm, *args, **keys)
+            clipped(max_norm, total)
+            return total
+
+        return clip
+
+    patches = Patches()
+    scaling = optional(
+        clip_grad.__name__, _SCALING, "clipping by functions imported before the recording"
+    )
+    if scaling is not None:
+        patches.put(clip_grad, _SCALING, around_scaling(scaling))
+    else:
+        for module in (torch.nn.utils, clip_grad):
+            patches.put(module, _CLIPPING, around_clipping(getattr(module, _CLIPPING)))
 
     def uninstall() -> None:
-        setattr(clip_grad, _NAME, original)
+        patches.undo()
         with recorder.guarded():
             if recorder.folder is not None:
                 deliveries.drain(wait=True)

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from .. import clock
 from ..collective_names import NAMES, PAIRED, UNMOVED
 from ..journal import Kind
+from ..kinds import MISSING
+from ..lookups import optional
 from ..recorder import Recorder
 from ..store import ThreadState
 from .held import local_part
@@ -28,6 +30,8 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 BLOCKING = ("monitored_barrier",)
 """Complete when the call returns."""
+
+_NO_REDUCTION = f"{MISSING}whether a collective sums or does otherwise (no ReduceOp.op)"
 
 HELD = 64
 """Operations without a future whose end is waited for. A held one keeps its tensors alive, so they
@@ -87,7 +91,7 @@ class Collectives:
         group, size = _group(args[plan.group])
         tensors = list(_flatten(args[plan.tensors]))
         peer, root = (str(args[p]) if p is not None else "" for p in (plan.peer, plan.root))
-        reduction = "" if plan.reduce_op is None else _reduction(args[plan.reduce_op])
+        reduction = "" if plan.reduce_op is None else self._reduction(args[plan.reduce_op])
         described = f"{group}\t{size}\t{peer}\t{root}\t{reduction}"
         counted = (described, plan.name) if plan.name in PAIRED else (group, "")
         with self._lock:
@@ -112,6 +116,15 @@ class Collectives:
             runnable=self._runnable.since(clock.now()),
             on_cpu=device == "cpu",
         )
+
+    def _reduction(self, argument: Any) -> str:
+        if isinstance(argument, str):
+            return argument
+        if not hasattr(argument, "op"):  # before torch 2.6
+            self._recorder.coverage[_NO_REDUCTION] = 1
+            return ""
+        kind: Any = dist.ReduceOp.RedOpType
+        return str(kind(argument.op()).name).lower()
 
     def open(self, state: ThreadState, call: Call) -> None:
         """Note the call among the thread's open events, in case it never returns."""
@@ -240,7 +253,12 @@ def plan_for(operator: Any) -> Plan | None:
 
 def _group(argument: Any) -> tuple[str, int]:
     if isinstance(argument, str):
-        resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
+        resolve = optional(
+            "torch.distributed.distributed_c10d", "_resolve_process_group",
+            "sizes of groups of functional collectives (portable engine)",
+        )  # fmt: skip
+        if resolve is None:
+            return argument, 0
         group = resolve(argument)
     elif isinstance(argument, torch.ScriptObject):
         group = dist.ProcessGroup.unbox(argument)
@@ -249,18 +267,14 @@ def _group(argument: Any) -> tuple[str, int]:
     return group.group_name, group.size()
 
 
-def _reduction(argument: Any) -> str:
-    if isinstance(argument, str):
-        return argument
-    kind: Any = dist.ReduceOp.RedOpType
-    return str(kind(argument.op()).name).lower()
-
-
 def _work(result: Any) -> Any:
     candidate = result[-1] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(candidate, torch.ScriptObject):
         return None
-    return torch._C._distributed_c10d.Work.unbox(candidate)
+    unbox = optional(
+        "torch._C._distributed_c10d", "Work.unbox", "ends of collectives (portable engine)"
+    )
+    return None if unbox is None else unbox(candidate)
 
 
 def _flatten(argument: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..lookups import optional
+
 # The recorder's module hooks are global, and do see a compiled module's wrapper once more; they
 # expect it. The program did nothing that it would have to be warned of.
 _HOOKS_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks on modules"
@@ -44,9 +46,12 @@ def run_as_it_is(function: Any) -> bool:
     broke, or it was compiled in place), Dynamo would compile its hooks, each on its own, and they
     would do nothing. Within a graph they still vanish. Dynamo itself is not imported for it.
     """
-    known: Any = torch._C._dynamo.eval_frame
-    if not hasattr(known, "set_code_exec_strategy"):  # not in all versions of torch
-        return False
-    skip = known._FrameAction.SKIP
-    known.set_code_exec_strategy(function.__code__, known._FrameExecStrategy(skip, skip))
+    found: list[Any] = []
+    for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction.SKIP"):
+        lost = "calls of modules in code that torch.compile makes"
+        found.append(optional("torch._C", f"_dynamo.eval_frame.{name}", lost))
+        if found[-1] is None:
+            return False
+    use, strategy, skip = found
+    use(function.__code__, strategy(skip, skip))
     return True

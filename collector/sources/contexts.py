@@ -197,8 +197,10 @@ class Contexts:
         """Hand on to the tasks of executors and pools; threads are told of by `threads`."""
         self._patches.replace(ThreadPoolExecutor, "submit", self._submitting)
         # What all of a pool's methods for tasks come down to; those of processes are not concerned.
-        for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+        for name in ("apply_async", "imap", "imap_unordered"):
             self._patches.replace(Pool, name, self._pooling)
+        lost = "what tasks of Pool.map and starmap inherit"
+        self._patches.replace_private(Pool, "_map_async", self._pooling, lost)
 
         def uninstall() -> None:
             self._watching = True  # not again, by a thread that is just being started

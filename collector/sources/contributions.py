@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.hooks import unserializable_hook
 
 from ..kinds import ADDED_NORM, ADDED_NORM_OF
+from ..lookups import optional
 from ..recorder import Recorder
 from .held import is_whole
 from .modules import Modules
@@ -97,7 +97,11 @@ class Contributions:
         if not all(p.device.type == "cpu" and is_whole(p) for p, _ in own):
             return
         # A program that shares its model between processes is not warned of a hook marked so.
-        unserializable: Any = unserializable_hook
+        unserializable = optional(
+            "torch.utils.hooks", "unserializable_hook", "what each thread adds to gradients"
+        )
+        if unserializable is None:
+            return
         for parameter, name in own:
             known = self._hooked.get(id(parameter))
             if known is None or known[0]() is not parameter:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..kinds import CUDA_CONTEXT
+from ..lookups import optional
 from ..recorder import Recorder
 from .patches import Patches
 from .stacks import Stacks
@@ -69,9 +70,13 @@ class CudaContexts:
         """
         self._marked.clear()
         module: Any = torch.cuda
-        if not self._forked_at or not module._is_in_bad_fork():
+        if not self._forked_at:
             return
-        original = module._lazy_init
+        lost = "use of CUDA in forked children"
+        is_bad = optional("torch.cuda", "_is_in_bad_fork", lost)
+        original = optional("torch.cuda", "_lazy_init", lost)
+        if is_bad is None or original is None or not is_bad():
+            return
 
         @wraps(original)
         def refused() -> None:
@@ -127,7 +132,9 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
     if _in_use():
         contexts.begun("a line before the recording")
     else:  # whatever makes torch begin with CUDA, it then makes the calls that wait for it
-        module._lazy_call(contexts.begun)
+        lazy_call = optional("torch.cuda", "_lazy_call", "where CUDA was first used")
+        if lazy_call is not None:
+            lazy_call(contexts.begun)
 
     def uninstall() -> None:
         module.set_device = set_device
@@ -142,8 +149,9 @@ def _in_use() -> bool:
 
 
 def _current() -> int:
-    library: Any = torch._C
-    return int(library._cuda_getDevice())
+    # A build without CUDA, which has no such function, never comes here.
+    device = optional("torch._C", "_cuda_getDevice", "CUDA devices that threads choose")
+    return -1 if device is None else int(device())
 
 
 def _surroundings() -> str:

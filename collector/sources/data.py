@@ -7,11 +7,11 @@ from functools import wraps
 from typing import Any
 
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..kinds import PhaseKind
+from ..lookups import optional
 from ..recorder import Recorder
+from .patches import Patches
 
 
 def _always(recorder: Recorder) -> bool:
@@ -26,25 +26,23 @@ def _in_worker(recorder: Recorder) -> bool:
     return True
 
 
-_METHODS: tuple[tuple[type, str, str, Callable[[Recorder], bool]], ...] = (
-    (_BaseDataLoaderIter, "__next__", "next(loader)", _always),
+_FETCH = "torch.utils.data._utils.fetch"
+_METHODS: tuple[tuple[str, str, str, str, Callable[[Recorder], bool]], ...] = (
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__", "next(loader)", _always),
     # Without workers the fetch is inside next(loader) already.
-    (_MapDatasetFetcher, "fetch", "fetch", _in_worker),
-    (_IterableDatasetFetcher, "fetch", "fetch", _in_worker),
+    (_FETCH, "_MapDatasetFetcher", "fetch", "fetch", _in_worker),
+    (_FETCH, "_IterableDatasetFetcher", "fetch", "fetch", _in_worker),
 )
 
 
 def install(recorder: Recorder) -> Callable[[], None]:
     """Record data-loading phases."""
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _, _ in _METHODS]
-    for owner, name, label, wanted in _METHODS:
-        setattr(owner, name, _phase(recorder, getattr(owner, name), label, wanted))
-
-    def uninstall() -> None:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
-
-    return uninstall
+    patches = Patches()
+    for module, kind, name, label, wanted in _METHODS:
+        owner = optional(module, kind, f"phases {label} of data loading")
+        if owner is not None:
+            patches.put(owner, name, _phase(recorder, getattr(owner, name), label, wanted))
+    return patches.undo
 
 
 def _phase(

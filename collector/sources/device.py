@@ -20,10 +20,12 @@ import torch.autograd.profiler as torch_profiler
 from .. import clock
 from ..activities import stream_name
 from ..journal import NO_SEQUENCE, Kind
-from ..kinds import OpScope, ThreadKind
+from ..kinds import MISSING, OpScope, ThreadKind
+from ..lookups import optional
 from ..recorder import Recorder
 from ..thread_journal import ThreadJournal
-from .kineto import Activity, Collecting, ThreadOrdinals, activities
+from .kineto import Activity, Collecting, ThreadOrdinals, activities, parts_of_torch
+from .patches import Patches
 
 CLOCK_ERROR = "lanescope/device_clock_error"
 """Bound of what device times may be off the recorder's clock, ns, each time they were stored."""
@@ -31,6 +33,8 @@ CLOCK_ERROR = "lanescope/device_clock_error"
 NOT_IN_USE, BUSY, LEFT_OUT = "device_not_in_use", "device_profiler_busy", "device_left_out"
 """Reasons in the coverage: steps without device activity, because no device was in use or the
 program's own profiler was on; and activities beyond MAX_ACTIVITIES."""
+
+_UNAVAILABLE = f"{MISSING}activities of devices (no profiler session of the whole process)"
 
 SPAN_NS = 1_000_000_000
 """After this the next end of a step is one at which activities are stored."""
@@ -61,10 +65,11 @@ class InUse:
             is_initialized = getattr(module, "is_initialized", None)
             if is_initialized is None or not is_initialized():
                 continue
-            kind = getattr(torch._C._profiler.ProfilerActivity, name.upper(), None)
-            known = torch._C._autograd._supported_activities()
-            if kind in known:
-                return cls(module, frozenset({torch._C._profiler.ProfilerActivity.CPU, kind}))
+            profiler: Any = torch.profiler
+            activity = profiler.ProfilerActivity
+            kind = getattr(activity, name.upper(), None)
+            if kind in profiler.supported_activities():
+                return cls(module, frozenset({activity.CPU, kind}))
         return None
 
     def may_wait(self) -> bool:
@@ -209,36 +214,35 @@ class Device:
 
 def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
     """Collect in the recorder's windows, and give way to the program's own profilers."""
-    device = Device(recorder)
-    module: Any = torch_profiler
-    prepare, enable, disable = (
-        module._prepare_profiler, module._enable_profiler, module._disable_profiler
-    )  # fmt: skip
-
-    @wraps(prepare)
-    def recorded_prepare(*args: Any, **keywords: Any) -> Any:
-        device.make_room()
-        return prepare(*args, **keywords)
-
-    @wraps(enable)
-    def recorded_enable(*args: Any, **keywords: Any) -> Any:
-        device.make_room()
-        return enable(*args, **keywords)
-
-    @wraps(disable)
-    def recorded_disable(*args: Any, **keywords: Any) -> Any:
-        device.given_back()
-        return disable(*args, **keywords)
-
-    module._prepare_profiler, module._enable_profiler = recorded_prepare, recorded_enable
-    module._disable_profiler = recorded_disable
+    device, patches = Device(recorder), Patches()
+    hooks = {
+        "_prepare_profiler": device.make_room,
+        "_enable_profiler": device.make_room,
+        "_disable_profiler": device.given_back,
+    }
+    known = {
+        name: optional(torch_profiler.__name__, name, "activities of devices") for name in hooks
+    }
+    if None in known.values() or parts_of_torch() is None:
+        recorder.coverage[_UNAVAILABLE] = 1
+        return device, device.stop
+    for name, original in known.items():
+        patches.put(torch_profiler, name, _before(hooks[name], original))
     recorder.on_next_step = device.next_step
     device.begin()
 
     def uninstall() -> None:
         recorder.on_next_step = None
-        module._prepare_profiler, module._enable_profiler = prepare, enable
-        module._disable_profiler = disable
+        patches.undo()
         device.stop()
 
     return device, uninstall
+
+
+def _before(hook: Callable[[], None], original: Any) -> Callable[..., Any]:
+    @wraps(original)
+    def recorded(*args: Any, **keywords: Any) -> Any:
+        hook()
+        return original(*args, **keywords)
+
+    return recorded

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from ..kinds import EXCHANGED_DATA, SAVED
+from ..lookups import optional
 from ..recorder import Recorder
 from .handovers import Handovers
+from .patches import Patches
 from .stacks import Stacks
 from .touches import Touch, Touches, extent_of, whole
 
@@ -25,10 +27,8 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
     """Note assignments to parameters' data, and what torch.save reads."""
     touches = Touches(recorder, stacks)
     parameter: Any = torch.nn.Parameter
-    writer: Any = torch._C.PyTorchFileWriter
     untyped: Any = torch.UntypedStorage
     plain: Any = torch.Tensor.data
-    write_record, write_file = writer.write_record, untyped._write_file
 
     def assign(self: torch.Tensor, data: torch.Tensor) -> None:
         with recorder.guarded():
@@ -42,25 +42,38 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
             if handovers.concurrent and isinstance(storage, untyped) and (lies := whole(storage)):
                 touches.note(SAVED, [Touch(lies, write=False)])
 
-    @wraps(write_record)
-    def recorded_write(self: Any, name: str, data: Any, *rest: Any) -> Any:
-        read(data)
-        return write_record(self, name, data, *rest)
+    def around_record(write: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(write)
+        def recorded_write(self: Any, name: str, data: Any, *rest: Any) -> Any:
+            read(data)
+            return write(self, name, data, *rest)
 
-    @wraps(write_file)
-    def recorded_write_file(self: Any, *args: Any) -> Any:  # of the format before 1.6
-        read(self)
-        return write_file(self, *args)
+        return recorded_write
+
+    def around_file(write: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(write)
+        def recorded_write(self: Any, *args: Any) -> Any:
+            read(self)
+            return write(self, *args)
+
+        return recorded_write
 
     def watch() -> None:
         # Of parameters only: whatever asks torch.Tensor itself for `data` finds what it knows.
         parameter.data = property(plain.__get__, assign, None, plain.__doc__)
 
-    writer.write_record, untyped._write_file = recorded_write, recorded_write_file
+    patches, lost = Patches(), "reads of storages by torch.save"
+    writer = optional("torch._C", "PyTorchFileWriter", lost)
+    if writer is not None:
+        patches.put(writer, "write_record", around_record(writer.write_record))
+    # Of the format before torch 1.6.
+    write_file = optional("torch", "UntypedStorage._write_file", lost)
+    if write_file is not None:
+        untyped._write_file = around_file(write_file)
     handovers.when_concurrent(watch)
 
     def uninstall() -> None:
-        writer.write_record = write_record
+        patches.undo()
         if "_write_file" in vars(untyped):
             del untyped._write_file
         if "data" in vars(parameter):

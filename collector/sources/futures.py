@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import concurrent.futures._base as _base
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import pool
 from typing import Any
 
 from ..kinds import SyncKind
+from ..lookups import optional
 from .handovers import Handovers
 from .patches import Patches
 
 _Method = Callable[..., Any]
+_BASE = "concurrent.futures._base"
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
@@ -35,10 +37,14 @@ def install(handovers: Handovers) -> Callable[[], None]:
         ("DoneAndNotDoneFutures", _waited),
         ("_yield_finished_futures", _completed),
     ):
-        if hasattr(_base, name):
-            patches.put(_base, name, make(handovers, getattr(_base, name)))
+        found = optional(_BASE, name, "order by concurrent.futures.wait, as_completed")
+        if found is not None:
+            patches.put(sys.modules[_BASE], name, make(handovers, found))
     for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
-        replace(result, "_set", _setting)
+        patches.replace_private(
+            result, "_set", lambda original: _setting(handovers, original),
+            "order by results of thread pools",
+        )  # fmt: skip
     replace(pool.ApplyResult, "ready", _looking)
     for name in ("next", "__next__"):
         replace(pool.IMapIterator, name, _taking)

@@ -28,6 +28,7 @@ import torch.fx
 from .. import clock
 from ..journal import Kind
 from ..kinds import COMPILED, FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
+from ..lookups import optional
 from ..recorder import Recorder
 from .modules import WRAPPED, Modules, own_class, unwrap
 from .stacks import Stacks
@@ -41,6 +42,7 @@ PATIENCE_S = 20.0
 
 _WRAPPERS = frozenset(WRAPPED.values())
 _OUTPUT_GRAPH = "torch._dynamo.output_graph"
+_CAPTURED = "graphs that torch.compile captures, and where it breaks them"
 _LOWERED = "<lambda>"
 """Class of what a backend makes of a captured graph, which is recorded already."""
 
@@ -83,7 +85,8 @@ class FxGraphs:
         """A model is called for the first time."""
         if self._graphs >= MOST_GRAPHS or not self._recorder.active:
             return
-        if getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False):
+        lost = "which calls of models are traces of the program's own"
+        if optional("torch.fx._symbolic_trace", "_is_fx_tracing_flag", lost):
             return  # the program itself traces: what is called is no training
         model = unwrap(root)
         top = prefix.rstrip(".") or own_class(model).__name__
@@ -114,7 +117,9 @@ class FxGraphs:
 
     def _follow_dynamo(self, modules: Modules) -> None:
         """Once torch.compile is in use: what it hands to its backend, and why it breaks a graph."""
-        kind = getattr(sys.modules.get(_OUTPUT_GRAPH), "OutputGraph", None)
+        if _OUTPUT_GRAPH not in sys.modules:
+            return
+        kind = optional(_OUTPUT_GRAPH, "OutputGraph", _CAPTURED)
         if kind is None:
             return
 
@@ -134,8 +139,8 @@ class FxGraphs:
         self._before(kind, "compile_subgraph", lambda given: broken(given[0], _reason(given)))
 
     def _before(self, kind: Any, name: str, look: Callable[[tuple[Any, ...]], None]) -> None:
-        original: Callable[..., Any] | None = getattr(kind, name, None)
-        if original is None:  # of another version of torch
+        original = optional(_OUTPUT_GRAPH, f"OutputGraph.{name}", _CAPTURED)
+        if original is None:
             return
 
         @wraps(original)

@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-
-import torch
 
 from .. import clock
 from ..activities import LAUNCHING, ON_DEVICE
 from ..journal import HEADER, MAGIC, SEGMENT_SUFFIX
+from ..lookups import optional
 
 _LOW_BITS = 0xFFFF_FFFF
 
@@ -144,6 +144,30 @@ def activities(
     return sorted(found, key=lambda one: one.start_ns)
 
 
+_NAMES = (
+    "_profiler.ProfilerConfig", "_profiler.ProfilerState", "_profiler._ExperimentalConfig",
+    "_profiler.RecordScope", "_autograd._prepare_profiler", "_autograd._enable_profiler",
+    "_autograd._disable_profiler",
+)  # fmt: skip
+"""What a session is made of, in torch._C."""
+
+
+def parts_of_torch() -> SimpleNamespace | None:
+    """Returns torch's private types and functions of a session; None where any is missing.
+
+    Torch before 2.7 has no session of the whole process: its settings lack a name for that.
+    """
+    lost = "activities of devices"
+    found = {name.rpartition(".")[2]: optional("torch._C", name, lost) for name in _NAMES}
+    settings = found["_ExperimentalConfig"]
+    if None in found.values() or _WHOLE_PROCESS not in str(vars(settings)["__init__"].__doc__):
+        return None
+    return SimpleNamespace(**found)
+
+
+_WHOLE_PROCESS = "profile_all_threads"
+
+
 class Collecting:
     """A session of Kineto. There is one at a time in a process; any thread may end it.
 
@@ -153,21 +177,23 @@ class Collecting:
 
     def __init__(self, kinds: Collection[Any], scopes: Collection[Any] | None = None) -> None:
         """Begin, with these of torch's ProfilerActivity. Raises what torch raises."""
-        profiler = torch._C._profiler
-        autograd: Any = torch._C._autograd  # its stub knows no scopes
-        config = profiler.ProfilerConfig(
-            profiler.ProfilerState.KINETO, False, False, False, False, False,
+        found = parts_of_torch()
+        if found is None:
+            raise RuntimeError("this torch has no profiler session of the whole process")
+        self._torch = found
+        config = found.ProfilerConfig(
+            found.ProfilerState.KINETO, False, False, False, False, False,
             # The state of the process, and not of this thread.
-            profiler._ExperimentalConfig(
-                profile_all_threads=True, disable_external_correlation=True
+            found._ExperimentalConfig(
+                **{_WHOLE_PROCESS: True}, disable_external_correlation=True
             ),
         )  # fmt: skip
-        chosen = {profiler.RecordScope.BACKWARD_FUNCTION} if scopes is None else set(scopes)
+        chosen = {found.RecordScope.BACKWARD_FUNCTION} if scopes is None else set(scopes)
         self._first = Reading.now()
-        autograd._prepare_profiler(config, set(kinds))
-        autograd._enable_profiler(config, set(kinds), chosen)
+        found._prepare_profiler(config, set(kinds))
+        found._enable_profiler(config, set(kinds), chosen)
 
     def end(self) -> tuple[list[Any], WallToLocal]:
         """Kineto's events so far, and the way to local times. Raises what torch raises."""
-        result = torch._C._autograd._disable_profiler()
+        result = self._torch._disable_profiler()
         return result.events(), WallToLocal(self._first, Reading.now())

@@ -146,8 +146,8 @@ def _entering(handovers: Handovers, original: _Method) -> _Method:
 
     def enter(self: threading.Condition) -> Any:
         if handovers.concurrent:
-            lock = vars(self)["_lock"]
-            if id(lock) not in programs:
+            lock = vars(self).get("_lock")  # None in no known version of Python
+            if lock is not None and id(lock) not in programs:
                 becomes(lock)
         return original(self)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+
+from ..lookups import optional
 
 
 class Host(Protocol):
@@ -31,6 +33,15 @@ SMALL = 1e-15
 
 WITH_DOUBLES = ("cuda",)
 """Devices that take float64 from memory as quickly as float32; some have none at all."""
+
+
+def _norm_each(
+    tensors: list[torch.Tensor], order: int, dtype: torch.dtype | None
+) -> list[torch.Tensor]:
+    return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
+
+
+_norms: Callable[..., Any] = optional("torch", "_foreach_norm", "") or _norm_each
 
 
 @dataclass
@@ -60,7 +71,7 @@ class Norms:
         wide = torch.float32 if first.dtype in LOW_PRECISION else None
         if first.device.type in WITH_DOUBLES:
             wide = torch.complex128 if first.is_complex() else torch.float64
-        return torch.stack(torch._foreach_norm(tensors, 2, dtype=wide))
+        return torch.stack(_norms(tensors, 2, dtype=wide))
 
     def spread(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The largest absolute value of each, NaN where there is one, and how many are not 0.
@@ -98,7 +109,7 @@ def _largest(tensor: torch.Tensor) -> torch.Tensor:
 def _in_host_memory(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Double precision takes torch three times as long there: only where the other does not do."""
     low = tensors[0].dtype in LOW_PRECISION
-    found = torch._foreach_norm(tensors, 2, dtype=torch.float32 if low else None)
+    found = _norms(tensors, 2, dtype=torch.float32 if low else None)
     norms = torch.stack(found).to(torch.float64)
     for i in ((norms < SMALL) | ~norms.isfinite()).nonzero().flatten().tolist():
         if tensors[i].numel():

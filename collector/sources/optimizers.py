@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -15,6 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from ..kinds import PhaseKind
+from ..lookups import optional
 from ..recorder import Recorder
 
 
@@ -39,6 +39,10 @@ class Optimizers:
         self._open: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._explicit = False
         self._ends_with_backward = False
+        # The number of the backward that the calling thread runs; -1: none.
+        self._backward: Callable[[], int] = optional(
+            "torch._C", "_current_graph_task_id", "ends of steps whose optimizers run in backward"
+        ) or (lambda: -1)
 
     def mark_step(self) -> None:
         """The program says that a step ends here."""
@@ -81,7 +85,7 @@ class Optimizers:
             if recorder.active:
                 self._after(optimizer)
             if not self._explicit and self._ordinals.get(optimizer) == 0:
-                if _in_backward():
+                if self._backward() != -1:
                     self._ends_with_backward = True
                 else:
                     recorder.next_step()
@@ -90,7 +94,7 @@ class Optimizers:
 
     def backward_ended(self) -> None:
         """A backward has ended on the calling thread."""
-        if self._ends_with_backward and not _in_backward():
+        if self._ends_with_backward and self._backward() == -1:
             self._ends_with_backward = False
             self._recorder.next_step()
 
@@ -115,11 +119,6 @@ class Optimizers:
         if place == "closure":
             return args, {**kwargs, "closure": closure}
         return (*args[:1], closure, *args[2:]), kwargs
-
-
-def _in_backward() -> bool:
-    """Whether the calling thread runs a node of a backward, or a hook of one."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def install(

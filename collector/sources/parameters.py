@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from .. import clock
 from ..journal import Kind, float_bits
 from ..kinds import GradientScope, SampleRecord
+from ..lookups import optional
 from ..recorder import Recorder
 from .deliveries import Deliveries
 from .held import Held, Holding, Known, local_part
@@ -32,6 +33,15 @@ _NORM, _MAXIMUM, _NONZERO, _OWN, _CHANGE = range(5)
 """Columns of a sample's numbers."""
 
 _NOT_A_NUMBER = float("nan")
+
+
+def _subtract_each(
+    after: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    return list(map(torch.sub, after, before))
+
+
+_differences: Callable[..., Any] = optional("torch", "_foreach_sub", "") or _subtract_each
 
 
 @dataclass
@@ -137,7 +147,7 @@ class Parameters:
         sample = self._open.pop(optimizer)
         for own in sample.changing:
             after = self._norms.thinned(own.tensors, ELEMENTS)
-            change = self._norms.of(list(torch._foreach_sub(after, own.before)))
+            change = self._norms.of(list(_differences(after, own.before)))
             ratio = torch.where(change == 0, change, change / self._norms.of(own.before))
             sample.add(_CHANGE, own.rows, ratio)
         sample.deliver(self._deliveries, self._write)

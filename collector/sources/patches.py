@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ..lookups import optional
+
 
 class Patches:
     """What was replaced where. One that cannot be replaced is left as it is."""
@@ -22,6 +24,17 @@ class Patches:
         original = vars(owner).get(name)
         if original is not None:
             self.put(owner, name, make(original))
+
+    def replace_private(
+        self,
+        owner: type,
+        name: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        lost: str,
+    ) -> None:
+        """The same for a method that other versions may lack; `lost` as for `optional`."""
+        if optional(owner.__module__, f"{owner.__qualname__}.{name}", lost) is not None:
+            self.replace(owner, name, make)
 
     def put(self, owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
         """`replacement` stands for the class's own method, or a module's function, until `undo`.

@@ -9,6 +9,7 @@ from multiprocessing import queues
 from typing import Any
 
 from ..kinds import SyncKind
+from ..lookups import optional
 from .handovers import Handovers
 from .patches import Patches
 
@@ -37,7 +38,9 @@ def install(handovers: Handovers) -> Callable[[], None]:
     replace(queues.JoinableQueue, "join", _join)
     replace(queues.SimpleQueue, "put", _put_copy)
     replace(queues.SimpleQueue, "get", _get_copy)
-    patches.put(queues.Queue, "_feed", _feeding(handovers, vars(queues.Queue)["_feed"].__func__))
+    feed = optional(queues.__name__, "Queue._feed", "order by queues between processes")
+    if feed is not None:
+        patches.put(queues.Queue, "_feed", _feeding(handovers, feed))
     return patches.undo
 
 
@@ -60,7 +63,7 @@ class _Buffer:
 def _put_to_feeder(handovers: Handovers, original: _Method) -> _Method:
     def put(self: Any, obj: Any, *args: Any, **keywords: Any) -> None:
         # Also the first, which starts the thread.
-        handovers.note(SyncKind.queue_put, handovers.item(id(self._buffer), obj))
+        handovers.note(SyncKind.queue_put, handovers.item(id(vars(self).get("_buffer")), obj))
         _post_copy(handovers, self)
         original(self, obj, *args, **keywords)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..lookups import optional
 from ..recorder import Recorder
 
 _DEFAULT = "_update_default_pg"
@@ -40,13 +41,18 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
     if not dist.is_available():
         return lambda: None
     owner: Any = dist.distributed_c10d
-    original: Callable[..., Any] | None = getattr(owner, _DEFAULT, None)
-    if original is None or not hasattr(owner, _RANKS):
+    lost = "process groups, and the rank of a process that no launcher told"
+    original = optional(owner.__name__, _DEFAULT, lost)
+    known = optional(owner.__name__, _RANKS, lost)
+    stores = optional(owner.__name__, "_world.pg_map", "how far the clocks of hosts are apart")
+    if original is None or known is None:
         return lambda: None
 
     def entered(group: Any) -> None:
         recorder.describe(rank=group.rank(), world_size=group.size(), role="rank")
-        _, store = owner._world.pg_map[group]
+        if stores is None:
+            return
+        _, store = stores[group]
         if isinstance(store, owner.Store):
             joined(store, group.rank(), group.size())
 
@@ -62,9 +68,9 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
         with recorder.guarded():
             _describe(recorder, group, ranks)
 
-    groups = _Groups(getattr(owner, _RANKS), added)
+    groups = _Groups(known, added)
     if dist.is_initialized():
-        entered(owner._get_default_group())
+        entered(dist.group.WORLD)
         for group, ranks in groups.items():
             added(group, ranks)
     setattr(owner, _DEFAULT, updated)

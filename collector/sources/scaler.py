@@ -85,7 +85,8 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
     scalers = Scalers(recorder, skipped)
     patches = Patches()
     handle = register_optimizer_step_pre_hook(scalers.stepped)
-    patches.replace(GradScaler, _STEP, scalers.around_step)
+    lost = "optimizer steps that a gradient scaler skips"
+    patches.replace_private(GradScaler, _STEP, scalers.around_step, lost)
     patches.replace(GradScaler, _UPDATE, scalers.around_update)
 
     def uninstall() -> None:

@@ -8,12 +8,10 @@ those who ask it to trace the device. It calls Python for each, and for each all
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-import torch
-
 from ..kinds import SyncKind
+from ..lookups import optional
 from ..recorder import Recorder
 
 _TRACED = ("torch.cuda._gpu_trace", "torch.xpu._gpu_trace")
@@ -35,14 +33,17 @@ def install(recorder: Recorder, note: Note) -> Callable[[], None]:
         "DeviceSynchronizationCallbacks": told.device_reached,
     }
     added: list[tuple[list[Any], Any]] = []
-    for name in _TRACED:
-        module = import_module(name)
+    lost = "events and waits of device streams"
+    activate = optional("torch._C", "_activate_gpu_trace", lost)
+    if activate is None:
+        return lambda: None
+    for module in _TRACED:
         for registry, listener in listeners.items():
-            called = getattr(module, registry).callback_list
-            called.append(listener)
-            added.append((called, listener))
-    trace: Any = torch._C
-    trace._activate_gpu_trace()
+            called = optional(module, f"{registry}.callback_list", lost)
+            if called is not None:
+                called.append(listener)
+                added.append((called, listener))
+    activate()
 
     def uninstall() -> None:
         for called, listener in added:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import clock
 from ..kinds import SyncKind
+from ..lookups import optional
 from ..recorder import Recorder
 from ..store import MAIN_ORDINAL
 from .contexts import NOTHING, Contexts, Inherited
@@ -152,9 +153,11 @@ def install(
     threads = Threads(recorder, stacks, handovers, contexts, inside)
     thread_class: Any = threading.Thread
     start, join, is_alive = thread_class.start, thread_class.join, thread_class.is_alive
-    bootstrap, start_raw = thread_class._bootstrap_inner, _thread.start_new_thread
+    bootstrap: Any = optional("threading", "Thread._bootstrap_inner", "starts and ends of threads")
+    shutdown: Any = optional("threading", "_shutdown", "threads that outlive the main one")
+    start_raw = _thread.start_new_thread
     module: Any = threading
-    shutdown, active_count, enumerate_ = module._shutdown, module.active_count, module.enumerate
+    active_count, enumerate_ = module.active_count, module.enumerate
 
     @wraps(start)
     def recorded_start(self: threading.Thread) -> None:
@@ -231,7 +234,7 @@ def install(
 
     # threading keeps the original start_new_thread under a name of its own, so that a
     # threading.Thread passes through `running` once.
-    patches = (
+    patches: tuple[tuple[Any, str, Any, Any], ...] = (
         (thread_class, "start", start, recorded_start),
         (thread_class, "join", join, recorded_join),
         (thread_class, "is_alive", is_alive, recorded_is_alive),
@@ -241,6 +244,7 @@ def install(
         (module, "active_count", active_count, counting(active_count)),
         (module, "enumerate", enumerate_, counting(enumerate_)),
     )
+    patches = tuple(one for one in patches if one[2] is not None)
     for owner, name, _, replacement in patches:
         setattr(owner, name, replacement)
     os.register_at_fork(after_in_child=threads.forked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from ..kinds import SyncKind
+from ..lookups import optional
 from .handovers import Handovers
 from .patches import Patches
 
@@ -30,10 +32,9 @@ def install(handovers: Handovers) -> Callable[[], None]:
     replace("then", _chaining)
     replace("add_done_callback", _calling)
     # Looked up by `collect_all` and `wait_all` each time.
-    library: Any = torch._C
-    if hasattr(library, "_collect_all"):
-        original = library._collect_all
-        patches.put(library, "_collect_all", _collecting(numbers, original))
+    original = optional("torch._C", "_collect_all", "order by torch.futures.collect_all")
+    if original is not None:
+        patches.put(sys.modules["torch._C"], "_collect_all", _collecting(numbers, original))
     return patches.undo
 
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
-from torch.utils._pytree import tree_map_only
 
-from .. import clock
+from .. import clock, dispatch_modes
 from ..kinds import VALIDATOR_COMPILED, VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
+from ..lookups import optional
 from ..recorder import Recorder
 from ..validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
 from . import compiled_calls
@@ -82,11 +81,11 @@ class Validators:
         """Look at the calling thread's operators while inside."""
         mode = self._make_mode(self) if self._by_name else None
         if mode is not None:
-            _push_mode(mode)
+            dispatch_modes.push(mode)
         try:
             yield
         finally:
-            _pop(mode)
+            dispatch_modes.pop(mode)
 
     def _attach(self, one: Validator) -> None:
         with self._recorder.guarded():
@@ -100,7 +99,7 @@ class Validators:
                 return
             if not self._by_name:
                 self._modes.append(self._make_mode(self))
-                _push_mode(self._modes[-1])
+                dispatch_modes.push(self._modes[-1])
             self._by_name.setdefault(one.target, []).append(one)
             self._operators.clear()
 
@@ -110,7 +109,7 @@ class Validators:
         if self._handle is not None:
             self._handle.remove()
         for mode in self._modes:
-            _pop(mode)
+            dispatch_modes.pop(mode)
         recorder = self._recorder
         if recorder.folder is None or self._process != os.getpid():
             return
@@ -235,9 +234,12 @@ class Validators:
             yield
 
     def _copied(self, values: Any) -> Any:
+        change = optional("torch.utils._pytree", "tree_map_only", "what validators look at")
+        if change is None:
+            return None
         try:
             with self._quiet():
-                return tree_map_only(torch.Tensor, torch.clone, values)
+                return change(torch.Tensor, torch.clone, values)
         except Exception as error:
             self._recorder.failed(error)
             return None
@@ -287,9 +289,3 @@ class Validators:
             self._messages.add(short)
             text = f"{text}: {short}"
         self._recorder.mark(text)
-
-
-def _pop(mode: Any) -> None:
-    # Another that was entered since and not left would be popped in its place.
-    if mode is not None and _get_current_dispatch_mode() is mode:
-        _pop_mode()

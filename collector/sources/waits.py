@@ -9,6 +9,7 @@ from multiprocessing import synchronize
 from typing import Any
 
 from ..kinds import SyncKind
+from ..lookups import optional
 from .handovers import Handovers
 from .patches import Patches
 
@@ -35,13 +36,19 @@ def install(handovers: Handovers) -> Callable[[], None]:
         replace(owner, "release", _programs(_publishing(SyncKind.semaphore_release)))
     replace(threading.Semaphore, "__exit__", _programs(_publishing(SyncKind.semaphore_release)))
     replace(threading.Barrier, "wait", _barrier_wait)
-    replace(threading.Barrier, "_release", _barrier_action)
-    # Its locks and conditions are semaphores underneath.
-    theirs = vars(synchronize)["_multiprocessing"].SemLock
-    for name in ("acquire", "__enter__"):
-        replace(theirs, name, _programs(_waiting(SyncKind.semaphore_acquire)))
-    for name in ("release", "__exit__"):
-        replace(theirs, name, _programs(_publishing(SyncKind.semaphore_release)))
+    patches.replace_private(
+        threading.Barrier, "_release", lambda o: _barrier_action(handovers, o),
+        "order by the actions of barriers",
+    )  # fmt: skip
+    # The locks and conditions of multiprocessing are semaphores underneath.
+    theirs = optional(
+        synchronize.__name__, "_multiprocessing.SemLock", "order by locks of multiprocessing"
+    )
+    if theirs is not None:
+        for name in ("acquire", "__enter__"):
+            replace(theirs, name, _programs(_waiting(SyncKind.semaphore_acquire)))
+        for name in ("release", "__exit__"):
+            replace(theirs, name, _programs(_publishing(SyncKind.semaphore_release)))
     replace(synchronize.Event, "set", _publishing(SyncKind.event_set))
     replace(synchronize.Event, "is_set", _programs(_looking(SyncKind.event_wait)))
     replace(synchronize.Event, "wait", _waiting(SyncKind.event_wait))
@@ -114,7 +121,7 @@ def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
         called_by = 2 if sys._getframe(1).f_code is in_between else 1
         if not handovers.concurrent or not handovers.from_program(called_by + 1):
             return original(self, *args, **keywords)
-        lock, target = vars(self)["_lock"], handovers.key(self)
+        lock, target = vars(self).get("_lock"), handovers.key(self)
         handovers.gives(lock)
         woken, start = handovers.wait(
             SyncKind.condition_wait, target, lambda: original(self, *args, **keywords)

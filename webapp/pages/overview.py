@@ -7,6 +7,7 @@ from typing import Any
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
+from lanescope.collector.kinds import MISSING, UNTESTED
 from lanescope.webapp import units
 from lanescope.webapp.analysis.checks import Check, Report, number
 from lanescope.webapp.following import growing
@@ -106,8 +107,9 @@ def _health(run: Run, report: Report) -> list[Component]:
             parts.note("The recording is complete: every rank is there and closed.", "good")
         )
     notes += [_limit(one) for one in report.checks if one.passed]
-    # What an engine cannot see is among the warnings: nobody knows how many events that is.
-    coverage = {r: n for r, n in run.coverage.items() if n and not r.startswith("unseen_")}
+    # What an engine or a version cannot see is among the warnings: these reasons count no events.
+    uncounted = ("unseen_", MISSING, UNTESTED)
+    coverage = {r: n for r, n in run.coverage.items() if n and not r.startswith(uncounted)}
     if not coverage:
         notes.append(parts.note("Nothing was dropped, filtered or left out.", "good"))
     else:

@@ -1,0 +1,55 @@
+"""torch's stack of dispatch modes of the calling thread, by torch's private functions for it.
+
+A mode's own `__enter__` also sets process-wide flags that other threads would read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from .lookups import optional
+
+_MODULE = "torch.utils._python_dispatch"
+_LOST = "operators (portable engine), and validators of operators"
+
+
+@cache
+def _stack() -> tuple[Callable[[Any], None], Callable[[], Any], Callable[[], Any]] | None:
+    """push, pop and the innermost; None where torch has none of these."""
+    push, pop, current = (
+        optional(_MODULE, name, _LOST)
+        for name in ("_push_mode", "_pop_mode", "_get_current_dispatch_mode")
+    )
+    if push is None or pop is None or current is None:
+        return None
+    return push, pop, current
+
+
+def push(mode: Any) -> bool:
+    """Make the mode the innermost; returns False where torch offers no way to."""
+    stack = _stack()
+    if stack is not None:
+        stack[0](mode)
+    return stack is not None
+
+
+def pop(mode: Any) -> None:
+    """Remove the mode. Another that was entered since and not left stays, and it below that."""
+    stack = _stack()
+    if stack is not None and mode is not None and stack[2]() is mode:
+        stack[1]()
+
+
+@contextlib.contextmanager
+def entered(mode: Any) -> Iterator[None]:
+    """Around what the mode shall see."""
+    pushed = push(mode)
+    try:
+        yield
+    finally:
+        stack = _stack()
+        if pushed and stack is not None:
+            stack[1]()

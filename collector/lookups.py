@@ -1,0 +1,57 @@
+"""Looks up private names of torch and CPython, any of which another version may lack.
+
+A missing name never stops the recording: what depends on it is not recorded, and a line in the
+run's coverage says so.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from .kinds import MISSING
+
+
+class Lookup(NamedTuple):
+    """One private name, and what is not recorded without it."""
+
+    module: str
+    name: str  # dotted, within the module
+    lost: str  # empty: nothing
+
+
+_looked_up: dict[Lookup, bool] = {}
+
+
+def optional(module: str, name: str, lost: str) -> Any | None:
+    """Returns the object `module.name`; None where this version has none.
+
+    `lost` says what is then not recorded; it is empty where the caller has a full substitute.
+    """
+    found = _find(module, name)
+    _looked_up[Lookup(module, name, lost)] = found is not None
+    return found
+
+
+def _find(module: str, name: str) -> Any | None:
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    return found
+
+
+def looked_up() -> tuple[Lookup, ...]:
+    """Returns every lookup of this process so far, in order."""
+    return tuple(_looked_up)
+
+
+def missing() -> tuple[str, ...]:
+    """Returns the reasons for the coverage of this process: one per name that is missing."""
+    return tuple(
+        f"{MISSING}{one.lost} (no {one.module}.{one.name})"
+        for one, found in list(_looked_up.items())
+        if one.lost and not found
+    )

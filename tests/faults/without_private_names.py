@@ -1,0 +1,196 @@
+"""Records a small program without private names of torch and CPython: `all` of them, or `each`.
+
+    python without_private_names.py FOLDER ENGINE all|each
+
+Which names those are is what the recorder itself looks up. A name is deleted where the program runs
+without it, else only hidden from the recorder: torch needs it. Prints a line of JSON per recording.
+The recordings are forks of one process, so torch is imported once.
+"""
+
+import asyncio
+import concurrent.futures
+import copy
+import hashlib
+import importlib
+import io
+import json
+import multiprocessing.pool
+import multiprocessing.queues
+import multiprocessing.synchronize
+import os
+import queue
+import sys
+import threading
+import traceback
+
+import numpy as np
+import torch
+import torch._dynamo  # which the program loads, once for all
+import torch.distributed as dist
+import torch.profiler
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def train() -> list[float]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    losses = []
+    for (x,) in DataLoader(TensorDataset(torch.arange(32.0).reshape(8, 4)), batch_size=4):
+        loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    torch.save(copy.deepcopy(model).state_dict(), io.BytesIO())
+    return losses
+
+
+def on_threads() -> list[float]:
+    """Backward on two threads, with everything of `threading` that orders them."""
+    items, found, barrier = queue.Queue(), [], threading.Barrier(2, action=lambda: None)
+    condition, weight = threading.Condition(), torch.nn.Parameter(torch.ones(3))
+
+    def work() -> None:
+        (weight * torch.from_numpy(np.arange(3, dtype=np.float32))).sum().backward()
+        with condition:
+            condition.notify_all()
+        items.put(weight.grad.sum().item())
+        barrier.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    found.append(items.get())
+    barrier.wait()
+    thread.join()
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        found += pool.map(float, [1, 2])
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        done, _ = concurrent.futures.wait([executor.submit(float, 3)])
+        found += [one.result() for one in done]
+    future = torch.futures.Future()
+    future.set_result(4.0)
+    found += [one.value() for one in torch.futures.collect_all([future]).wait()]
+    return found
+
+
+def reduce() -> list[float]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.arange(4.0)
+    dist.all_reduce(tensor, async_op=True).wait()
+    dist.destroy_process_group()
+    return tensor.tolist()
+
+
+def program() -> str:
+    found = [train(), on_threads(), reduce()]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+
+
+def remove(module: str, name: str) -> None:
+    owner = importlib.import_module(module)
+    *path, last = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    delattr(owner, last)
+
+
+def hide(names: set[tuple[str, str]]) -> None:
+    """No lookup of the recorder finds these."""
+    from lanescope.collector import lookups
+
+    find = lookups._find
+    lookups._find = lambda *name: None if name in names else find(*name)
+
+
+def recorded(run: str, engine: str) -> tuple[str, list[str], list[tuple[str, str]]]:
+    import lanescope.collector as ls
+    from lanescope.collector import lookups
+
+    ls.start(run, engine=engine, level="numerics", stacks="none", device="off")
+    try:
+        ls.validator("aten::mm")(lambda event, inputs, outputs: None)
+        result = program()
+    finally:
+        ls.stop()
+    names = [(one.module, one.name) for one in lookups.looked_up()]
+    return result, list(lookups.missing()), names
+
+
+def apart(do):
+    """What `do` returns in a fork of this process, and the status of that."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with open(writing, "w") as pipe:
+                json.dump(do(), pipe)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(writing)
+    with open(reading) as pipe:
+        text = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, json.loads(text) if text else None
+
+
+def quietly(do):
+    """The same, where it may well fail."""
+
+    def silent():
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        return do()
+
+    return apart(silent)
+
+
+def is_needed(name: tuple[str, str], expected: str) -> bool:
+    """Whether the program itself cannot do without it."""
+
+    def plain():
+        remove(*name)
+        return program()
+
+    return quietly(plain) != (0, expected)
+
+
+def without(names, run: str, engine: str, *, only_hidden: bool):
+    def do():
+        if only_hidden:
+            hide(set(map(tuple, names)))
+        else:
+            for name in names:
+                remove(*name)
+        return recorded(run, engine)
+
+    return apart(do)
+
+
+def main() -> None:
+    folder, engine, how = sys.argv[1:]
+    torch.set_num_threads(1)
+    expected = apart(program)[1]
+    status, (result, _, names) = apart(lambda: recorded(f"{folder}/whole", engine))
+    assert (status, result) == (0, expected)
+    groups = [names] if how == "all" else [[name] for name in names]
+    for number, group in enumerate(groups):
+        run = f"{folder}/{number}"
+        hidden = how == "all" or is_needed(tuple(group[0]), expected)
+        status, found = without(group, run, engine, only_hidden=hidden)
+        result, missing, _ = found or (None, [], [])
+        said = {"run": run, "names": group, "hidden": hidden, "status": status,
+                "expected": expected, "result": result, "missing": missing}  # fmt: skip
+        print(json.dumps(said), flush=True)
+
+
+asyncio.new_event_loop().close()
+main()

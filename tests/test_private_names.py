@@ -1,0 +1,121 @@
+"""Private names of torch and CPython: looked up in one way, and none is needed to record."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lanescope.collector.kinds import MISSING
+from lanescope.webapp import open_run
+from tests.recording import UNCOMPACTED, run_program
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(__file__).parent / "faults" / "without_private_names.py"
+
+DIRECT = {
+    "os._exit": "documented",
+    "sys._current_frames": "documented",
+    "sys._getframe": "documented, and in CPython only, as is the recorder",
+    "torch.utils._python_dispatch.TorchDispatchMode": "torch's documented way to see operators",
+    "torch._dynamo.comptime.comptime": "traced by Dynamo, which knows it by this name",
+    "torch._C._functorch.peek_interpreter_stack": "what it raises is a reason why a call is unseen",
+    "torch.utils._pytree.tree_flatten": "of ls.gradcheck, which the program itself calls",
+    "torch.utils._pytree.tree_unflatten": "of ls.gradcheck, which the program itself calls",
+    "torch.nn.modules.dropout._DropoutNd": "of reference modules, which the program itself calls",
+}
+"""Private names that are used without `optional`, and why."""
+
+
+def _without(*arguments: str, environment: dict[str, str]) -> list[dict[str, object]]:
+    done = run_program([sys.executable, str(PROGRAM), *arguments], environment=environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _check(folder: Path, engine: str, how: str) -> None:
+    environment = {**UNCOMPACTED, "PYTHONPATH": str(ROOT)}
+    for one in _without(str(folder), engine, how, environment=environment):
+        run = open_run(str(one["run"]))
+        assert one["status"] == 0, one
+        assert one["result"] == one["expected"], one
+        assert run.counts["op"] or "operators" in str(one["missing"]), one
+        found = {reason for reason in run.coverage if reason.startswith(MISSING)}
+        for reason in one["missing"]:
+            assert reason in found, one
+            assert any(reason.removeprefix(MISSING) in said for said in run.warnings), one
+        assert not run.coverage.get("recorder_errors"), one
+
+
+@pytest.mark.parametrize("observer", ["native", "portable"])
+def test_a_version_without_any_private_name_is_recorded(
+    tmp_path: Path, native: Path, observer: str
+) -> None:
+    _check(tmp_path, observer, "all")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("observer", ["native", "portable"])
+def test_a_version_without_one_private_name_is_recorded(
+    tmp_path: Path, native: Path, observer: str
+) -> None:
+    _check(tmp_path, observer, "each")
+
+
+def test_private_names_are_looked_up_with_a_fallback() -> None:
+    files = sorted((ROOT / "collector").rglob("*.py"))
+    found = {
+        (name, str(path.relative_to(ROOT)))
+        for path in files
+        for name in _private_names(ast.parse(path.read_text()))
+    }
+    assert {name for name, _ in found} == set(DIRECT), sorted(found)
+
+
+def _private_names(tree: ast.Module) -> Iterator[str]:
+    """Dotted names with a private part that begin with a module imported from elsewhere."""
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                known[alias.asname or whole] = whole
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                name = known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                if _is_private(name):
+                    yield name
+    outermost = [n for n in ast.walk(tree) if isinstance(n, (ast.Assign, ast.AnnAssign))]
+    for node in outermost:  # module: Any = torch.cuda
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        name = _dotted(node.value, known)
+        if name and len(targets) == 1 and isinstance(targets[0], ast.Name):
+            known.setdefault(targets[0].id, name)
+    inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    for node in ast.walk(tree):
+        read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Attribute) and read and id(node) not in inner:
+            name = _dotted(node, known)
+            if name and _is_private(name):
+                yield name
+
+
+def _dotted(node: ast.expr | None, known: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value, known)
+        return owner and f"{owner}.{node.attr}"
+    return None
+
+
+def _is_private(name: str) -> bool:
+    """Whether a part behind the package is private: `_thread` itself is CPython's public module."""
+    if name.startswith("lanescope."):
+        return False
+    parts = name.split(".")[1:]
+    return any(part.startswith("_") and not part.startswith("__") for part in parts)
