@@ -96,11 +96,13 @@ class Watchdog:
         self._quiet_due, self._quiet_told = self._quiet, False
         self._alive = None
         self._running += 1
+        self._opening = threading.Lock()  # a parent's may be taken for ever
         own_threads.start(self._run, self._running)
 
     def stop(self) -> None:
         """Look no more."""
-        self._running += 1
+        with self._opening:  # a thread that is about to open must not do so afterwards
+            self._running += 1
         if self._library is not None:
             self._library.stop_watching()
         if self._signal:
@@ -117,15 +119,16 @@ class Watchdog:
             if serial != self._running:
                 return
             with self._recorder.guarded():
-                self._look()
+                self._look(serial)
 
-    def _look(self) -> None:
+    def _look(self, serial: int) -> None:
         recorder = self._recorder
         if recorder.folder is None or recorder.closed:
             return
         alive = self._alive
         if alive is None:
-            alive = self._open(recorder.folder)
+            with self._opening:
+                alive = self._open(recorder.folder) if serial == self._running else None
             if alive is None:
                 return
         if self._library is not None:

@@ -19,7 +19,8 @@ from lanescope.collector.system_calls import waits_for
 from lanescope.webapp.analysis.hangs import hangs
 from lanescope.webapp.analysis.stragglers import stragglers
 from lanescope.webapp.run import open_run
-from tests.recording import OBSERVERS, Recorded, record_program
+from tests.recording import OBSERVERS, UNCOMPACTED, Recorded, record_program, write_program
+from tests.support.processes import fork_program
 
 HANG = """
     import queue, threading, torch
@@ -278,6 +279,37 @@ def test_an_uncaught_exception_is_in_the_manifest(tmp_path: Path) -> None:
     assert process["exception"] == f"ValueError: two lines ({tmp_path / 'program.py'}:9)"
     said = f"rank 0 ended with an exception: {process['exception']}"
     assert open_run(recorded.run).warnings == (said,)
+
+
+STOPPED_AT_THE_START = """
+    import faulthandler, sys, threading, time, torch
+    import lanescope.collector as ls
+    from lanescope.collector import watchdog
+    opening, stacks_file, left = threading.Event(), watchdog._stacks_file, []
+    def late(folder):
+        opening.set()
+        time.sleep(0.3)  # the end of the recording comes meanwhile, and has to wait
+        return stacks_file(folder)
+    def registered(number, **settings):
+        left.append(number)
+    def unregistered(number):
+        left.remove(number)
+    faulthandler.register, faulthandler.unregister = registered, unregistered
+    watchdog._stacks_file = late
+    ls.start(sys.argv[1], engine=sys.argv[2])
+    torch.ones(2).sum()
+    opening.wait()
+    ls.stop()
+    time.sleep(0.5)
+    print(left)
+"""
+
+
+@pytest.mark.parametrize("engine", OBSERVERS)
+def test_a_recording_that_ends_while_its_watchdog_begins(tmp_path: Path, engine: str) -> None:
+    program = write_program(tmp_path, STOPPED_AT_THE_START)
+    done = fork_program(program, str(tmp_path / "run"), engine, environment=UNCOMPACTED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
 def test_a_process_that_ends_well_says_so(tmp_path: Path) -> None:
