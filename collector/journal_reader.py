@@ -50,6 +50,10 @@ _MAXIMUM_TEXTS = 2 * MAXIMUM_BYTES
 NO_JSON = (ValueError, RecursionError)
 """What reading JSON raises that is damaged, or nested deeper than Python's stack."""
 
+_NUMBERS = {"rank", "world_size", "pid", "start_ns", "end_ns", "wall_minus_monotonic_ns"}
+_FAR = 1 << 63
+"""What process.json says in numbers; a process that has not told one yet leaves it out."""
+
 _THREAD_KINDS = frozenset(ThreadKind)
 _LAST_KIND = max(Kind)
 _SIGNAL = "signal "
@@ -182,6 +186,12 @@ def read_process_file(folder: Path) -> dict[str, Any]:
         raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
     if not isinstance(process, dict):
         raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
+    for name in _NUMBERS & process.keys():
+        if type(process[name]) is not int or abs(process[name]) >= _FAR:
+            raise JournalError(f"{folder}: {name} of {PROCESS_FILE} is no number of 64 bits")
+    counts = process.get("coverage", {})
+    if not isinstance(counts, dict) or any(type(count) is not int for count in counts.values()):
+        raise JournalError(f"{folder}: coverage of {PROCESS_FILE} holds no counts")
     with contextlib.suppress(OSError), (folder / ENDED_FILE).open("rb") as file:
         noted = file.read(_MAXIMUM_NAME).rstrip(b"\0").decode("ascii", "replace")
         first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # whoever ends it may ask twice

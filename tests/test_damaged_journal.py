@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from lanescope.collector.compact import compact
 from lanescope.collector.decode import Decoder
 from lanescope.collector.journal_reader import JournalError, read_process
 from lanescope.webapp.analysis.checks import check
@@ -81,8 +84,32 @@ def test_a_damaged_header_is_named(journal: Journal) -> None:
         open_run(journal.run)
 
 
+WRONG = (None, -1, 2**63, 10**400, 1.5, float("nan"), "x", [], {"a": [1]}, True)
+
+
+def test_a_damaged_description_of_the_process(journal: Journal, tmp_path: Path) -> None:
+    file = journal.segment.parent / "process.json"
+    whole = file.read_text()
+    journal.segment.write_bytes(journal.data)
+    try:
+        for name in json.loads(whole):
+            for value in WRONG:
+                file.write_text(json.dumps({**json.loads(whole), name: value}))
+                with suppress(RunError):
+                    summary(open_run(journal.run))
+        for name in ("rank", "end_ns", "coverage"):
+            file.write_text(json.dumps({**json.loads(whole), name: "x"}))
+            run = tmp_path / name
+            ended = run / "journal" / "4194305-1"  # no process has that number
+            shutil.copytree(journal.segment.parent, ended)
+            shutil.copy(journal.run / "manifest.json", run)
+            compact(run)  # sets it aside, and finishes the run without it
+            assert list(run.glob("journal/unreadable-*"))
+    finally:
+        file.write_text(whole)
+
+
 @pytest.mark.slow
 def test_all_of_that(journal: Journal) -> None:
     assert failures(journal.decoded, changes(journal.data)) == []
-    assert failures(journal.checked, changes_of_all(journal.data)) == []
-    assert failures(journal.checked, islice(changes(journal.data), 0, None, 5)) == []
+    assert failures(journal.checked, islice(changes_of_all(journal.data), 0, None, 3)) == []
