@@ -56,7 +56,7 @@ test: $(READY)  ## run all tests (ROOM=races for one room, ARGS='-k overlap' for
 	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
 
 soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests
-	LANESCOPE_KILLS=500 python -m pytest tests/test_death.py
+	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py
 	python -m pytest -m slow
 
 harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='threading queue' ENGINE=native)

@@ -1,4 +1,4 @@
-"""Adds the start-up file to the wheel; everything else is in pyproject.toml.
+"""Finds the packages, and adds the start-up file to the wheel; the rest is in pyproject.toml.
 
 `lanescope_start.pth` lies beside the packages in site-packages. It makes LANESCOPE_RECORD=RUN
 record any Python process, however it was started, and does nothing while that is not set.
@@ -6,10 +6,17 @@ record any Python process, however it was started, and does nothing while that i
 
 import shutil
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 START_FILE = "lanescope_start.pth"
+PARTS = ("collector", "webapp", "assets")
+
+
+def packages() -> list[str]:
+    """Every folder below PARTS that holds an __init__.py, under the prefix."""
+    within = [f"{part}.{name}" for part in PARTS for name in find_packages(part)]
+    return [f"lanescope.{name}" for name in (*PARTS, *within)]
 
 
 class BuildWithStartFile(build_py):
@@ -22,4 +29,4 @@ class BuildWithStartFile(build_py):
         shutil.copy(START_FILE, root or self.build_lib)
 
 
-setup(cmdclass={"build_py": BuildWithStartFile})
+setup(packages=packages(), cmdclass={"build_py": BuildWithStartFile})

@@ -33,7 +33,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import lanescope.collector as ls
 from benchmarks.idle_observer import observed
-from lanescope.collector.options import SUPERVISOR_VARIABLE
+from lanescope.collector.format.options import SUPERVISOR_VARIABLE
 
 CALLS = 100
 SLICES = 4

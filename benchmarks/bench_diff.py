@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.generate_run import generate
-from lanescope.collector import schema
-from lanescope.collector.parquet import write_part
+from lanescope.collector.compaction.parquet import write_part
+from lanescope.collector.format import schema
 
 EVENTS = 5_000_000
 LANES = 8

@@ -28,11 +28,11 @@ from benchmarks import (
 )
 from benchmarks.trainings import Program, Training
 from lanescope.collector import api
-from lanescope.webapp.analysis.exploding import exploding
-from lanescope.webapp.analysis.gradient_paths import growth, ways
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.analysis.too_large import GROWN_BACK, LARGE, LARGE_STEPS
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.gradients.exploding import exploding
+from lanescope.webapp.plugins.gradients.gradient_paths import growth, ways
+from lanescope.webapp.plugins.gradients.too_large import GROWN_BACK, LARGE, LARGE_STEPS
+from lanescope.webapp.runs.run import Run, open_run
 
 LEARN = {
     **learning_networks.PROGRAMS,

@@ -24,7 +24,7 @@ import torch
 from benchmarks.recorders import BARE, Method, readers, small_ops
 from lanescope.collector.engines import build
 from lanescope.collector.engines.native import Library
-from lanescope.collector.host_fingerprint import numbers_of
+from lanescope.collector.numerics.host_fingerprint import numbers_of
 
 ROUNDS = 5
 SMALL_OPS = 1_000

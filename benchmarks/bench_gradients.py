@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from lanescope.collector import api
-from lanescope.collector.sources import gradients
+from lanescope.collector.hooks.training import gradients
 
 STEPS = 60
 SAMPLE_EVERY = 10

@@ -22,7 +22,7 @@ _READ = "import json; json.load(open(path))"
 _IMPORT = """
 import tempfile
 from pathlib import Path
-from lanescope.collector.importing.imports import import_files
+from lanescope.collector.importers.run_writer import import_files
 with tempfile.TemporaryDirectory() as folder:
     import_files([Path(path)], Path(folder) / "run")
 """

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tests.chromium import launched
+from tests.support.chromium import launched
 
 PROGRAM = """
 import sys, time, torch

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from benchmarks.recorders import BARE, Method, methods, small_ops
-from lanescope.collector import manifest
-from lanescope.collector.options import (
+from lanescope.collector.compaction import manifest
+from lanescope.collector.format.options import (
     OPTIONS_VARIABLE,
     RUN_VARIABLE,
     SUPERVISOR_VARIABLE,
@@ -193,7 +193,7 @@ def disk(folder: Path) -> None:
                 stdout=subprocess.DEVNULL, check=True,
             )  # fmt: skip
             compactor = subprocess.Popen(
-                [sys.executable, "-m", "lanescope.collector.compact", str(run)]
+                [sys.executable, "-m", "lanescope.collector.compaction.compact", str(run)]
             )
             _, status, usage = os.wait4(compactor.pid, 0)
             assert status == 0, f"compaction failed: {status}"

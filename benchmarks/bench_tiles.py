@@ -19,11 +19,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lanescope.webapp.index import open_index
-from lanescope.webapp.lod import TILE_BITS
-from lanescope.webapp.run import open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline.index import open_index
+from lanescope.webapp.timeline.lod import TILE_BITS
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import write_run
 
 RANKS, THREADS, STEPS = 8, 8, 10
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 def read_columns(run: object) -> None:
     """Reads what the index is made of."""
-    from lanescope.webapp.run import Run
+    from lanescope.webapp.runs.run import Run
 
     assert isinstance(run, Run)
     for thread in run.threads:

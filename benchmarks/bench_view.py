@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfetto_ui import seconds_to_open, write_chrome_json
 
 from benchmarks.generate_run import generate
-from lanescope.webapp.lod import TILE_BITS
-from lanescope.webapp.run import open_run
-from lanescope.webapp.timeline import Timeline
-from tests.browser.page import LanePage
-from tests.chromium import launched
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline.lod import TILE_BITS
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.chromium import launched
+from tests.support.page import LanePage
 
 LANES = 64
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
@@ -98,11 +98,11 @@ def measure(browser: Browser, path: Path, perfetto: bool) -> float:
 
 def build(path: Path) -> None:
     """Builds the index, and asks all questions of the run, each in a process of its own."""
-    count, spent, peak = alone(path, "lanescope.webapp.timeline:Timeline.open")
+    count, spent, peak = alone(path, "lanescope.webapp.timeline.timeline:Timeline.open")
     print(f"\n{count:,.0f} events in {LANES} lanes")
     print(f"index                     {count / spent / 1e6:7.2f} M events/s of processor time")
     print(f"  peak memory             {peak:7.0f} MiB")
-    _, spent, peak = alone(path, "lanescope.webapp.analysis.checks:check")
+    _, spent, peak = alone(path, "lanescope.webapp.plugins.checks.checks:check")
     print(f"checks and findings       {spent:7.2f} s of processor time")
     print(f"  peak memory             {peak:7.0f} MiB")
 
@@ -110,7 +110,7 @@ def build(path: Path) -> None:
 def alone(path: Path, call: str) -> tuple[float, ...]:
     """Events, seconds of processor time and peak MiB of a call with the run, in its own process."""
     code = (
-        "import pkgutil, sys, time, resource; from lanescope.webapp.run import open_run;"
+        "import pkgutil, sys, time, resource; from lanescope.webapp.runs.run import open_run;"
         f"run, call = open_run(sys.argv[1]), pkgutil.resolve_name({call!r});"
         "began = time.process_time(); call(run); spent = time.process_time() - began;"
         "count = run.counts['op'] + run.counts['phase'];"

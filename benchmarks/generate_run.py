@@ -23,9 +23,9 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lanescope.collector import schema
-from lanescope.collector.parquet import write_part
-from tests.synthetic import START_NS, Builder
+from lanescope.collector.compaction.parquet import write_part
+from lanescope.collector.format import schema
+from tests.support.synthetic import START_NS, Builder
 
 I64 = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser
 
 from lanescope.webapp.exporters.perfetto import write_trace
-from lanescope.webapp.run import open_run
+from lanescope.webapp.runs.run import open_run
 
 PATIENCE_S = 300
 TRACK = ".pf-track"

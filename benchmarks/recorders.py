@@ -17,7 +17,7 @@ from torch.utils._debug_mode import DebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lanescope.collector as ls
-from lanescope.collector.options import SUPERVISOR_VARIABLE
+from lanescope.collector.format.options import SUPERVISOR_VARIABLE
 
 Method = Callable[[], AbstractContextManager[Any]]
 

@@ -11,9 +11,9 @@ cost one attribute look-up and do nothing.
 """
 
 from .api import mark, phase, record, start, step, stop, value
-from .assertions import assert_finite_grad, assert_grad_norm, assert_nonzero_grad
-from .pinning import pin
-from .validators import validator
+from .validation.assertions import assert_finite_grad, assert_grad_norm, assert_nonzero_grad
+from .validation.pinning import pin
+from .validation.validators import validator
 
 __all__ = [
     "assert_finite_grad", "assert_grad_norm", "assert_nonzero_grad", "mark", "phase", "pin",

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from .cli import options_from, recording_settings
+from .format.options import SUPERVISOR_VARIABLE, default_run
 from .inject import bootstrap
-from .launch import environment_for
-from .options import SUPERVISOR_VARIABLE, default_run
+from .session.launch import environment_for
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

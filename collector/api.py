@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import manifest
-from .kinds import PhaseKind
-from .limits import resident_bytes
-from .options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
-from .saying import say
-from .versions import unsupported
+from .compaction import manifest
+from .format.options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
+from .format.record_kinds import PhaseKind
+from .journal.limits import resident_bytes
+from .recorder.messages import say
+from .recorder.versions import unsupported
 
 if TYPE_CHECKING:
-    from .session import Session
+    from .session.session import Session
 
 _session: Session | None = None
 """The recording of this process. A process has one dispatcher, hence one recording."""
@@ -52,7 +52,7 @@ def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         run = default_run()
         say(f"recording into {run}")
     before = resident_bytes()
-    from .session import Session
+    from .session.session import Session
 
     folder = Path(run).absolute()
     session = Session(folder, options, before)
@@ -96,7 +96,7 @@ def stop() -> None:
     atexit.unregister(stop)
     session.stop()
     if os.environ.get(SUPERVISOR_VARIABLE) is None:
-        from .launch import finish_apart
+        from .session.launch import finish_apart
 
         finish_apart(session.recorder)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .options import (
+from .format.options import (
     DEVICES,
     ENGINES,
     LEVELS,
@@ -125,7 +125,7 @@ def record(output: Path | None, command: tuple[str, ...], **settings: Any) -> No
 
     The exit status is that of COMMAND.
     """
-    from .launch import LaunchError, run_recorded
+    from .session.launch import LaunchError, run_recorded
 
     run = output or default_run()
     try:

@@ -22,7 +22,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .reference import is_sharded
-from .validators import Event, NowAndThen
+from .validation.validators import Event, NowAndThen
 
 NOISE = 1e-3
 """Standard deviation of what is added to inputs, as a share of their root mean square."""

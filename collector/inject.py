@@ -14,8 +14,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from .options import RUN_VARIABLE
-from .reached import ENTERED, FAILED, IMPORTED, reached
+from .format.options import RUN_VARIABLE
+from .session.reached import ENTERED, FAILED, IMPORTED, reached
 
 
 class _AfterTorch(MetaPathFinder):

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .reference_attention import attended
-from .reference_pieces import angles, linear, rotated, spread
-from .validators import Event, NowAndThen
+from .validation.reference_attention import attended
+from .validation.reference_pieces import angles, linear, rotated, spread
+from .validation.validators import Event, NowAndThen
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Allowed norm of the difference, as a share of the reference's norm. float32: it may be TF32."""

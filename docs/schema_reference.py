@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 
 PAGE = Path(__file__).with_name("run-format.md")
 BEGIN = "<!-- tables: made by docs/schema_reference.py -->"

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from tests.chromium import launched
+from tests.support.chromium import launched
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
@@ -195,7 +195,7 @@ def keep_report(run: str) -> None:
 
 def record_stuck() -> None:
     """A job of two ranks one of which never comes; it ends in the error that is looked at."""
-    program = ["tests/faults/programs.py", "missing_rank"]
+    program = ["tests/webapp/plugins/hangs/programs.py", "missing_rank"]
     launcher = ["torchrun", "--standalone", "--nproc-per-node", "2", *program]
     subprocess.run(["lanescope", "record", "-o", STUCK, "--hang-timeout", "1", "--", *launcher])
 
@@ -203,7 +203,7 @@ def record_stuck() -> None:
 def import_profiled() -> None:
     """Two ranks under torch.profiler, imported."""
     with tempfile.TemporaryDirectory() as folder:
-        program = ["tests/profiled.py", folder]
+        program = ["tests/support/profiled.py", folder]
         subprocess.run(["torchrun", "--standalone", "--nproc-per-node", "2", *program], check=True)
         files = sorted(map(str, Path(folder).glob("rank-*.json")))
         subprocess.run(["lanescope", "import", *files, "-o", PROFILED], check=True)
@@ -226,7 +226,7 @@ def record_pair() -> None:
 
 def record_repeats() -> None:
     """One and two threads, three runs each; with two they differ, which is status 1."""
-    program = ["python", "tests/unsteady.py", "{threads}"]
+    program = ["python", "tests/support/unsteady.py", "{threads}"]
     recorder = ["lanescope", "repeat", "-n", "3", "--threads", "1,2", "-o", REPEATED]
     subprocess.run([*recorder, "--", *program])
 

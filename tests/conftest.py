@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
     from playwright.sync_api import BrowserContext
 
-    from lanescope.webapp.run import Run
+    from lanescope.webapp.runs.run import Run
 
 
 @pytest.fixture(scope="session")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """One browser per process: a second Playwright cannot start beside the first."""
-    from tests.chromium import remembering  # other tests do not need Playwright to be there
+    from tests.support.chromium import remembering  # other tests do not need Playwright to be there
 
     with remembering(tmp_path_factory.mktemp("profile")) as context:
         yield context
@@ -46,8 +46,8 @@ def native(engine: Path | None) -> Path:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A small made-up run of two ranks with two threads each, to be read and not written."""
-    from lanescope.webapp.run import open_run
-    from tests.synthetic import write_run
+    from lanescope.webapp.runs.run import open_run
+    from tests.support.synthetic import write_run
 
     path = tmp_path_factory.mktemp("runs") / "one"
     return open_run(write_run(path, ranks=2, threads=2, steps=3, ops=20))
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="session")
 def client(run: Run) -> Iterator[FlaskClient]:
     """Asks the server of `run`, without a socket."""
-    from lanescope.webapp.server import make_app
+    from lanescope.webapp.server.server import make_app
 
     with make_app(run).server.test_client() as client:
         yield client
@@ -65,7 +65,7 @@ def client(run: Run) -> Iterator[FlaskClient]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up run with notes, of which `bundle` is made."""
-    from tests.bundled import noted_run
+    from tests.support.bundled import noted_run
 
     return noted_run(tmp_path_factory.mktemp("whole"))
 
@@ -73,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def its_bundle(whole: Path) -> Path:
     """The bundle of `whole`, to be read and not written."""
-    from tests.bundled import packed
+    from tests.support.bundled import packed
 
     return packed(whole)
 

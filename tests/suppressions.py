@@ -13,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
+
 ALLOWED = Path(__file__).with_name("suppressions.txt")
 
 KINDS = {

@@ -11,9 +11,9 @@ import duckdb
 import pytest
 
 from lanescope.webapp.analysis.findings import KINDS
-from tests.synthetic import write_run
+from tests.support import ROOT
+from tests.support.synthetic import write_run
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
 
@@ -70,10 +70,11 @@ def test_every_kind_of_finding_is_made_and_listed() -> None:
     text = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
     section = text.partition("\n## Findings\n")[2].partition("\n## ")[0]
     assert sorted(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE)) == sorted(KINDS)
-    folder = ROOT / "webapp/analysis"
+    folder = ROOT / "webapp"
     made = "".join(
         path.read_text(encoding="utf-8")
-        for path in folder.glob("*.py")
+        for room in ("analysis", "plugins")
+        for path in (folder / room).rglob("*.py")
         if path.name != "findings.py"
     )
     assert [kind for kind in KINDS if f'"{kind}"' not in made] == []

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.queries import Limits, Queries
-from lanescope.webapp.run import open_run
-from tests.bundled import lanescope
-from tests.synthetic import write_run
-from tests.test_import_ranks import dump
-from tests.trace_files import slice_, write_trace
+from lanescope.webapp.plugins.sql.queries import Limits, Queries
+from lanescope.webapp.runs.run import open_run
+from tests.collector.importers.test_import_ranks import dump
+from tests.support import ROOT
+from tests.support.bundled import lanescope
+from tests.support.synthetic import write_run
+from tests.support.trace_files import slice_, write_trace
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")

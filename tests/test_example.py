@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.processes import fork_program
 
-PROGRAM = Path(__file__).resolve().parent.parent / "examples/train_gpt.py"
+PROGRAM = ROOT / "examples/train_gpt.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 SMALL = (
     "--layers=2", "--dim=32", "--seq=32", "--steps=6", "--text-bytes=60000",

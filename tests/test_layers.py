@@ -1,90 +1,178 @@
-"""The layers of ARCHITECTURE.md, held by the imports that the code makes and those it loads.
+"""The order of the folders, held by what files import and by what importing them loads.
 
-    sources, engines -> journal -> compact -> schema <- run <- analysis, tiles <- charts <- pages
-    <- server <- cli
-
-DEBT lists the violations known; it may only shrink.
+Each part of the project has one tuple of folders, the lowest first: a file imports from its own
+folder and from those before it. DEBT lists the imports that still point upwards; it may only
+shrink.
 """
 
 from __future__ import annotations
 
 import ast
+import posixpath
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = {name: ROOT / name for name in ("collector", "webapp", "assets")}
+from tests.support import ROOT
 
-DEBT: set[tuple[str, str]] = set()
+Arrows = set[tuple[str, str]]
 
-# What of the recorder the reader may import: the schema, and what reads journals of the dead.
-# What writes tables serves what makes runs of runs: bundles, merging, importing.
-SHARED = {"schema", "kinds", "decode", "journal_reader", "placement", "parquet", "refinement"}
+PACKAGES = ("collector", "webapp", "assets")
+
+COLLECTOR = (
+    "format",
+    "journal",
+    "numerics",
+    "validation",
+    "recorder",
+    "compaction",
+    "importers",
+    "watchdog",
+    "hooks",
+    "engines",
+    "session",
+)
+WEBAPP = (
+    "runs",
+    "analysis",
+    "timeline",
+    "ui",
+    "bundles",
+    "plugins",
+    "exporters",
+    "server",
+    "commands",
+)
+OBSERVER = (
+    "base",
+    "journal",
+    "stacks",
+    "thread",
+    "numerics",
+    "storages",
+    "collectives",
+    "operators",
+    "watchdog",
+)
+TIMELINE = ("base", "tiles", "model", "draw", "input", "panels", "page")
+
+DEPENDS = {("gradients", "autograd_graph"), ("hangs", "collectives"), ("threads", "races")}
+"""Plugins that build on another one."""
+
+SHIMS = {f"webapp.analysis.{name}" for name in ("backward_threads", "low_precision", "rank_map")}
+"""Old names of modules that others import; kept for one release."""
+
+DEBT = {
+    ("collector.format.options", "collector.journal.limits"),
+    ("webapp.analysis.tensor_fingerprints", "webapp.timeline.row_layout"),
+    ("webapp.plugins.autograd_graph.page_graph_parts", "webapp.plugins.gradients.layer_map"),
+    ("webapp.plugins.checks.checks", "webapp.plugins.autograd_graph.traceability"),
+    ("webapp.plugins.checks.checks", "webapp.plugins.collectives.communication"),
+    ("webapp.plugins.checks.checks", "webapp.plugins.diff.diff"),
+    ("webapp.plugins.checks.checks", "webapp.plugins.diff.repeats"),
+    ("webapp.plugins.checks.checks", "webapp.plugins.diff.verdict_words"),
+    ("webapp.plugins.checks.checks", "webapp.plugins.threads.overlap"),
+    ("webapp.plugins.checks.page_overview", "webapp.server.live_run"),
+    ("webapp.plugins.sql.page", "webapp.exporters.table_files"),
+    ("webapp.plugins.sql.queries", "webapp.exporters.table_files"),
+    ("webapp.plugins.timeline_page.page", "webapp.plugins.checks.op_table"),
+    ("webapp.plugins.timeline_page.page", "webapp.plugins.collectives.waiting"),
+    ("webapp.plugins.timeline_page.page", "webapp.plugins.threads.overlap"),
+    ("webapp.timeline.routes", "webapp.plugins.threads.overlap"),
+    ("webapp.timeline.span_details", "webapp.plugins.races.span_provider"),
+    ("webapp.timeline.span_details", "webapp.plugins.threads.overlap"),
+    ("webapp.timeline.timeline", "webapp.plugins.diff.timeline_index"),
+    ("webapp.timeline.timeline", "webapp.plugins.diff.timeline_lanes"),
+    ("webapp.ui.charts", "webapp.plugins.collectives.skew"),
+    ("webapp.ui.context", "webapp.plugins.checks.checks"),
+    ("webapp.ui.context", "webapp.plugins.sql.queries"),
+    # C++
+    ("collectives/collectives.cpp", "operators/operators.h"),
+    ("numerics/fingerprint.cpp", "storages/signature.h"),
+    ("stacks/stacks.cpp", "thread/thread.h"),
+    ("storages/tensor_capture.cpp", "operators/operators.h"),
+    # JavaScript
+    ("draw/header.js", "panels/notes.js"),
+    ("draw/scene.js", "panels/tooltip.js"),
+    ("input/lane_drag.js", "panels/help.js"),
+    ("input/lane_filter.js", "panels/help.js"),
+    ("model/hit_test.js", "draw/counter.js"),
+    ("model/span_panel.js", "panels/help.js"),
+}
+
+# What the reader imports of the recorder: the format, and what reads journals of the dead. What
+# writes tables serves what makes runs of runs: bundles, merging, importing.
+SHARED = (
+    "collector.format",
+    "collector.compaction.clock_refine",
+    "collector.compaction.decode",
+    "collector.compaction.parquet",
+    "collector.compaction.process_placement",
+    "collector.compaction.reader",
+)
 
 SCREEN = {"dash", "plotly", "dash_ag_grid", "flask", "werkzeug", "waitress", "click", "rich"}
 """Libraries that draw, serve or print."""
 
-# Reader modules above the analyses, from the bottom up, with the libraries each may use. A module
-# not named here is below all of them (run, intervals, analysis, tiles, ...) and may use none.
-TOP: list[tuple[str, set[str]]] = [
-    ("theme", {"plotly"}),
-    ("charts", {"plotly"}),
-    ("gradient_charts", {"plotly"}),
-    ("graph_charts", {"plotly"}),
-    ("diff_charts", {"plotly"}),
-    ("repeat_charts", {"plotly"}),
-    ("device_charts", {"plotly"}),
-    ("routes", {"flask", "werkzeug"}),
-    ("searching", {"flask"}),
-    ("table_routes", {"flask"}),
-    ("note_routes", {"flask"}),
-    ("pages", {"dash", "dash_ag_grid", "plotly", "flask"}),
-    ("server", {"dash", "dash_ag_grid", "plotly", "flask", "werkzeug"}),
-    ("serving", {"waitress"}),
-    ("commands", SCREEN),
-    ("cli", {"click"}),
-]
-ORDER = [name for name, _ in TOP]
-
-# Below the analyses: who may not know whom.
-RUN_LAYER = {
-    "errors", "units", "typed_json", "manifest", "expansion", "footers", "parts", "axis",
-    "leftovers", "threads", "steps", "rows", "notices", "intervals",
-    "impossible_times", "run", "storage", "bundle", "files",
-}  # fmt: skip
-SESSION_LAYER = {"session", "launch", "cli", "api", "inject", "__main__"}
+DASH = {"dash", "dash_ag_grid", "plotly", "flask"}
+DRAWING = (
+    (r"webapp\.cli", {"click"}),
+    (r"webapp\.commands\b.*", SCREEN),
+    (r"webapp\.server\b.*", {*DASH, "werkzeug", "waitress"}),
+    (r"webapp\.plugins\.\w+\.page\w*", DASH),
+    (r"webapp\.plugins\.\w+\.charts\w*", {"plotly"}),
+    (r"webapp\.ui\b.*", DASH),
+    (r"webapp\.timeline\.(\w+_)?routes", {"flask", "werkzeug"}),
+)
+"""Modules that may use libraries of SCREEN, and which."""
 
 
 def modules(package: str) -> list[str]:
-    """Dotted names within a package: `run`, `analysis.diff`; "" is the package itself."""
-    folder = PACKAGES[package]
+    """Dotted names from the package on: `webapp.runs.run`; a package by its own name."""
     found = []
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder).with_suffix("").parts
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
         found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
     return found
 
 
-def imports(package: str, module: str, *, at_load: bool = False) -> Iterator[str]:
-    """Absolute names that a module imports, `from a import b` as a.b; `at_load`: not within defs.
+@cache
+def source(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def imports(module: str, *, at_load: bool = False) -> Iterator[str]:
+    """What a module imports: ours as `webapp.runs.run`, others whole; `at_load`: not within defs.
 
     Imports for type checkers alone count as well, but for `at_load`.
     """
-    folder = PACKAGES[package].joinpath(*module.split(".")) if module else PACKAGES[package]
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    own = ["lanescope", package, *([p for p in module.split(".") if p])]
+    path = source(module)
+    own = ["lanescope", *module.split(".")]
     base = own if path.name == "__init__.py" else own[:-1]
     for node in _nodes(ast.parse(path.read_text(encoding="utf-8")), at_load):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (_ours(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = base[: len(base) - node.level + 1] if node.level else []
             stem = ".".join([*start, *([node.module] if node.module else [])])
-            yield from (f"{stem}.{alias.name}" for alias in node.names)
+            yield from (_ours(f"{stem}.{alias.name}") for alias in node.names)
+
+
+@cache
+def _ours(name: str) -> str:
+    """The module of ours that a name is, or is in; a name of others as it is."""
+    top, _, rest = name.partition(".")
+    if top != "lanescope" or rest.partition(".")[0] not in PACKAGES:
+        return name
+    while not source(rest).exists():
+        rest = rest.rpartition(".")[0]
+    return rest
 
 
 def _nodes(tree: ast.AST, at_load: bool) -> Iterator[ast.AST]:
@@ -96,116 +184,166 @@ def _nodes(tree: ast.AST, at_load: bool) -> Iterator[ast.AST]:
             yield from _nodes(child, at_load)
 
 
-def within(name: str, package: str) -> list[str] | None:
-    """The parts of an import below one of our packages; None where it leads elsewhere."""
-    parts = name.split(".")
-    return parts[2:] if parts[:2] == ["lanescope", package] else None
+@cache
+def arrows(package: str) -> Arrows:
+    """(module, what it imports) of all modules of a package."""
+    return {(module, name) for module in modules(package) for name in imports(module)}
 
 
-def place(module: str) -> int:
-    """Height of a reader module: -2 the run, -1 analyses and tiles, then the order of TOP."""
-    first = module.split(".")[0]
-    if first in ORDER:
-        return ORDER.index(first)
-    return -2 if first in RUN_LAYER else -1
+def room(module: str) -> str:
+    """The folder of a module below its package; "" of one that lies in the package itself."""
+    parts = module.split(".")
+    inner = len(parts) > 2 or source(module).name == "__init__.py"
+    return parts[1] if inner and len(parts) > 1 else ""
 
 
-def every(package: str) -> list[tuple[str, str]]:
-    found = [(m, name) for m in modules(package) for name in imports(package, m)]
-    return [pair for pair in found if (f"{package}.{pair[0]}", pair[1]) not in DEBT]
+def upwards(package: str, order: tuple[str, ...]) -> Arrows:
+    """Imports within a package that lead to a folder further up, or out of the folders."""
+    heights = {name: height for height, name in enumerate(order)}
+    return {
+        (module, name)
+        for module, name in arrows(package)
+        if name.partition(".")[0] == package and module not in SHIMS and room(module) in heights
+        if heights.get(room(name), len(order)) > heights[room(module)]
+    }
 
 
-def test_reader_knows_the_schema_and_nothing_else_of_the_recorder() -> None:
-    wrong = []
-    for module, name in every("webapp"):
-        inner = within(name, "collector")
-        if inner is not None and (not inner or inner[0] not in SHARED):
-            wrong.append((module, name))
+def includes() -> Arrows:
+    """(file, file it includes) of the observer, by path; `layout.h` is made when it is built."""
+    folder = ROOT / "collector/engines/observer"
+    return {
+        (path.relative_to(folder).as_posix(), name)
+        for path in folder.rglob("*.[ch]*")
+        for name in re.findall(r'^#include "(.+)"$', path.read_text(encoding="utf-8"), re.MULTILINE)
+        if name != "layout.h"
+    }
+
+
+def scripts() -> Arrows:
+    """(file, file it imports) of the timeline, by path; names of types in comments do not count."""
+    folder = ROOT / "assets/timeline"
+    return {
+        (name, posixpath.normpath(posixpath.join(posixpath.dirname(name), other)))
+        for path in folder.rglob("*.js")
+        for name in [path.relative_to(folder).as_posix()]
+        for other in re.findall(
+            r'^import .* from "(.+)";$', path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
+
+
+def upwards_by_path(found: Arrows, order: tuple[str, ...]) -> Arrows:
+    heights = {name: height for height, name in enumerate(order)}
+    top = len(order)  # files beside the folders
+
+    def height(path: str) -> int:
+        folder = path.rpartition("/")[0]
+        return heights[folder] if folder else top
+
+    return {(one, other) for one, other in found if height(other) > height(one)}
+
+
+def between_plugins() -> Arrows:
+    """Imports of one plugin from another that DEPENDS does not list."""
+
+    def plugin(module: str) -> str:
+        return module.split(".")[2] if module.startswith("webapp.plugins.") else ""
+
+    return {
+        (module, name)
+        for module, name in arrows("webapp")
+        if plugin(module) and plugin(name) and plugin(module) != plugin(name)
+        if (plugin(module), plugin(name)) not in DEPENDS
+    }
+
+
+def owed() -> Arrows:
+    """Every import that points upwards today."""
+    return {
+        *upwards("collector", COLLECTOR),
+        *upwards("webapp", WEBAPP),
+        *between_plugins(),
+        *upwards_by_path(includes(), OBSERVER),
+        *upwards_by_path(scripts(), TIMELINE),
+    }
+
+
+def test_imports_point_downwards() -> None:
+    assert owed() - DEBT == set()
+
+
+def test_debts_that_are_paid_are_taken_off_the_list() -> None:
+    assert DEBT - owed() == set()
+
+
+@pytest.mark.parametrize(
+    ("folder", "order"),
+    [
+        ("collector", (*COLLECTOR, "startup")),
+        ("webapp", WEBAPP),
+        ("collector/engines/observer", OBSERVER),
+        ("assets/timeline", TIMELINE),
+    ],
+)
+def test_every_folder_has_its_place(folder: str, order: tuple[str, ...]) -> None:
+    found = {path.name for path in (ROOT / folder).iterdir() if path.is_dir()}
+    assert found - {"__pycache__"} == set(order)
+
+
+def test_reader_knows_the_format_and_nothing_else_of_the_recorder() -> None:
+    wrong = [
+        (module, name)
+        for module, name in arrows("webapp")
+        if name.partition(".")[0] == "collector"
+        and not any(f"{name}.".startswith(f"{shared}.") for shared in SHARED)
+    ]
     assert wrong == []
 
 
 def test_reader_never_imports_torch() -> None:
-    assert [pair for pair in every("webapp") if pair[1].split(".")[0] == "torch"] == []
+    assert [pair for pair in arrows("webapp") if pair[1].split(".")[0] == "torch"] == []
 
 
 def test_only_the_command_line_names_the_recorder_s_commands() -> None:
-    naming = {
-        module
-        for module in modules("webapp")
-        if "lanescope.collector.cli" in _constants("webapp", module)
-    }
-    assert naming <= {"cli"}
+    naming = {m for m in modules("webapp") if "lanescope.collector.cli" in _constants(m)}
+    assert naming <= {"webapp.cli"}
 
 
-def _constants(package: str, module: str) -> str:
-    folder = PACKAGES[package].joinpath(*module.split(".")) if module else PACKAGES[package]
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+def _constants(module: str) -> str:
+    nodes = ast.walk(ast.parse(source(module).read_text(encoding="utf-8")))
     return "\n".join(str(node.value) for node in nodes if isinstance(node, ast.Constant))
 
 
 def test_recorder_knows_nothing_of_the_reader_or_of_screens() -> None:
-    forbidden = {"dash", "plotly", "pandas", "dash_ag_grid", "flask", "duckdb"}
-    wrong = [
-        (module, name)
-        for module, name in every("collector")
-        if name.split(".")[0] in forbidden
-        or within(name, "webapp") is not None
-        or within(name, "assets") is not None
-    ]
+    forbidden = {"dash", "plotly", "pandas", "dash_ag_grid", "flask", "duckdb", "webapp", "assets"}
+    wrong = [pair for pair in arrows("collector") if pair[1].split(".")[0] in forbidden]
     assert wrong == []
 
 
-def test_run_intervals_analysis_and_tiles_know_no_dash_and_no_plotly() -> None:
-    allowed = dict(TOP)
-    wrong = [
-        (module, name)
-        for module, name in every("webapp")
-        if name.split(".")[0] in SCREEN - allowed.get(module.split(".")[0], set())
-    ]
-    assert wrong == []
-
-
-def test_reader_modules_import_downwards() -> None:
+def test_only_pages_and_charts_draw() -> None:
     wrong = []
-    for module, name in every("webapp"):
-        inner = within(name, "webapp")
-        # The package itself offers the analyses by name, lazily; nothing inside goes through it.
-        if module and inner is not None and (not inner or place(".".join(inner)) > place(module)):
+    for module, name in arrows("webapp"):
+        allowed = next((libraries for p, libraries in DRAWING if re.fullmatch(p, module)), set())
+        if name.split(".")[0] in SCREEN - allowed:
             wrong.append((module, name))
     assert wrong == []
+
+
+def test_nothing_inside_goes_through_the_package() -> None:
+    # It offers the analyses by name, lazily.
+    assert [pair for pair in arrows("webapp") if pair[1] == "webapp"] == []
 
 
 def test_package_offers_everything_lazily() -> None:
-    assert [name for name in imports("webapp", "", at_load=True) if "lanescope" in name] == []
+    assert [name for name in imports("webapp", at_load=True) if name.startswith("webapp")] == []
 
 
-def test_schema_stands_alone() -> None:
-    for module in modules("collector"):
-        if module.split(".")[0] in ("schema", "kinds"):
-            inner = [within(name, "collector") for name in imports("collector", module)]
-            assert {parts[0] for parts in inner if parts} <= {"kinds", "schema"}, module
-
-
-@pytest.mark.parametrize("low", ["journal", "journal_reader", "decode", "compact", "recorder"])
-def test_journal_and_tables_know_no_engine_no_source_and_no_session(low: str) -> None:
-    above = {"engines", "sources", *SESSION_LAYER}
-    known = {parts[0] for name in imports("collector", low) if (parts := within(name, "collector"))}
-    assert known & above == set()
-
-
-def test_only_the_session_knows_engines_and_sources() -> None:
-    wrong = []
-    for module, name in every("collector"):
-        inner = within(name, "collector")
-        top = module.split(".")[0]
-        if not inner or top in {"engines", "sources"}:
-            if inner and inner[0] in SESSION_LAYER:
-                wrong.append((module, name))
-        elif (top, *inner[:2]) == ("launch", "engines", "build"):
-            continue  # it builds the engine before the ranks would all want to
-        elif inner[0] in {"engines", "sources"} and top != "session":
-            wrong.append((module, name))
+def test_ways_into_the_recorder_know_no_engine_and_no_hook() -> None:
+    wrong = [
+        (module, name)
+        for module, name in arrows("collector")
+        if not room(module) and room(name) in {"engines", "hooks"}
+    ]
     assert wrong == []
 
 
@@ -217,7 +355,7 @@ def loaded(statement: str) -> set[str]:
 
 
 def test_reader_loads_no_torch() -> None:
-    everything = [f"lanescope.webapp.{m}".rstrip(".") for m in modules("webapp")]
+    everything = [f"lanescope.{module}" for module in modules("webapp")]
     assert "torch" not in loaded("import " + ", ".join(everything))
 
 
@@ -232,8 +370,16 @@ def test_command_line_s_help_loads_nothing_heavy() -> None:
     assert loaded(show) & heavy == set()
 
 
-def test_relative_imports_are_understood() -> None:
+def test_recorded_process_loads_no_pyarrow() -> None:
+    assert "pyarrow" not in loaded("import lanescope.collector.session.session")
+
+
+def test_imports_are_understood() -> None:
     # Were they not, every rule above would hold of nothing.
-    assert "lanescope.collector.kinds.MANIFEST" in set(imports("collector", "manifest"))
-    assert "lanescope.collector.recorder.Recorder" in set(imports("collector", "sources.threads"))
-    assert "lanescope.webapp.errors.RunError" in set(imports("webapp", "run"))
+    assert "collector.format.record_kinds" in set(imports("collector.compaction.manifest"))
+    assert "collector.recorder.recorder" in set(imports("collector.hooks.threads.threads"))
+    assert "webapp.runs.errors" in set(imports("webapp.runs.run"))
+    assert ("operators/observer.cpp", "operators/observer.h") in includes()
+    assert ("page/main.js", "page/timeline.js") in scripts()
+    assert room("webapp.runs") == room("webapp.runs.run") == "runs"
+    assert room("webapp") == room("webapp.cli") == ""

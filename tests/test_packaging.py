@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 import tomllib
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
+
 SOURCES = (
     "pyproject.toml", "setup.py", "MANIFEST.in", "lanescope_start.pth", "README.md",
     "collector", "webapp", "assets",
@@ -125,7 +126,7 @@ def installed(
 
 def package_files() -> set[str]:
     """What belongs into the package: every module, every asset, the marks of typed packages."""
-    wanted = {"*.py", "py.typed", "*.css", "*.js", "*.svg", "*.cpp", "*.pth"}
+    wanted = {"*.py", "py.typed", "*.css", "*.js", "*.svg", "*.cpp", "*.h", "*.pth"}
     return {
         f"lanescope/{path.relative_to(ROOT).as_posix()}"
         for part in PARTS
@@ -185,7 +186,7 @@ def test_source_archive_is_enough_to_build_from(archives: dict[str, Path]) -> No
     # `build` makes the wheel out of the source archive, so that the wheel is complete shows most.
     with tarfile.open(archives["source"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"setup.py", "README.md", "collector/schema/columns.py", "assets/py.typed"} <= names
+    assert {"setup.py", "README.md", "collector/format/columns.py", "assets/py.typed"} <= names
 
 
 def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
@@ -200,12 +201,13 @@ def test_parts_import_under_the_prefix_only(installed: Environment) -> None:
 def test_assets_are_found_as_files(installed: Environment) -> None:
     code = (
         "from importlib.resources import files\n"
+        "from pathlib import Path\n"
         "root = files('lanescope.assets')\n"
-        "print(len([f for f in root.joinpath('timeline').iterdir() if f.name.endswith('.js')]))\n"
+        "print(len(list(Path(str(root), 'timeline').rglob('*.js'))))\n"
         "print(len([f for f in root.iterdir() if f.name.endswith('.css')]))"
     )
     scripts, styles = map(int, installed.python(code).split())
-    assert scripts == len(list((ROOT / "assets/timeline").glob("*.js"))) > 0
+    assert scripts == len(list((ROOT / "assets/timeline").rglob("*.js"))) > 0
     assert styles == len(list((ROOT / "assets").glob("*.css"))) > 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import click
@@ -78,3 +79,9 @@ def test_every_function_is_there() -> None:
     assert set(IN_CODE.split()) <= set(ls.__all__)
     assert set(QUESTIONS.split()) <= set(lw.__all__)
     assert len(KINDS) == len(set(KINDS)) == 23
+
+
+@pytest.mark.parametrize("name", ["backward_threads", "low_precision", "rank_map"])
+def test_old_names_of_modules_lead_to_the_same_function(name: str) -> None:
+    old = importlib.import_module(f"lanescope.webapp.analysis.{name}")
+    assert getattr(old, name) is getattr(lw, name)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.units import printable
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.units import printable
 
 # name -> where it is, and its line in the help (so that `--help` imports none of them)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("lanescope.webapp.commands.merge:merge", "Gather the ranks of several runs."),
     "verify": ("lanescope.webapp.commands.pack:verify", "Check a file of a run for damage."),
     "import": (
-        "lanescope.collector.importing.command:import_",
+        "lanescope.collector.importers.command:import_",
         "Make a run of traces that other tools recorded.",
     ),
     "doctor": ("lanescope.webapp.commands.doctor:doctor", "Check the settings of a machine."),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .journal import Kind
-from .journal_reader import Records, ThreadLog, joined
+from ..journal.journal import Kind
+from .reader import Records, ThreadLog, joined
 
 CHUNK_RECORDS = 1_000_000
 """Records decoded at a time: bounds memory, and is the size of a part file."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .calibration import UNMEASURED_DRIFT_PPB, Fit
+from .clock_fit import UNMEASURED_DRIFT_PPB, Fit
 
 _HALVINGS = 80
 """Of the search for the slope: (2/3)^80 of what is possible is far below a nanosecond a year."""

@@ -1,4 +1,4 @@
-"""Makes a finished run's clocks truer by what its collectives say of them (`causality`)."""
+"""Makes a finished run's clocks truer by what its collectives say of them (`clock_causality`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .calibration import Fit
-from .causality import Bounds, Contradiction, refined
-from .collective_names import PAIRED
-from .schema import AxisReference, Clock, Process
+from ..format.collective_names import PAIRED
+from ..format.schema import AxisReference, Clock, Process
+from .clock_causality import Bounds, Contradiction, refined
+from .clock_fit import Fit
 
 LEFT_TOGETHER = (
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",

@@ -1,6 +1,6 @@
 """Journal -> Parquet: runs in a process of its own, beside or after the recorded ones.
 
-    python -m lanescope.collector.compact RUN
+    python -m lanescope.collector.compaction.compact RUN
 
 Each step leaves a run that opens: parts are written under temporary names and renamed, then the
 manifest names them, then the journal gives up what is in them. Doing a step again after a death in
@@ -16,14 +16,14 @@ import sys
 import time
 from pathlib import Path
 
+from ..format import schema
+from ..format.record_kinds import JOURNAL_FOLDER
 from . import manifest as manifests
-from . import schema
+from .clock_refine import narrow
 from .decode import Decoder
-from .journal_reader import JournalError, read_process, read_process_file
-from .kinds import JOURNAL_FOLDER
 from .merge import Pending
-from .placement import first_ordinal
-from .refinement import narrow
+from .process_placement import first_ordinal
+from .reader import JournalError, read_process, read_process_file
 from .seal import seal_threads
 
 _UNREADABLE = "unreadable-"

@@ -15,9 +15,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .accesses import access_columns
-from .arrays import dictionary, numbers
-from .columns import (
+from ..format.record_kinds import (
+    FARTHEST_NS,
+    FX_NODE,
+    GradientScope,
+    OpScope,
+    PhaseKind,
+    SyncKind,
+    ThreadKind,
+    thread_id,
+)
+from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
+from ..journal.journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
+from .arrow_arrays import dictionary, numbers
+from .chunks import portions
+from .decode_accesses import access_columns
+from .decode_parameters import activation_columns, fx_columns, node_columns, parameter_columns
+from .decode_stalls import rows_of
+from .decode_tensors import tensor_columns
+from .reader import ProcessLog, Records, ThreadLog, take
+from .record_columns import (
     by_start,
     codes_of,
     durations,
@@ -28,23 +45,6 @@ from .columns import (
     to_table,
     with_hashes,
 )
-from .journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
-from .journal_reader import ProcessLog, Records, ThreadLog, take
-from .kinds import (
-    FARTHEST_NS,
-    FX_NODE,
-    GradientScope,
-    OpScope,
-    PhaseKind,
-    SyncKind,
-    ThreadKind,
-    thread_id,
-)
-from .parameters import activation_columns, fx_columns, node_columns, parameter_columns
-from .portions import portions
-from .schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from .stalls import rows_of
-from .tensors import tensor_columns
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
 _TIMED = (*_EVENTS, Kind.SYNC)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import by_start
-from .journal import ACCESS_FIELDS, AccessFlag, Kind
-from .journal_reader import Records, take
+from ..journal.journal import ACCESS_FIELDS, AccessFlag, Kind
+from .reader import Records, take
+from .record_columns import by_start
 
 DTYPE = np.dtype([(name, kind) for name, kind in ACCESS_FIELDS])
 _HALF = np.dtype([("version0", "<u4"), ("version1", "<u4"), ("storage", "<u8"),

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .arrays import numbers
-from .journal import NO_SEQUENCE
-from .journal_reader import Records, take
-from .kinds import GradientScope, SampleRecord
-from .schema import FLOAT64, INT32, INT64
+from ..format.record_kinds import GradientScope, SampleRecord
+from ..format.schema import FLOAT64, INT32, INT64
+from ..journal.journal import NO_SEQUENCE
+from .arrow_arrays import numbers
+from .reader import Records, take
 
 Texts = Callable[[NDArray[np.uint32]], pa.DictionaryArray]
 Signatures = Callable[[NDArray[np.uint32]], tuple[pa.DictionaryArray, ...]]

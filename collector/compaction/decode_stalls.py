@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
-from .journal_reader import (
+from ..format.record_kinds import JOIN, SyncKind, thread_id
+from ..journal.journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
+from .reader import (
     NO_JSON,
     JournalError,
     ProcessLog,
@@ -21,7 +22,6 @@ from .journal_reader import (
     read_records,
     terminated_ns,
 )
-from .kinds import JOIN, SyncKind, thread_id
 
 RECENT_SEGMENTS = 2
 """Segments of a thread that are searched for its last op and its open collectives."""
@@ -32,7 +32,7 @@ _MAXIMUM_BYTES = 64 << 20
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 """What a dump raises that is JSON and no dump."""
 
-_OWN = str(Path(__file__).parent) + os.sep
+_OWN = str(Path(__file__).parents[1]) + os.sep
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}) in (.*)')
 _MAIN = 0
 _JOIN, _ACQUIRE = int(SyncKind.thread_join), int(SyncKind.lock_acquire)

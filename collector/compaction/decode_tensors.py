@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .arrays import dictionary, numbers
-from .columns import by_start, codes_of, whole_number
-from .journal import TENSOR_FIELDS, TENSOR_MORE_FIELDS, TENSOR_ORDINAL, Kind, TensorFlag
-from .journal_reader import Records, take
-from .schema import FLOAT64, INT64
+from ..format.schema import FLOAT64, INT64
+from ..journal.journal import TENSOR_FIELDS, TENSOR_MORE_FIELDS, TENSOR_ORDINAL, Kind, TensorFlag
+from .arrow_arrays import dictionary, numbers
+from .reader import Records, take
+from .record_columns import by_start, codes_of, whole_number
 
 DTYPE = np.dtype(list(TENSOR_FIELDS))
 MORE_DTYPE = np.dtype(list(TENSOR_MORE_FIELDS))

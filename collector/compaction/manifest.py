@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .journal import write_json
-from .kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
-from .options import Options
+from ..format.options import Options
+from ..format.record_kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
+from ..journal.journal import write_json
 
 
 @contextlib.contextmanager

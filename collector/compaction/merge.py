@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..format.record_kinds import part_file, rank_folder, thread_folder
+from ..format.schema import TABLES, File
 from . import manifest as manifests
-from .arrays import numbers
+from .arrow_arrays import numbers
 from .decode import Decoder
-from .kinds import part_file, rank_folder, thread_folder
 from .parquet import write_part
-from .placement import joined
-from .schema import TABLES, File
+from .process_placement import joined
 
 _KEYS = {
     "thread": ["thread"],

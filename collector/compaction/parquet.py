@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .schema import TABLES, Column, File
+from ..format.schema import TABLES, Column, File
 
 COMPRESSION = "zstd"
 ROW_GROUP = 128 * 1024

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from .calibration import UNMEASURED_DRIFT_PPB, Calibration, fit
-from .journal_reader import ProcessLog
-from .schema import AxisReference, Clock, Process
+from ..format.schema import AxisReference, Clock, Process
+from .clock_fit import UNMEASURED_DRIFT_PPB, Calibration, fit
+from .reader import ProcessLog
 
 UNCALIBRATED_NS = 1_000_000_000
 """Uncertainty stated for hosts aligned by their wall clocks alone: nothing better is known."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .calibration import Calibration
-from .journal import (
+from ..format.record_kinds import ThreadKind
+from ..journal.journal import (
     ALIVE_FILE,
     CALIBRATION_FILE,
     ENDED_FILE,
@@ -36,8 +36,8 @@ from .journal import (
     STRINGS_FILE,
     Kind,
 )
-from .kinds import ThreadKind
-from .texts import MAXIMUM_BYTES
+from ..journal.string_table import MAXIMUM_BYTES
+from .clock_fit import Calibration
 
 DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
 Records = NDArray[np.void]

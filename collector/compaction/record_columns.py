@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .arrays import dictionary, numbers, texts
-from .journal_reader import Records
-from .kinds import GradientScope
-from .schema import FRAME, INT32, INT64, Table
+from ..format.record_kinds import GradientScope
+from ..format.schema import FRAME, INT32, INT64, Table
+from .arrow_arrays import dictionary, numbers, texts
+from .reader import Records
 
 MOST_INT32 = 2**31 - 1
 

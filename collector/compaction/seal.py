@@ -12,11 +12,11 @@ import struct
 
 import numpy as np
 
+from ..journal.journal import HEADER_BYTES, PARTS_OFFSET, Kind
+from .chunks import Portion, portions
 from .decode import Decoder
-from .journal import HEADER_BYTES, PARTS_OFFSET, Kind
-from .journal_reader import DTYPE, Records, ThreadLog
 from .merge import Pending
-from .portions import Portion, portions
+from .reader import DTYPE, Records, ThreadLog
 
 _KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE, Kind.STORAGE)
 

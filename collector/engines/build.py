@@ -26,29 +26,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import detached, journal, ring, texts
-from ..kinds import GradientScope, OpScope, ThreadKind
-from ..store import KEPT_ORDINAL, MAIN_ORDINAL
+from ..format.record_kinds import GradientScope, OpScope, ThreadKind
+from ..journal import background_compactor, journal, segment_ring, string_table
+from ..journal.process_journals import KEPT_ORDINAL, MAIN_ORDINAL
 
 SOURCES = Path(__file__).parent / "observer"
 LIBRARY = "observer.so"
 COMPILER_VARIABLE = "CXX"
 COMPILERS = ("c++", "g++", "clang++")
 UNITS = {
-    "torch": (
-        "observer", "operators", "signature", "fingerprint", "norms", "gradients", "storages",
-        "streams", "values",
-    ),
+    "torch": ("numerics", "operators", "storages"),
     "distributed": ("collectives",),
-    "plain": (
-        "clock", "follower", "interface", "journal", "kernels", "locks", "modules", "own_file",
-        "process", "python_stacks", "raw_frames", "ring", "stacks", "standstill", "texts", "thread",
-        "watchdog",
-    ),
-}  # fmt: skip
-"""Sources compiled together: reading torch's headers takes nearly all of the time."""
+    "plain": (".", "base", "journal", "stacks", "thread", "watchdog"),
+}
+"""Folders of sources compiled together: reading torch's headers takes nearly all of the time."""
 
-KERNEL = "kernel.cpp"
+KERNEL = "numerics/fingerprint_kernel.cpp"
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "generic": (),
@@ -176,13 +169,13 @@ def layout_header() -> str:
         "PAGE_BYTES": mmap.PAGESIZE,
         "RUNNABLE_UNIT_NS": journal.RUNNABLE_UNIT_NS,
         "RUNNABLE_INTERVAL_NS": journal.RUNNABLE_INTERVAL_NS,
-        "SMALLEST_SEGMENT_BYTES": ring.SMALLEST_SEGMENT_BYTES,
-        "FOLLOWER_FIRST_SEGMENT": detached.FIRST_SEGMENT,
-        "FOLLOWER_AGAIN": detached.AGAIN,
-        "RING_SHARE": ring.SHARE,
-        "RING_KEPT_SHARE": ring.KEPT_SHARE,
-        "MAXIMUM_SIGNATURES": texts.MAXIMUM_SIGNATURES,
-        "MAXIMUM_TEXT_BYTES": texts.MAXIMUM_BYTES,
+        "SMALLEST_SEGMENT_BYTES": segment_ring.SMALLEST_SEGMENT_BYTES,
+        "FOLLOWER_FIRST_SEGMENT": background_compactor.FIRST_SEGMENT,
+        "FOLLOWER_AGAIN": background_compactor.AGAIN,
+        "RING_SHARE": segment_ring.SHARE,
+        "RING_KEPT_SHARE": segment_ring.KEPT_SHARE,
+        "MAXIMUM_SIGNATURES": string_table.MAXIMUM_SIGNATURES,
+        "MAXIMUM_TEXT_BYTES": string_table.MAXIMUM_BYTES,
         **_members("KIND", journal.Kind),
         **_members("ACCESS", journal.AccessFlag),
         **_members("TENSOR", journal.TensorFlag),
@@ -193,7 +186,7 @@ def layout_header() -> str:
     }
     strings = {
         "MAGIC": journal.MAGIC.decode(),
-        "LEFT_OUT": texts.LEFT_OUT,
+        "LEFT_OUT": string_table.LEFT_OUT,
         "PROCESS_FILE": journal.PROCESS_FILE,
         "STRINGS_FILE": journal.STRINGS_FILE,
         "STALLS_FILE": journal.STALLS_FILE,
@@ -241,8 +234,8 @@ def _members(prefix: str, kind: Any) -> dict[str, int]:
 def _key(torch: Torch, compiler: Path | None) -> str:
     """Name of a build: changes with everything that the library depends on."""
     digest = hashlib.sha256(layout_header().encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
     identity = (
         torch.version, torch.new_abi, torch.distributed, FLAGS, KERNELS, LIBRARIES,
         platform.machine(),
@@ -300,9 +293,9 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
         f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
     )
     commands: list[tuple[str, ...]] = []
-    for unit, parts in UNITS.items():
+    for unit, folders in UNITS.items():
         whole = into / f"{unit}.cpp"
-        whole.write_text("".join(f'#include "{part}.cpp"\n' for part in parts))
+        whole.write_text("".join(f'#include "{part}"\n' for part in _parts(folders)))
         commands.append((str(compiler), *flags, "-c", str(whole), "-o", str(into / f"{unit}.o")))
     for variant, abilities in KERNELS.get(platform.machine(), {"generic": ()}).items():
         commands.append(
@@ -319,6 +312,12 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
         "-ldl", "-o", str(into / LIBRARY),
     )  # fmt: skip
     _check(_run(link, into), compiler)
+
+
+def _parts(folders: tuple[str, ...]) -> list[str]:
+    """The sources directly in some folders, but for the kernel, from the observer's own folder."""
+    found = [path for folder in folders for path in sorted((SOURCES / folder).glob("*.cpp"))]
+    return [part for path in found if (part := path.relative_to(SOURCES).as_posix()) != KERNEL]
 
 
 def _run(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:

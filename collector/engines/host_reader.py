@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import host_fingerprint
+from ..numerics import host_fingerprint
 
 _SHORT = 1 << 18
 """Numbers that are read while the interpreter's lock is held: giving it away may take longer."""

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
-from ..kinds import NOT_COMPUTING, ThreadKind
-from ..options import Options
-from ..recorder import Recorder
-from ..saying import say
-from ..sources.stacks import Stacks
-from ..store import ModuleCalls, Store, ThreadState
-from ..texts import MAXIMUM_SIGNATURES
-from ..thread_journal import ThreadJournal
+from ..format.options import Options
+from ..format.record_kinds import NOT_COMPUTING, ThreadKind
+from ..hooks.stacks import Stacks
+from ..journal.journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
+from ..journal.process_journals import ModuleCalls, Store, ThreadState
+from ..journal.string_table import MAXIMUM_SIGNATURES
+from ..journal.writer import ThreadJournal
+from ..recorder.messages import say
+from ..recorder.recorder import Recorder
 from . import build
 from .host_reader import HostReader
 
@@ -131,7 +131,8 @@ class Library:
         self.watched = function("watched", None)
         self.stop_watching = function("stop_watching", None)
         self.choose_kernel = function("choose_kernel", i32, i32)  # for tests
-        self.plant = function("plant", None, i32)  # for tests: numbers of Fault in fault.h
+        # for tests: numbers of Fault in fault_injection.h
+        self.plant = function("plant", None, i32)
 
     def handover_of(self, kind: int) -> Callable[[Any], object]:
         """A function that stores a hand-over of the object that it gets, known by its address."""

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .. import clock, dispatch_modes
-from ..filters import OpFilter
-from ..journal import NO_SEQUENCE, Kind
-from ..kinds import OpScope
-from ..lookups import optional
-from ..recorder import Recorder
-from ..sources.collectives import NAMESPACES, Call, Collectives
-from ..sources.compiled import run_as_it_is
-from ..sources.stacks import Stacks
-from ..store import ThreadState
+from ..format.filters import OpFilter
+from ..format.record_kinds import OpScope
+from ..hooks import dispatch_modes
+from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
+from ..hooks.stacks import Stacks
+from ..hooks.training.compiled import run_as_it_is
+from ..journal import clock
+from ..journal.journal import NO_SEQUENCE, Kind
+from ..journal.process_journals import ThreadState
+from ..recorder.private_names import optional
+from ..recorder.recorder import Recorder
 from .values import Reading, Values
 
 NAME = "portable"

@@ -1,6 +1,6 @@
 """What the portable engine knows of storages: who wrote them last, and which bits were there then.
 
-The same as `observer/storages.h` knows for the native engine.
+The same as `observer/storages/storages.h` knows for the native engine.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing import reductions
 
-from ..fingerprint import BLOCK, can_read
-from ..host_fingerprint import Numbers, flat_hash
+from ..numerics.fingerprint import BLOCK, can_read
+from ..numerics.host_fingerprint import Numbers, flat_hash
 
 _WeakStorage: Any = reductions.StorageWeakRef
 _RANGES = 64  # remembered of one storage

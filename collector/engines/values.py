@@ -1,8 +1,9 @@
 """Which tensors of an operator the portable engine reads, and what it knows of the others.
 
-The rules are those of the native engine (`observer/values.h`, `observer/storages.h`): results and
-changed inputs are read when the operator has ended; as it begins, inputs that no recorded operator
-wrote, those of collectives, and those that are no longer what was written last.
+The rules are those of the native engine (`observer/storages/tensor_capture.h`,
+`observer/storages/storages.h`): results and changed inputs are read when the operator has ended; as
+it begins, inputs that no recorded operator wrote, those of collectives, and those that are no
+longer what was written last.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..fingerprint import Fingerprint, fingerprint
-from ..host_fingerprint import Numbers, numbers_of
-from ..journal import RECORD, TENSOR, TENSOR_MORE, TENSOR_ORDINAL, Kind, TensorFlag
-from ..lookups import optional
-from ..recorder import Recorder
-from ..sources.collectives import plan_for
-from ..store import ThreadState
+from ..hooks.collectives.collectives import plan_for
+from ..journal.journal import RECORD, TENSOR, TENSOR_MORE, TENSOR_ORDINAL, Kind, TensorFlag
+from ..journal.process_journals import ThreadState
+from ..numerics.fingerprint import Fingerprint, fingerprint
+from ..numerics.host_fingerprint import Numbers, numbers_of
+from ..recorder.private_names import optional
+from ..recorder.recorder import Recorder
 from .storages import Storages, readable
 
 OVERWRITING = frozenset(

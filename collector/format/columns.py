@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from ..kinds import FORMAT_VERSION
+from .record_kinds import FORMAT_VERSION
 
 
 @dataclass(frozen=True)

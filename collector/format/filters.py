@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from .kinds import NOT_COMPUTING
+from .record_kinds import NOT_COMPUTING
 
 
 class OpFilter:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from . import limits
+from ..journal import limits
 
 RUN_VARIABLE = "LANESCOPE_RECORD"
 OPTIONS_VARIABLE = "LANESCOPE_OPTIONS"

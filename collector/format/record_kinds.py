@@ -68,7 +68,9 @@ LOST_CONTEXT = "lost context: "
 
 
 CUDA_CONTEXT = "cuda: "
-"""Marks of what a thread does with CUDA devices as such begin so (`sources/cuda_contexts.py`)."""
+"""Marks of what a thread does with CUDA devices as such begin so
+(`hooks/devices/cuda_contexts.py`).
+"""
 
 
 JOIN, RENDEZVOUS = "init_process_group", "rendezvous"

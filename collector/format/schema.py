@@ -13,7 +13,13 @@ path (Hive style), so pandas, pyarrow, DuckDB and Polars add them when they read
 
 from __future__ import annotations
 
-from ..kinds import (
+from .columns import FLOAT64, FRAME, INT32, INT64, TEXT, Column, Table
+from .happenings import COLLECTIVE, PHASE, STALL, SYNC, VALUE
+from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
+from .lookups import MODULE, STACK, STORAGE, THREAD
+from .manifest import STOPPED, AxisReference, Clock, File, Group, Manifest, Process
+from .operators import ACCESS, OP, TENSOR
+from .record_kinds import (
     ADDED_NORM,
     ADDED_NORM_OF,
     COMPILED,
@@ -44,12 +50,6 @@ from ..kinds import (
     thread_folder,
     thread_id,
 )
-from .columns import FLOAT64, FRAME, INT32, INT64, TEXT, Column, Table
-from .happenings import COLLECTIVE, PHASE, STALL, SYNC, VALUE
-from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
-from .lookups import MODULE, STACK, STORAGE, THREAD
-from .manifest import STOPPED, AxisReference, Clock, File, Group, Manifest, Process
-from .operators import ACCESS, OP, TENSOR
 
 TABLES: dict[str, Table] = {
     t.name: t

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from .lookups import optional
+from ..recorder.private_names import optional
 
 _MODULE = "torch.utils._python_dispatch"
 _LOST = "operators (portable engine), and validators of operators"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..recorder import Recorder
+from ..recorder.recorder import Recorder
 
 LIMIT = 300
 """Characters kept of an exception's message."""

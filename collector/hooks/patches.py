@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..lookups import optional
+from ..recorder.private_names import optional
 
 
 class Patches:

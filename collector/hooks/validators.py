@@ -16,14 +16,20 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
-from .. import clock, dispatch_modes
-from ..kinds import VALIDATOR_COMPILED, VALIDATOR_FAILED, VALIDATOR_IDLE, VALIDATOR_RAISED
-from ..lookups import optional
-from ..recorder import Recorder
-from ..validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
-from . import compiled_calls
-from .collectives import _flatten, _work, plan_for
-from .compiled import run_as_it_is
+from ..format.record_kinds import (
+    VALIDATOR_COMPILED,
+    VALIDATOR_FAILED,
+    VALIDATOR_IDLE,
+    VALIDATOR_RAISED,
+)
+from ..journal import clock
+from ..recorder.private_names import optional
+from ..recorder.recorder import Recorder
+from ..validation.validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
+from . import dispatch_modes
+from .collectives.collectives import _flatten, _work, plan_for
+from .graphs import compiled_calls
+from .training.compiled import run_as_it_is
 
 UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
 """Backends of torch.compile that run each operator on its own, where it is seen."""

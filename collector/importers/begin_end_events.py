@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from .errors import Refused
 from .events import Event
-from .instants import I64, Flags
-from .refused import Refused
-from .rows import UNFINISHED, USER, Trace, new_slices
+from .spill import UNFINISHED, USER, Trace, new_slices
+from .timestamps import I64, Flags
 
 _MOST_OPEN = 1 << 20
 _LONG = 100

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from ..collective_names import NAMES, PAIRED, UNMOVED
+from ..format.collective_names import NAMES, PAIRED, UNMOVED
 from .events import CommunicationArgs, decode_communication
 from .kineto import COMMUNICATION_DTYPES, ITEM_BYTES
-from .rows import Call, Talk, Trace
+from .spill import Call, Talk, Trace
 
 _DESCRIBED = "record_param_comms"
 _BACKEND_NAMES = {

@@ -14,20 +14,20 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from .blocks import Blocks
-from .complete import Complete
-from .document import Document, Member
+from .begin_end_events import Pairing
+from .complete_events import Complete
+from .decompress import Blocks
+from .errors import Refused
 from .events import Event, Label, decode_events, decode_one, most_values
-from .exported import Exported, is_export
-from .flight import take_dump
-from .instants import I64, Flags, exact_ns
+from .flight_recorder import take_dump
+from .json_stream import Document, Member
 from .kineto import alike
+from .lanescope_export import Exported, is_export
 from .limits import LONGEST_KEPT, MOST_VALUES
-from .pairing import Pairing
+from .other_events import TOLD_ELSEWHERE, Singles
 from .pickles import LONGEST, plain_pickle
-from .refused import Refused
-from .rows import ARROW, SLICE, VALUE, Lanes, Spill, Texts, Trace
-from .singles import TOLD_ELSEWHERE, Singles
+from .spill import ARROW, SLICE, VALUE, Lanes, Spill, Texts, Trace
+from .timestamps import I64, Flags, exact_ns
 
 READ = "read_events"
 _PICKLE = b"\x80"

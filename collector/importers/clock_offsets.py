@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .instants import I64
-from .rows import Call
+from .spill import Call
+from .timestamps import I64
 
 SYNCHRONISING = frozenset(
     {

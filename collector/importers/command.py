@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from .imports import import_files
-from .refused import Refused
+from .errors import Refused
+from .run_writer import import_files
 
 
 class _Refusal(click.ClickException):

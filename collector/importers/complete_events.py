@@ -14,11 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..activities import ON_DEVICE
-from ..kinds import PhaseKind
+from ..format.activities import ON_DEVICE
+from ..format.record_kinds import PhaseKind
 from .events import Args, Event, decode_args, decode_plain
-from .exported import phase_kind
-from .instants import column_of, exact_ns, rounded_ns
 from .kineto import (
     EXPORTED_PHASE,
     TALKS,
@@ -29,8 +27,9 @@ from .kineto import (
     phase_of,
     signature_of,
 )
+from .lanescope_export import phase_kind
 from .limits import MOST_CALLS, MOST_SIGNATURE_TEXT, MOST_SIGNATURES
-from .rows import (
+from .spill import (
     FUNCTION,
     LAUNCHING,
     NONE,
@@ -42,6 +41,7 @@ from .rows import (
     Trace,
     new_slices,
 )
+from .timestamps import column_of, exact_ns, rounded_ns
 
 _LONG = 1000
 """Bytes of a signature that is not remembered as it is written."""

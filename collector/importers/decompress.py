@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .refused import Refused
+from .errors import Refused
 
 BLOCK = 1 << 20
 """Bytes given at a time: what is decoded of them stays in the processor's cache, and the work per

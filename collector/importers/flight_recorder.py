@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from typing import Any
 
-from ..collective_names import UNMOVED
+from ..format.collective_names import UNMOVED
 from .calls import backend_name, bytes_of, groups_of
-from .instants import MOST_NS
+from .errors import Refused
 from .kineto import COMMUNICATION_DTYPES
 from .limits import MOST_ENTRIES, MOST_LOOKED_AT
-from .refused import Refused
-from .rows import Call, Trace
+from .spill import Call, Trace
+from .timestamps import MOST_NS
 
 _PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")

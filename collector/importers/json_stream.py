@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from .errors import Refused
 from .limits import LONGEST_EVENT, LONGEST_KEPT
-from .refused import Refused
 
 LONGEST = LONGEST_KEPT
 """Bytes of one member that is kept, and of a text: more is passed over, or refused."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ..activities import LAUNCHING, ON_DEVICE
-from ..kinds import PhaseKind
-from .rows import BACKWARD, FUNCTION, KERNEL, USER
-from .rows import LAUNCHING as LAUNCHING_KIND
+from ..format.activities import LAUNCHING, ON_DEVICE
+from ..format.record_kinds import PhaseKind
+from .spill import BACKWARD, FUNCTION, KERNEL, USER
+from .spill import LAUNCHING as LAUNCHING_KIND
 
 STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 

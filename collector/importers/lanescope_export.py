@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kinds import PhaseKind
+from ..format.record_kinds import PhaseKind
+from .begin_end_events import Pairing
 from .events import Event, Label, decode_plain
-from .instants import I64, MOST_NS, Flags
 from .limits import MOST_CALLS
-from .pairing import Pairing
-from .rows import PHASE, USER, Call, Trace
+from .spill import PHASE, USER, Call, Trace
+from .timestamps import I64, MOST_NS, Flags
 
 LAUNCH = "launch"
 """Category of arrows from the call that launched an activity."""

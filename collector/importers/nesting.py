@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 import numpy as np
 
-from .instants import I64
-from .rows import UNFINISHED
+from .spill import UNFINISHED
+from .timestamps import I64
 
 DEEPEST = 32_000
 """Levels told apart: the column that holds them has 16 bits."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..activities import stream_name
-from ..kinds import PhaseKind
+from ..format.activities import stream_name
+from ..format.record_kinds import PhaseKind
 from .events import Event, Label, decode_memory, decode_numbers, decode_plain, is_number
-from .exported import LAUNCH
-from .instants import I64, Flags
+from .lanescope_export import LAUNCH
 from .limits import MOST_NAMED
-from .rows import ARROW, PHASE, VALUE, Texts, Trace, new_slices
+from .spill import ARROW, PHASE, VALUE, Texts, Trace, new_slices
+from .timestamps import I64, Flags
 
 GLOBAL = "all processes"
 """Process of marks that are about everything: they stand on the rank's main thread."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .refused import Refused
+from .errors import Refused
 
 LONGEST = 64 << 20
 """Bytes of a pickle."""

@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..arrays import numbers
-from ..columns import frames_column, to_table
-from ..kinds import FARTHEST_NS, part_file, rank_folder, thread_folder
-from ..parquet import write_part
-from ..schema import INT32, TABLES, Clock, File, Process
-from .instants import I64
+from ..compaction.arrow_arrays import numbers
+from ..compaction.parquet import write_part
+from ..compaction.record_columns import frames_column, to_table
+from ..format.record_kinds import FARTHEST_NS, part_file, rank_folder, thread_folder
+from ..format.schema import INT32, TABLES, Clock, File, Process
 from .limits import MOST_CALLS
-from .places import Place, Places
-from .rows import KERNEL, PHASE, ByLane, Call, Rows, Trace, column, let_go, taken
+from .spill import KERNEL, PHASE, ByLane, Call, Rows, Trace, column, let_go, taken
 from .steps import Steps, steps_of
-from .tables import (
+from .threads import Place, Places
+from .timestamps import I64
+from .to_tables import (
     Launches,
     collective_table,
     op_tables,

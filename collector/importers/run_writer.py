@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import manifest as manifests
-from ..kinds import FORMAT_VERSION
+from ..compaction import manifest as manifests
+from ..format.record_kinds import FORMAT_VERSION
 from .calls import calls_of, groups_of, numbered
 from .chrome import read_file
-from .clocks import Offset, Source, comparable, offsets
-from .instants import MOST_NS
-from .places import places_of
-from .refused import Refused
-from .rows import Call, Trace, column, let_go
-from .writing import Rank, Writer
+from .clock_offsets import Offset, Source, comparable, offsets
+from .errors import Refused
+from .rank_writer import Rank, Writer
+from .spill import Call, Trace, column, let_go
+from .threads import places_of
+from .timestamps import MOST_NS
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
 _MOST_RANKS = 1_000_000

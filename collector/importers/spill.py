@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import Refused
 from .events import Label
 from .limits import MOST_ROWS, MOST_TEXT, MOST_TEXTS
-from .refused import Refused
 
 Rows = NDArray[np.void]
 

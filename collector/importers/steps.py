@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kinds import PhaseKind
-from .instants import I64
+from ..format.record_kinds import PhaseKind
 from .kineto import STEP
 from .limits import MOST_STEPS
-from .rows import PHASE, Rows, Trace, column
+from .spill import PHASE, Rows, Trace, column
+from .timestamps import I64
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..kinds import ThreadKind, thread_id
+from ..format.record_kinds import ThreadKind, thread_id
 from .events import Label
-from .rows import PHASE, USER, Lane, Rows, Trace, column, counted
-from .singles import GLOBAL
+from .other_events import GLOBAL
+from .spill import PHASE, USER, Lane, Rows, Trace, column, counted
 
 _FIRST_INVENTED = 4_000_000_000
 """Process ids of processes that have none, only a name."""

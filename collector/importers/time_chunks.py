@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .instants import I64
+from .errors import Refused
 from .nesting import DEEPEST, around, ends, in_order, left, spend
-from .refused import Refused
-from .rows import Rows, taken
+from .spill import Rows, taken
+from .timestamps import I64
 
 MOST = 1 << 20
 """Slices of a stretch, about: working on them takes some 120 bytes each."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..kinds import FARTHEST_NS
+from ..format.record_kinds import FARTHEST_NS
 
 I64 = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -11,16 +11,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..arrays import dictionary, numbers
-from ..collective_names import PAIRED
-from ..columns import codes_of, to_table
-from ..kinds import OpScope, PhaseKind, SyncKind
-from ..schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from .instants import I64
+from ..compaction.arrow_arrays import dictionary, numbers
+from ..compaction.record_columns import codes_of, to_table
+from ..format.collective_names import PAIRED
+from ..format.record_kinds import OpScope, PhaseKind, SyncKind
+from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .kineto import STEP
 from .limits import MOST_LAUNCHES, MOST_LAUNCHING_ARROWS, MOST_PHASES
 from .nesting import in_order
-from .rows import (
+from .spill import (
     KERNEL,
     LAUNCHING,
     NONE,
@@ -34,7 +33,8 @@ from .rows import (
     taken,
 )
 from .steps import Steps
-from .stretches import Stretch, in_time, stretches
+from .time_chunks import Stretch, in_time, stretches
+from .timestamps import I64
 
 PART = 1 << 19
 """Rows of one file."""

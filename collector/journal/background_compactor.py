@@ -3,7 +3,7 @@
 The recorded program must not notice it: no child that its `os.wait()` would find, no SIGCHLD, none
 of its pipes held open. A child made by clone(2) without an exit signal is invisible to wait(2); it
 runs the C library's `system`, whose shell leaves the follower behind, to be adopted by init.
-`observer/follower.cpp` does the same for the native engine.
+`observer/journal/background_compactor.cpp` does the same for the native engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
-from .options import RUN_VARIABLE
+from ..format.options import RUN_VARIABLE
 from .own_threads import signals_blocked
 
 LOCK = ".follower-"
@@ -35,7 +35,7 @@ if ! echo $$ > "$2"; then
   rm -f "$2"
   echo $$ > "$2" || exit
 fi
-exec "$0" -m lanescope.collector.follow "$1" "$2"
+exec "$0" -m lanescope.collector.session.compactor_process "$1" "$2"
 """
 
 _VM, _VFORK, _WALL = 0x100, 0x4000, 0x40000000  # of sched.h and wait.h

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from . import own_files
-from .ring import SHARE, SMALLEST_SEGMENT_BYTES
+from .segment_ring import SHARE, SMALLEST_SEGMENT_BYTES
 
 SMALLEST_BUFFER_BYTES = 2 * SHARE * SMALLEST_SEGMENT_BYTES
 """With less, a few threads would leave no room for anything but their open segments."""

@@ -2,7 +2,7 @@
 
 The number of a descriptor that the program closed belongs to the next file that it opens. So what
 is written to for long is mapped, which takes no descriptor; whatever else is open is made sure of
-before it is used or closed. `observer/own_file.cpp` does the same for the native engine.
+before it is used or closed. `observer/base/own_file.cpp` does the same for the native engine.
 """
 
 from __future__ import annotations

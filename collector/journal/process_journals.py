@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import clock, detached
+from ..format.record_kinds import PhaseKind, ThreadKind
+from . import background_compactor, clock
 from .journal import PROCESS_FILE, Kind, write_json
-from .kinds import PhaseKind, ThreadKind
-from .ring import Ring
-from .texts import StringTable
-from .thread_journal import ThreadJournal
+from .segment_ring import Ring
+from .string_table import StringTable
+from .writer import ThreadJournal
 
 MAIN_ORDINAL = 0
 KEPT_ORDINAL = 2**32 - 1
@@ -223,7 +223,7 @@ class Store:
 
     def _start_follower(self) -> None:
         try:
-            detached.start(self._follower)
+            background_compactor.start(self._follower)
         except (OSError, AttributeError):
             self._follower = b""  # the run is compacted when it ends
 

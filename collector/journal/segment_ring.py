@@ -2,7 +2,7 @@
 
 This is `--keep-last`. All threads of a process share one bound, whoever of them writes more; a
 segment is taken whole, when a thread needs its next one, so that storing a record takes no lock.
-`observer/ring.cpp` is the same for the native engine.
+`observer/journal/segment_ring.cpp` is the same for the native engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Writes a thread's journal from Python; `observer/journal.cpp` does for the native engine."""
+"""Writes a thread's journal from Python; `observer/journal/journal.cpp` does for the native
+engine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from .detached import is_due
+from .background_compactor import is_due
 from .journal import (
     DROPPED_OFFSET,
     FIRST_SEGMENT_BYTES,
@@ -27,7 +29,7 @@ from .journal import (
     segment_file,
 )
 from .own_files import Mapping, may_pass
-from .ring import Ring
+from .segment_ring import Ring
 
 _RECORD_BYTES = struct.Struct(f"{RECORD_BYTES}s")
 _OPEN_BYTES = struct.Struct(f"{HEADER_BYTES - OPEN_DEPTH_OFFSET}s")

@@ -1,7 +1,8 @@
 """Fingerprint of a tensor: eight numbers that say what is in it. The definition, in torch.
 
 It runs where the tensor is and never waits for a device. The observer has the same in C++ for
-tensors in host memory (`engines/observer/kernel.cpp`); the tests hold both against numpy.
+tensors in host memory (`engines/observer/numerics/fingerprint_kernel.cpp`); the tests hold both
+against numpy.
 
 **Hash.** The elements in logical (row-major) order, whatever the strides, give unsigned 32-bit
 words: one of an element of up to 4 bytes (zero-extended), two of 8 bytes and four of 16, the low

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import clock, own_files
-from .interruptions import is_interruption
-from .journal import Kind, float_bits
-from .kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
-from .lookups import missing, optional
-from .options import Options
-from .saying import say
-from .store import MAIN_ORDINAL, Store, ThreadState
+from ..format.options import Options
+from ..format.record_kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
+from ..journal import clock, own_files
+from ..journal.interruptions import is_interruption
+from ..journal.journal import Kind, float_bits
+from ..journal.process_journals import MAIN_ORDINAL, Store, ThreadState
+from .messages import say
+from .private_names import missing, optional
 from .versions import untested
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any
 
-from .kinds import UNTESTED
+from ..format.record_kinds import UNTESTED
 
 Version = tuple[int, int]
 

@@ -1,7 +1,9 @@
 """Compacts a run while it is being recorded: a process of low priority.
 
-python -m lanescope.collector.follow RUN           until its input closes
-python -m lanescope.collector.follow RUN LOCK      until no recorded process is left
+    python -m lanescope.collector.session.compactor_process RUN
+    python -m lanescope.collector.session.compactor_process RUN LOCK
+
+The first until its input closes, the second until no recorded process is left.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from .kinds import MANIFEST
+from ..format.record_kinds import MANIFEST
 
 POLL_S = 1.0
 """How often a running recording is looked at, seconds."""
@@ -28,7 +30,7 @@ def main(arguments: list[str]) -> int:
         return _alone(run, Path(arguments[1]))
     while not select.select([sys.stdin], [], [], POLL_S)[0]:
         # Loaded here, so that a command shorter than a look does not wait for pyarrow.
-        from .compact import advance
+        from ..compaction.compact import advance
 
         try:
             advance(run)
@@ -47,7 +49,7 @@ def _alone(run: Path, lock: Path) -> int:
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     os.chdir("/")
-    from .compact import advance, compact
+    from ..compaction.compact import advance, compact
 
     try:
         # A folder that was removed must not come back.

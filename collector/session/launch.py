@@ -12,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from . import manifest, outcome
-from .engines import build
-from .kinds import MANIFEST
-from .options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
+from ..compaction import manifest
+from ..engines import build
+from ..format.options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
+from ..format.record_kinds import MANIFEST
+from ..recorder.recorder import Recorder
+from . import outcome
 from .reached import REACHED_FILE
-from .recorder import Recorder
 
-STARTUP_FOLDER = Path(__file__).parent / "startup"
+STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
 SETTLE_S = 5.0
 """How long processes that outlive the command (data-loader workers) may take to end, seconds."""
 
@@ -108,7 +109,7 @@ class Follower:
         environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
         self._run = run
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lanescope.collector.follow", str(run)],
+            [sys.executable, "-m", "lanescope.collector.session.compactor_process", str(run)],
             stdin=subprocess.PIPE,
             env=environment,
             start_new_session=True,
@@ -123,7 +124,7 @@ class Follower:
 
 def finish(run: Path, *, exit_status: int, stopped: str) -> None:
     """Turn the journals into Parquet; what cannot be is said, and is recovered by the reader."""
-    from .compact import compact  # loads pyarrow
+    from ..compaction.compact import compact  # loads pyarrow
 
     if not (run / MANIFEST).exists():  # removed: it must not come back
         return
@@ -140,7 +141,7 @@ def finish_apart(recorder: Recorder) -> None:
     if recorder.folder is None or not recorder.folder.exists():  # removed: that was said already
         return
     environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
-    command = [sys.executable, "-m", "lanescope.collector.compact", str(recorder.run)]
+    command = [sys.executable, "-m", "lanescope.collector.compaction.compact", str(recorder.run)]
     try:
         subprocess.run(command, env=environment, check=False)
     except OSError as error:

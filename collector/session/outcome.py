@@ -6,9 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from . import manifest
-from .kinds import JOURNAL_FOLDER, LOCK_FILE, MANIFEST
-from .options import Options
+from ..compaction import manifest
+from ..format.options import Options
+from ..format.record_kinds import JOURNAL_FOLDER, LOCK_FILE, MANIFEST
 from .reached import ENTERED, FAILED, IMPORTED, REACHED_FILE, WITHOUT
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from .options import RUN_VARIABLE
+from ..format.options import RUN_VARIABLE
 
 REACHED_FILE = ".reached"
 """A word per line, each of a process; `startup/sitecustomize.py` writes there as well."""

@@ -16,51 +16,38 @@ from pathlib import Path
 
 import torch
 
-from . import clock
-from .detached import follower_command
-from .engines import native, portable
-from .interruptions import is_interruption
-from .kinds import MISSING
-from .options import SUPERVISOR_VARIABLE, Options
-from .recorder import Recorder
-from .sources import (
+from ..engines import native, portable
+from ..format.options import SUPERVISOR_VARIABLE, Options
+from ..format.record_kinds import MISSING
+from ..hooks import exceptions, validators
+from ..hooks.accesses import data_swap, external_memory, gradient_release
+from ..hooks.collectives import clocks, init_process_group, ranks
+from ..hooks.collectives.collectives import Collectives
+from ..hooks.devices import cuda_contexts, device, streams
+from ..hooks.graphs import autograd_graph, fx_graphs
+from ..hooks.stacks import Stacks
+from ..hooks.threads import conditions, futures, locks, queues, threads, torch_futures
+from ..hooks.threads.contexts import Contexts
+from ..hooks.threads.sync_events import Handovers
+from ..hooks.training import (
     activations,
-    arrivals,
     autograd,
     clipping,
-    clocks,
     compiled,
-    cuda_contexts,
     data,
-    device,
-    endings,
-    exchanges,
-    futures,
-    fx_graphs,
-    graphs,
-    joining,
-    locks,
     memory,
     modules,
     optimizers,
-    queues,
-    ranks,
-    releases,
     scaler,
-    streams,
-    threads,
-    torch_futures,
-    validators,
-    waits,
 )
-from .sources.collectives import Collectives
-from .sources.contexts import Contexts
-from .sources.contributions import Contributions
-from .sources.gradients import Gradients
-from .sources.handovers import Handovers
-from .sources.norms import Norms
-from .sources.stacks import Stacks
-from .watchdog import Watchdog
+from ..hooks.training.gradients import Gradients
+from ..hooks.training.norms import Norms
+from ..hooks.training.thread_gradients import Contributions
+from ..journal import clock
+from ..journal.background_compactor import follower_command
+from ..journal.interruptions import is_interruption
+from ..recorder.recorder import Recorder
+from ..watchdog.watchdog import Watchdog
 
 
 class Session:
@@ -118,7 +105,7 @@ class Session:
         self._add("clipping", lambda: clipping.install(recorder))
         recorder.on_step = self._memory.sample
         # The portable engine does not see nodes that run no operator.
-        found_graphs = graphs.Graphs(
+        found_graphs = autograd_graph.Graphs(
             recorder, names.parameter_name, counts=self._library is not None
         )
         added = self._contributions = Contributions(recorder, names, norms)
@@ -131,7 +118,7 @@ class Session:
         )
         self._add("data loading", lambda: data.install(recorder))
         measured = clocks.Clocks(recorder)
-        self._add("init_process_group", lambda: joining.install(recorder, stacks))
+        self._add("init_process_group", lambda: init_process_group.install(recorder, stacks))
         self._add("process groups", lambda: ranks.install(recorder, measured.joined))
         self._undo.append(measured.stop)
         self._undo.append(compiled.install(options.compile_backend))
@@ -142,10 +129,10 @@ class Session:
             ),
         )
         handovers = Handovers(recorder, for_collectives)
-        for source in (locks, waits, queues, futures, torch_futures):
+        for source in (locks, conditions, queues, futures, torch_futures):
             self._add(f"order of threads ({source.__name__})", partial(source.install, handovers))
         if self._library is not None and options.level != "timing":
-            for one in (releases, exchanges, arrivals):
+            for one in (gradient_release, data_swap, external_memory):
                 install = partial(one.install, recorder, handovers, stacks)
                 self._add(f"accesses ({one.__name__})", install)
             if options.streams:
@@ -176,7 +163,7 @@ class Session:
         self._watchdog = Watchdog(recorder, self._library, handovers.holder, stacks.is_library)
         self._watchdog.start()
         self._undo.append(self._watchdog.stop)
-        self._add("exceptions", lambda: endings.install(recorder, stacks.is_library))
+        self._add("exceptions", lambda: exceptions.install(recorder, stacks.is_library))
         os.register_at_fork(after_in_child=self._after_fork)
         self._memory.started()
         # A child of multiprocessing leaves through os._exit, past atexit, but runs finalizers.

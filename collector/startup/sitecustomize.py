@@ -25,7 +25,7 @@ def _begin() -> None:
 
 
 def _note(line: str) -> None:
-    """As `lanescope.collector.reached` does, which is not there."""
+    """As `lanescope.collector.session.reached` does, which is not there."""
     path = os.path.join(os.environ["LANESCOPE_RECORD"], ".reached")
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import manifest, own_files
-from .journal_reader import JournalError, read_process_file
+from ..compaction import manifest
+from ..compaction.reader import JournalError, read_process_file
+from ..journal import own_files
 from .rest import Standing
 
 REST_FILE = "rest"

@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 
-from . import own_files
+from ..journal import own_files
 
 _NAMES = {
     "read": ("a read of {}", 0, 63),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import own_files
+from ..journal import own_files
 
 PROC = Path("/proc/self")
 

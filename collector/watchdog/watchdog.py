@@ -1,8 +1,8 @@
 """Notices that a process makes no progress, and writes down what every thread of it is doing.
 
 Progress is a record of any thread. A thread of its own looks once a second; where Python's lock is
-stuck, observer/watchdog.cpp looks in its place (native engine). A dump is one line of JSON in
-`stalls.jsonl` of the process's journal, which `stalls.py` decodes.
+stuck, observer/watchdog/watchdog.cpp looks in its place (native engine). A dump is one line of JSON
+in `stalls.jsonl` of the process's journal, which `decode_stalls.py` decodes.
 
 A process that records nothing may be hung, or compute, or wait for a processor, a disk or an
 answer. It is ended only where it is certain that it cannot go on: `rest.py` says whether any thread
@@ -24,20 +24,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import clock, own_files, own_threads
-from .journal import (
+from ..compaction.decode_stalls import activity
+from ..journal import clock, own_files, own_threads
+from ..journal.journal import (
     ALIVE_FILE,
     QUIET_FILE,
     STALL_STACKS_FILE,
     STALLS_FILE,
     json_bytes,
 )
+from ..recorder.messages import say
+from ..recorder.recorder import Recorder
 from .peers import Note, Peers
 from .peers import write as write_note
-from .recorder import Recorder
 from .rest import BUSY, LONGEST_GAP, Actor, Rest, Standing, standing
-from .saying import say
-from .stalls import activity
 from .system_calls import waits_for
 from .thread_states import Sample, call_own_thread
 
@@ -55,8 +55,8 @@ LOOKS = 8
 
 ABORT_STATUS = 1
 _INSTANT = struct.Struct("<q")
-_OWN = str(Path(__file__).parent) + os.sep
-_LOCKS = os.path.join(_OWN, "sources", "locks.py")
+_OWN = str(Path(__file__).parents[1]) + os.sep
+_LOCKS = os.path.join(_OWN, "hooks", "threads", "locks.py")
 """Whose function is the innermost of a stack waits for a lock."""
 
 

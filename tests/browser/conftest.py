@@ -13,11 +13,11 @@ import pytest
 from playwright.sync_api import BrowserContext
 
 from benchmarks.generate_run import generate
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.server import make_app
-from lanescope.webapp.serving import Server as HttpServer
-from tests.browser.page import LanePage
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.server.http_server import Server as HttpServer
+from lanescope.webapp.server.server import make_app
+from tests.support.page import LanePage
+from tests.support.synthetic import write_run
 
 Opener = Callable[..., LanePage]
 Server = Callable[..., str]

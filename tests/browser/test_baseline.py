@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beside import RUN_STEP, US, pair
 from tests.browser.conftest import Opener, Server
+from tests.support.beside import RUN_STEP, US, pair
 
 pytestmark = pytest.mark.browser
 

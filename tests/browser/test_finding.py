@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 from tests.browser.conftest import Opener
 
 pytestmark = pytest.mark.browser

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.runs.run import Run, open_run
 from tests.browser.conftest import Opener, Server
-from tests.synthetic import START_NS, Builder
+from tests.support.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Opener
-from tests.browser.page import LanePage
+from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp.run import Run, open_run
-from tests import synthetic
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run, open_run
 from tests.browser.conftest import Opener, Server
+from tests.support import synthetic
 
 pytestmark = pytest.mark.browser
 

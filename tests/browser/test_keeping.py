@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lanescope.webapp.run import open_run
+from lanescope.webapp.runs.run import open_run
 from tests.browser.conftest import Opener, Server
-from tests.synthetic import write_run
+from tests.support.synthetic import write_run
 
 pytestmark = pytest.mark.browser
 

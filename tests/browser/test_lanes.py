@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.conftest import Opener
-from tests.browser.page import LanePage
+from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext
 
-from tests.recording import BIN, write_program
+from tests.support.recording import BIN, write_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.checks import Report
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.plugins.checks.checks import Report
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.context import Context
 from tests.browser.conftest import Opener, Server, served
-from tests.browser.page import LanePage
-from tests.synthetic import Builder
+from tests.support.page import LanePage
+from tests.support.synthetic import Builder
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,8 @@ from playwright.sync_api import BrowserContext
 
 from benchmarks.perfetto_ui import TRACK, served
 from lanescope.webapp.exporters.perfetto import write_trace
-from lanescope.webapp.run import open_run
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import write_run
 
 QUERY = """async sql => {
   const found = await globalThis.app.trace.engine.query(sql);

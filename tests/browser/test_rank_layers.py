@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import Opener, Server
-from tests.test_rank_map import run_of
+from tests.webapp.plugins.gradients.test_rank_map import run_of
 
 pytestmark = pytest.mark.browser
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.run import open_run
+from lanescope.webapp.runs.run import open_run
 from tests.browser.conftest import Opener, Server
-from tests.recording import record_program
-from tests.test_thread_layers import PROGRAM
+from tests.support.recording import record_program
+from tests.webapp.plugins.gradients.test_thread_layers import PROGRAM
 
 pytestmark = pytest.mark.browser
 

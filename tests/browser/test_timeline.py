@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 from tests.browser.conftest import Opener
-from tests.browser.page import LanePage
+from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
 

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from lanescope.collector.journal import PROCESS_FILE
-from lanescope.collector.launch import environment_for
-from lanescope.collector.options import Options
+from lanescope.collector.format.options import Options
+from lanescope.collector.journal.journal import PROCESS_FILE
+from lanescope.collector.session.launch import environment_for
 
 from .units import Unit, testsuite
 

@@ -15,7 +15,7 @@ from lanescope import assets
 HERE = Path(__file__).parent
 ORIGIN = "http://lanescope.test"
 FOLDERS = {"assets": assets.FOLDER, "js": HERE, "fixtures": HERE.parent / "fixtures"}
-FILES = sorted(HERE.glob("*.test.js"))
+FILES = sorted(HERE.rglob("*.test.js"))
 
 pytestmark = pytest.mark.browser
 
@@ -42,11 +42,12 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page.close()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(HERE).as_posix())
 def test_modules(page: Page, file: Path) -> None:
     page.goto(f"{ORIGIN}/")
     results = page.evaluate(
-        "file => import('/js/harness.js').then(h => h.report(file))", f"/js/{file.name}"
+        "file => import('/js/harness.js').then(h => h.report(file))",
+        f"/js/{file.relative_to(HERE).as_posix()}",
     )
     assert results, f"{file.name} holds no tests"
     failed = [f"{one['name']}: {one['error']}" for one in results if one["error"]]
@@ -56,7 +57,7 @@ def test_modules(page: Page, file: Path) -> None:
 def test_every_module_has_a_short_file() -> None:
     long = {
         path.name: lines
-        for path in (assets.FOLDER / "timeline").glob("*.js")
+        for path in (assets.FOLDER / "timeline").rglob("*.js")
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
     }
     assert long == {}

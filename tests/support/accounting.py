@@ -58,7 +58,7 @@ def area_of(item: pytest.Item) -> str:
         return "browser"
     if item.get_closest_marker("torchrun"):
         return "ranks"
-    starts = {"tests.recording", "tests.support.processes", "subprocess"}
+    starts = {"tests.support.recording", "tests.support.processes", "subprocess"}
     used = vars(getattr(item, "module", object)).values()
     from_there = (getattr(one, "__module__", getattr(one, "__name__", "")) for one in used)
     return "recorded" if starts.intersection(map(str, from_there)) else "pure"

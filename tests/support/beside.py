@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 US = 1000
 BASE_STEP, RUN_STEP = 2000 * US, 1000 * US

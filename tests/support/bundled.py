@@ -7,12 +7,12 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.cli import main
-from lanescope.webapp.files import Folder
-from lanescope.webapp.notes import Notes
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import open_run
-from tests.synthetic import write_run
+from lanescope.webapp.runs.files import Folder
+from lanescope.webapp.runs.notes import Notes
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import write_run
 
 NOTES: dict[str, Any] = {
     "format": 1,

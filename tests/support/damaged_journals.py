@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lanescope.collector import manifest
-from lanescope.collector.journal import (
+from lanescope.collector.compaction import manifest
+from lanescope.collector.format.options import Options
+from lanescope.collector.format.record_kinds import GRAPH_SERIES, PhaseKind
+from lanescope.collector.journal.journal import (
     ACCESS_FIELDS,
     FIELDS,
     HEADER,
@@ -26,10 +28,8 @@ from lanescope.collector.journal import (
     Kind,
     float_bits,
 )
-from lanescope.collector.kinds import GRAPH_SERIES, PhaseKind
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
-from tests.test_decode import WRITERS
+from lanescope.collector.recorder.recorder import Recorder
+from tests.collector.compaction.test_decode import WRITERS
 
 LAYOUTS = {
     Kind.ACCESS: np.dtype(list(ACCESS_FIELDS)),

@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 
 PRELOADED = (
     "numpy", "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel",
-    "lanescope.collector.session",
+    "lanescope.collector.session.session",
 )  # fmt: skip
 """What recorded programs import. Any optimizer imports torch._dynamo, which takes as long as torch.
 pyarrow is not among these: a recorded process never loads it."""

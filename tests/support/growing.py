@@ -6,10 +6,10 @@ import os
 import socket
 from pathlib import Path
 
-from lanescope.collector import manifest
-from lanescope.collector.journal import NO_SEQUENCE, Kind
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
+from lanescope.collector.compaction import manifest
+from lanescope.collector.format.options import Options
+from lanescope.collector.journal.journal import NO_SEQUENCE, Kind
+from lanescope.collector.recorder.recorder import Recorder
 
 
 def begin(run: Path, pid: int | None = None) -> Recorder:

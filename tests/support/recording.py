@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import launch, outcome, schema
 from lanescope.collector.cli import options_from, record
-from lanescope.collector.options import SUPERVISOR_VARIABLE, Options
+from lanescope.collector.format import schema
+from lanescope.collector.format.options import SUPERVISOR_VARIABLE, Options
+from lanescope.collector.session import launch, outcome
 from tests.support.processes import fork_program, run_program
 
 BIN = Path(sys.executable).parent

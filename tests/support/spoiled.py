@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 from lanescope.webapp.cli import main
-from lanescope.webapp.run import RunError, open_run
+from lanescope.webapp.runs.run import RunError, open_run
 
 OP_FILE = "rank=00001/thread=1001-0/op-00000.parquet"
 

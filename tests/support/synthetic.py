@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lanescope.collector import schema
-from lanescope.collector.parquet import ROW_GROUP
+from lanescope.collector.compaction.parquet import ROW_GROUP
+from lanescope.collector.format import schema
 
 HOST = "boot-1/time-1"
 START_NS = 5_000_000_000_000  # a monotonic clock some 80 minutes after boot

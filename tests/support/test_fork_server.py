@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector import schema
-from tests.recording import Recorded, record_program, write_program
+from lanescope.collector.format import schema
 from tests.support.processes import fork_program
+from tests.support.recording import Recorded, record_program, write_program
 
 TRAINING = """
     import os, threading, torch

@@ -1,6 +1,6 @@
 """Reads tile payloads with `struct` alone, and makes the ones that Python and JavaScript test.
 
-    python -m tests.tile_payload
+    python -m tests.support.tile_payload
 
 writes `tests/fixtures/tile*.bin` and, beside each, the JSON of what it holds. Do that when the
 payload changes on purpose; a test compares them with what the code makes now.
@@ -14,16 +14,16 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lanescope.webapp import lod, tiles
-from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, pack
-from lanescope.webapp.samples import sample_window
+from lanescope.webapp.timeline import lod, tile_columns
+from lanescope.webapp.timeline.counter_lod import sample_window
+from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Placed, pack
+from tests.support import ROOT
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = ROOT / "tests" / "fixtures"
 
 COLUMNS = {
     "before": "d", "after": "d", "low": "f", "high": "f", "last": "f", "far": "H", "bucket": "H",
@@ -98,10 +98,12 @@ def _dense(take: Take, form: int, m: int) -> dict[str, list[Any]]:
     return {"bucket": bucket, "covered": take("covered", m), "paint": take("short", m)}
 
 
-def _slices(extents: list[tuple[int, int]], names: list[int], styles: list[int]) -> tiles.Slices:
-    both, paints = np.array(extents, np.int64), tiles.Paints()
+def _slices(
+    extents: list[tuple[int, int]], names: list[int], styles: list[int]
+) -> tile_columns.Slices:
+    both, paints = np.array(extents, np.int64), tile_columns.Paints()
     paint = paints.add(np.array(names, np.uint32), np.array(styles, np.uint8))
-    return tiles.Slices(both[:, 0].copy(), both[:, 1].copy(), paint, paints)
+    return tile_columns.Slices(both[:, 0].copy(), both[:, 1].copy(), paint, paints)
 
 
 def mixed() -> bytes:
@@ -126,16 +128,16 @@ def mixed() -> bytes:
             (begin - 100, begin - 1),
         ],
         [0, 9, 4, 5, 6, 1, 300, 2],
-        [1, 8, 2, 2, 3, 0 | tiles.STYLE_UNFINISHED, 4, 5],
+        [1, 8, 2, 2, 3, 0 | tile_columns.STYLE_UNFINISHED, 4, 5],
     )
     made = lod.window(slices.start, slices.end, [(0, 6), (6, 7), (7, 8)], level, index)
-    rows = tiles.slice_rows(made, slices, level, np.full(3, begin))
+    rows = tile_columns.slice_rows(made, slices, level, np.full(3, begin))
     time = np.array([10, begin + 4_096, begin + 4_097, begin + 9_000, begin + (1 << 23)], np.int64)
     value = np.array([0.5, 1.0, -2.5, math.nan, 1.0])
-    counter = tiles.sample_block(sample_window(time, value, level, index))
+    counter = tile_columns.sample_block(sample_window(time, value, level, index))
     parts = [
         Placed([2, 2, 7], [0, 1, 0], KIND_SLICES, rows),
-        Placed([9], [0], KIND_COUNTER, tiles.sample_rows(counter)),
+        Placed([9], [0], KIND_COUNTER, tile_columns.sample_rows(counter)),
     ]
     return pack(level, index, parts)
 
@@ -145,7 +147,9 @@ def crowded() -> bytes:
     extents = [(k * 512, k * 512 + 1 + k % 255) for k in range(300)]
     slices = _slices(extents, list(range(300)), [1] * 300)
     made = lod.window(slices.start, slices.end, [(0, 300)], 8, 0)
-    return pack(8, 0, [Placed([1], [3], 0, tiles.slice_rows(made, slices, 8, np.array([0])))])
+    return pack(
+        8, 0, [Placed([1], [3], 0, tile_columns.slice_rows(made, slices, 8, np.array([0])))]
+    )
 
 
 def far() -> bytes:
@@ -154,7 +158,7 @@ def far() -> bytes:
     begin = index << 10
     slices = _slices([(begin + 1, begin + 2), (begin + 1023, begin + 1030)], [7, 8], [1, 2])
     made = lod.window(slices.start, slices.end, [(0, 2)], 0, index)
-    rows = tiles.slice_rows(made, slices, 0, np.array([begin]))
+    rows = tile_columns.slice_rows(made, slices, 0, np.array([begin]))
     return pack(0, index, [Placed([0], [0], 0, rows)])
 
 

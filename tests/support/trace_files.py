@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lanescope.collector.importing.imports import import_files
-from lanescope.webapp.run import Run, open_run
+from lanescope.collector.importers.run_writer import import_files
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support import ROOT
 
-DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+DATA = ROOT.parent / "shared" / "data"
 """Traces of other people's programs, where somebody has put them."""
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import lanescope.webapp as lw
-from lanescope.webapp.notices import ranks_text
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run_warnings import ranks_text
+from tests.support.synthetic import write_run
 
 
 @pytest.mark.parametrize("name", lw.__all__)

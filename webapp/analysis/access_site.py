@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lanescope.webapp.analysis.stack_lines import place
+from lanescope.webapp.analysis.stack_frames import place
 
 
 @dataclass(frozen=True)

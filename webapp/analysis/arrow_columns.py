@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 
 def ends_ns(rows: pa.Table, run: Run) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 
 BACKWARD = schema.OpScope.backward.name
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
 
 T = TypeVar("T")
 

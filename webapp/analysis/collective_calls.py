@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.collector.refinement import LEFT_TOGETHER
-from lanescope.webapp.analysis.attempts import of_last_attempt
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.run import Run
+from lanescope.collector.compaction.clock_refine import LEFT_TOGETHER
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.restarts import of_last_attempt
+from lanescope.webapp.runs.run import Run
 
 POINT_TO_POINT = ("send", "recv")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from lanescope.webapp.typed_json import json_number
+from lanescope.webapp.runs.typed_json import json_number
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from lanescope.webapp.typed_json import conform, plain_json
+from lanescope.webapp.runs.typed_json import conform, plain_json
 
 
 class Side(TypedDict, total=False):

@@ -17,9 +17,9 @@ from threading import Lock
 from typing import Any, Literal
 
 from lanescope.webapp.analysis.evidence import checked
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Settings
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.settings import Settings
 
 Severity = Literal["error", "warning", "info"]
 
@@ -80,7 +80,7 @@ class Analysis:
     """One question that is asked of every run. `entry` is imported when it is asked."""
 
     question: str
-    entry: str  # module below this package : function from a run to its findings
+    entry: str  # module of webapp : function from a run to its findings
     recorded: bool = False  # needs what a recording alone holds
 
     def ask(self, run: Run) -> list[Finding]:
@@ -89,38 +89,76 @@ class Analysis:
             raise Unanswered("files of other tools do not tell")
         module, _, name = self.entry.partition(":")
         found: Callable[[Run], list[Finding]] = getattr(
-            importlib.import_module(f"lanescope.webapp.analysis.{module}"), name
+            importlib.import_module(f"lanescope.webapp.{module}"), name
         )
         return found(run)
 
 
 ANALYSES: tuple[Analysis, ...] = (
-    Analysis("Does a rank wait for one that does not come?", "hangs:hangs"),
-    Analysis("Do all ranks make the same collective calls?", "mismatches:mismatches"),
-    Analysis("Does one rank keep the others waiting?", "stragglers:stragglers"),
-    Analysis("Do data-parallel replicas stay equal?", "consistency:divergence"),
-    Analysis("Do threads touch the same tensor in no fixed order?", "race_findings:race_findings"),
-    Analysis("Do threads run backward into the same gradients?", "concurrent:concurrent_backwards"),
-    Analysis("Do threads run backward at the same time?", "overlap_findings:overlapping_backwards"),
-    Analysis("Was a tensor changed that backward needed?", "inplace:inplace_modifications", True),
-    Analysis("Is each autograd node tied to its operator?", "traceability:untraceable_graphs"),
-    Analysis("Do threads wait for each other for ever?", "deadlocks:deadlocks", True),
+    Analysis("Does a rank wait for one that does not come?", "plugins.hangs.hangs:hangs"),
     Analysis(
-        "Do threads miss context variables of their starters?", "contexts:lost_contexts", True
+        "Do all ranks make the same collective calls?", "plugins.collectives.mismatches:mismatches"
     ),
-    Analysis("Does each thread keep to its CUDA device?", "cuda_contexts:cuda_contexts", True),
-    Analysis("Do gradients vanish on their way?", "vanishing:vanishing"),
-    Analysis("Do gradients explode?", "exploding:exploding"),
-    Analysis("Does every parameter learn?", "dead_parameters:dead_parameters"),
-    Analysis("Are gradients zeroed between steps?", "kept_gradients:kept_gradients", True),
-    Analysis("Do low-rank adapters learn?", "lora:lora"),
-    Analysis("Does the loss scale hold?", "scaling:scaler_skips"),
-    Analysis("Are gradients unscaled before they are clipped?", "scaling:clipped_while_scaled"),
-    Analysis("Did an operator make NaN out of finite numbers?", "values:not_finite"),
-    Analysis("Did all that was read come from recorded operators?", "values:unrecorded_writes"),
-    Analysis("Does the command compute the same each time?", "repeats:nondeterminism"),
-    Analysis("Do the validators of the program agree?", "validators:validators"),
-    Analysis("Was the run set up well?", "environment:environment"),
+    Analysis("Does one rank keep the others waiting?", "plugins.collectives.stragglers:stragglers"),
+    Analysis("Do data-parallel replicas stay equal?", "plugins.gradients.consistency:divergence"),
+    Analysis(
+        "Do threads touch the same tensor in no fixed order?",
+        "plugins.races.race_findings:race_findings",
+    ),
+    Analysis(
+        "Do threads run backward into the same gradients?",
+        "plugins.threads.concurrent_backward:concurrent_backwards",
+    ),
+    Analysis(
+        "Do threads run backward at the same time?",
+        "plugins.threads.overlap_findings:overlapping_backwards",
+    ),
+    Analysis(
+        "Was a tensor changed that backward needed?",
+        "plugins.races.inplace:inplace_modifications",
+        True,
+    ),
+    Analysis(
+        "Is each autograd node tied to its operator?",
+        "plugins.autograd_graph.traceability:untraceable_graphs",
+    ),
+    Analysis(
+        "Do threads wait for each other for ever?", "plugins.threads.deadlocks:deadlocks", True
+    ),
+    Analysis(
+        "Do threads miss context variables of their starters?",
+        "plugins.threads.contexts:lost_contexts",
+        True,
+    ),
+    Analysis(
+        "Does each thread keep to its CUDA device?",
+        "plugins.threads.cuda_contexts:cuda_contexts",
+        True,
+    ),
+    Analysis("Do gradients vanish on their way?", "plugins.gradients.vanishing:vanishing"),
+    Analysis("Do gradients explode?", "plugins.gradients.exploding:exploding"),
+    Analysis("Does every parameter learn?", "plugins.gradients.dead_parameters:dead_parameters"),
+    Analysis(
+        "Are gradients zeroed between steps?",
+        "plugins.gradients.kept_gradients:kept_gradients",
+        True,
+    ),
+    Analysis("Do low-rank adapters learn?", "plugins.gradients.lora:lora"),
+    Analysis("Does the loss scale hold?", "plugins.gradients.scaling:scaler_skips"),
+    Analysis(
+        "Are gradients unscaled before they are clipped?",
+        "plugins.gradients.scaling:clipped_while_scaled",
+    ),
+    Analysis(
+        "Did an operator make NaN out of finite numbers?", "plugins.numerics.values:not_finite"
+    ),
+    Analysis(
+        "Did all that was read come from recorded operators?",
+        "plugins.numerics.values:unrecorded_writes",
+    ),
+    Analysis("Does the command compute the same each time?", "plugins.diff.repeats:nondeterminism"),
+    Analysis("Do the validators of the program agree?", "plugins.gradients.validators:validators"),
+    Analysis("Was the run set up well?", "plugins.checks.environment:environment"),
 )
 """Every analysis that can find something wrong, in the order in which they are listed."""
 

@@ -17,16 +17,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.calls import (
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.collective_calls import (
     SYNCHRONISING,
     calls,
     collective_calls,
     exchanges,
     members,
 )
-from lanescope.webapp.analysis.standing import standings
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.rank_state import standings
+from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 Place = tuple[str, int, int]
 """Thread, start and depth of an operator of a rank."""

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.runs.run import Run
 
 _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "optimizer"]
 

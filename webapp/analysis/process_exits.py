@@ -17,9 +17,9 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.attempts import own_processes
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.runs.run import Run
 
 NOTES_SIGNALS_NS = 1_000_000_000
 """A process that lived for so long was watched, and would have noted SIGTERM: ns."""

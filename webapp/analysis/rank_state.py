@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.attempts import own_processes
-from lanescope.webapp.analysis.columns import having
-from lanescope.webapp.analysis.endings import Ending, alive_ns, endings, raised_beside
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.process_exits import Ending, alive_ns, endings, raised_beside
+from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 NO_PROGRESS = ("no_progress", "abort")
 """Reasons of dumps that the watchdog made because its timeout was over."""
@@ -41,7 +41,9 @@ _BUSY = 0.1
 """Share of a core from which on a thread is at work."""
 
 _COLLECTIVE = re.compile("c10d::")
-_RECORDER = re.compile(r"/collector/(sources|engines)/[a-z_]+[.]py$")
+_RECORDER = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")
+"""Files of the recorder in recorded stacks, those of its earlier layout too."""
+
 _NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
 
 

@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run
 
 
 @lru_cache(maxsize=4)

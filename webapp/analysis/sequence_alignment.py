@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.webapp.run import Run, Thread
+from lanescope.webapp.runs.run import Run, Thread
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.uint64]

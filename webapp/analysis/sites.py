@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 
 def step_bounds(run: Run, rank: int, step: int) -> tuple[int, int] | None:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.alignment import Codes, Ints, align, by_occurrence, mixed
-from lanescope.webapp.packing import enclosing
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.sequence_alignment import Codes, Ints, align, by_occurrence, mixed
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.row_layout import enclosing
 
 _DEPTHS = 256  # start and depth together name an operator
 _TEXTS = ("name", "phase", "module", "shapes", "dtypes")

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.collector import schema
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 Clock = NDArray[np.int32]

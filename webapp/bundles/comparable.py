@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 
-from lanescope.webapp.redaction import Redactor
-from lanescope.webapp.rows import Equal, Rows, Window
-from lanescope.webapp.run import Run
+from lanescope.webapp.bundles.redaction import Redactor
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.table_reader import Equal, Rows, Window
 
 _NUMBERED = re.compile(r"<(argument|host|path|clock) [0-9]+>")
 _HOST = re.compile(r"host [0-9]+")

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lanescope.collector import schema
-from lanescope.collector.placement import gathered
-from lanescope.collector.refinement import narrow
-from lanescope.webapp import notes
-from lanescope.webapp.contents import Contents
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run, open_run
+from lanescope.collector.compaction.clock_refine import narrow
+from lanescope.collector.compaction.process_placement import gathered
+from lanescope.collector.format import schema
+from lanescope.webapp.bundles.selection import Contents
+from lanescope.webapp.runs import notes
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
 
 _PIECE = 1 << 20
 

@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run
 
 LEFT_OUT = "<left out>"
 

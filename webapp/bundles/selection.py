@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.collector.parquet import write_part
-from lanescope.webapp.axis import axis_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.parts import Part
-from lanescope.webapp.run import Run
+from lanescope.collector.compaction.parquet import write_part
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.clock_axis import axis_of
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.parquet_parts import Part
+from lanescope.webapp.runs.run import Run
 
 Change = Callable[[str, pa.Table], pa.Table]
 """From the name of a table and some rows of it to what they become."""

@@ -7,15 +7,15 @@ import json
 import os
 from collections.abc import Iterator
 
-from lanescope.collector import schema
-from lanescope.webapp import index as indexes
-from lanescope.webapp.bundle import BUNDLE, Bundle
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.files import Files
-from lanescope.webapp.manifest import MAX_MANIFEST
-from lanescope.webapp.notes import Notes
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.store import CATALOGUE
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.bundle import BUNDLE, Bundle
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.files import Files
+from lanescope.webapp.runs.manifest import MAX_MANIFEST
+from lanescope.webapp.runs.notes import Notes
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline.array_store import CATALOGUE
 
 _PIECE = 1 << 20
 

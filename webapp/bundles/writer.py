@@ -21,17 +21,17 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp import index as indexes
-from lanescope.webapp import notes
-from lanescope.webapp.bundle import BUNDLE, BUNDLE_FORMAT, Bundle, members_of
-from lanescope.webapp.contents import Contents, manifest_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.manifest import MAX_MANIFEST
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.redaction import Redactor
-from lanescope.webapp.run import Run, run_of
-from lanescope.webapp.storage import ADDRESS, LocalBytes, store_of
+from lanescope.collector.format import schema
+from lanescope.webapp.bundles.redaction import Redactor
+from lanescope.webapp.bundles.selection import Contents, manifest_of
+from lanescope.webapp.runs import notes
+from lanescope.webapp.runs.bundle import BUNDLE, BUNDLE_FORMAT, Bundle, members_of
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.manifest import MAX_MANIFEST
+from lanescope.webapp.runs.run import Run, run_of
+from lanescope.webapp.runs.run_warnings import ranks_text
+from lanescope.webapp.runs.storage import ADDRESS, LocalBytes, store_of
+from lanescope.webapp.timeline import index as indexes
 
 ALIGNED = 64
 _PADDING = 0xD935  # what Android's zipalign calls its own padding

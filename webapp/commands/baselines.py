@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.runs.run import Run, open_run
 
 NOISE_HELP = "RUN0 recorded again: what the two are apart is within tolerance."
 

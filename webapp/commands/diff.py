@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.closeness import MODES, Mode
-from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.analysis.verdict_words import (
+from lanescope.webapp.plugins.diff.closeness import MODES, Mode
+from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.plugins.diff.verdict_words import (
     counted,
     headline,
     inputs,
@@ -26,7 +25,8 @@ from lanescope.webapp.analysis.verdict_words import (
     step_times,
     uncompared,
 )
-from lanescope.webapp.run import open_run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import open_run
 
 SHOWN = 10
 """Rows of a table that people get to see; the JSON and the Python interface have all."""

@@ -10,11 +10,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.environment import environment
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.environment import Advice, diagnose, gather
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.plugins.checks.environment import environment
+from lanescope.webapp.plugins.checks.machine import Advice, diagnose, gather
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run, open_run
 
 _STYLES = {
     "ok": "green", "info": "", "warning": "yellow", "error": "bold red", "unknown": "dim",

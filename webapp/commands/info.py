@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lanescope.webapp import units
-from lanescope.webapp.run import Run, open_run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run, open_run
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 

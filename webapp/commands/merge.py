@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from lanescope.webapp import units
-from lanescope.webapp.merging import merge as merge_runs
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.run import open_run
+from lanescope.webapp.bundles.merge_ranks import merge as merge_runs
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.runs.run_warnings import ranks_text
 
 
 @click.command()

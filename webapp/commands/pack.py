@@ -7,12 +7,12 @@ import re
 
 import click
 
-from lanescope.webapp import units
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.packer import pack as pack_run
-from lanescope.webapp.run import open_run
-from lanescope.webapp.verifying import problems_of
+from lanescope.webapp.bundles.verify import problems_of
+from lanescope.webapp.bundles.writer import pack as pack_run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.runs.run_warnings import ranks_text
 
 MOST_RANKS = 1_000_000
 

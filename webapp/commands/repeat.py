@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.repeats import FILE, Repeats, repeats
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import open_run
-from lanescope.webapp.settings import load_settings
+from lanescope.webapp.plugins.diff.repeats import FILE, Repeats, repeats
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.runs.settings import load_settings
 
 PLACEHOLDER = "{threads}"
 

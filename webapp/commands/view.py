@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 
 import click
 
-from lanescope.webapp import units
-from lanescope.webapp.access import binding_of
-from lanescope.webapp.analysis.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.following import Following, growing
-from lanescope.webapp.preparing import Preparing, Progress
-from lanescope.webapp.request_queues import Queues
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.serving import Server
-from lanescope.webapp.settings import Settings, load_settings
-from lanescope.webapp.timeline import Timeline
-from lanescope.webapp.wsgi import Wsgi
+from lanescope.webapp.plugins.diff.repeats import FILE, Repetition, repetition_in
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.settings import Settings, load_settings
+from lanescope.webapp.server.auth import binding_of
+from lanescope.webapp.server.http_server import Server
+from lanescope.webapp.server.live_run import Following, growing
+from lanescope.webapp.server.progress_page import Preparing, Progress
+from lanescope.webapp.server.request_queues import Queues
+from lanescope.webapp.server.wsgi import Wsgi
+from lanescope.webapp.timeline.timeline import Timeline
 
 
 @click.command()
@@ -119,7 +119,8 @@ def _app(
 
     `live`: the run was being recorded before it was opened.
     """
-    from lanescope.webapp.server import make_app  # Dash: a second that refusals need not wait
+    # Dash: a second that refusals need not wait
+    from lanescope.webapp.server.server import make_app
 
     index = Timeline.open(run, baseline, progress=told, noise=noise)
     queues = Queues()  # of all states of a run that grows

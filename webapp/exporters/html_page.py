@@ -1,9 +1,9 @@
 """The timeline of a run, or a part of it, as one HTML file that needs no server.
 
 It holds the page's own modules and style, the description of the run, tiles as the server would
-answer them, from the coarsest level down to the finest that fits, and the slices (`kept`). Panning
-and zooming, selecting and searching work as in the page; past the finest level what is there is
-drawn larger. Nothing is fetched: the page's own policy forbids it.
+answer them, from the coarsest level down to the finest that fits, and the slices
+(`offline_answers`). Panning and zooming, selecting and searching work as in the page; past the
+finest level what is there is drawn larger. Nothing is fetched: the page's own policy forbids it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from lanescope import assets
-from lanescope.webapp import units
-from lanescope.webapp.details import run_facts
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.exporters.kept import Kept, kept_slices
-from lanescope.webapp.lod import TILE_BITS
-from lanescope.webapp.modules import joined
-from lanescope.webapp.run import Run
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.exporters.offline_answers import Kept, kept_slices
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.js_bundle import joined
+from lanescope.webapp.timeline.lod import TILE_BITS
+from lanescope.webapp.timeline.span_details import run_facts
+from lanescope.webapp.timeline.timeline import Timeline
 
 MOST_TILES = 2_000_000
 """Bytes of deflated tiles; base64 makes four of three."""
@@ -34,7 +34,7 @@ MOST_PLACES = 1500
 _RAW = 32 << 20
 """Bytes of tiles before they are deflated: what the browser has to keep."""
 
-ENTRY = "still.js"
+ENTRY = "page/offline_page.js"
 _PICTURE = re.compile(r"""url\(["']?([a-z-]+\.svg)["']?\)""")
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "

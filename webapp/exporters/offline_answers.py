@@ -1,10 +1,10 @@
 """The slices that an exported page holds beside its tiles: who points, selects or searches gets
-exact answers without a server. `assets/timeline/kept.js` reads them.
+exact answers without a server. `assets/timeline/page/offline_answers.js` reads them.
 
 Tiles say what is drawn; this says what it is. Rows stand one after another, in the order of lanes
 and rows; columns one after another, each in planes of bytes (`byte_planes.py`): `start` (ns from
-the start of the one before it in its row), `length` in ns, `paint` (see `tiles`) and `module` (1 +
-position among the texts; 0: none). All of it is deflated.
+the start of the one before it in its row), `length` in ns, `paint` (see `tile_columns`) and
+`module` (1 + position among the texts; 0: none). All of it is deflated.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from lanescope.webapp.buckets import I64
-from lanescope.webapp.byte_planes import planes_of
-from lanescope.webapp.hits import modules
-from lanescope.webapp.lanes import COUNTER
-from lanescope.webapp.slices import SOURCES
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.timeline.byte_planes import planes_of
+from lanescope.webapp.timeline.lanes import COUNTER
+from lanescope.webapp.timeline.lod_buckets import I64
+from lanescope.webapp.timeline.search_marks import modules
+from lanescope.webapp.timeline.spans import SOURCES
+from lanescope.webapp.timeline.timeline import Timeline
 
 MOST_SLICES = 200_000
 MOST_BYTES = 1_200_000

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TextIO
 
-from lanescope.collector import schema
-from lanescope.webapp.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
-from lanescope.webapp.run import Run, Thread
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
 
 _OP = ["start_ns", "duration_ns", "name", "scope", "depth", "step", "phase", "module", "sequence",
        "shapes", "dtypes", "launch_ns", "launch_thread"]  # fmt: skip

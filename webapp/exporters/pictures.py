@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from lanescope.webapp import units
-from lanescope.webapp.buckets import I64, runs
-from lanescope.webapp.colours import SANS, Theme, token_of, tokens
-from lanescope.webapp.lanes import COUNTER, Lane
-from lanescope.webapp.styles import STYLES
-from lanescope.webapp.tiles import STYLE_UNFINISHED
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.runs import units
+from lanescope.webapp.timeline.lanes import COUNTER, Lane
+from lanescope.webapp.timeline.lod_buckets import I64, runs
+from lanescope.webapp.timeline.styles import STYLES
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
+from lanescope.webapp.timeline.timeline import Timeline
+from lanescope.webapp.ui.colours import SANS, Theme, token_of, tokens
 
 WIDTH, LABELS, EDGE = 1200, 190, 14
 PLOT = WIDTH - LABELS - EDGE

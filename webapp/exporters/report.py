@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.gradients import gradient_norms
-from lanescope.webapp.errors import RunError
 from lanescope.webapp.exporters.pictures import MOST_LANES, lanes_picture, lines_picture
-from lanescope.webapp.lanes import COUNTER, Lane
-from lanescope.webapp.run import Run
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.plugins.checks.checks import Report, check
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.lanes import COUNTER, Lane
+from lanescope.webapp.timeline.timeline import Timeline
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>:@])")
 _MOST_EVIDENCE = 2000

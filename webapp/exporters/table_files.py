@@ -11,21 +11,21 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from lanescope.collector import schema
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run
-from lanescope.webapp.typed_json import plain_json
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import plain_json
 
 ANALYSES: Mapping[str, tuple[str, str]] = {
-    "overlap": ("overlap", "overlap"),
-    "collectives": ("collectives", "collectives"),
-    "communication": ("communication", "communication"),
-    "temporal_breakdown": ("devices", "temporal_breakdown"),
-    "gradients": ("gradients", "gradients"),
-    "gradient_norms": ("gradients", "gradient_norms"),
-    "races": ("race_findings", "races"),
+    "overlap": ("plugins.threads.overlap", "overlap"),
+    "collectives": ("plugins.collectives.collectives", "collectives"),
+    "communication": ("plugins.collectives.communication", "communication"),
+    "temporal_breakdown": ("plugins.collectives.devices", "temporal_breakdown"),
+    "gradients": ("analysis.gradients", "gradients"),
+    "gradient_norms": ("analysis.gradients", "gradient_norms"),
+    "races": ("plugins.races.race_findings", "races"),
 }
-"""Name of a table -> module of the analyses and function of it."""
+"""Name of a table -> module of webapp and function of it."""
 
 NAMES = (*schema.TABLES, *ANALYSES)
 
@@ -43,7 +43,7 @@ def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterat
     if name not in ANALYSES:
         raise RunError(f"no table {name!r}, expected one of {', '.join(NAMES)}")
     module, function = ANALYSES[name]
-    analyse = getattr(importlib.import_module(f"lanescope.webapp.analysis.{module}"), function)
+    analyse = getattr(importlib.import_module(f"lanescope.webapp.{module}"), function)
     frame = analyse(run)
     if ranks is not None and "rank" in frame.columns:
         frame = frame[frame["rank"].isin(list(ranks))]

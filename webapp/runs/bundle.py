@@ -22,8 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.storage import Bytes
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.storage import Bytes
 
 BUNDLE_FORMAT = 1
 BUNDLE = "bundle.json"

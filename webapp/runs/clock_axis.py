@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 
 TIME_COLUMNS = ("start_ns", "time_ns", "complete_ns", "end_ns", "launch_ns")
 """Columns that hold an instant, in whatever table."""

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp.bundle import open_bundle
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.storage import ADDRESS, LocalBytes, opened_remotely
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.bundle import open_bundle
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.storage import ADDRESS, LocalBytes, opened_remotely
 
 _EXPECTED = "expected a run directory, as written by `lanescope record -o`"
 _OR_BUNDLE = f"{_EXPECTED}, or a bundle, as written by `lanescope pack`"

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.axis import TIME_COLUMNS, Axis, axis_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.parts import Part
-from lanescope.webapp.rows import Rows
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.clock_axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.parquet_parts import Part
+from lanescope.webapp.runs.table_reader import Rows
 
 _DAYS = schema.FARTHEST_NS // (86_400 * 10**9)
 

@@ -6,19 +6,24 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.collector.decode import Decoder
-from lanescope.collector.journal_reader import (
+from lanescope.collector.compaction.decode import Decoder
+from lanescope.collector.compaction.process_placement import (
+    axis_reference,
+    first_ordinal,
+    joined,
+    process_entry,
+)
+from lanescope.collector.compaction.reader import (
     JournalError,
     ProcessLog,
     read_process,
     segment_names,
 )
-from lanescope.collector.placement import axis_reference, first_ordinal, joined, process_entry
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.files import Files
-from lanescope.webapp.manifest import check_groups, check_process
-from lanescope.webapp.parts import Part
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.files import Files
+from lanescope.webapp.runs.manifest import check_groups, check_process
+from lanescope.webapp.runs.parquet_parts import Part
 
 
 @dataclass

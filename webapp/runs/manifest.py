@@ -11,10 +11,10 @@ import re
 import typing
 from typing import Any
 
-from lanescope.collector import schema
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.files import Files
-from lanescope.webapp.typed_json import INT64_MAX, Mismatch, conform
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.files import Files
+from lanescope.webapp.runs.typed_json import INT64_MAX, Mismatch, conform
 
 MAX_WORLD_SIZE = 1_000_000
 """No job has more ranks; a larger number would only make the list of missing ranks explode."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.files import Files
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.files import Files
 
 NAME = "notes.json"
 FORMAT = 1
@@ -35,7 +35,7 @@ Content = dict[str, Any]
 _NOTE = {"id": str, "t0": int, "t1": int, "lane": (str, type(None)), "text": str}
 _VIEW = {"name": str, "search": str}
 
-# Of a view's address (assets/timeline/address.js): what holds instants, what numbers of lanes.
+# Of a view's address (assets/timeline/base/address.js): what holds instants, what numbers of lanes.
 _SPANS = ("t", "range")
 _BY_LANE = ("sel", "closed", "open", "pin", "ranks", "order")
 

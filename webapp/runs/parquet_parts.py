@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lanescope.collector import schema
-from lanescope.webapp import expansion, footers
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.files import Files
-from lanescope.webapp.manifest import file_parts
+from lanescope.collector.format import schema
+from lanescope.webapp.runs import parquet_footer, parquet_limits
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.files import Files
+from lanescope.webapp.runs.manifest import file_parts
 
 _MAGIC = b"PAR1"
 
-Ranges = Mapping[str, footers.Range]
+Ranges = Mapping[str, parquet_footer.Range]
 """What is told of the columns of a row group, by their names."""
 
-_UNTOLD = footers.Range(None, None, 0)
+_UNTOLD = parquet_footer.Range(None, None, 0)
 
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged file raises."""
@@ -122,7 +122,7 @@ class Part:
             if self.files is None:
                 return self._recovered(columns)
             # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
-            with self.files.open(self.name) as source, expansion.opened(source) as file:
+            with self.files.open(self.name) as source, parquet_limits.opened(source) as file:
                 present = _present(file, columns)
                 if groups is None:
                     found = file.read(columns=present, use_threads=False)
@@ -142,7 +142,7 @@ class Part:
             if self.files is None:
                 yield self._recovered(columns)
                 return
-            with self.files.open(self.name) as source, expansion.opened(source) as file:
+            with self.files.open(self.name) as source, parquet_limits.opened(source) as file:
                 present, footer = _present(file, columns), file.metadata
                 chosen, rows = [], 0
                 for number in range(footer.num_row_groups):
@@ -207,11 +207,11 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
             grown = not manifest["complete"] and size > expected["bytes"]
             if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
-            inflated += decoded if decoded > size * expansion.TIMES else 0
-            if inflated > expansion.MOST:
+            inflated += decoded if decoded > size * parquet_limits.TIMES else 0
+            if inflated > parquet_limits.MOST:
                 raise _Damage(
                     f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
-                    f"{expansion.TIMES} times as many"
+                    f"{parquet_limits.TIMES} times as many"
                 )
         except _Damage as damage:
             found.damage.setdefault(rank, str(damage))
@@ -228,7 +228,7 @@ def _told(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Range
     try:
         with files.open(name) as source:
             footer = pq.read_metadata(source)
-            told = footers.ranges(source, columns)
+            told = parquet_footer.ranges(source, columns)
     except _UNREADABLE as error:
         raise RunError(f"{files.named(name)}: cannot be read ({_reason(error)})") from None
     rows = [int(footer.row_group(number).num_rows) for number in range(footer.num_row_groups)]
@@ -283,7 +283,7 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
             source.seek(0)
             with pq.ParquetFile(source) as parquet:
                 footer, columns = parquet.metadata, parquet.schema_arrow
-                rows, decoded = int(footer.num_rows), expansion.decoded(footer)
+                rows, decoded = int(footer.num_rows), parquet_limits.decoded(footer)
     except _UNREADABLE as error:
         if isinstance(error, OSError) and error.strerror:  # the system's, and not Arrow's
             raise _Damage(f"{path} cannot be read ({error.strerror})") from None
@@ -336,7 +336,7 @@ def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> 
             if pa.types.is_dictionary(wanted):
                 array = array.cast(wanted)
             else:
-                array = expansion.plain(array, wanted)
+                array = parquet_limits.plain(array, wanted)
         if array.null_count:
             if name in _NEVER_NULL:
                 raise pa.ArrowInvalid(f"{array.null_count} rows have no {name}")

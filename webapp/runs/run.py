@@ -18,18 +18,18 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.axis import Axis
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.files import Files, files_of
-from lanescope.webapp.impossible_times import impossible_times
-from lanescope.webapp.leftovers import Leftovers, leftovers, segments
-from lanescope.webapp.manifest import read_manifest
-from lanescope.webapp.notices import nothing_to_read, ranks_text, warnings_of
-from lanescope.webapp.parts import Part, Survey, survey
-from lanescope.webapp.rows import Rows
-from lanescope.webapp.steps import PHASE_COLUMNS, Steps, steps_of
-from lanescope.webapp.threads import Thread, threads_of
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.clock_axis import Axis
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.files import Files, files_of
+from lanescope.webapp.runs.impossible_times import impossible_times
+from lanescope.webapp.runs.journal_recovery import Leftovers, leftovers, segments
+from lanescope.webapp.runs.manifest import read_manifest
+from lanescope.webapp.runs.parquet_parts import Part, Survey, survey
+from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
+from lanescope.webapp.runs.steps import PHASE_COLUMNS, Steps, steps_of
+from lanescope.webapp.runs.table_reader import Rows
+from lanescope.webapp.runs.threads import Thread, threads_of
 
 __all__ = ["Run", "RunError", "Steps", "Thread", "open_run"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lanescope.collector import schema
-from lanescope.collector.kinds import MISSING, UNSEEN_BY, UNTESTED
-from lanescope.webapp.parts import Survey
+from lanescope.collector.format import schema
+from lanescope.collector.format.record_kinds import MISSING, UNSEEN_BY, UNTESTED
+from lanescope.webapp.runs.parquet_parts import Survey
 
 EXACT_NS = 2**53
 """Longest run (104 days) whose nanoseconds float64, and with it the page, holds exactly."""

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from lanescope.webapp.errors import RunError, shown
+from lanescope.webapp.runs.errors import RunError, shown
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 
 PHASE_COLUMNS = ("start_ns", "duration_ns", "kind", "step")
 """What `steps_of` needs of the phase table."""

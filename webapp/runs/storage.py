@@ -10,7 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.fs
 
-from lanescope.webapp.errors import RunError
+from lanescope.webapp.runs.errors import RunError
 
 ADDRESS = re.compile(r"[a-z][a-z0-9]+://")
 """What begins like this names an object of a store, not a path."""

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.axis import Axis, axis_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.parts import Part
-from lanescope.webapp.threads import Thread
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.clock_axis import Axis, axis_of
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.parquet_parts import Part
+from lanescope.webapp.runs.threads import Thread
 
 _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
 Window = tuple[int, int]

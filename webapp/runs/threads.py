@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.axis import TIME_COLUMNS, Axis, axis_of
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.parts import Part
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.clock_axis import TIME_COLUMNS, Axis, axis_of
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.parquet_parts import Part
 
 _ID = re.compile(r"[0-9]{1,10}-[0-9]{1,10}")
 

@@ -14,7 +14,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from lanescope.webapp.errors import shown
+from lanescope.webapp.runs.errors import shown
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -18,8 +18,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.wsgi import Start, Wsgi, answer
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.server.wsgi import Start, Wsgi, answer
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

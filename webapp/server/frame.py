@@ -9,12 +9,13 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import fault
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.pages import ids, parts, timeline
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.timeline_page import page as timeline
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.context import Context, Page
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         if page is None:
             known = [("Timeline", "/"), *((one.title, one.path) for one in pages)]
             links = [html.Li(dcc.Link(title, href=href)) for title, href in known]
-            return parts.empty("There is no such page.", html.Ul(links)), False
+            return widgets.empty("There is no such page.", html.Ul(links)), False
         return made(page, context), False
 
 
@@ -88,12 +89,12 @@ def made(page: Page, context: Context) -> Any:
     try:
         return page.layout(context)
     except RunError as error:
-        return parts.empty(str(error))
+        return widgets.empty(str(error))
     except Exception as error:
         words = fault(page.name, error)
         log.error("%s", words)
         log.debug("its traceback", exc_info=error)
-        return parts.empty(f"This page could not be made: {words}.")
+        return widgets.empty(f"This page could not be made: {words}.")
 
 
 def _header(context: Context) -> Component:
@@ -133,13 +134,13 @@ def _header(context: Context) -> Component:
                 html.I(className="icon icon-theme"),
                 className="icon-button",
                 title="Light or dark (T)",
-                **parts.attributes(data_action="theme", aria_label="Light or dark"),
+                **widgets.attributes(data_action="theme", aria_label="Light or dark"),
             ),
             html.Button(
                 html.Kbd("?"),
                 className="icon-button",
                 title="Keys (?)",
-                **parts.attributes(data_action="help", aria_label="Keys and gestures"),
+                **widgets.attributes(data_action="help", aria_label="Keys and gestures"),
             ),
         ],
         className="header",
@@ -179,7 +180,7 @@ def _clock(context: Context) -> Component:
     if run.clock_uncertainty_ns == 0:
         return html.Span("one clock", className="pill", title="All ranks read the same clock.")
     return html.Span(
-        f"clock ± {parts.duration(run.clock_uncertainty_ns)}",
+        f"clock ± {widgets.duration(run.clock_uncertainty_ns)}",
         className="pill",
         title="How far instants of different ranks may be apart from what is shown.",
     )
@@ -194,5 +195,5 @@ def _rail(pages: Sequence[Page]) -> Component:
             for name, title, path in entries
         ],
         className="rail",
-        **parts.attributes(aria_label="Pages"),
+        **widgets.attributes(aria_label="Pages"),
     )

@@ -11,11 +11,11 @@ import socket
 from waitress import wasyncore
 from waitress.server import create_server
 
-from lanescope.webapp.wsgi import Wsgi
+from lanescope.webapp.server.wsgi import Wsgi
 
 THREADS = 32
 """Requests that are answered at once. A browser keeps six connections to a server; what waits for
-an index (see `preparing`) takes at most half of the threads."""
+an index (see `progress_page`) takes at most half of the threads."""
 
 CONNECTIONS = 512
 """Open at once. Those that have sent nothing for longest make room for the next ones."""

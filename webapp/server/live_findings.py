@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from lanescope.webapp.analysis.checks import against_baseline
 from lanescope.webapp.analysis.findings import (
     ANALYSES,
     Analysis,
@@ -20,9 +19,10 @@ from lanescope.webapp.analysis.findings import (
     ask,
     ranked,
 )
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Settings
+from lanescope.webapp.plugins.checks.checks import against_baseline
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.settings import Settings
 
 SHARE = 4
 """Times as long as an answer took, until the question is asked again."""

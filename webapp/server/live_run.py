@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from lanescope.collector import schema
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.examining import Examining
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.settings import Settings
-from lanescope.webapp.timeline import Timeline
-from lanescope.webapp.wsgi import Wsgi
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.server.live_findings import Examining
+from lanescope.webapp.server.wsgi import Wsgi
+from lanescope.webapp.timeline.timeline import Timeline
 
 POLL_S = 0.25
 """Between two looks at the run; more where opening it takes long, so that half the time is free."""

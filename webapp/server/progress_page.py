@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lanescope.webapp.wsgi import Start, Wsgi, answer
+from lanescope.webapp.server.wsgi import Start, Wsgi, answer
 
 Progress = Callable[[int, int], None]
 

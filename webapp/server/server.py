@@ -24,35 +24,33 @@ from flask.json.provider import DefaultJSONProvider
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
-from lanescope.webapp import note_routes, routes, searching, table_routes
-from lanescope.webapp.access import LOCAL_NAMES
-from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.findings import fault
-from lanescope.webapp.analysis.repeats import repetition_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.modules import FOLDER, joined
-from lanescope.webapp.pages import (
-    checks,
-    collectives,
-    diff,
-    frame,
-    gradients,
-    graph,
-    hang,
-    ids,
-    overlap,
-    overview,
-    repeat,
-    sql,
-    timeline,
-)
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.places import selecting
-from lanescope.webapp.queries import Queries
-from lanescope.webapp.request_queues import RETRY_S, Queue, Queues
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Settings
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.plugins.autograd_graph import page as graph
+from lanescope.webapp.plugins.checks import page as checks
+from lanescope.webapp.plugins.checks import page_overview as overview
+from lanescope.webapp.plugins.checks.checks import DEFAULTS
+from lanescope.webapp.plugins.collectives import page as collectives
+from lanescope.webapp.plugins.diff import page as diff
+from lanescope.webapp.plugins.diff import page_repeat as repeat
+from lanescope.webapp.plugins.diff.repeats import repetition_of
+from lanescope.webapp.plugins.gradients import page as gradients
+from lanescope.webapp.plugins.hangs import page as hang
+from lanescope.webapp.plugins.sql import page as sql
+from lanescope.webapp.plugins.sql.queries import Queries
+from lanescope.webapp.plugins.threads import page as overlap
+from lanescope.webapp.plugins.timeline_page import page as timeline
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.server import frame, table_routes
+from lanescope.webapp.server.auth import LOCAL_NAMES
+from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
+from lanescope.webapp.timeline import note_routes, routes, search_routes
+from lanescope.webapp.timeline.deep_links import selecting
+from lanescope.webapp.timeline.js_bundle import FOLDER, joined
+from lanescope.webapp.timeline.timeline import Timeline
+from lanescope.webapp.ui import ids
+from lanescope.webapp.ui.context import Context
 
 PAGES = (
     overview.PAGE, checks.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE,
@@ -60,10 +58,10 @@ PAGES = (
 )  # fmt: skip
 """What the rail lists beside the timeline; of a repeated run also how it repeats."""
 
-ENTRY = "main.js"
+ENTRY = "page/main.js"
 """The module that starts the page."""
 
-HOOKS = "dash_hooks.js"
+HOOKS = "page/dash_hooks.js"
 """The one of them that is a classic script: Dash calls its functions before modules have run."""
 
 _PORT = re.compile(r":[0-9]{1,5}$")
@@ -85,7 +83,7 @@ def make_app(
 ) -> Dash:
     """The Dash app of a run. `trusted_hosts` are the names it may be addressed by.
 
-    `live` says how a run stands that is still being recorded, see `following`. `queues` are those
+    `live` says how a run stands that is still being recorded, see `live_run`. `queues` are those
     that heavy requests wait in, for apps that share a server.
 
     The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
@@ -107,7 +105,7 @@ def make_app(
     )
     app.index_string = _index(app, *_register_modules(app.server))
     routes.register(app.server, opened, live=live)
-    searching.register(app.server, opened)
+    search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)
     table_routes.register(app.server, run, queries)
     pages = PAGES if repetition_of(run) is None else (*PAGES, repeat.PAGE)
@@ -138,12 +136,12 @@ def _register_modules(server: flask.Flask) -> tuple[str, str]:
     hooks = (FOLDER / HOOKS).read_text(encoding="utf-8")
     digest = hashlib.sha256((script + hooks).encode()).hexdigest()[:12]
     texts = {
-        ENTRY: f"{script}//# sourceMappingURL={ENTRY}.map\n",
+        ENTRY: f"{script}//# sourceMappingURL=/modules/{digest}/{ENTRY}.map\n",
         f"{ENTRY}.map": source_map,
         HOOKS: hooks,
     }
 
-    @server.get(f"/modules/{digest}/<name>")
+    @server.get(f"/modules/{digest}/<path:name>")
     def module(name: str) -> flask.Response:
         if name not in texts:
             flask.abort(404)

@@ -9,12 +9,12 @@ from typing import Any
 import flask
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.exporters.tables import NAMES, pieces_of, write_csv, write_parquet
-from lanescope.webapp.queries import MOST_ROWS, Queries
-from lanescope.webapp.run import Run
-from lanescope.webapp.units import count
+from lanescope.collector.format import schema
+from lanescope.webapp.exporters.table_files import NAMES, pieces_of, write_csv, write_parquet
+from lanescope.webapp.plugins.sql.queries import MOST_ROWS, Queries
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.units import count
 
 _KINDS: dict[str, tuple[Any, str]] = {
     "csv": (write_csv, "text/csv; charset=utf-8"),

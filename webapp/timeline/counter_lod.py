@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.buckets import I64, runs
-from lanescope.webapp.lod import (
+from lanescope.webapp.timeline.lod import (
     MAX_LEVEL,
     RAW_LIMIT,
     TILE_BITS,
     TILE_BUCKETS,
     finest_crowded,
 )
+from lanescope.webapp.timeline.lod_buckets import I64, runs
 
 F64 = npt.NDArray[np.float64]
 

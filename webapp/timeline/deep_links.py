@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import numpy as np
 
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.timeline.timeline import Timeline
 
 
 def selecting(timeline: Timeline, address: str) -> str:

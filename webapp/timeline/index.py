@@ -22,16 +22,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.buckets import I64
-from lanescope.webapp.bundle import MAX_JSON, Bundle
-from lanescope.webapp.index_builder import Builder, tile_key
-from lanescope.webapp.lanes import Lane, LaneSamples, lanes_of
-from lanescope.webapp.lod import FENCE
-from lanescope.webapp.packed_index import arrays_in, pieces_of
-from lanescope.webapp.run import Run
-from lanescope.webapp.slices import SAMPLES, SOURCES, LaneSlices, Names
-from lanescope.webapp.store import CATALOGUE, Ahead, Arrays, FolderStore, MemoryStore, Store, load
-from lanescope.webapp.tiles import CODES_PER_NAME, Block, Paints, Slices
+from lanescope.webapp.runs.bundle import MAX_JSON, Bundle
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.array_store import (
+    CATALOGUE,
+    Ahead,
+    Arrays,
+    FolderStore,
+    MemoryStore,
+    Store,
+    load,
+)
+from lanescope.webapp.timeline.index_builder import Builder, tile_key
+from lanescope.webapp.timeline.lanes import Lane, LaneSamples, lanes_of
+from lanescope.webapp.timeline.lod import FENCE
+from lanescope.webapp.timeline.lod_buckets import I64
+from lanescope.webapp.timeline.packed_index import arrays_in, pieces_of
+from lanescope.webapp.timeline.spans import SAMPLES, SOURCES, LaneSlices, Names
+from lanescope.webapp.timeline.tile_columns import CODES_PER_NAME, Block, Paints, Slices
 
 VERSION = 5
 """Of everything the index holds: layout, rows, styles, tiles made ahead. Part of its address."""

@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.buckets import offsets
-from lanescope.webapp.lanes import LaneSamples
-from lanescope.webapp.lod import TILE_BITS, fences, pyramid
-from lanescope.webapp.samples import sample_pyramid
-from lanescope.webapp.slices import SAMPLES, LaneSlices
-from lanescope.webapp.store import Store
-from lanescope.webapp.tiles import U32, Block, Paints, Slices, sample_block, slice_blocks
+from lanescope.webapp.timeline.array_store import Store
+from lanescope.webapp.timeline.counter_lod import sample_pyramid
+from lanescope.webapp.timeline.lanes import LaneSamples
+from lanescope.webapp.timeline.lod import TILE_BITS, fences, pyramid
+from lanescope.webapp.timeline.lod_buckets import offsets
+from lanescope.webapp.timeline.spans import SAMPLES, LaneSlices
+from lanescope.webapp.timeline.tile_columns import (
+    U32,
+    Block,
+    Paints,
+    Slices,
+    sample_block,
+    slice_blocks,
+)
 
 BATCH = 500_000
 """Slices after which tiles are made ahead: enough for numpy's cost per call not to matter."""

@@ -6,21 +6,25 @@ imports from; each line stays a line, so that a source map of one entry a line l
 the file as it was written.
 
 The modules are our own, so only their forms are known here: an import is one line and takes names,
-or all of them `* as name`, from a file beside it; what is exported is declared so, one by one, and
+or all of them `* as name`, from a relative path; what is exported is declared so, one by one, and
 is never assigned to again; no two modules import each other.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
+from functools import partial
 
 from lanescope import assets
 
 FOLDER = assets.FOLDER / "timeline"
 
 _IMPORT = re.compile(
-    r'^import (?:\{(?P<names>[^}]*)\}|\* as (?P<all>\w+)) from "\./(?P<file>\w+\.js)";$', re.M
+    r"^import (?:\{(?P<names>[^}]*)\}|\* as (?P<all>\w+)) "
+    r'from "(?P<file>(?:\./|(?:\.\./)+)(?:\w+/)*\w+\.js)";$',
+    re.M,
 )
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|const|function) (?P<name>\w+))", re.M)
 _LEFT = re.compile(r"^(?:import|export)\b.*$", re.M)
@@ -28,7 +32,7 @@ _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 def reached(entry: str) -> dict[str, str]:
-    """The module `entry` and all that it needs, by file name, as text; what is needed comes first.
+    """The module `entry` and all that it needs, by path below FOLDER, as text; needed ones first.
 
     ValueError where modules import each other.
     """
@@ -43,7 +47,7 @@ def reached(entry: str) -> dict[str, str]:
         open_.append(name)
         text = (FOLDER / name).read_text(encoding="utf-8")
         for match in _IMPORT.finditer(text):
-            visit(match["file"])
+            visit(_path(name, match["file"]))
         found[open_.pop()] = text
 
     visit(entry)
@@ -83,20 +87,25 @@ def joined(entry: str) -> tuple[str, str]:
 def _within_function(name: str, text: str) -> tuple[str, list[str]]:
     """The module as the body of a function, and the names it exports."""
     exported = [match["name"] for match in _EXPORT.finditer(text)]
-    body = _EXPORT.sub("", _IMPORT.sub(_taken, text))
+    body = _EXPORT.sub("", _IMPORT.sub(partial(_taken, name), text))
     left = _LEFT.search(body)
     if left is not None:
         raise ValueError(f"{name}: cannot be joined: {left[0]}")
     return body, exported
 
 
-def _taken(match: re.Match[str]) -> str:
+def _path(name: str, imported: str) -> str:
+    """The file that module `name` imports as `imported`, below FOLDER."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
+
+
+def _taken(name: str, match: re.Match[str]) -> str:
     names = match["all"] or "{" + (match["names"] or "").replace(" as ", ": ") + "}"
-    return f"const {names} = {_variable(match['file'])};"
+    return f"const {names} = {_variable(_path(name, match['file']))};"
 
 
 def _variable(name: str) -> str:
-    return f"module_{name.removesuffix('.js')}"
+    return "module_" + name.removesuffix(".js").replace("/", "_")
 
 
 def _vlq(number: int) -> str:

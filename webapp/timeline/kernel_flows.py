@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.lanes import Lane
-from lanescope.webapp.partners import Place, slice_of, thread_lane
-from lanescope.webapp.timeline import Timeline
+from lanescope.collector.format import schema
+from lanescope.webapp.timeline.lanes import Lane
+from lanescope.webapp.timeline.span_links import Place, slice_of, thread_lane
+from lanescope.webapp.timeline.timeline import Timeline
 
 MOST = 20
 """Launches told of one operator: more arrows than this explain nothing."""

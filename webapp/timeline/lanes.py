@@ -17,17 +17,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.buckets import I64, runs
-from lanescope.webapp.run import Run, Thread
-from lanescope.webapp.slices import (
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.timeline.lod_buckets import I64, runs
+from lanescope.webapp.timeline.spans import (
     AXIS_END,
     LaneSlices,
     Names,
     collective_slices,
     thread_slices,
 )
-from lanescope.webapp.styles import coded, phase_styles
+from lanescope.webapp.timeline.styles import coded, phase_styles
 
 THREAD, COLLECTIVES, COUNTER, BASELINE = "thread", "collectives", "counter", "baseline"
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lanescope.webapp.buckets import (
+from lanescope.webapp.timeline.lod_buckets import (
     I64,
     PIECE,
     Buckets,

@@ -12,9 +12,9 @@ from typing import Any
 
 import flask
 
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.notes import MOST_BYTES, Changed, Notes
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.notes import MOST_BYTES, Changed, Notes
+from lanescope.webapp.timeline.timeline import Timeline
 
 HEADER = "X-LaneScope-Token"
 

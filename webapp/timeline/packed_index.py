@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.bundle import Bundle
-from lanescope.webapp.byte_planes import numbers_of, planes_of
+from lanescope.webapp.runs.bundle import Bundle
+from lanescope.webapp.timeline.byte_planes import numbers_of, planes_of
 
 ASCENDING = frozenset(
     ("start", "fence", "source", "time", "row_begin", "row_end", "row_made", "made_key", "made_end")

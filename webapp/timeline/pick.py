@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from lanescope.webapp.slices import SAMPLES
-from lanescope.webapp.styles import STYLES
-from lanescope.webapp.tiles import STYLE_UNFINISHED
-from lanescope.webapp.timeline import NoSuch, Timeline
+from lanescope.webapp.timeline.spans import SAMPLES
+from lanescope.webapp.timeline.styles import STYLES
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
+from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 
 def look(

@@ -18,14 +18,14 @@ from typing import Any
 
 import flask
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.overlap import name_pattern
-from lanescope.webapp.details import nearest, overlap_facts, run_facts, slice_facts
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.lod import TILE_BUCKETS, WHOLE
-from lanescope.webapp.look import look
-from lanescope.webapp.payload import compressed
-from lanescope.webapp.timeline import NoSuch, Timeline
+from lanescope.collector.format import schema
+from lanescope.webapp.plugins.threads.overlap import name_pattern
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
+from lanescope.webapp.timeline.pick import look
+from lanescope.webapp.timeline.span_details import nearest, overlap_facts, run_facts, slice_facts
+from lanescope.webapp.timeline.tile_format import compressed
+from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
 FOREVER = "private, max-age=31536000, immutable"

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.lanes import THREAD
-from lanescope.webapp.slices import SAMPLES, SOURCES
-from lanescope.webapp.styles import coded
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.timeline.lanes import THREAD
+from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
+from lanescope.webapp.timeline.styles import coded
+from lanescope.webapp.timeline.timeline import Timeline
 
 Flags = npt.NDArray[np.bool_]
 
@@ -120,7 +120,9 @@ def hits(
 
 
 def place_among(timeline: Timeline, wanted: Wanted, key: tuple[int, int, int]) -> tuple[int, int]:
-    """How many are not after (start, lane, row) in the order of `find`, and how many there are."""
+    """How many are not after (start, lane, row) in the order of `search_next`, and how many
+    there are.
+    """
     start, here_lane, here_row = key
     before = total = 0
     starts = timeline.index.slices.start

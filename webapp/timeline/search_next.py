@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lanescope.webapp.hits import Wanted
-from lanescope.webapp.slices import SAMPLES
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.timeline.search_marks import Wanted
+from lanescope.webapp.timeline.spans import SAMPLES
+from lanescope.webapp.timeline.timeline import Timeline
 
 CHUNK = 1 << 16
 """Slices of a row looked at in one go: a match is mostly near, and then the rest is not read."""
@@ -23,7 +23,7 @@ Key = tuple[int, int, int]
 def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[str, Any] | None:
     """The slice after (or before) `place` that is wanted; None: there is none.
 
-    The answer is like that of `details.nearest`.
+    The answer is like that of `span_details.nearest`.
     """
     index = timeline.index
     best: Key | None = None

@@ -10,10 +10,17 @@ from typing import Any
 
 import flask
 
-from lanescope.webapp import units
-from lanescope.webapp.find import find
-from lanescope.webapp.hits import MOST_BUCKETS, MOST_MODULES, Wanted, hits, modules, place_among
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.runs import units
+from lanescope.webapp.timeline.search_marks import (
+    MOST_BUCKETS,
+    MOST_MODULES,
+    Wanted,
+    hits,
+    modules,
+    place_among,
+)
+from lanescope.webapp.timeline.search_next import find
+from lanescope.webapp.timeline.timeline import Timeline
 
 Answer = dict[str, Any] | tuple[dict[str, Any], int]
 

@@ -14,17 +14,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.overlap import overlap, overlap_rate, overlap_regions
-from lanescope.webapp.handovers import handovers
-from lanescope.webapp.lanes import BASELINE, THREAD, Lane, in_order
-from lanescope.webapp.launches import launches
-from lanescope.webapp.partners import Place, autograd_partner, same_collective, thread_lane
-from lanescope.webapp.racing import races_of
-from lanescope.webapp.run import Run
-from lanescope.webapp.slices import SAMPLES, SOURCES
-from lanescope.webapp.styles import BESIDE, STYLES
-from lanescope.webapp.tiles import STYLE_UNFINISHED
-from lanescope.webapp.timeline import NoSuch, Timeline
+from lanescope.webapp.plugins.races.span_provider import races_of
+from lanescope.webapp.plugins.threads.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.kernel_flows import launches
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
+from lanescope.webapp.timeline.span_links import (
+    Place,
+    autograd_partner,
+    same_collective,
+    thread_lane,
+)
+from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
+from lanescope.webapp.timeline.styles import BESIDE, STYLES
+from lanescope.webapp.timeline.sync_flows import handovers
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
+from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 Json = dict[str, Any]
 

@@ -1,8 +1,8 @@
 """From a run's tables to the slices of one lane: rows, extents, names, colours.
 
 The rows of a thread are its phases by depth, then its ops by depth. Slices of a row that overlap
-without nesting go to rows of their own right below (`packing.sub_rows`); nothing is dropped. What
-had not ended when the recording stopped lasts to the end of the run and is marked.
+without nesting go to rows of their own right below (`row_layout.sub_rows`); nothing is dropped.
+What had not ended when the recording stopped lasts to the end of the run and is marked.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.depths import I64, U8, Columns, Depths, Piece, styled
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.rows import in_order, numbers
-from lanescope.webapp.run import Run, Thread
-from lanescope.webapp.styles import COMMUNICATION, COPIES, STYLE, ByName, OpStyles, coded, matching
-from lanescope.webapp.tiles import STYLE_UNFINISHED
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.runs.table_reader import in_order, numbers
+from lanescope.webapp.timeline.span_nesting import I64, U8, Columns, Depths, Piece, styled
+from lanescope.webapp.timeline.styles import (
+    COMMUNICATION,
+    COPIES,
+    STYLE,
+    ByName,
+    OpStyles,
+    coded,
+    matching,
+)
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 
 SOURCES = ("phase", "op", "collective")
 """Tables that slices come from; a row of a lane holds slices of one of them."""

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp.depths import I64, U8, Piece, styled
-from lanescope.webapp.run import Run, Thread
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.timeline.span_nesting import I64, U8, Piece, styled
 
 BESIDE = (
     "identical", "within tolerance", "different", "added", "removed", "slower", "faster",

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from lanescope.collector.schema import SyncKind
-from lanescope.webapp.lanes import Lane
-from lanescope.webapp.run import Run
+from lanescope.collector.format.schema import SyncKind
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.lanes import Lane
 
 MOST = 20
 """Hand-overs told of one slice: more arrows than this explain nothing."""

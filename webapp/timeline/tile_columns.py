@@ -21,7 +21,7 @@ tile but the value in force as it begins.
 What of a tile is asked for may be a part of it, some buckets side by side: then only the slices
 and buckets that touch these are told, with the same numbers.
 
-So few values are told apart that they compress well. How rows travel together is `payload.py`.
+So few values are told apart that they compress well. How rows travel together is `tile_format.py`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.buckets import I64, offsets
-from lanescope.webapp.lod import TILE_BITS, TILE_BUCKETS, WHOLE, Tiles
-from lanescope.webapp.samples import SampleTile
+from lanescope.webapp.timeline.counter_lod import SampleTile
+from lanescope.webapp.timeline.lod import TILE_BITS, TILE_BUCKETS, WHOLE, Tiles
+from lanescope.webapp.timeline.lod_buckets import I64, offsets
 
 U32 = npt.NDArray[np.uint32]
 

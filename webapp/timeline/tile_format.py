@@ -1,7 +1,7 @@
 """The tile payload: how the rows of some lanes within one tile travel to the page.
 
 Little endian, version 4. Only what is drawn is in it; what a slice is, to the nanosecond, is asked
-for when someone points at it (`look`). What the columns say is told in `tiles`.
+for when someone points at it (`pick`). What the columns say is told in `tile_columns`.
 
     tile    80 B  u32 magic "LSTL" | u16 version | u16 80 | i32 level | u32 index, low word
                   | u32 blocks | u32 unit shift | u32 index, high word | u32 bytes of a paint
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lanescope.webapp.tiles import EXACT_LEVEL, PAINTED, Rows
+from lanescope.webapp.timeline.tile_columns import EXACT_LEVEL, PAINTED, Rows
 
 VERSION = 4
 MAGIC = 0x4C54534C

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from lanescope.webapp import index as indexes
-from lanescope.webapp import payload
-from lanescope.webapp.baseline_lanes import Differences
-from lanescope.webapp.beside_index import open_beside
-from lanescope.webapp.buckets import EARLY_BITS
-from lanescope.webapp.index import Index, Progress, open_index
-from lanescope.webapp.lanes import BASELINE, COUNTER, Lane
-from lanescope.webapp.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, WHOLE, narrowed, window
-from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, pack
-from lanescope.webapp.run import Run
-from lanescope.webapp.samples import sample_window
-from lanescope.webapp.slices import AXIS_END
-from lanescope.webapp.store import cache_folder
-from lanescope.webapp.tiles import (
+from lanescope.webapp.plugins.diff.timeline_index import open_beside
+from lanescope.webapp.plugins.diff.timeline_lanes import Differences
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline import tile_format
+from lanescope.webapp.timeline.array_store import cache_folder
+from lanescope.webapp.timeline.counter_lod import sample_window
+from lanescope.webapp.timeline.index import Index, Progress, open_index
+from lanescope.webapp.timeline.lanes import BASELINE, COUNTER, Lane
+from lanescope.webapp.timeline.lod import MAX_LEVEL, RAW_LIMIT, TILE_BITS, WHOLE, narrowed, window
+from lanescope.webapp.timeline.lod_buckets import EARLY_BITS
+from lanescope.webapp.timeline.spans import AXIS_END
+from lanescope.webapp.timeline.tile_columns import (
     Block,
     Rows,
     kept_rows,
@@ -28,6 +27,7 @@ from lanescope.webapp.tiles import (
     sample_rows,
     slice_rows,
 )
+from lanescope.webapp.timeline.tile_format import KIND_COUNTER, KIND_SLICES, Placed, pack
 
 MAX_INDEX = AXIS_END >> TILE_BITS
 """Last tile of the finest level."""
@@ -77,7 +77,7 @@ class Timeline:
         """Changes with the run and with the version of what is served of it."""
         beside = (one for one in (self.baseline, self.noise) if one is not None)
         other = "".join(f"-{one.etag}" for one in beside)
-        return f"{self.run.etag}{other}-{indexes.VERSION}.{payload.VERSION}"
+        return f"{self.run.etag}{other}-{indexes.VERSION}.{tile_format.VERSION}"
 
     def run_of(self, lane: Lane) -> Run:
         """Whose events the lane shows: the run's, or the baseline's."""
@@ -87,7 +87,8 @@ class Timeline:
         self, level: int, index: int, lanes: Sequence[int], most: int | None = None,
         part: tuple[int, int] = WHOLE,
     ) -> bytes:  # fmt: skip
-        """The payload (see `payload`) of some lanes within one tile; of each the first `most` rows.
+        """The payload (see `tile_format`) of some lanes within one tile; of each the first `most`
+        rows.
 
         `part` is which buckets are asked for: from the first up to the second number. Raises NoSuch
         for a level, index or lane that does not exist.

@@ -1,1 +1,1 @@
-"""The pages: one file each, with its layout and its callbacks."""
+"""Draws what pages share: widgets, charts, theme, page context."""

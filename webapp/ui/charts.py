@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.skew import LateMap
-from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import EITHER, POWERS, step_axis, template
-from lanescope.webapp.units import duration
+from lanescope.webapp.plugins.collectives.skew import LateMap
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.units import duration
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import EITHER, POWERS, step_axis, template
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 """Beside its colour a line has a pattern and a marker: never colour alone."""

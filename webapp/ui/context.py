@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from dash import Dash
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.checks import DEFAULTS, Report, check
-from lanescope.webapp.places import selecting
-from lanescope.webapp.queries import Queries
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Settings
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.plugins.checks.checks import DEFAULTS, Report, check
+from lanescope.webapp.plugins.sql.queries import Queries
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.timeline.deep_links import selecting
+from lanescope.webapp.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True, eq=False)

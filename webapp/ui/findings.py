@@ -8,11 +8,11 @@ from typing import Any
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Examined, Finding
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.pages import parts
-from lanescope.webapp.pages.context import Context
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run_warnings import ranks_text
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.context import Context
 
 TONES = {"error": "bad", "warning": "warn", "info": ""}
 
@@ -30,7 +30,7 @@ def _card(context: Context, finding: Finding) -> Component:
     if finding.step is not None:
         facts.append(f"step {finding.step}")
     if finding.time_ns is not None:
-        facts.append(f"since {parts.duration(finding.time_ns)}")
+        facts.append(f"since {widgets.duration(finding.time_ns)}")
     if finding.where:
         facts.append(html.Code(finding.where))
     tone = TONES[finding.severity]
@@ -53,7 +53,7 @@ def asked(examined: Sequence[Examined]) -> Component:
         )
         for one in examined
     ]
-    return parts.plain_table(("asked", "answer"), rows)
+    return widgets.plain_table(("asked", "answer"), rows)
 
 
 def tone(one: Examined) -> str:

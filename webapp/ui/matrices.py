@@ -9,9 +9,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
-from lanescope.webapp.pages.parts import thread_names
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui.widgets import thread_names
 
 MOST_COMPARED = 32
 """Threads of a rank in a matrix, at most."""

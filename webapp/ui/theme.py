@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lanescope.webapp.colours import SANS, Theme, tokens
+from lanescope.webapp.ui.colours import SANS, Theme, tokens
 
 GRAPH_CONFIG: dict[str, Any] = {
     "displaylogo": False,

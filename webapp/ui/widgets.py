@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
-from lanescope.webapp.charts import nothing
-from lanescope.webapp.colours import token_of
-from lanescope.webapp.run import Run
-from lanescope.webapp.theme import GRAPH_CONFIG
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.colours import token_of
+from lanescope.webapp.ui.theme import GRAPH_CONFIG
 
 Child = Component | str
 

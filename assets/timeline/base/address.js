@@ -15,7 +15,7 @@
  * @property {string} theme light, dark or empty: as the system
  * @property {boolean} overlaps shaded
  * @property {string} of what overlaps, see overlaps.js; empty: the backward phase
- * @property {import("./arrange.js").Arrangement} lanes pinned, in order, filtered
+ * @property {import("../model/lane_order.js").Arrangement} lanes pinned, in order, filtered
  */
 
 const pair = ({ t0, t1 }) => `${Math.round(t0)}-${Math.round(t1)}`;

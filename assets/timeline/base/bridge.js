@@ -3,7 +3,7 @@
  * @module
  */
 
-/** Stores of webapp/pages/ids.py that the timeline writes. */
+/** Stores of webapp/ui/ids.py that the timeline writes. */
 export const VIEW_STORE = "timeline-view";
 export const THEME_STORE = "theme";
 export const LIVE_STORE = "live-state";

@@ -3,7 +3,7 @@
  * @module
  */
 
-/** @param {import("./timeline.js").Timeline} timeline */
+/** @param {import("../page/timeline.js").Timeline} timeline */
 export function debugState(timeline) {
   const { view, width, height, scrollY, feed, painter, frames, layout } = timeline;
   const box = timeline.dom.lanes.getBoundingClientRect();

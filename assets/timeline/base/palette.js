@@ -92,7 +92,7 @@ export function shadeOf(name) {
 /**
  * How deep a row counts for its colour: ops begin one below the phases, however many rows these
  * take. Rows of a collectives lane are side by side, not nested.
- * @param {import("./layout.js").Lane} lane
+ * @param {import("../model/layout.js").Lane} lane
  * @param {number} row
  */
 export function levelOf(lane, row) {

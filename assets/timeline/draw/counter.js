@@ -9,7 +9,7 @@
 /**
  * Samples of one counter from sources, in order of time. The value in force at the left edge comes
  * first, at the edge itself.
- * @param {import("./plan.js").Source[]} sources
+ * @param {import("../tiles/tile_plan.js").Source[]} sources
  * @param {number} lane
  * @returns {Sample[]}
  */

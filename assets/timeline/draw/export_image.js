@@ -9,7 +9,7 @@ import { SvgContext } from "./svg.js";
 
 const LABELS = 208;
 
-/** @param {import("./timeline.js").Timeline} timeline */
+/** @param {import("../page/timeline.js").Timeline} timeline */
 export function savePng(timeline) {
   const { width, height, ratio, palette, dom, painter } = timeline;
   const canvas = document.createElement("canvas");
@@ -28,7 +28,7 @@ export function savePng(timeline) {
   }));
 }
 
-/** @param {import("./timeline.js").Timeline} timeline */
+/** @param {import("../page/timeline.js").Timeline} timeline */
 export function saveSvg(timeline) {
   const { width, height, palette, painter } = timeline;
   const svg = new SvgContext(width + LABELS, height + HEAD, timeline.painter.context);

@@ -2,11 +2,11 @@
  * The head above the lanes: strip of the whole run with the window, ruler, steps.
  * @module
  */
-import { duration as formatDuration } from "./format.js";
-import { drawBits } from "./hits.js";
-import { drawNotes } from "./notes.js";
-import { STYLE_TOKENS } from "./palette.js";
-import { SHARE_OF, UNFINISHED } from "./tile.js";
+import { duration as formatDuration } from "../base/format.js";
+import { drawBits } from "../model/search_marks.js";
+import { drawNotes } from "../panels/notes.js";
+import { STYLE_TOKENS } from "../base/palette.js";
+import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
 
 export const STRIP = 44;
 export const RULER = 24;
@@ -23,7 +23,7 @@ const LEAST_STEP = 14;
 
 /**
  * Time per pixel of the strip spent in each style, over the outermost rows of all thread lanes.
- * @param {{lane: number, tile: import("./tile.js").Tile}[]} lanes
+ * @param {{lane: number, tile: import("../tiles/tile.js").Tile}[]} lanes
  * @param {number} width px
  * @param {number} duration ns
  * @returns {Float32Array[]} per style, share of the lanes 0..1 per pixel
@@ -107,7 +107,7 @@ export class Header {
    * @param {object} frame
    * @param {{t0: number, t1: number}} frame.view
    * @param {number} frame.duration
-   * @param {import("./palette.js").Palette} frame.palette
+   * @param {import("../base/palette.js").Palette} frame.palette
    * @param {{base: number, ticks: {t: number, label: string}[]}} frame.ruler
    * @param {[number, number, number][]} frame.steps step, start, end
    * @param {{t0: number, t1: number}|null} frame.range
@@ -115,8 +115,8 @@ export class Header {
    * @param {string} frame.activityKey changes when the activity does
    * @param {() => Float32Array[]} frame.activity
    * @param {[number, number][]} frame.shaded overlap regions
-   * @param {import("./notes.js").Note[]} frame.notes
-   * @param {import("./hits.js").Hits} frame.hits of the search
+   * @param {import("../panels/notes.js").Note[]} frame.notes
+   * @param {import("../model/search_marks.js").Hits} frame.hits of the search
    */
   draw(frame) {
     const { context: c, width } = this;

@@ -3,7 +3,7 @@
  * by a screen reader. Only those in sight exist.
  * @module
  */
-import { expandable, GROUP } from "./layout.js";
+import { expandable, GROUP } from "../model/layout.js";
 
 export class Labels {
   /**
@@ -27,14 +27,14 @@ export class Labels {
   }
 
   /**
-   * @param {import("./layout.js").Layout} layout
+   * @param {import("../model/layout.js").Layout} layout
    * @param {number} scrollY
    * @param {number} height
    * @param {object} state
    * @param {Set<number>} state.collapsed
    * @param {Set<number>} state.expanded
    * @param {number} state.selectedLane
-   * @param {(lane: import("./layout.js").Lane) => string} state.aside text behind a lane's label
+   * @param {(lane: import("../model/layout.js").Lane) => string} state.aside text behind a lane's label
    */
   draw(layout, scrollY, height, state) {
     // Whatever opens, closes or moves lanes makes another layout. While one zooms nothing here changes.

@@ -30,8 +30,8 @@ export function washesOf({ shaded, view, layout }, scale, width) {
 /**
  * @param {CanvasRenderingContext2D} c
  * @param {Map<object, [number, number][]>} washes
- * @param {{part: any, item: import("./layout.js").Item|null, top: number, bottom: number}} strip an item, as far as it is in sight
- * @param {import("./palette.js").Palette} palette
+ * @param {{part: any, item: import("../model/layout.js").Item|null, top: number, bottom: number}} strip an item, as far as it is in sight
+ * @param {import("../base/palette.js").Palette} palette
  * @param {(x: number) => number} snap to whole pixels of the screen
  * @param {number} hair width of the thinnest line, px
  */

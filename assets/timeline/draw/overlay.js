@@ -24,7 +24,7 @@ export class Overlay {
   /**
    * @param {object} frame
    * @param {{t0: number, t1: number}} frame.view
-   * @param {import("./palette.js").Palette} frame.palette
+   * @param {import("../base/palette.js").Palette} frame.palette
    * @param {number|null} frame.cursor instant under the pointer
    * @param {{t0: number, t1: number}|null} frame.range
    * @param {{start: number, end: number, y: number, h: number}|null} frame.hover

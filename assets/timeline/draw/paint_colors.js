@@ -3,8 +3,8 @@
  * per theme, depth and search instead of once per slice.
  * @module
  */
-import { MARK } from "./palette.js";
-import { UNFINISHED } from "./tile.js";
+import { MARK } from "../base/palette.js";
+import { UNFINISHED } from "../tiles/tile.js";
 
 /** What a search does not match keeps this much of its strength. */
 export const FADED = 0.22;
@@ -15,8 +15,8 @@ export const MARKED = 0xffff;
 
 export class Inks {
   /**
-   * @param {import("./palette.js").Palette} palette
-   * @param {import("./tile.js").Paints} paints
+   * @param {import("../base/palette.js").Palette} palette
+   * @param {import("../tiles/tile.js").Paints} paints
    * @param {number} depth of the row, see `levelOf`
    * @param {Uint8Array|null} matches by name id, while searching
    * @returns {Ink}

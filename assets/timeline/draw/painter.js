@@ -3,13 +3,13 @@
  * @module
  */
 import { drawCounter, samplesOf, withNeighbours } from "./counter.js";
-import { Fills } from "./fills.js";
-import { FADED, Inks, MARKED } from "./inks.js";
-import { levelOf } from "./palette.js";
+import { Fills } from "./rect_batch.js";
+import { FADED, Inks, MARKED } from "./paint_colors.js";
+import { levelOf } from "../base/palette.js";
 import { Raster } from "./raster.js";
-import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./text.js";
-import { UNFINISHED } from "./tile.js";
-import { drawWashes, washesOf } from "./washes.js";
+import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./span_text.js";
+import { UNFINISHED } from "../tiles/tile.js";
+import { drawWashes, washesOf } from "./overlap_shading.js";
 
 /** Narrower slices go into the raster: at this width a rectangle has no visible edges anyway. */
 const RASTER_WIDTH = 2;
@@ -42,14 +42,14 @@ function stripsOf(parts) {
 /**
  * @typedef {object} Frame what is to be drawn
  * @property {{t0: number, t1: number}} view
- * @property {import("./layout.js").Layout} layout
+ * @property {import("../model/layout.js").Layout} layout
  * @property {number} scrollY
- * @property {import("./palette.js").Palette} palette
- * @property {(lane: number) => import("./plan.js").Source[]} sources tiles for a lane, left to right
- * @property {(lane: number) => import("./tile.js").Tile|undefined} whole the tile of the whole run
+ * @property {import("../base/palette.js").Palette} palette
+ * @property {(lane: number) => import("../tiles/tile_plan.js").Source[]} sources tiles for a lane, left to right
+ * @property {(lane: number) => import("../tiles/tile.js").Tile|undefined} whole the tile of the whole run
  * @property {Uint8Array|null} matches by name id, while searching
  * @property {{t: number}[]} ticks
- * @property {import("./overlaps.js").Region[]} shaded overlap regions
+ * @property {import("../model/overlaps.js").Region[]} shaded overlap regions
  *
  * @typedef {{lane: number, row: number, name: number, text: string, x: number, y: number, w: number, h: number}} Label
  */
@@ -241,7 +241,7 @@ export class Painter {
     return Math.round(x * this.ratio) / this.ratio;
   }
 
-  /** All slices of one row. @param {import("./layout.js").Row} row */
+  /** All slices of one row. @param {import("../model/layout.js").Row} row */
   slices(row, y) {
     const { frame, raster, scale } = this;
     const { view, palette } = frame;

@@ -3,8 +3,8 @@
  * that is covered (as opacity, so that density stays true) in the colour of what covers most.
  * @module
  */
-import { MARKED } from "./inks.js";
-import { SHARE_OF } from "./tile.js";
+import { MARKED } from "./paint_colors.js";
+import { SHARE_OF } from "../tiles/tile.js";
 
 /** A lone nanosecond must still be seen: what is there at all gets at least this opacity. */
 export const LEAST_ALPHA = 0.3;
@@ -82,8 +82,8 @@ export class Raster {
 
   /**
    * Buckets of a tile as far as they lie in [left, right), one loop for all: a crowded row has a thousand.
-   * @param {import("./tile.js").Dense} dense
-   * @param {import("./inks.js").Ink} ink
+   * @param {import("../tiles/tile.js").Dense} dense
+   * @param {import("./paint_colors.js").Ink} ink
    * @param {number} origin where bucket 0 begins, px
    * @param {number} wide a bucket, px
    * @param {number} left px, at least 0

@@ -3,7 +3,7 @@
  * than to draw one rectangle more.
  * @module
  */
-import { FADED } from "./inks.js";
+import { FADED } from "./paint_colors.js";
 
 export class Fills {
   constructor() {

@@ -2,17 +2,17 @@
  * One frame: hands the timeline's state to those who draw.
  * @module
  */
-import { drawFlows } from "./flows.js";
-import { duration as formatDuration, measured } from "./format.js";
+import { drawFlows } from "../model/flows.js";
+import { duration as formatDuration, measured } from "../base/format.js";
 import { activity } from "./header.js";
-import { drawLaneHits } from "./hits.js";
+import { drawLaneHits } from "../model/search_marks.js";
 import { ticksFor } from "./ticks.js";
-import { wordsFor } from "./tooltip.js";
+import { wordsFor } from "../panels/tooltip.js";
 
 /** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
 export const BUDGET = 4;
 
-/** @typedef {import("./timeline.js").Timeline} Timeline */
+/** @typedef {import("../page/timeline.js").Timeline} Timeline */
 
 /**
  * Lanes, labels and what depends on the window.

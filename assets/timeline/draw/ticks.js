@@ -2,7 +2,7 @@
  * Where the ruler's ticks stand and what they say.
  * @module
  */
-import { duration as formatDuration } from "./format.js";
+import { duration as formatDuration } from "../base/format.js";
 
 const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
 

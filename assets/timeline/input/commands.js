@@ -15,7 +15,7 @@
  */
 
 /**
- * @param {import("./timeline.js").Timeline} timeline
+ * @param {import("../page/timeline.js").Timeline} timeline
  * @param {Record<string, () => void>} page what lies outside the timeline
  * @returns {Command[]}
  */

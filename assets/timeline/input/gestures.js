@@ -2,7 +2,7 @@
  * Pointer and wheel on the lanes, the ruler and the strip, turned into calls of the timeline.
  * @module
  */
-import { GRIP, STRIP } from "./header.js";
+import { GRIP, STRIP } from "../draw/header.js";
 
 /** Movement below this is a click with an unsteady hand, px. */
 const CLICK_SLACK = 4;
@@ -11,7 +11,7 @@ const ZOOM_PER_PIXEL = 0.002;
 const ZOOM_PER_PINCH = 0.01;
 const LINE_PX = 16;
 
-/** @param {import("./timeline.js").Timeline} timeline */
+/** @param {import("../page/timeline.js").Timeline} timeline */
 export function listen(timeline) {
   const { dom } = timeline;
   dom.lanes.addEventListener("wheel", (event) => wheel(timeline, event), { passive: false });

@@ -2,10 +2,10 @@
  * What one does to lanes: pin, move, open, close, filter. The state is the timeline's.
  * @module
  */
-import { asListed, moved } from "./arrange.js";
+import { asListed, moved } from "../model/lane_order.js";
 
 export class Arranger {
-  /** @param {import("./timeline.js").Timeline} timeline */
+  /** @param {import("../page/timeline.js").Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
   }
@@ -20,7 +20,7 @@ export class Arranger {
     this.timeline.relayout();
   }
 
-  /** @param {Partial<import("./arrange.js").Arrangement>} change */
+  /** @param {Partial<import("../model/lane_order.js").Arrangement>} change */
   rearrange(change) {
     Object.assign(this.timeline.arrangement, change);
     this.timeline.relayout();

@@ -2,11 +2,11 @@
  * Dragging lanes and groups by their names into another order.
  * @module
  */
-import { element } from "./help.js";
+import { element } from "../panels/help.js";
 
 const SLACK = 5;
 
-/** @param {import("./timeline.js").Timeline} timeline */
+/** @param {import("../page/timeline.js").Timeline} timeline */
 export function listenReorder(timeline) {
   const { labels } = timeline.dom;
   let dragged = false;

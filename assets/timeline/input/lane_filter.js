@@ -2,12 +2,12 @@
  * The field above the names of the lanes: which of them are shown.
  * @module
  */
-import { element } from "./help.js";
+import { element } from "../panels/help.js";
 
 export class LaneFilter {
   /**
    * @param {HTMLElement} host
-   * @param {import("./timeline.js").Timeline} timeline
+   * @param {import("../page/timeline.js").Timeline} timeline
    * @param {() => void} leave focus goes back to the lanes
    */
   constructor(host, timeline, leave) {

@@ -2,9 +2,9 @@
  * Where the run differs from its baseline: going from one place to the next, on whichever rank.
  * @module
  */
-import { getJson } from "./bridge.js";
-import { count } from "./format.js";
-import { around } from "./viewport.js";
+import { getJson } from "../base/bridge.js";
+import { count } from "../base/format.js";
+import { around } from "../base/viewport.js";
 
 /** A slice narrower than this cannot be made out: the window then closes in on it, px. */
 const SEEN = 8;
@@ -12,7 +12,7 @@ const SEEN = 8;
 const MARGIN = 12;
 
 export class Differences {
-  /** @param {import("./timeline.js").Timeline} timeline @param {any} run as /api/run describes it */
+  /** @param {import("../page/timeline.js").Timeline} timeline @param {any} run as /api/run describes it */
   constructor(timeline, run) {
     this.timeline = timeline;
     this.etag = run.etag;

@@ -2,8 +2,8 @@
  * What lies under a point, from the same tiles that were drawn.
  * @module
  */
-import { sampleAt, samplesOf } from "./counter.js";
-import { SHARE_OF, UNFINISHED } from "./tile.js";
+import { sampleAt, samplesOf } from "../draw/counter.js";
+import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
 
 /** A slice narrower than this can still be hit, px. */
 const REACH = 3;
@@ -27,7 +27,7 @@ const REACH = 3;
  */
 
 /**
- * @param {import("./plan.js").Source[]} sources of the lane
+ * @param {import("../tiles/tile_plan.js").Source[]} sources of the lane
  * @param {import("./layout.js").Row} row
  * @param {number} t instant, ns
  * @param {number} perPixel ns per pixel

@@ -2,9 +2,9 @@
  * Where threads of a rank are in the backward phase at the same time: shading, and jumping there.
  * @module
  */
-import { getJson } from "./bridge.js";
-import { count, duration as formatDuration } from "./format.js";
-import { around } from "./viewport.js";
+import { getJson } from "../base/bridge.js";
+import { count, duration as formatDuration } from "../base/format.js";
+import { around } from "../base/viewport.js";
 
 const USUAL = "backward";
 /** More bands than this in one window would only be a red wall. */
@@ -13,7 +13,7 @@ const DRAWN = 2000;
 /** @typedef {[number, number, number[]]} Region start, end, lanes that are in the phase there */
 
 export class Overlaps {
-  /** @param {import("./timeline.js").Timeline} timeline @param {string} etag of the run */
+  /** @param {import("../page/timeline.js").Timeline} timeline @param {string} etag of the run */
   constructor(timeline, etag) {
     this.timeline = timeline;
     this.etag = etag;

@@ -3,19 +3,19 @@
  * asked for when someone points at it.
  * @module
  */
-import { getJson } from "./bridge.js";
-import { debounced } from "./idle.js";
+import { getJson } from "../base/bridge.js";
+import { debounced } from "../base/idle.js";
 
 /** The pointer has to rest this long, ms: passing over lanes asks for nothing. */
 const REST = 60;
 const KEPT = 500;
 
-/** @typedef {import("./hit.js").Hit} Hit */
+/** @typedef {import("./hit_test.js").Hit} Hit */
 
 export class Look {
   /**
    * @param {string} etag of the run
-   * @param {import("./idle.js").Idle} idle
+   * @param {import("../base/idle.js").Idle} idle
    * @param {() => void} changed something is known that was not
    * @param {(address: string) => Promise<any>} [get]
    */

@@ -3,8 +3,8 @@
  * sight. The server counts and places them, so that none is missing however far one is zoomed out.
  * @module
  */
-import { getJson } from "./bridge.js";
-import { debounced } from "./idle.js";
+import { getJson } from "../base/bridge.js";
+import { debounced } from "../base/idle.js";
 
 const WHOLE = 2048;
 /** As many as the server gives. */
@@ -23,7 +23,7 @@ const PAUSE = 120;
  */
 
 export class Hits {
-  /** @param {import("./timeline.js").Timeline} timeline @param {string} etag of the run */
+  /** @param {import("../page/timeline.js").Timeline} timeline @param {string} etag of the run */
   constructor(timeline, etag) {
     this.timeline = timeline;
     this.etag = etag;
@@ -124,7 +124,7 @@ export function drawBits(bits, many, window, view, width, draw) {
  * Marks of the lanes in sight: a line along the top of each, and an outline of each slice where there are few.
  * @param {CanvasRenderingContext2D} c
  * @param {Marks} marks
- * @param {import("./timeline.js").Timeline} timeline
+ * @param {import("../page/timeline.js").Timeline} timeline
  */
 export function drawLaneHits(c, marks, { view, layout, scrollY, height, width, palette }) {
   const scale = width / (view.t1 - view.t0);

@@ -2,11 +2,11 @@
  * The selected slice: fetched from the run, outlined, shown in the dock, followed to neighbours.
  * @module
  */
-import { getJson } from "./bridge.js";
+import { getJson } from "../base/bridge.js";
 import { flowsOf } from "./flows.js";
-import { duration as formatDuration } from "./format.js";
-import { STYLE_NAMES, STYLE_TOKENS } from "./palette.js";
-import { around } from "./viewport.js";
+import { duration as formatDuration } from "../base/format.js";
+import { STYLE_NAMES, STYLE_TOKENS } from "../base/palette.js";
+import { around } from "../base/viewport.js";
 
 /**
  * @typedef {object} Selected
@@ -20,8 +20,8 @@ import { around } from "./viewport.js";
 
 export class Selection {
   /**
-   * @param {import("./timeline.js").Timeline} timeline
-   * @param {import("./details.js").Details} details
+   * @param {import("../page/timeline.js").Timeline} timeline
+   * @param {import("./span_panel.js").Details} details
    * @param {string} etag of the run
    */
   constructor(timeline, details, etag) {

@@ -4,7 +4,7 @@
  * @module
  */
 
-/** What the page writes instead of a script's type (see webapp/server.py). */
+/** What the page writes instead of a script's type (see webapp/server/server.py). */
 const HELD = 'script[type="text/lanescope-held"]';
 
 /** Runs them in their order: those with an address, then those without, once those are here. */

@@ -2,8 +2,8 @@
  * Builds the timeline's elements inside the place that the page keeps for it.
  * @module
  */
-import { element } from "./help.js";
-import { HEAD } from "./header.js";
+import { element } from "../panels/help.js";
+import { HEAD } from "../draw/header.js";
 
 /** @param {HTMLElement} host */
 export function buildStage(host) {

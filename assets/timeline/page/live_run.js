@@ -3,11 +3,11 @@
  * user looks at, and says what was found since.
  * @module
  */
-import { getJson, tell } from "./bridge.js";
-import { Feed } from "./feed.js";
-import { element } from "./help.js";
-import { groupsOf } from "./layout.js";
-import { Look } from "./look.js";
+import { getJson, tell } from "../base/bridge.js";
+import { Feed } from "../tiles/tile_source.js";
+import { element } from "../panels/help.js";
+import { groupsOf } from "../model/layout.js";
+import { Look } from "../model/pick.js";
 import { PageStates } from "./page_states.js";
 
 const EVERY = 250;

@@ -3,31 +3,31 @@
  * once the page has a place for them, and ties address, keys, search and theme together.
  * @module
  */
-import { listenAbsence } from "./absence.js";
-import { format, parse } from "./address.js";
-import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "./bridge.js";
+import { listenAbsence } from "./connection_notice.js";
+import { format, parse } from "../base/address.js";
+import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "../base/bridge.js";
 import { listenChartPictures } from "./chart_pictures.js";
-import { CommandBar } from "./command_bar.js";
-import { commandsOf } from "./commands.js";
+import { CommandBar } from "../panels/command_bar.js";
+import { commandsOf } from "../input/commands.js";
 import { startDash } from "./dash_scripts.js";
-import { debugState } from "./debug.js";
-import { Details } from "./details.js";
-import { Dock } from "./dock.js";
-import { Follow } from "./follow.js";
-import { element, helpDialog } from "./help.js";
-import { listen } from "./gestures.js";
-import { Idle } from "./idle.js";
-import { listenKeys } from "./keys.js";
-import { LaneFilter } from "./lane_filter.js";
-import { savePng, saveSvg } from "./picture.js";
-import { Notes, notesTitle } from "./notes.js";
-import { OverlapField } from "./overlap_field.js";
-import { listenReorder } from "./reorder.js";
-import { match, Search } from "./search.js";
-import { SliceTable } from "./slice_table.js";
-import { buildStage } from "./stage.js";
-import { Tabs } from "./tabs.js";
-import { Theme } from "./theme.js";
+import { debugState } from "../base/debug.js";
+import { Details } from "../model/span_panel.js";
+import { Dock } from "../panels/dock.js";
+import { Follow } from "./live_run.js";
+import { element, helpDialog } from "../panels/help.js";
+import { listen } from "../input/gestures.js";
+import { Idle } from "../base/idle.js";
+import { listenKeys } from "../input/keys.js";
+import { LaneFilter } from "../input/lane_filter.js";
+import { savePng, saveSvg } from "../draw/export_image.js";
+import { Notes, notesTitle } from "../panels/notes.js";
+import { OverlapField } from "../panels/overlap_field.js";
+import { listenReorder } from "../input/lane_drag.js";
+import { match, Search } from "../panels/search.js";
+import { SliceTable } from "../panels/span_table.js";
+import { buildStage } from "./dom.js";
+import { Tabs } from "../panels/tabs.js";
+import { Theme } from "../base/theme.js";
 import { Timeline } from "./timeline.js";
 
 const PATHS = new Set(["/", "/timeline"]);

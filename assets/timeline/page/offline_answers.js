@@ -1,9 +1,9 @@
 /**
  * What the server would answer of single slices, from those that an exported page holds.
- * `webapp/exporters/kept.py` writes them and describes their form. Pure.
+ * `webapp/exporters/offline_answers.py` writes them and describes their form. Pure.
  * @module
  */
-import { STYLE_NAMES } from "./palette.js";
+import { STYLE_NAMES } from "../base/palette.js";
 
 const UNFINISHED = 0x80;
 const MOST_TOLD = 2000;

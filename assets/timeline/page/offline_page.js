@@ -2,17 +2,17 @@
  * Starts the timeline in a page that stands alone: no server, everything it shows is in the file.
  * @module
  */
-import { commandsOf } from "./commands.js";
-import { debugState } from "./debug.js";
-import { Details } from "./details.js";
-import { listen } from "./gestures.js";
-import { helpDialog } from "./help.js";
-import { Idle } from "./idle.js";
-import { listenKeys } from "./keys.js";
-import { Kept } from "./kept.js";
-import { match, Search } from "./search.js";
-import { buildStage } from "./stage.js";
-import { Theme } from "./theme.js";
+import { commandsOf } from "../input/commands.js";
+import { debugState } from "../base/debug.js";
+import { Details } from "../model/span_panel.js";
+import { listen } from "../input/gestures.js";
+import { helpDialog } from "../panels/help.js";
+import { Idle } from "../base/idle.js";
+import { listenKeys } from "../input/keys.js";
+import { Kept } from "./offline_answers.js";
+import { match, Search } from "../panels/search.js";
+import { buildStage } from "./dom.js";
+import { Theme } from "../base/theme.js";
 import { Timeline } from "./timeline.js";
 
 /** Commands that need nothing but what is in the file. */

@@ -3,27 +3,27 @@
  * modules that draw, fetch and listen know nothing of each other.
  * @module
  */
-import { arrange, asListed } from "./arrange.js";
-import { Arranger } from "./arranger.js";
-import { Differences } from "./differences.js";
-import { Feed } from "./feed.js";
-import { duration as formatDuration } from "./format.js";
-import { Header } from "./header.js";
-import { hitRow } from "./hit.js";
-import { debounced } from "./idle.js";
-import { Hits } from "./hits.js";
-import { Labels } from "./labels.js";
-import { Look } from "./look.js";
-import { groupsOf, Layout } from "./layout.js";
-import { Overlaps } from "./overlaps.js";
-import { Overlay } from "./overlay.js";
-import { Painter } from "./painter.js";
-import { Palette, readTokens } from "./palette.js";
-import { BUDGET, drawLanes, drawOverlay } from "./scene.js";
-import { Selection } from "./selection.js";
-import { verticalScroll } from "./stage.js";
-import { Tooltip } from "./tooltip.js";
-import * as vp from "./viewport.js";
+import { arrange, asListed } from "../model/lane_order.js";
+import { Arranger } from "../input/lane_actions.js";
+import { Differences } from "../model/differences.js";
+import { Feed } from "../tiles/tile_source.js";
+import { duration as formatDuration } from "../base/format.js";
+import { Header } from "../draw/header.js";
+import { hitRow } from "../model/hit_test.js";
+import { debounced } from "../base/idle.js";
+import { Hits } from "../model/search_marks.js";
+import { Labels } from "../draw/labels.js";
+import { Look } from "../model/pick.js";
+import { groupsOf, Layout } from "../model/layout.js";
+import { Overlaps } from "../model/overlaps.js";
+import { Overlay } from "../draw/overlay.js";
+import { Painter } from "../draw/painter.js";
+import { Palette, readTokens } from "../base/palette.js";
+import { BUDGET, drawLanes, drawOverlay } from "../draw/scene.js";
+import { Selection } from "../model/selection.js";
+import { verticalScroll } from "./dom.js";
+import { Tooltip } from "../panels/tooltip.js";
+import * as vp from "../base/viewport.js";
 
 /** Share of the way covered per frame while gliding. */
 const GLIDE = 0.34;
@@ -33,10 +33,10 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
   /**
-   * @param {ReturnType<typeof import("./stage.js").buildStage>} dom
+   * @param {ReturnType<typeof import("./dom.js").buildStage>} dom
    * @param {any} run as /api/run describes it
-   * @param {import("./idle.js").Idle} idle
-   * @param {import("./details.js").Details} details
+   * @param {import("../base/idle.js").Idle} idle
+   * @param {import("../model/span_panel.js").Details} details
    * @param {{settled: () => void, drawn?: () => void}} page told once the view has come to rest, and
    *   when all lanes in sight are drawn for the first time
    */
@@ -49,7 +49,7 @@ export class Timeline {
     this.scrollY = 0;
     this.collapsed = new Set();
     this.expanded = new Set();
-    /** @type {import("./arrange.js").Arrangement} */
+    /** @type {import("../model/lane_order.js").Arrangement} */
     this.arrangement = asListed();
     this.range = null;
     this.query = "";
@@ -239,7 +239,7 @@ export class Timeline {
     this.invalidate("overlay");
   }
 
-  /** What is under a point of the lanes. @returns {import("./hit.js").Hit|null} */
+  /** What is under a point of the lanes. @returns {import("../model/hit_test.js").Hit|null} */
   hit(x, y) {
     const row = this.layout.rowAt(y, this.scrollY);
     return row ? this.look.of(this.hitRow(row, this.timeAt(x))) : null;
@@ -313,7 +313,7 @@ export class Timeline {
     return Math.abs(edge - t) <= reach ? edge : t;
   }
 
-  /** @param {string} query @param {import("./search.js").Found|null} found */
+  /** @param {string} query @param {import("../panels/search.js").Found|null} found */
   setSearch(query, found) {
     this.query = query;
     // A module is not known where slices are drawn: then its hits are outlined and nothing fades.

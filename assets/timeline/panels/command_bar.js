@@ -2,7 +2,7 @@
  * The command palette: type a few letters of what is wanted, from all commands, lanes and pages.
  * @module
  */
-import { keyText } from "./commands.js";
+import { keyText } from "../input/commands.js";
 import { element } from "./help.js";
 
 const SHOWN = 60;

@@ -2,7 +2,7 @@
  * The overlay that lists every key and gesture.
  * @module
  */
-import { keyText } from "./commands.js";
+import { keyText } from "../input/commands.js";
 
 /** What hands do without a key of its own, by the group of commands it belongs to. */
 const GESTURES = {
@@ -21,7 +21,7 @@ const GESTURES = {
   Lanes: [["Drag a name", "reorder lanes or ranks"]],
 };
 
-/** @param {import("./commands.js").Command[]} commands @returns {HTMLDialogElement} not yet in the document */
+/** @param {import("../input/commands.js").Command[]} commands @returns {HTMLDialogElement} not yet in the document */
 export function helpDialog(commands) {
   const dialog = document.createElement("dialog");
   dialog.className = "help";

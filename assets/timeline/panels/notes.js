@@ -3,8 +3,8 @@
  * the dock.
  * @module
  */
-import { getJson } from "./bridge.js";
-import { count, instant } from "./format.js";
+import { getJson } from "../base/bridge.js";
+import { count, instant } from "../base/format.js";
 import { element } from "./help.js";
 
 /**
@@ -15,7 +15,7 @@ import { element } from "./help.js";
 export class Notes {
   /**
    * @param {HTMLElement} host
-   * @param {import("./timeline.js").Timeline} timeline
+   * @param {import("../page/timeline.js").Timeline} timeline
    * @param {{visit: (search: string) => void, open: () => void, counted: (n: number) => void}} page
    */
   constructor(host, timeline, page) {

@@ -7,7 +7,7 @@ import { element } from "./help.js";
 const PHASES = ["backward", "forward", "optimizer", "data", "evaluation", "user"];
 
 export class OverlapField {
-  /** @param {HTMLElement} host @param {import("./timeline.js").Timeline} timeline @param {() => void} leave */
+  /** @param {HTMLElement} host @param {import("../page/timeline.js").Timeline} timeline @param {() => void} leave */
   constructor(host, timeline, leave) {
     this.timeline = timeline;
     this.leave = leave;

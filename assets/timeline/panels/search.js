@@ -2,7 +2,7 @@
  * The search field of the header: which names and modules match.
  * @module
  */
-import { count } from "./format.js";
+import { count } from "../base/format.js";
 import { element } from "./help.js";
 
 const SHOWN = 12;

@@ -2,9 +2,9 @@
  * What is visible as a table: for screen readers, for copying, for reading names that do not fit.
  * @module
  */
-import { duration, instant, percent } from "./format.js";
+import { duration, instant, percent } from "../base/format.js";
 import { element } from "./help.js";
-import { SHARE_OF, UNFINISHED } from "./tile.js";
+import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
 
 const MOST = 400;
 /** Narrower slices are counted, not listed, px. */
@@ -12,8 +12,8 @@ const LEAST = 3;
 
 /**
  * The slices that one can tell apart, lane by lane, and how much of the window the rest covers.
- * @param {import("./timeline.js").Timeline} timeline
- * @returns {{rows: {lane: import("./layout.js").Lane, row: import("./layout.js").Row, name: number, start: number, end: number, exact: boolean, unfinished: boolean}[], left: number, covered: number}}
+ * @param {import("../page/timeline.js").Timeline} timeline
+ * @returns {{rows: {lane: import("../model/layout.js").Lane, row: import("../model/layout.js").Row, name: number, start: number, end: number, exact: boolean, unfinished: boolean}[], left: number, covered: number}}
  */
 export function visibleSlices({ view, width, layout, scrollY, height, feed }) {
   const least = (LEAST * (view.t1 - view.t0)) / width;
@@ -52,7 +52,7 @@ export function visibleSlices({ view, width, layout, scrollY, height, feed }) {
 }
 
 export class SliceTable {
-  /** @param {HTMLElement} host @param {import("./timeline.js").Timeline} timeline */
+  /** @param {HTMLElement} host @param {import("../page/timeline.js").Timeline} timeline */
   constructor(host, timeline) {
     this.host = host;
     this.timeline = timeline;

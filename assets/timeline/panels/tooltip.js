@@ -2,14 +2,14 @@
  * The words beside the pointer. Shown at once, never in the way of it.
  * @module
  */
-import { count, duration, measured, percent } from "./format.js";
-import { STYLE_NAMES } from "./palette.js";
+import { count, duration, measured, percent } from "../base/format.js";
+import { STYLE_NAMES } from "../base/palette.js";
 
 /**
  * What a hit says.
- * @param {import("./hit.js").Hit} hit
+ * @param {import("../model/hit_test.js").Hit} hit
  * @param {string[]} names
- * @param {import("./layout.js").Lane} where the lane
+ * @param {import("../model/layout.js").Lane} where the lane
  * @returns {{title: string, lines: string[]}}
  */
 export function wordsFor(hit, names, where) {

@@ -3,7 +3,7 @@
  * recent use, dropped requests aborted.
  * @module
  */
-import { placeOf } from "./plan.js";
+import { placeOf } from "./tile_plan.js";
 
 const PARALLEL = 6;
 const LIMIT = 96 * 2 ** 20;
@@ -27,7 +27,7 @@ export class TileCache {
    * @param {(asked: Asked) => string} options.address
    * @param {(buffer: ArrayBuffer) => import("./tile.js").Tile} options.decode
    * @param {number} options.top level that is never dropped: the fallback for everything
-   * @param {import("./idle.js").Idle} options.idle
+   * @param {import("../base/idle.js").Idle} options.idle
    * @param {() => void} options.changed called when a tile arrived
    * @param {(message: string) => void} options.failed called with "" when requests work again
    * @param {typeof fetch} [options.fetcher]

@@ -1,9 +1,9 @@
 /**
  * Decoding of the tile payload, version 4. The layout is described where it is written, in
- * webapp/payload.py and webapp/tiles.py.
+ * webapp/timeline/tile_format.py and webapp/timeline/tile_columns.py.
  * @module
  */
-import { TILE_BUCKETS } from "./viewport.js";
+import { TILE_BUCKETS } from "../base/viewport.js";
 
 export const MAGIC = 0x4c54534c;
 export const VERSION = 4;

@@ -3,9 +3,9 @@
  * @module
  */
 import { TileCache } from "./cache.js";
-import { cover, indices, partSpan, wanted } from "./plan.js";
+import { cover, indices, partSpan, wanted } from "./tile_plan.js";
 import { decode, paintsOf } from "./tile.js";
-import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "./viewport.js";
+import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "../base/viewport.js";
 
 /** Lanes whose activity the strip sums up; more would not change what one sees. */
 const STRIP_LANES = 256;
@@ -31,7 +31,7 @@ export class Feed {
   /**
    * @param {any} run as /api/run describes it
    * @param {number} duration ns
-   * @param {import("./idle.js").Idle} idle
+   * @param {import("../base/idle.js").Idle} idle
    * @param {() => void} changed a tile came
    * @param {(message: string) => void} failed
    */

@@ -4,21 +4,21 @@
 #include <string>
 #include <vector>
 
-#include "fault.h"
-#include "fingerprint.h"
-#include "follower.h"
-#include "gradients.h"
-#include "kernel.h"
-#include "moment.h"
-#include "norms.h"
-#include "observer.h"
-#include "process.h"
-#include "raw_frames.h"
-#include "stacks.h"
-#include "streams.h"
-#include "texts.h"
-#include "thread.h"
-#include "watchdog.h"
+#include "base/fault_injection.h"
+#include "numerics/fingerprint.h"
+#include "journal/background_compactor.h"
+#include "numerics/gradients.h"
+#include "numerics/fingerprint_kernel.h"
+#include "base/recording_state.h"
+#include "numerics/norms.h"
+#include "operators/observer.h"
+#include "thread/process.h"
+#include "stacks/frame_hash.h"
+#include "stacks/stacks.h"
+#include "storages/streams.h"
+#include "journal/string_table.h"
+#include "thread/thread.h"
+#include "watchdog/watchdog.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -217,7 +217,7 @@ EXPORT void lanescope_describe(const char* json) {
   guarded([&] { process().describe(json); });
 }
 
-// For tests: throw wherever `fault` of fault.h says, until this is called with 0.
+// For tests: throw wherever `fault` of fault_injection.h says, until this is called with 0.
 EXPORT void lanescope_plant(int32_t fault) {
   moment.fault = fault;
 }

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from ..kinds import EXCHANGED_DATA, SAVED
-from ..lookups import optional
-from ..recorder import Recorder
-from .handovers import Handovers
-from .patches import Patches
-from .stacks import Stacks
-from .touches import Touch, Touches, extent_of, whole
+from ...format.record_kinds import EXCHANGED_DATA, SAVED
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..patches import Patches
+from ..stacks import Stacks
+from ..threads.sync_events import Handovers
+from .synthetic_accesses import Touch, Touches, extent_of, whole
 
 
 def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:

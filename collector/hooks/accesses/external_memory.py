@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from .. import clock
-from ..kinds import ARRIVALS, MADE_STORAGE
-from ..lookups import optional
-from ..recorder import Recorder
-from .handovers import Handovers
-from .stacks import Stacks
-from .touches import Touch, Touches, extent_of, whole
+from ...format.record_kinds import ARRIVALS, MADE_STORAGE
+from ...journal import clock
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
+from ..threads.sync_events import Handovers
+from .synthetic_accesses import Touch, Touches, extent_of, whole
 
 _MAPPING = (
     "_new_using_fd_cpu", "_new_using_filename_cpu", "_new_shared_fd_cpu",

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from ..kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
-from ..recorder import Recorder
-from .handovers import Handovers
-from .stacks import Stacks
-from .touches import Touch, Touches, extent_of
+from ...format.record_kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
+from ..threads.sync_events import Handovers
+from .synthetic_accesses import Touch, Touches, extent_of
 
 
 class Releases:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from .. import clock
-from ..journal import ACCESS, NO_SEQUENCE, RECORD, AccessFlag, Kind
-from ..kinds import OpScope
-from ..recorder import Recorder
-from .held import local_part
-from .stacks import Stacks
+from ...format.record_kinds import OpScope
+from ...journal import clock
+from ...journal.journal import ACCESS, NO_SEQUENCE, RECORD, AccessFlag, Kind
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
+from ..training.optimizer_parameters import local_part
 
 _NO_VERSION = 2**32 - 1
 """It changes no bytes, and so none is the version that it found."""

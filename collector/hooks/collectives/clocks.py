@@ -21,11 +21,11 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from .. import clock, own_threads
-from ..calibration import Calibration, Point
-from ..journal import CALIBRATION_FILE, write_json
-from ..own_files import Descriptor
-from ..recorder import Recorder
+from ...compaction.clock_fit import Calibration, Point
+from ...journal import clock, own_threads
+from ...journal.journal import CALIBRATION_FILE, write_json
+from ...journal.own_files import Descriptor
+from ...recorder.recorder import Recorder
 
 KEY = "lanescope/clock/"
 JOIN_S = 60.0

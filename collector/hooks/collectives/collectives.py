@@ -2,7 +2,7 @@
 
 Every collective passes through `c10d::*` or `_c10d_functional::*`, whether the program called
 torch.distributed, imported the function early, or DDP's reducer issued it from C++. This is what
-the portable engine uses; the native one does the same in observer/collectives.cpp.
+the portable engine uses; the native one does the same in observer/collectives/collectives.cpp.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .. import clock
-from ..collective_names import NAMES, PAIRED, UNMOVED
-from ..journal import Kind
-from ..kinds import MISSING
-from ..lookups import optional
-from ..recorder import Recorder
-from ..store import ThreadState
-from .held import local_part
-from .runnable import Runnable
-from .stacks import Stacks
+from ...format.collective_names import NAMES, PAIRED, UNMOVED
+from ...format.record_kinds import MISSING
+from ...journal import clock
+from ...journal.journal import Kind
+from ...journal.process_journals import ThreadState
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
+from ..threads.run_queue_delay import Runnable
+from ..training.optimizer_parameters import local_part
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .. import clock
-from ..journal import PROCESS_FILE, Kind
-from ..kinds import JOIN, JOURNAL_FOLDER, RENDEZVOUS
-from ..recorder import Recorder
-from .patches import Patches
-from .stacks import Stacks
+from ...format.record_kinds import JOIN, JOURNAL_FOLDER, RENDEZVOUS
+from ...journal import clock
+from ...journal.journal import PROCESS_FILE, Kind
+from ...recorder.recorder import Recorder
+from ..patches import Patches
+from ..stacks import Stacks
 
 _MODULES = ("torch.distributed", "torch.distributed.distributed_c10d",
             "torch.distributed.device_mesh")  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..lookups import optional
-from ..recorder import Recorder
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
 
 _DEFAULT = "_update_default_pg"
 """Called wherever the default process group changes, however the program spelled it."""

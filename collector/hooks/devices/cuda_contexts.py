@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from ..kinds import CUDA_CONTEXT
-from ..lookups import optional
-from ..recorder import Recorder
-from .patches import Patches
-from .stacks import Stacks
+from ...format.record_kinds import CUDA_CONTEXT
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..patches import Patches
+from ..stacks import Stacks
 
 _MOST = 1000
 """Distinct marks; a program that goes around devices in its steps says the same each time."""

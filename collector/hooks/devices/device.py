@@ -17,15 +17,15 @@ from typing import Any
 import torch
 import torch.autograd.profiler as torch_profiler
 
-from .. import clock
-from ..activities import stream_name
-from ..journal import NO_SEQUENCE, Kind
-from ..kinds import MISSING, OpScope, ThreadKind
-from ..lookups import optional
-from ..recorder import Recorder
-from ..thread_journal import ThreadJournal
+from ...format.activities import stream_name
+from ...format.record_kinds import MISSING, OpScope, ThreadKind
+from ...journal import clock
+from ...journal.journal import NO_SEQUENCE, Kind
+from ...journal.writer import ThreadJournal
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..patches import Patches
 from .kineto import Activity, Collecting, ThreadOrdinals, activities, parts_of_torch
-from .patches import Patches
 
 CLOCK_ERROR = "lanescope/device_clock_error"
 """Bound of what device times may be off the recorder's clock, ns, each time they were stored."""

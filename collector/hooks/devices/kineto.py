@@ -15,10 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from .. import clock
-from ..activities import LAUNCHING, ON_DEVICE
-from ..journal import HEADER, MAGIC, SEGMENT_SUFFIX
-from ..lookups import optional
+from ...format.activities import LAUNCHING, ON_DEVICE
+from ...journal import clock
+from ...journal.journal import HEADER, MAGIC, SEGMENT_SUFFIX
+from ...recorder.private_names import optional
 
 _LOW_BITS = 0xFFFF_FFFF
 

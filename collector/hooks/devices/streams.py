@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..kinds import SyncKind
-from ..lookups import optional
-from ..recorder import Recorder
+from ...format.record_kinds import SyncKind
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
 
 _TRACED = ("torch.cuda._gpu_trace", "torch.xpu._gpu_trace")
 """Where torch keeps what to call, by kind of device."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from .. import clock
-from ..journal import NO_SEQUENCE, Kind
-from ..kinds import GRAPH_SERIES, GradientScope
-from ..recorder import Recorder
+from ...format.record_kinds import GRAPH_SERIES, GradientScope
+from ...journal import clock
+from ...journal.journal import NO_SEQUENCE, Kind
+from ...recorder.recorder import Recorder
 
 MOST_NODES = 50_000
 """Of larger graphs nothing is said: a walk must not be felt."""

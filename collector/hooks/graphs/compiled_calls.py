@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from ..recorder import Recorder
+from ...recorder.recorder import Recorder
 from .fx_graphs import clean
 
 OPERATOR, OPERATOR_IN_GRAPHS = "lanescope::look", "lanescope.look.default"

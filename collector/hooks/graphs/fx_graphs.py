@@ -25,13 +25,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from .. import clock
-from ..journal import Kind
-from ..kinds import COMPILED, FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
-from ..lookups import optional
-from ..recorder import Recorder
-from .modules import WRAPPED, Modules, own_class, unwrap
-from .stacks import Stacks
+from ...format.record_kinds import COMPILED, FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
+from ...journal import clock
+from ...journal.journal import Kind
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
+from ..training.modules import WRAPPED, Modules, own_class, unwrap
 
 MOST_NODES = 20_000
 MOST_GRAPHS = 16

@@ -21,12 +21,12 @@ from multiprocessing.pool import Pool, ThreadPool
 from threading import get_ident
 from typing import Any
 
-from .. import clock
-from ..journal import Kind
-from ..kinds import LOST_CONTEXT, PhaseKind
-from ..recorder import Recorder
-from .patches import Patches
-from .stacks import Stacks
+from ...format.record_kinds import LOST_CONTEXT, PhaseKind
+from ...journal import clock
+from ...journal.journal import Kind
+from ...recorder.recorder import Recorder
+from ..patches import Patches
+from ..stacks import Stacks
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 """Kept to be compared with; of any other value only which object it was: it may be large."""

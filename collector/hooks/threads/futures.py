@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing import pool
 from typing import Any
 
-from ..kinds import SyncKind
-from ..lookups import optional
-from .handovers import Handovers
-from .patches import Patches
+from ...format.record_kinds import SyncKind
+from ...recorder.private_names import optional
+from ..patches import Patches
+from .sync_events import Handovers
 
 _Method = Callable[..., Any]
 _BASE = "concurrent.futures._base"

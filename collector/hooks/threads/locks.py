@@ -8,9 +8,9 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
-from ..kinds import SyncKind
-from .handovers import Handovers
-from .patches import Patches
+from ...format.record_kinds import SyncKind
+from ..patches import Patches
+from .sync_events import Handovers
 
 _Method = Callable[..., Any]
 

@@ -1,6 +1,6 @@
 """How long the calling thread was ready to run and had no processor, as Linux counts it.
 
-For the portable engine; the native one does the same in observer/runnable.h.
+For the portable engine; the native one does the same in observer/thread/run_queue_delay.h.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from .. import own_files
-from ..journal import RUNNABLE_INTERVAL_NS, RUNNABLE_UNIT_NS
+from ...journal import own_files
+from ...journal.journal import RUNNABLE_INTERVAL_NS, RUNNABLE_UNIT_NS
 
 _MOST = 2**16 - 1
 _COUNTS = Path("/proc/thread-self/schedstat")

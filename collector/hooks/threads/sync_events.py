@@ -17,10 +17,10 @@ from multiprocessing import synchronize
 from types import CodeType, FrameType
 from typing import Any
 
-from .. import clock
-from ..kinds import SyncKind
-from ..recorder import Recorder
-from .stacks import Stacks
+from ...format.record_kinds import SyncKind
+from ...journal import clock
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
 _KNOWN_LIMIT = 100_000

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, NamedTuple
 
-from .. import clock
-from ..kinds import SyncKind
-from ..lookups import optional
-from ..recorder import Recorder
-from ..store import MAIN_ORDINAL
+from ...format.record_kinds import SyncKind
+from ...journal import clock
+from ...journal.process_journals import MAIN_ORDINAL
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
-from .handovers import Handovers
-from .stacks import Stacks
+from .sync_events import Handovers
 
 _MOST_ENDED = 100_000
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from ..kinds import SyncKind
-from ..lookups import optional
-from .handovers import Handovers
-from .patches import Patches
+from ...format.record_kinds import SyncKind
+from ...recorder.private_names import optional
+from ..patches import Patches
+from .sync_events import Handovers
 
 _Method = Callable[..., Any]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from .. import clock
-from ..journal import Kind, float_bits
-from ..kinds import GradientScope
-from ..lookups import optional
-from ..recorder import Recorder
-from .deliveries import Deliveries
-from .held import local_part
+from ...format.record_kinds import GradientScope
+from ...journal import clock
+from ...journal.journal import Kind, float_bits
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from .device_readback import Deliveries
 from .modules import Modules
 from .norms import Norms, has_norm
+from .optimizer_parameters import local_part
 
 
 def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], None]:

@@ -11,13 +11,13 @@ from typing import Any
 import torch.autograd
 import torch.autograd.graph
 
-from ..kinds import RAISED_IN_BACKWARD, PhaseKind
-from ..lookups import optional
-from ..recorder import Recorder
-from .contributions import Contributions
-from .endings import sentence
-from .patches import Patches
-from .stacks import Stacks
+from ...format.record_kinds import RAISED_IN_BACKWARD, PhaseKind
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..exceptions import sentence
+from ..patches import Patches
+from ..stacks import Stacks
+from .thread_gradients import Contributions
 
 # Tensor.backward, autograd.backward and autograd.grad all end here; the name is imported into
 # both modules, so programs that imported `backward` early are covered too.

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
-from .. import clock
-from ..journal import Kind, float_bits
-from ..kinds import CLIP_LIMIT, CLIP_NORM, SHARD
-from ..lookups import optional
-from ..recorder import Recorder
-from .deliveries import Deliveries
-from .held import is_whole, local_part
-from .patches import Patches
+from ...format.record_kinds import CLIP_LIMIT, CLIP_NORM, SHARD
+from ...journal import clock
+from ...journal.journal import Kind, float_bits
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..patches import Patches
+from .device_readback import Deliveries
+from .optimizer_parameters import is_whole, local_part
 
 _SCALING, _CLIPPING = "_clip_grads_with_norm_", "clip_grad_norm_"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..lookups import optional
+from ...recorder.private_names import optional
 
 # The recorder's module hooks are global, and do see a compiled module's wrapper once more; they
 # expect it. The program did nothing that it would have to be warned of.

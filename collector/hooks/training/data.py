@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ..kinds import PhaseKind
-from ..lookups import optional
-from ..recorder import Recorder
-from .patches import Patches
+from ...format.record_kinds import PhaseKind
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from ..patches import Patches
 
 
 def _always(recorder: Recorder) -> bool:

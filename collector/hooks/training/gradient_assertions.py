@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..assertions import KNOWN, Assertion, compressed
-from ..kinds import EXPECTED, VALIDATOR_IDLE
-from ..recorder import Recorder
-from .held import Held
+from ...format.record_kinds import EXPECTED, VALIDATOR_IDLE
+from ...recorder.recorder import Recorder
+from ...validation.assertions import KNOWN, Assertion, compressed
 from .modules import Modules
+from .optimizer_parameters import Held
 
 
 class Assertions:

@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from .. import clock, host_fingerprint
-from ..fingerprint import can_read, hash_of
-from ..journal import Kind
-from ..kinds import GradientScope
-from ..recorder import Recorder
-from .assertions import Assertions
-from .deliveries import Deliveries
-from .held import RECORD_TYPE, Held, Holding, Known, local_part
+from ...format.record_kinds import GradientScope
+from ...journal import clock
+from ...journal.journal import Kind
+from ...numerics import host_fingerprint
+from ...numerics.fingerprint import can_read, hash_of
+from ...recorder.recorder import Recorder
+from .device_readback import Deliveries
+from .gradient_assertions import Assertions
 from .modules import Modules
 from .norms import Alike, Norms, has_norm
+from .optimizer_parameters import RECORD_TYPE, Held, Holding, Known, local_part
 from .parameters import Parameters, is_sampled
 
 _Hashed = tuple[Known, torch.Tensor | None, torch.Tensor]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .. import own_files
-from ..kinds import RECORDER_MEMORY
-from ..limits import resident_bytes
-from ..recorder import Recorder
+from ...format.record_kinds import RECORDER_MEMORY
+from ...journal import own_files
+from ...journal.limits import resident_bytes
+from ...recorder.recorder import Recorder
 
 SERIES = "lanescope/rss"
 """Resident set size in bytes."""

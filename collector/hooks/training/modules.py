@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
-from ..journal import Kind
-from ..kinds import PhaseKind
-from ..recorder import Recorder
+from ...format.record_kinds import PhaseKind
+from ...journal.journal import Kind
+from ...recorder.recorder import Recorder
 from .compiled import run_as_it_is
 
 WRAPPED = {

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..lookups import optional
+from ...recorder.private_names import optional
 
 
 class Host(Protocol):

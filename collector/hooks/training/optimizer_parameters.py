@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ..journal import FIELDS, Kind
-from ..recorder import Recorder
+from ...journal.journal import FIELDS, Kind
+from ...recorder.recorder import Recorder
 from .modules import Modules
 
 RECORD_TYPE = np.dtype(list(FIELDS))

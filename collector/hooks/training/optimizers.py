@@ -13,9 +13,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..kinds import PhaseKind
-from ..lookups import optional
-from ..recorder import Recorder
+from ...format.record_kinds import PhaseKind
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
 
 
 class Optimizers:

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .. import clock
-from ..journal import Kind, float_bits
-from ..kinds import GradientScope, SampleRecord
-from ..lookups import optional
-from ..recorder import Recorder
-from .deliveries import Deliveries
-from .held import Held, Holding, Known, local_part
+from ...format.record_kinds import GradientScope, SampleRecord
+from ...journal import clock
+from ...journal.journal import Kind, float_bits
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
+from .device_readback import Deliveries
 from .norms import Alike, Norms, alike, has_norm
+from .optimizer_parameters import Held, Holding, Known, local_part
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""

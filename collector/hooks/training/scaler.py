@@ -10,10 +10,10 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ..kinds import LOSS_SCALE, SKIPPED_STEPS
-from ..recorder import Recorder
-from .deliveries import Deliveries
-from .patches import Patches
+from ...format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from ...recorder.recorder import Recorder
+from ..patches import Patches
+from .device_readback import Deliveries
 
 SKIP_MARK = "optimizer step skipped"
 

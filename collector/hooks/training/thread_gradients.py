@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from ..kinds import ADDED_NORM, ADDED_NORM_OF
-from ..lookups import optional
-from ..recorder import Recorder
-from .held import is_whole
+from ...format.record_kinds import ADDED_NORM, ADDED_NORM_OF
+from ...recorder.private_names import optional
+from ...recorder.recorder import Recorder
 from .modules import Modules
 from .norms import Norms
+from .optimizer_parameters import is_whole
 
 Added = list[tuple[str, torch.Tensor]]
 """Norms of what a backward adds to gradients, each with the module that holds the parameter."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.collector import manifest as manifests
-from lanescope.collector.calibration import UNMEASURED_DRIFT_PPB, Fit
-from lanescope.collector.causality import Bounds, Contradiction, refined
-from lanescope.collector.compact import compact
+from lanescope.collector.compaction import manifest as manifests
+from lanescope.collector.compaction.clock_causality import Bounds, Contradiction, refined
+from lanescope.collector.compaction.clock_fit import UNMEASURED_DRIFT_PPB, Fit
+from lanescope.collector.compaction.compact import compact
 from lanescope.webapp import open_run
-from lanescope.webapp.merging import merge
-from tests.synthetic import HOST, START_NS, Builder
+from lanescope.webapp.bundles.merge_ranks import merge
+from tests.support.synthetic import HOST, START_NS, Builder
 
 SECOND = 1_000_000_000
 LENGTH = 20 * SECOND

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from lanescope.collector import placement
-from lanescope.collector.calibration import UNMEASURED_DRIFT_PPB, Calibration, Point, fit
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
-from lanescope.collector.sources import clocks
-from tests.recording import write_program
+from lanescope.collector.compaction import process_placement
+from lanescope.collector.compaction.clock_fit import UNMEASURED_DRIFT_PPB, Calibration, Point, fit
+from lanescope.collector.format.options import Options
+from lanescope.collector.hooks.collectives import clocks
+from lanescope.collector.recorder.recorder import Recorder
 from tests.support.processes import fork_program
+from tests.support.recording import write_program
 
 HOUR_NS = 3_600_000_000_000
 
@@ -93,9 +93,9 @@ def test_an_exit_while_the_store_is_asked_ends_well(tmp_path: Path) -> None:
         import atexit, datetime, sys, time
         from pathlib import Path
         import torch.distributed as dist
-        from lanescope.collector.options import Options
-        from lanescope.collector.recorder import Recorder
-        from lanescope.collector.sources import clocks
+        from lanescope.collector.format.options import Options
+        from lanescope.collector.recorder.recorder import Recorder
+        from lanescope.collector.hooks.collectives import clocks
 
         class Slow:
             def add(self, key, count):
@@ -157,7 +157,7 @@ def test_the_order_in_which_processes_finish_does_not_matter(
 ) -> None:
     axis, listed = None, []
     for one in order:
-        axis, listed = placement.joined(axis, listed, one)
+        axis, listed = process_placement.joined(axis, listed, one)
     assert axis == {"clock_identity": "a", "wall_minus_monotonic_ns": 500}
     found = [
         (p["clock"]["offset_ns"], p["clock"]["uncertainty_ns"], p["clock"]["calibrated"])
@@ -167,7 +167,7 @@ def test_the_order_in_which_processes_finish_does_not_matter(
         (0, 0, True),
         (-70, 9, True),
         (-70, 9, True),
-        (400, placement.UNCALIBRATED_NS, False),
+        (400, process_placement.UNCALIBRATED_NS, False),
     ]
 
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import compact, journal, manifest, merge, portions, seal, thread_journal
-from lanescope.collector.journal import Kind
-from lanescope.collector.kinds import PhaseKind
-from lanescope.collector.recorder import Recorder
-from tests.growing import begin, write_ops
+from lanescope.collector.compaction import chunks, compact, manifest, merge, seal
+from lanescope.collector.format.record_kinds import PhaseKind
+from lanescope.collector.journal import journal, writer
+from lanescope.collector.journal.journal import Kind
+from lanescope.collector.recorder.recorder import Recorder
+from tests.support.growing import begin, write_ops
 
 CHUNK = 1_500
 OPS = 6_000
@@ -22,8 +23,8 @@ OPS = 6_000
 
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    monkeypatch.setattr(portions, "CHUNK_RECORDS", CHUNK)
-    monkeypatch.setattr(thread_journal, "LAST_SEGMENT_BYTES", journal.FIRST_SEGMENT_BYTES)
+    monkeypatch.setattr(chunks, "CHUNK_RECORDS", CHUNK)
+    monkeypatch.setattr(writer, "LAST_SEGMENT_BYTES", journal.FIRST_SEGMENT_BYTES)
     return begin(tmp_path / "run")
 
 
@@ -74,7 +75,7 @@ def test_a_live_process_is_compacted_step_by_step(recorder: Recorder) -> None:
 
 
 def decode_log(recorder: Recorder) -> Any:
-    from lanescope.collector.journal_reader import read_process
+    from lanescope.collector.compaction.reader import read_process
 
     assert recorder.folder is not None
     return read_process(recorder.folder)

@@ -10,15 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.compact import compact
-from lanescope.collector.decode import Decoder
-from lanescope.collector.journal_reader import JournalError, read_process
-from lanescope.webapp.analysis.checks import check
+from lanescope.collector.compaction.compact import compact
+from lanescope.collector.compaction.decode import Decoder
+from lanescope.collector.compaction.reader import JournalError, read_process
 from lanescope.webapp.commands.info import summary
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import open_run
-from lanescope.webapp.timeline import Timeline
-from tests.damaged_journals import Change, changed, changes, changes_of_all, failures, write_journal
+from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.damaged_journals import (
+    Change,
+    changed,
+    changes,
+    changes_of_all,
+    failures,
+    write_journal,
+)
 
 
 class Journal:

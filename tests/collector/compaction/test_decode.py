@@ -9,9 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lanescope.collector.columns import self_times
-from lanescope.collector.decode import Decoder
-from lanescope.collector.journal import (
+from lanescope.collector.compaction.decode import Decoder
+from lanescope.collector.compaction.reader import DTYPE, read_process
+from lanescope.collector.compaction.record_columns import self_times
+from lanescope.collector.format.options import Options
+from lanescope.collector.format.record_kinds import (
+    FX_NODE,
+    GradientScope,
+    OpScope,
+    PhaseKind,
+    SampleRecord,
+    SyncKind,
+)
+from lanescope.collector.format.schema import TABLES, THREAD_TABLES
+from lanescope.collector.journal.journal import (
     ACCESS,
     NO_SEQUENCE,
     RECORD,
@@ -22,18 +33,7 @@ from lanescope.collector.journal import (
     TensorFlag,
     float_bits,
 )
-from lanescope.collector.journal_reader import DTYPE, read_process
-from lanescope.collector.kinds import (
-    FX_NODE,
-    GradientScope,
-    OpScope,
-    PhaseKind,
-    SampleRecord,
-    SyncKind,
-)
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
-from lanescope.collector.schema import TABLES, THREAD_TABLES
+from lanescope.collector.recorder.recorder import Recorder
 
 
 @pytest.fixture

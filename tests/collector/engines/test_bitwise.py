@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.options import LEVELS
+from lanescope.collector.format.options import LEVELS
 from lanescope.webapp import open_run
-from tests.recording import record_program, write_program
+from tests.support import ROOT
 from tests.support.processes import fork_program
+from tests.support.recording import record_program, write_program
 
 pytestmark = pytest.mark.torchrun
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 # Each model trains for a few steps; what it prints are hashes of raw bytes, so -0.0 and NaN count.
 PROGRAM = """

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lanescope.webapp import open_run
-from lanescope.webapp.analysis.diff import compare
-from lanescope.webapp.analysis.verdict_words import headline, uncompared
-from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, write_program
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.verdict_words import headline, uncompared
 from tests.support.processes import fork_program
+from tests.support.recording import SLOW_ON_PORTABLE, Recorded, record_program, write_program
 
 # A model that compiles whole, as does a function that lets gradients go while there are threads,
 # and a function that breaks the graph twice, so that breaks count.

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.filters import OpFilter
-from lanescope.collector.kinds import UNSEEN_BY
+from lanescope.collector.format.filters import OpFilter
+from lanescope.collector.format.record_kinds import UNSEEN_BY
 from lanescope.webapp import open_run
-from tests.recording import BIN, Recorded, record_program, run_program
+from tests.support.recording import BIN, Recorded, record_program, run_program
 
 Rows = list[dict[str, Any]]
 

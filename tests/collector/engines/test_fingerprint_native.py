@@ -11,10 +11,17 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from lanescope.collector import host_fingerprint
 from lanescope.collector.engines.native import Library
-from lanescope.collector.fingerprint import fingerprint
-from tests.test_fingerprint import COMPLEX, FLOATS, INTEGERS, LAYOUTS, SMALL_FLOATS, example
+from lanescope.collector.numerics import host_fingerprint
+from lanescope.collector.numerics.fingerprint import fingerprint
+from tests.collector.numerics.test_fingerprint import (
+    COMPLEX,
+    FLOATS,
+    INTEGERS,
+    LAYOUTS,
+    SMALL_FLOATS,
+    example,
+)
 
 
 class Native(ctypes.Structure):

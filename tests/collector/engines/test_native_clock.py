@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lanescope.collector.engines import build
+from tests.support import ROOT
 
-SIMULATION = Path(__file__).parent / "fixtures" / "clock_simulation.cpp"
+SIMULATION = ROOT / "tests" / "fixtures" / "clock_simulation.cpp"
 
 
 @pytest.mark.usefixtures("native")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.kinds import MISSING
+from lanescope.collector.format.record_kinds import MISSING
 from lanescope.webapp import open_run
-from tests.recording import UNCOMPACTED, run_program
+from tests.support import ROOT
+from tests.support.recording import UNCOMPACTED, run_program
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(__file__).parent / "faults" / "without_private_names.py"
+PROGRAM = ROOT / "tests" / "faults" / "without_private_names.py"
 
 DIRECT = {
     "os._exit": "documented",

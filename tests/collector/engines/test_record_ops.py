@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
+from tests.support.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
 
 TWO_LAYERS = """
     import torch

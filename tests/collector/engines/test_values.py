@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.fingerprint import hash_of
-from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.numerics.fingerprint import hash_of
 from lanescope.webapp import open_run
-from lanescope.webapp.analysis.values import not_finite, unrecorded_writes
-from lanescope.webapp.run import Run
-from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.numerics.values import not_finite, unrecorded_writes
+from lanescope.webapp.runs.run import Run
+from tests.support.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
+from tests.support.synthetic import START_NS, Builder
 
 Rows = list[dict[str, Any]]
 

@@ -101,15 +101,15 @@ def remove(module: str, name: str) -> None:
 
 def hide(names: set[tuple[str, str]]) -> None:
     """No lookup of the recorder finds these."""
-    from lanescope.collector import lookups
+    from lanescope.collector.recorder import private_names
 
-    find = lookups._find
-    lookups._find = lambda *name: None if name in names else find(*name)
+    find = private_names._find
+    private_names._find = lambda *name: None if name in names else find(*name)
 
 
 def recorded(run: str, engine: str) -> tuple[str, list[str], list[tuple[str, str]]]:
     import lanescope.collector as ls
-    from lanescope.collector import lookups
+    from lanescope.collector.recorder import private_names
 
     ls.start(run, engine=engine, level="numerics", stacks="none", device="off")
     try:
@@ -117,8 +117,8 @@ def recorded(run: str, engine: str) -> tuple[str, list[str], list[tuple[str, str
         result = program()
     finally:
         ls.stop()
-    names = [(one.module, one.name) for one in lookups.looked_up()]
-    return result, list(lookups.missing()), names
+    names = [(one.module, one.name) for one in private_names.looked_up()]
+    return result, list(private_names.missing()), names
 
 
 def apart(do):

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from lanescope.collector.importing import stretches
-from lanescope.collector.importing.document import Document, Member
-from lanescope.collector.importing.events import Event, decode_events, decode_one
-from lanescope.collector.importing.instants import I64, exact_ns, rounded_ns
-from lanescope.collector.importing.nesting import DEEPEST, around, ends, in_order, left, spend
-from lanescope.collector.importing.refused import Refused
-from lanescope.collector.importing.rows import UNFINISHED, VALUE, new_slices
-from lanescope.webapp.analysis.communication import comm_compute_overlap
-from lanescope.webapp.analysis.devices import temporal_breakdown
-from lanescope.webapp.lanes import LaneSlices, lanes_of
-from lanescope.webapp.slices import Names
-from tests.trace_files import DATA, accounted, imported, kernel, rows, slice_, write_trace
+from lanescope.collector.importers import time_chunks
+from lanescope.collector.importers.errors import Refused
+from lanescope.collector.importers.events import Event, decode_events, decode_one
+from lanescope.collector.importers.json_stream import Document, Member
+from lanescope.collector.importers.nesting import DEEPEST, around, ends, in_order, left, spend
+from lanescope.collector.importers.spill import UNFINISHED, VALUE, new_slices
+from lanescope.collector.importers.timestamps import I64, exact_ns, rounded_ns
+from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
+from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
+from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
+from lanescope.webapp.timeline.spans import Names
+from tests.support.trace_files import DATA, accounted, imported, kernel, rows, slice_, write_trace
 
 REAL = sorted(DATA.glob("*.json.gz"))
 
@@ -135,13 +135,13 @@ def test_depth_is_the_number_of_slices_around() -> None:
 def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
     most: int, crowd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stretches, "MOST", most)
+    monkeypatch.setattr(time_chunks, "MOST", most)
     random = np.random.default_rng(6)
     rows = np.zeros(900, VALUE)
     rows["start"] = random.integers(0, 400, 900)
     rows["start"][random.permutation(900)[:crowd]] = 77
     which = np.sort(random.permutation(900)[:800]).astype(np.uint32)
-    found = list(stretches.in_time(rows, which))
+    found = list(time_chunks.in_time(rows, which))
     assert max(map(len, found)) <= max(4 * most, 40)
     told = np.concatenate(found)
     assert told.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
@@ -151,7 +151,7 @@ def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
 def test_a_lane_is_the_same_in_stretches_of_any_length(
     most: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stretches, "MOST", most)
+    monkeypatch.setattr(time_chunks, "MOST", most)
     random = np.random.default_rng(5)
     lane = new_slices(900)
     lane["start"] = random.integers(0, 400, 900)
@@ -161,7 +161,7 @@ def test_a_lane_is_the_same_in_stretches_of_any_length(
     order = in_order(lane["start"][which], lane["duration"][which])
     mine = lane[which[order]]
     depth, own = nested(mine["start"], mine["duration"])
-    found = list(stretches.stretches(lane, which, Path("trace")))
+    found = list(time_chunks.stretches(lane, which, Path("trace")))
     assert len(found) >= min(800 // most, 20)
     for one in found:
         assert (np.diff(lane["start"][one.where]) >= 0).all()
@@ -172,14 +172,14 @@ def test_a_lane_is_the_same_in_stretches_of_any_length(
 def test_more_slices_at_one_instant_than_a_program_has_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stretches, "MOST", 20)
-    monkeypatch.setattr(stretches, "_MOST_OPEN", 30)
+    monkeypatch.setattr(time_chunks, "MOST", 20)
+    monkeypatch.setattr(time_chunks, "_MOST_OPEN", 30)
     every = np.arange(100, dtype=np.uint32)
     together, unfinished = new_slices(100), new_slices(100)
     unfinished["start"], unfinished["duration"] = every, UNFINISHED
     for lane in (together, unfinished):
         with pytest.raises(Refused, match="slices at one instant of a thread"):
-            list(stretches.stretches(lane, every, Path("trace")))
+            list(time_chunks.stretches(lane, every, Path("trace")))
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 200, 5000])

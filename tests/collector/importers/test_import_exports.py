@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.exporters.perfetto import write_trace
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder, write_run
-from tests.trace_files import accounted, imported, rows
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder, write_run
+from tests.support.trace_files import accounted, imported, rows
 
 
 def there_and_back(run: Run, folder: Path) -> Run:

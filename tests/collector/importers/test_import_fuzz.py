@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.collector.importing import (
-    blocks,
+from lanescope.collector.importers import (
     chrome,
-    complete,
-    document,
-    flight,
-    rows,
-    singles,
+    complete_events,
+    decompress,
+    flight_recorder,
+    json_stream,
+    other_events,
+    spill,
     steps,
-    tables,
+    to_tables,
 )
-from lanescope.collector.importing.imports import import_files
-from lanescope.collector.importing.refused import Refused
-from lanescope.webapp.run import open_run
-from tests.test_import_ranks import dump
-from tests.trace_files import accounted, imported, kernel, slice_, write_trace
+from lanescope.collector.importers.errors import Refused
+from lanescope.collector.importers.run_writer import import_files
+from lanescope.webapp.runs.run import open_run
+from tests.collector.importers.test_import_ranks import dump
+from tests.support.trace_files import accounted, imported, kernel, slice_, write_trace
 
 
 def seeds() -> list[bytes]:
@@ -178,7 +178,7 @@ def test_a_pickle_that_names_a_list_a_million_times_takes_no_longer(
         _dumped(str(number)) + b"}" + _dumped("ranks") + (named if number else ranks) + b"s"
         for number in range(1000)
     )
-    monkeypatch.setattr(flight, "MOST_LOOKED_AT", 10_000)
+    monkeypatch.setattr(flight_recorder, "MOST_LOOKED_AT", 10_000)
     path = tmp_path / "dump.pickle"
     for listed, unread in ((b"}", "stacks"), (b"}(" + groups + b"u", "groups")):
         both = _dumped("pg_config") + listed + _dumped("entries") + entries
@@ -187,7 +187,7 @@ def test_a_pickle_that_names_a_list_a_million_times_takes_no_longer(
         assert run.coverage["imported_calls"] == 1000
         assert 900 <= run.coverage[f"unread_{unread}"] < 1000
         assert any(f" {unread}" in warning for warning in run.warnings)
-    monkeypatch.setattr(flight, "MOST_ENTRIES", 999)
+    monkeypatch.setattr(flight_recorder, "MOST_ENTRIES", 999)
     assert "holds 1,000 entries" in refusal(path, tmp_path / "run")
 
 
@@ -205,11 +205,11 @@ def test_what_is_too_much_is_refused_or_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MOST_ROWS", "MOST_TEXTS"):
-        monkeypatch.setattr(rows, name, 100)
+        monkeypatch.setattr(spill, name, 100)
     for name, module in (
-        ("MOST_NAMED", singles), ("MOST_VALUES", chrome), ("MOST_STEPS", steps),
-        ("MOST_LAUNCHES", tables), ("MOST_PHASES", tables), ("MOST_CALLS", complete),
-        ("MOST_LAUNCHING_ARROWS", tables),
+        ("MOST_NAMED", other_events), ("MOST_VALUES", chrome), ("MOST_STEPS", steps),
+        ("MOST_LAUNCHES", to_tables), ("MOST_PHASES", to_tables), ("MOST_CALLS", complete_events),
+        ("MOST_LAUNCHING_ARROWS", to_tables),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 20)
     count = range(60)
@@ -256,23 +256,23 @@ def test_slices_without_end_and_many_levels_take_little_time(tmp_path: Path) -> 
 def test_expansion_is_limited_before_memory_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "FREE", 1 << 20)
+    monkeypatch.setattr(decompress, "FREE", 1 << 20)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (24 << 20)))
-    reader = blocks.Blocks(path)
+    reader = decompress.Blocks(path)
     with pytest.raises(Refused, match="unpacks to more than 400 times its size"):
         imported(tmp_path / "run", path)
     with pytest.raises(Refused):
         list(reader)
-    assert reader.given <= blocks.MOST_EXPANSION * path.stat().st_size + blocks.BLOCK
+    assert reader.given <= decompress.MOST_EXPANSION * path.stat().st_size + decompress.BLOCK
 
 
 def test_gigantic_events_and_texts_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(document, "LONGEST", 1 << 20)
-    monkeypatch.setattr(document, "LONGEST_EVENT", 1 << 20)
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 18)
+    monkeypatch.setattr(json_stream, "LONGEST", 1 << 20)
+    monkeypatch.setattr(json_stream, "LONGEST_EVENT", 1 << 20)
+    monkeypatch.setattr(decompress, "BLOCK", 1 << 18)
     path = tmp_path / "trace.json"
     long = b"x" * (3 << 20)
     for text, words in (

@@ -11,27 +11,28 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector.importing.clocks import Source, comparable, offsets
-from lanescope.collector.importing.pickles import plain_pickle
-from lanescope.collector.importing.refused import Refused
-from lanescope.collector.importing.rows import Call
-from lanescope.webapp.analysis.checks import check
-from lanescope.webapp.analysis.collectives import collectives
-from lanescope.webapp.analysis.diff import compare
+from lanescope.collector.importers.clock_offsets import Source, comparable, offsets
+from lanescope.collector.importers.errors import Refused
+from lanescope.collector.importers.pickles import plain_pickle
+from lanescope.collector.importers.spill import Call
 from lanescope.webapp.analysis.findings import examine, findings
 from lanescope.webapp.cli import main
-from lanescope.webapp.run import Run, open_run
-from tests.profiled import PARAMETERS
+from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support import ROOT
 from tests.support.processes import fork_program
-from tests.trace_files import DATA, accounted, imported, rows, slice_, write_trace
+from tests.support.profiled import PARAMETERS
+from tests.support.trace_files import DATA, accounted, imported, rows, slice_, write_trace
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the two ranks of `profiled.py` left."""
     folder = tmp_path_factory.mktemp("job")
-    program = Path(__file__).with_name("profiled.py")
-    environment = {"TORCH_FR_BUFFER_SIZE": "1000", "PYTHONPATH": str(program.parent.parent)}
+    program = ROOT / "tests/support/profiled.py"
+    environment = {"TORCH_FR_BUFFER_SIZE": "1000", "PYTHONPATH": str(ROOT)}
     done = fork_program(program, str(folder), ranks=2, environment=environment)
     assert done.returncode == 0, done.stderr
     return folder

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from lanescope.webapp.analysis.findings import findings
-from tests.recording import run_program, write_program
-from tests.trace_files import accounted, imported, rows
+from tests.support.recording import run_program, write_program
+from tests.support.trace_files import accounted, imported, rows
 
 PROGRAM = """
     import threading

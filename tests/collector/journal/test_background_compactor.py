@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import manifest
-from lanescope.collector.detached import FIRST_SEGMENT, LOCK, follower_command
-from lanescope.collector.options import Options
+from lanescope.collector.compaction import manifest
+from lanescope.collector.format.options import Options
+from lanescope.collector.journal.background_compactor import FIRST_SEGMENT, LOCK, follower_command
 from lanescope.webapp import open_run
-from tests.recording import SLOW_ON_PORTABLE, run_program, write_program
 from tests.support.processes import fork_program
+from tests.support.recording import SLOW_ON_PORTABLE, run_program, write_program
 
 # Long enough for a follower, which another process may have started already.
 LONG = """
@@ -141,7 +141,7 @@ def test_a_lock_left_by_a_killed_follower_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_the_first_segments_are_short() -> None:
-    from lanescope.collector.journal import FIRST_SEGMENT_BYTES, LAST_SEGMENT_BYTES
+    from lanescope.collector.journal.journal import FIRST_SEGMENT_BYTES, LAST_SEGMENT_BYTES
 
     sizes = [min(FIRST_SEGMENT_BYTES * 4**i, LAST_SEGMENT_BYTES) for i in range(FIRST_SEGMENT)]
     assert sum(sizes) // 64 < 95_000

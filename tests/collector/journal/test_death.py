@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.compact import compact
+from lanescope.collector.compaction.compact import compact
 from lanescope.webapp import open_run
-from tests.recording import BIN, SLOW_ON_PORTABLE, write_program
 from tests.support.processes import fork_program
+from tests.support.recording import BIN, SLOW_ON_PORTABLE, write_program
 
 TRIALS = int(os.environ.get("LANESCOPE_KILLS", "50"))
 """Kills per engine; `make soak` makes it 500."""

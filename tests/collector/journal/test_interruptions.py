@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.recording import SLOW_ON_PORTABLE, write_program
 from tests.support.processes import fork_program
+from tests.support.recording import SLOW_ON_PORTABLE, write_program
 
 PROGRAM = """
     import functools, signal, sys, threading, time
     import torch
     import lanescope.collector as ls
-    from lanescope.collector.recorder import Recorder
-    from lanescope.collector.sources.handovers import Handovers
+    from lanescope.collector.recorder.recorder import Recorder
+    from lanescope.collector.hooks.threads.sync_events import Handovers
 
     class Late(Exception):
         pass

@@ -12,11 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import journal
-from lanescope.collector.journal import Kind, write_json
-from lanescope.collector.journal_reader import JournalError, read_process, read_records, read_texts
-from lanescope.collector.texts import StringTable
-from lanescope.collector.thread_journal import ThreadJournal
+from lanescope.collector.compaction.reader import (
+    JournalError,
+    read_process,
+    read_records,
+    read_texts,
+)
+from lanescope.collector.journal import journal
+from lanescope.collector.journal.journal import Kind, write_json
+from lanescope.collector.journal.string_table import StringTable
+from lanescope.collector.journal.writer import ThreadJournal
+from tests.support import ROOT
 
 
 def new_journal(folder: Path, ordinal: int = 0) -> ThreadJournal:
@@ -164,7 +170,7 @@ def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
     script = f"""
         import resource
         from pathlib import Path
-        from tests.test_journal import new_journal, put
+        from tests.collector.journal.test_journal import new_journal, put
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         written = new_journal(Path({str(tmp_path)!r}))
         for value in range(3_000):
@@ -174,7 +180,7 @@ def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True,
+        cwd=ROOT, capture_output=True, text=True, check=True,
         env={**os.environ},
     )  # fmt: skip
     kept = (journal.FIRST_SEGMENT_BYTES - journal.HEADER_BYTES) // journal.RECORD_BYTES

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import journal, limits
-from lanescope.collector.journal import Kind, write_json
-from lanescope.collector.journal_reader import ProcessLog, read_process
-from lanescope.collector.options import Options, parse_size
-from lanescope.collector.ring import Ring
-from lanescope.collector.thread_journal import ThreadJournal
+from lanescope.collector.compaction.reader import ProcessLog, read_process
+from lanescope.collector.format.options import Options, parse_size
+from lanescope.collector.journal import journal, limits
+from lanescope.collector.journal.journal import Kind, write_json
+from lanescope.collector.journal.segment_ring import Ring
+from lanescope.collector.journal.writer import ThreadJournal
 from lanescope.webapp import open_run
-from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, record_program, write_program
 from tests.support.processes import fork_program
+from tests.support.recording import OBSERVERS, SLOW_ON_PORTABLE, record_program, write_program
 
 LIMIT = 1_000_000
 

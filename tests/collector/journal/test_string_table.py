@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import texts
-from lanescope.collector.journal_reader import read_texts
-from lanescope.collector.texts import LEFT_OUT, MAXIMUM_SIGNATURES, StringTable
+from lanescope.collector.compaction.reader import read_texts
+from lanescope.collector.journal import string_table
+from lanescope.collector.journal.string_table import LEFT_OUT, MAXIMUM_SIGNATURES, StringTable
 from lanescope.webapp import open_run
-from tests.recording import SLOW_ON_PORTABLE, record_program
+from tests.support.recording import SLOW_ON_PORTABLE, record_program
 
 
 def test_names_past_the_bound_are_left_out_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(texts, "MAXIMUM_BYTES", 1_000)
+    monkeypatch.setattr(string_table, "MAXIMUM_BYTES", 1_000)
     table = StringTable()
     table.attach(tmp_path)
     ids = [table.intern(f"name {i:05d}") for i in range(500)]
@@ -30,7 +30,7 @@ def test_names_past_the_bound_are_left_out_and_counted(
 
 
 def test_signatures_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "MAXIMUM_SIGNATURES", 3)
+    monkeypatch.setattr(string_table, "MAXIMUM_SIGNATURES", 3)
     table = StringTable()
     found = [table.intern_signature(f"[{i}]") for i in (1, 2, 3, 4, 1, 4)]
     assert found == [(1, True), (2, True), (3, True), (4, False), (1, True), (4, False)]

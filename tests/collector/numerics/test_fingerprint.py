@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lanescope.collector.fingerprint import can_read, fingerprint, hash_of
-from lanescope.collector.host_fingerprint import numbers_of
-from tests.fingerprint_reference import hash_of as hash_by_definition
-from tests.fingerprint_reference import reference
+from lanescope.collector.numerics.fingerprint import can_read, fingerprint, hash_of
+from lanescope.collector.numerics.host_fingerprint import numbers_of
+from tests.support.fingerprint_reference import hash_of as hash_by_definition
+from tests.support.fingerprint_reference import reference
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SMALL_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)

@@ -11,18 +11,18 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import manifest
-from lanescope.collector.journal import Kind
-from lanescope.collector.journal_reader import read_process
-from lanescope.collector.options import (
+from lanescope.collector.compaction import manifest
+from lanescope.collector.compaction.reader import read_process
+from lanescope.collector.format.options import (
     OPTIONS_VARIABLE,
     RUN_VARIABLE,
     SUPERVISOR_VARIABLE,
     Options,
 )
-from tests.recording import Recorded, record_program, write_program
+from lanescope.collector.journal.journal import Kind
 from tests.support.processes import fork_program
-from tests.trace_files import slice_, write_trace
+from tests.support.recording import Recorded, record_program, write_program
+from tests.support.trace_files import slice_, write_trace
 
 # A model with layers, gradients and an optimizer: about 55,000 operators.
 TRAINING = """
@@ -145,7 +145,7 @@ def test_compaction_loads_no_pandas(tmp_path: Path) -> None:
     code = """if True:
         import sys
         from pathlib import Path
-        from lanescope.collector.compact import compact
+        from lanescope.collector.compaction.compact import compact
         compact(Path(sys.argv[1]))
         assert "pyarrow" in sys.modules
         print("pandas" in sys.modules)
@@ -167,7 +167,7 @@ def test_importing_loads_no_pandas(tmp_path: Path) -> None:
     code = """if True:
         import sys
         from pathlib import Path
-        from lanescope.collector.importing.imports import import_files
+        from lanescope.collector.importers.run_writer import import_files
         import_files([Path(sys.argv[1])], Path(sys.argv[2]))
         assert "pyarrow" in sys.modules
         print("pandas" in sys.modules)

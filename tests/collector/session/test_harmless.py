@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import (
+from tests.support.processes import fork_program
+from tests.support.recording import (
     BIN,
     OBSERVERS,
     SLOW_ON_PORTABLE,
@@ -19,7 +20,6 @@ from tests.recording import (
     run_program,
     write_program,
 )
-from tests.support.processes import fork_program
 
 TRAINING = """
     import threading, torch
@@ -62,8 +62,8 @@ def test_an_exception_at_any_hook_changes_nothing(
     import sys
     import lanescope.collector as ls
     from lanescope.collector.api import active
-    from lanescope.collector.recorder import Recorder
-    from lanescope.collector.sources import (
+    from lanescope.collector.recorder.recorder import Recorder
+    from lanescope.collector.hooks import (
         deliveries, gradients, graphs, held, memory, modules, parameters, stacks, threads
     )
 

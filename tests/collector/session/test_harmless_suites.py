@@ -13,7 +13,7 @@ from tests.harmless.page import PAGE, with_accepted
 from tests.harmless.processes import END, PLAIN, Result, run
 from tests.harmless.table import Compared, summary
 from tests.harmless.units import Unit, all_units, chosen_units
-from tests.recording import OBSERVERS
+from tests.support.recording import OBSERVERS
 
 QUICK = (
     "test.test_context",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector.options import Options
-from tests.recording import write_program
+from lanescope.collector.format.options import Options
 from tests.support.processes import fork_program
+from tests.support.recording import write_program
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.recording import Recorded, record_program, run_program, write_program
 from tests.support.processes import fork_program
+from tests.support.recording import Recorded, record_program, run_program, write_program
 
 
 def processes(recorded: Recorded) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
-from tests.recording import BIN, OBSERVERS, UNCOMPACTED, run_program, write_program
+from tests.support.recording import BIN, OBSERVERS, UNCOMPACTED, run_program, write_program
 
 BEGIN = """
     import contextlib, fcntl, json, os, resource, signal, subprocess, sys, threading, time

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import manifest as manifests
-from lanescope.collector.compact import compact
-from lanescope.collector.options import Options
-from lanescope.webapp.run import open_run
-from tests.recording import BIN, record_program, run_program, write_program
+from lanescope.collector.compaction import manifest as manifests
+from lanescope.collector.compaction.compact import compact
+from lanescope.collector.format.options import Options
+from lanescope.webapp.runs.run import open_run
+from tests.support.recording import BIN, record_program, run_program, write_program
 
 LANESCOPE = str(BIN / "lanescope")
 

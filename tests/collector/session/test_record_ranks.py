@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recording import BIN, Recorded, record_program, run_program, write_program
+from tests.support.recording import BIN, Recorded, record_program, run_program, write_program
 
 pytestmark = pytest.mark.torchrun
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from lanescope.collector import versions
+from lanescope.collector.recorder import versions
 from tests.matrix import run as matrix
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

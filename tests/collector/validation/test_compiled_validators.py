@@ -8,9 +8,9 @@ import pytest
 
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
-from tests.recording import record_program, write_program
+from tests.collector.engines.test_compile import BACKENDS
 from tests.support.processes import fork_program
-from tests.test_compile import BACKENDS
+from tests.support.recording import record_program, write_program
 
 # Two layers that share one graph of fullgraph=True, of which the second is wrong; one in a
 # checkpoint; one whose graph breaks inside; and one that is called as it is, too.

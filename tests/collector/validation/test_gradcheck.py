@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lanescope.collector.gradcheck import gradcheck
-from lanescope.collector.validators import Event
+from lanescope.collector.validation.validators import Event
 
 
 class Clipped(torch.autograd.Function):

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from lanescope.collector import reference
 from lanescope.collector.reference import Reference
-from lanescope.collector.validators import ENTRY_POINTS, Event
+from lanescope.collector.validation.validators import ENTRY_POINTS, Event
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import findings
-from tests.recording import record_program
+from tests.support.recording import record_program
 
 
 def told(checked: Reference, module: nn.Module, *inputs: Any, **keywords: Any) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector import validators
-from lanescope.collector.kinds import VALIDATOR_IDLE
+from lanescope.collector.format.record_kinds import VALIDATOR_IDLE
+from lanescope.collector.validation import validators
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
-from tests.recording import SLOW_ON_PORTABLE, Recorded, record_program, write_program
 from tests.support.processes import fork_program
-from tests.synthetic import START_NS, Builder
+from tests.support.recording import SLOW_ON_PORTABLE, Recorded, record_program, write_program
+from tests.support.synthetic import START_NS, Builder
 
 PROGRAM = """
     import sys, threading, torch

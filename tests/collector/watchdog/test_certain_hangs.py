@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recording import OBSERVERS, record_program
+from tests.support.recording import OBSERVERS, record_program
 
 ABORT = ("--hang-timeout", "1", "--on-hang", "abort")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.journal import PROCESS_FILE, json_bytes
-from lanescope.collector.peers import REST_FILE, Note, Peers, write
-from lanescope.collector.rest import Actor, Rest, Standing, standing
-from lanescope.collector.thread_states import Sample, ThreadState
+from lanescope.collector.journal.journal import PROCESS_FILE, json_bytes
+from lanescope.collector.watchdog.peers import REST_FILE, Note, Peers, write
+from lanescope.collector.watchdog.rest import Actor, Rest, Standing, standing
+from lanescope.collector.watchdog.thread_states import Sample, ThreadState
 
 S = 1_000_000_000
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]

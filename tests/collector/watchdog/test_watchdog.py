@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector.options import Options, parse_timeout
-from lanescope.collector.stalls import parse_stacks
-from lanescope.collector.system_calls import waits_for
-from lanescope.webapp.analysis.hangs import hangs
-from lanescope.webapp.analysis.stragglers import stragglers
-from lanescope.webapp.run import open_run
-from tests.recording import OBSERVERS, UNCOMPACTED, Recorded, record_program, write_program
+from lanescope.collector.compaction.decode_stalls import parse_stacks
+from lanescope.collector.format.options import Options, parse_timeout
+from lanescope.collector.watchdog.system_calls import waits_for
+from lanescope.webapp.plugins.collectives.stragglers import stragglers
+from lanescope.webapp.plugins.hangs.hangs import hangs
+from lanescope.webapp.runs.run import open_run
 from tests.support.processes import fork_program
+from tests.support.recording import OBSERVERS, UNCOMPACTED, Recorded, record_program, write_program
 
 HANG = """
     import queue, threading, torch
@@ -284,7 +284,7 @@ def test_an_uncaught_exception_is_in_the_manifest(tmp_path: Path) -> None:
 STOPPED_AT_THE_START = """
     import faulthandler, sys, threading, time, torch
     import lanescope.collector as ls
-    from lanescope.collector import watchdog
+    from lanescope.collector.watchdog import watchdog
     opening, stacks_file, left = threading.Event(), watchdog._stacks_file, []
     def late(folder):
         opening.set()

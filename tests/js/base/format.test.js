@@ -1,5 +1,5 @@
-import { bytes, count, duration, instant, number, percent } from "/assets/timeline/format.js";
-import { equal, test } from "./harness.js";
+import { bytes, count, duration, instant, number, percent } from "/assets/timeline/base/format.js";
+import { equal, test } from "../harness.js";
 
 test("durations have three digits and the unit of their size", () => {
   const cases = [

@@ -1,5 +1,5 @@
-import { contrast, levelOf, luminance, MIN_CONTRAST, Palette, shadeOf, STYLE_TOKENS, textOn, TOKENS } from "/assets/timeline/palette.js";
-import { equal, near, ok, test } from "./harness.js";
+import { contrast, levelOf, luminance, MIN_CONTRAST, Palette, shadeOf, STYLE_TOKENS, textOn, TOKENS } from "/assets/timeline/base/palette.js";
+import { equal, near, ok, test } from "../harness.js";
 
 const hex = (text) => [1, 3, 5].map((i) => Number.parseInt(text.slice(i, i + 2), 16));
 const css = await (await fetch("/assets/style.css")).text();

@@ -1,8 +1,8 @@
-import { groupsOf, Layout } from "/assets/timeline/layout.js";
-import { Painter } from "/assets/timeline/painter.js";
-import { Palette, TOKENS } from "/assets/timeline/palette.js";
-import { Tile } from "/assets/timeline/tile.js";
-import { equal, ok, test } from "./harness.js";
+import { groupsOf, Layout } from "/assets/timeline/model/layout.js";
+import { Painter } from "/assets/timeline/draw/painter.js";
+import { Palette, TOKENS } from "/assets/timeline/base/palette.js";
+import { Tile } from "/assets/timeline/tiles/tile.js";
+import { equal, ok, test } from "../harness.js";
 
 const LANES = Array.from({ length: 12 }, (_, id) => ({ id, key: `${id}`, rank: id >> 2, kind: "thread", label: `lane ${id}`, group: `rank ${id >> 2}`, rows: 2 }));
 const NAMES = ["one", "two", "three"];

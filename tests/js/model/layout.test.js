@@ -1,6 +1,6 @@
-import { arrange, asListed } from "/assets/timeline/arrange.js";
-import { FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/layout.js";
-import { equal, ok, test } from "./harness.js";
+import { arrange, asListed } from "/assets/timeline/model/lane_order.js";
+import { FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/model/layout.js";
+import { equal, ok, test } from "../harness.js";
 
 const lane = (id, group, rows = 2, kind = "thread") => ({ id, key: `${id}`, rank: 0, kind, label: `lane ${id}`, group, rows });
 const LANES = [lane(0, "rank 0"), lane(1, "rank 0", 1, "counter"), lane(2, "rank 1", 9), lane(3, "rank 1")];

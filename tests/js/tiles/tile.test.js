@@ -1,5 +1,5 @@
-import { decode, paintsOf } from "/assets/timeline/tile.js";
-import { equal, ok, test, throws } from "./harness.js";
+import { decode, paintsOf } from "/assets/timeline/tiles/tile.js";
+import { equal, ok, test, throws } from "../harness.js";
 
 const fixture = async (name) => {
   const [bin, json] = await Promise.all([fetch(`/fixtures/${name}.bin`), fetch(`/fixtures/${name}.json`)]);

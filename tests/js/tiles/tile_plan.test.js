@@ -1,5 +1,5 @@
-import { cover, indices, placeOf, wanted } from "/assets/timeline/plan.js";
-import { equal, ok, test } from "./harness.js";
+import { cover, indices, placeOf, wanted } from "/assets/timeline/tiles/tile_plan.js";
+import { equal, ok, test } from "../harness.js";
 
 const DURATION = 64 * 1024; // 64 tiles at level 0, one at level 6
 const tile = (level, index) => ({ level, index, start: index * 1024 * 2 ** level, end: (index + 1) * 1024 * 2 ** level });

@@ -14,19 +14,19 @@ import pytest
 from click.testing import CliRunner
 from dash import html
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.checks import METRICS
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import ANALYSES, Analysis, Finding, answer, ask
-from lanescope.webapp.analysis.traceability import graph_traceability, walks
 from lanescope.webapp.cli import main
-from lanescope.webapp.errors import RunError
 from lanescope.webapp.exporters.report import markdown
-from lanescope.webapp.pages import checks
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.frame import made
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.typed_json import Mismatch
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.autograd_graph.traceability import graph_traceability, walks
+from lanescope.webapp.plugins.checks import page as checks
+from lanescope.webapp.plugins.checks.checks import METRICS
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.typed_json import Mismatch
+from lanescope.webapp.server.frame import made
+from lanescope.webapp.ui.context import Context
+from tests.support.synthetic import START_NS, Builder
 
 BROKEN = Analysis("Is it there?", "hangs:no_such_function")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from lanescope.webapp.cluster import each_rank
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import write_run
+from lanescope.webapp.analysis.cluster import each_rank
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import write_run
 
 
 def time_in_ops(run: Run, rank: int) -> int:
@@ -43,7 +43,7 @@ def test_every_executor_gives_the_same(tmp_path: Path) -> None:
 
 
 def _opened_anew() -> None:
-    from lanescope.webapp.cluster import _opened
+    from lanescope.webapp.analysis.cluster import _opened
 
     _opened.cache_clear()  # the workers are threads of this process
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanescope.webapp.analysis.alignment import align
+from lanescope.webapp.analysis.sequence_alignment import align
 
 codes = st.lists(st.integers(1, 6), max_size=30)
 

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp.bundle import open_bundle
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.notes import Notes
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import open_run, run_of
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import write_run
+from lanescope.collector.format import schema
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs.bundle import open_bundle
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.notes import Notes
+from lanescope.webapp.runs.run import open_run, run_of
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import write_run
 
 
 class Memory:

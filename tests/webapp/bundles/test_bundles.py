@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector import manifest as manifests
-from lanescope.collector import schema
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
-from lanescope.webapp import storage
-from lanescope.webapp.bundle import BUNDLE
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.notes import Notes
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from lanescope.webapp.verifying import problems_of
-from tests.bundled import NOTES, lanescope
+from lanescope.collector.compaction import manifest as manifests
+from lanescope.collector.format import schema
+from lanescope.collector.format.options import Options
+from lanescope.collector.recorder.recorder import Recorder
+from lanescope.webapp.bundles.verify import problems_of
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs import storage
+from lanescope.webapp.runs.bundle import BUNDLE
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.notes import Notes
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.bundled import NOTES, lanescope
 
 
 def same_rows(one: Run, other: Run) -> None:
@@ -156,7 +156,7 @@ def test_what_a_dead_process_left_is_packed(tmp_path: Path) -> None:
 
 
 def schema_kind(name: str) -> Any:
-    from lanescope.collector.journal import Kind
+    from lanescope.collector.journal.journal import Kind
 
     return Kind[name]
 

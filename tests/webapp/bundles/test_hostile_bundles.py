@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp import bundle as bundles
-from lanescope.webapp.bundle import BUNDLE, Bundle
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import open_run
-from tests.bundled import lanescope
+from lanescope.webapp.runs import bundle as bundles
+from lanescope.webapp.runs.bundle import BUNDLE, Bundle
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import open_run
+from tests.support.bundled import lanescope
 
 STACK_FILE = "rank=00002/stack.parquet"
 OP_FILE = "rank=00001/thread=1001-0/op-00000.parquet"

@@ -7,13 +7,13 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
+from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.cli import main
-from lanescope.webapp.files import Folder
-from lanescope.webapp.notes import Notes
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.runs.files import Folder
+from lanescope.webapp.runs.notes import Notes
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder, write_run
 
 
 def merged(target: Path, *runs: Path) -> Result:

@@ -12,12 +12,12 @@ from urllib.request import Request, urlopen
 import pytest
 from moto.server import ThreadedMotoServer
 
-from lanescope.webapp import storage
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import Run, open_run
-from tests.bundled import lanescope
-from tests.s3_server import Store, serving
-from tests.synthetic import write_run
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs import storage
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.bundled import lanescope
+from tests.support.s3_server import Store, serving
+from tests.support.synthetic import write_run
 
 ADDRESS = "s3://bucket/runs/mine.lanes"
 OBJECT = "/bucket/runs/mine.lanes"

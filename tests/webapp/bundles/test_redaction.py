@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp.files import Folder
-from lanescope.webapp.notes import Notes
-from lanescope.webapp.packer import pack
-from lanescope.webapp.redaction import _FIXED, Redactor
-from lanescope.webapp.run import open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.collector.format import schema
+from lanescope.webapp.bundles.redaction import _FIXED, Redactor
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs.files import Folder
+from lanescope.webapp.runs.notes import Notes
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import START_NS, Builder
 
 HOST = "gpu-node-17.corp.example"
 SECRETS = (

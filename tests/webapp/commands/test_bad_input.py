@@ -9,8 +9,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from lanescope.webapp.cli import main
-from tests.spoiled import change, refusal
-from tests.synthetic import START_NS, Builder
+from tests.support.spoiled import change, refusal
+from tests.support.synthetic import START_NS, Builder
 
 
 def test_missing_directory(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from lanescope.collector import schema
-from lanescope.webapp import cli, units
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.collector.format import schema
+from lanescope.webapp import cli
+from lanescope.webapp.runs import units
+from tests.support.synthetic import START_NS, Builder, write_run
 
 
 def called(*arguments: str | Path, status: int = 0) -> str:

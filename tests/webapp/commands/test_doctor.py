@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import cli
-from lanescope.webapp.environment import PORTS, RULES, Advice, Facts, diagnose, gather
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.checks.machine import PORTS, RULES, Advice, Facts, diagnose, gather
+from tests.support.synthetic import START_NS, Builder
 
 TORCH = {"torch": "2.13.0", "gpus": 0, "distributed": True, "backends": ["gloo"]}
 

@@ -12,19 +12,19 @@ from click.testing import CliRunner
 from playwright.sync_api import BrowserContext, Page
 
 from lanescope.webapp.cli import main
-from lanescope.webapp.details import nearest
-from lanescope.webapp.exporters import kept
-from lanescope.webapp.exporters.kept import kept_slices
-from lanescope.webapp.exporters.page import ENTRY, MOST_PAGE, page_of
-from lanescope.webapp.find import find
-from lanescope.webapp.hits import Wanted, hits, place_among
-from lanescope.webapp.hits import modules as modules_of
-from lanescope.webapp.lanes import COUNTER
-from lanescope.webapp.look import look
-from lanescope.webapp.modules import joined, reached
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.exporters import offline_answers
+from lanescope.webapp.exporters.html_page import ENTRY, MOST_PAGE, page_of
+from lanescope.webapp.exporters.offline_answers import kept_slices
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.js_bundle import joined, reached
+from lanescope.webapp.timeline.lanes import COUNTER
+from lanescope.webapp.timeline.pick import look
+from lanescope.webapp.timeline.search_marks import Wanted, hits, place_among
+from lanescope.webapp.timeline.search_marks import modules as modules_of
+from lanescope.webapp.timeline.search_next import find
+from lanescope.webapp.timeline.span_details import nearest
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder, write_run
 
 EVIL = "</script><script>globalThis.hacked = 1</script><img src=x onerror='globalThis.hacked = 1'>"
 
@@ -49,9 +49,9 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_page_holds_the_modules_it_imports() -> None:
     found = reached(ENTRY)
-    assert {"still.js", "timeline.js", "viewport.js"} <= set(found)
-    assert "main.js" not in found  # nor what only a page with a server needs
-    assert "dock.js" not in found
+    assert {"page/offline_page.js", "page/timeline.js", "base/viewport.js"} <= set(found)
+    assert "page/main.js" not in found  # nor what only a page with a server needs
+    assert "panels/dock.js" not in found
     script, _ = joined(ENTRY)
     assert not re.search("</script|<!--", script, re.IGNORECASE)  # either would end the element
 
@@ -217,17 +217,17 @@ def test_of_too_many_slices_the_longest_are_kept(run: Run, monkeypatch: pytest.M
     lengths = (slices.end - slices.start).tolist()
     every = kept_slices(timeline, whole, lanes)
     assert (every.shortest_ns, sum(row[2] for row in every.rows)) == (0, len(lengths))
-    monkeypatch.setattr(kept, "MOST_SLICES", len(lengths) // 3)
+    monkeypatch.setattr(offline_answers, "MOST_SLICES", len(lengths) // 3)
     fewer = kept_slices(timeline, whole, lanes)
     count = sum(row[2] for row in fewer.rows)
     assert 0 < count <= len(lengths) // 3
     assert count == sum(length >= fewer.shortest_ns for length in lengths)
-    monkeypatch.setattr(kept, "MOST_BYTES", len(fewer.block) // 2)
+    monkeypatch.setattr(offline_answers, "MOST_BYTES", len(fewer.block) // 2)
     assert len(kept_slices(timeline, whole, lanes).block) <= len(fewer.block) // 2
     part = kept_slices(timeline, (whole[1] // 2, whole[1] // 2 + 1), lanes[:1])
     assert {row[0] for row in part.rows} == {lanes[0]}
     assert kept_slices(timeline, whole, []).rows == []
-    monkeypatch.setattr(kept, "MOST_SLICES", 5)
+    monkeypatch.setattr(offline_answers, "MOST_SLICES", 5)
     assert "or more can be selected and found" in page_of(run, timeline=timeline)
 
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import escaped, markdown
-from lanescope.webapp.exporters.tables import ANALYSES
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.exporters.table_files import ANALYSES
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder, write_run
 
 EVIL = "</script><script>alert(1)</script>"
 FORMULAS = ("=cmd|' /C calc'!A0", "+1", "-2", "@x", "\t=1", "  =1")

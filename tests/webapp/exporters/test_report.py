@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.analysis.findings import Examined, Finding
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.pictures import (
@@ -21,10 +20,11 @@ from lanescope.webapp.exporters.pictures import (
     lines_picture,
 )
 from lanescope.webapp.exporters.report import MOST_PICTURES, escaped, markdown, pictures_of
-from lanescope.webapp.lanes import COUNTER
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.plugins.checks.checks import Report
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.lanes import COUNTER
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder, write_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = "<script>alert(1)</script>\x00&\"'"

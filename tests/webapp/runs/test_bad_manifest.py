@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp.run import open_run
-from tests.spoiled import OP_FILE, change, refusal, setter
-from tests.synthetic import write_run
+from lanescope.collector.format import schema
+from lanescope.webapp.runs.run import open_run
+from tests.support.spoiled import OP_FILE, change, refusal, setter
+from tests.support.synthetic import write_run
 
 
 @pytest.fixture

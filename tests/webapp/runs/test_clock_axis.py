@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanescope.webapp.axis import Axis
-from tests.synthetic import START_NS, Builder
-from tests.test_run import column, opened
+from lanescope.webapp.runs.clock_axis import Axis
+from tests.support.synthetic import START_NS, Builder
+from tests.webapp.runs.test_run import column, opened
 
 T = START_NS
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 from lanescope.webapp.cli import main
-from lanescope.webapp.run import RunError, open_run
-from tests.spoiled import OP_FILE, change, refusal, setter
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import RunError, open_run
+from tests.support.spoiled import OP_FILE, change, refusal, setter
+from tests.support.synthetic import write_run
 
 
 @pytest.fixture

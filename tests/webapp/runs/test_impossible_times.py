@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.checks import check
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder
-from tests.trace_files import imported, slice_, write_trace
+from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder
+from tests.support.trace_files import imported, slice_, write_trace
 
 FAR = 2**63
 

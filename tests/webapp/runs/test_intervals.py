@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanescope.webapp.intervals import Intervals, at_least
+from lanescope.webapp.runs.intervals import Intervals, at_least
 
 SLICES = st.lists(st.tuples(st.integers(-20, 20), st.integers(-2, 12)), max_size=12)
 

@@ -11,13 +11,13 @@ import flask
 import pytest
 from flask.testing import FlaskClient
 
-from lanescope.webapp import note_routes
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.files import Folder
-from lanescope.webapp.notes import MOST_TEXT, NAME, Changed, Notes
-from lanescope.webapp.run import open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import write_run
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.files import Folder
+from lanescope.webapp.runs.notes import MOST_TEXT, NAME, Changed, Notes
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline import note_routes
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import write_run
 
 NOTE = {"id": "a", "t0": 5, "t1": 9, "lane": "0/1000-0", "text": "late <here> & there"}
 CONTENT = {"format": 1, "notes": [NOTE], "views": [{"name": "step 2", "search": "?t=5-9"}]}

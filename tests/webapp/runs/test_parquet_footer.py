@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.webapp import footers
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.footers import Range
-from lanescope.webapp.run import open_run
-from tests.spoiled import change, setter
-from tests.synthetic import write_run
+from lanescope.webapp.runs import parquet_footer
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.parquet_footer import Range
+from lanescope.webapp.runs.run import open_run
+from tests.support.spoiled import change, setter
+from tests.support.synthetic import write_run
 
 OPS = "rank=00000/thread=1000-0/op-00000.parquet"
 TYPE = re.compile(rb"\x1c\x15([\x00-\x0c])\x19")
@@ -25,7 +25,7 @@ ALWAYS = (-(1 << 62), 1 << 62)
 
 
 def ranges(data: bytes, *columns: str) -> list[dict[str, Range]] | None:
-    return footers.ranges(pa.BufferReader(data), {*columns})
+    return parquet_footer.ranges(pa.BufferReader(data), {*columns})
 
 
 def written(table: pa.Table, **options: object) -> bytes:

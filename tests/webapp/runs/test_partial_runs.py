@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lanescope.webapp.bundles.selection import Contents
 from lanescope.webapp.cli import main
-from lanescope.webapp.contents import Contents
-from lanescope.webapp.run import open_run
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import write_run
 
 OPS = "rank=00000/thread=1000-0/op-00000.parquet"
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp import run as run_module
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import findings
-from lanescope.webapp.axis import Axis
-from lanescope.webapp.packer import pack
-from lanescope.webapp.rows import Rows
-from lanescope.webapp.run import Run, RunError, open_run
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs import run as run_module
+from lanescope.webapp.runs.clock_axis import Axis
+from lanescope.webapp.runs.run import Run, RunError, open_run
+from lanescope.webapp.runs.table_reader import Rows
+from tests.support.synthetic import START_NS, Builder, write_run
 
 T = START_NS
 

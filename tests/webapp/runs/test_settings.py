@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import RunError
-from lanescope.webapp.analysis.checks import Check
 from lanescope.webapp.analysis.findings import Examined, Finding, acknowledged
 from lanescope.webapp.cli import main
-from lanescope.webapp.settings import Allowed, Limits, Settings, load_settings
-from tests.synthetic import write_run
+from lanescope.webapp.plugins.checks.checks import Check
+from lanescope.webapp.runs.settings import Allowed, Limits, Settings, load_settings
+from tests.support.synthetic import write_run
 
 
 def write(path: Path, text: str) -> Path:

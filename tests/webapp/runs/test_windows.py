@@ -11,18 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.generate_run import PROBE, generate
-from lanescope.webapp import details, rows
-from lanescope.webapp.analysis.checks import check
-from lanescope.webapp.analysis.columns import texts_of
-from lanescope.webapp.analysis.overlap import overlap_regions
-from lanescope.webapp.index import open_index
-from lanescope.webapp.look import look
-from lanescope.webapp.partners import Place, autograd_partner
-from lanescope.webapp.parts import Part
-from lanescope.webapp.run import Run, RunError, open_run
-from lanescope.webapp.slices import SOURCES
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.plugins.threads.overlap import overlap_regions
+from lanescope.webapp.runs import table_reader
+from lanescope.webapp.runs.parquet_parts import Part
+from lanescope.webapp.runs.run import Run, RunError, open_run
+from lanescope.webapp.timeline import span_details
+from lanescope.webapp.timeline.index import open_index
+from lanescope.webapp.timeline.pick import look
+from lanescope.webapp.timeline.span_links import Place, autograd_partner
+from lanescope.webapp.timeline.spans import SOURCES
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ class Reads:
 
 
 def test_pieces_hold_what_events_hold(large: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_PIECE", 100_000)
+    monkeypatch.setattr(table_reader, "_PIECE", 100_000)
     columns = ["start_ns", "duration_ns", "name", "thread", "rank"]
     pieces = list(large.pieces("op", 0, "1000-0", columns))
     assert len(pieces) == 3
@@ -83,7 +84,7 @@ def test_no_question_about_a_run_needs_a_whole_log(
         return whole(part, found, columns)
 
     monkeypatch.setattr(Part, "_whole", counted)
-    monkeypatch.setattr(rows, "_PIECE", 100_000)
+    monkeypatch.setattr(table_reader, "_PIECE", 100_000)
     run = open_run(large.path)
     check(run)
     overlap_regions(run, "/mm/")
@@ -121,11 +122,11 @@ def test_one_slice_is_looked_up_in_one_row_group(
     ops = [k for k in flat.tolist() if k >= timeline.index.row_begin[lane.phase_rows]]
     expected = whole.take(timeline.index.arrays["source"][ops]).to_pylist()
     reads = Reads(monkeypatch)
-    monkeypatch.setattr(details, "autograd_partner", lambda *_: None)
-    monkeypatch.setattr(details, "_handovers", lambda *_: [])
+    monkeypatch.setattr(span_details, "autograd_partner", lambda *_: None)
+    monkeypatch.setattr(span_details, "_handovers", lambda *_: [])
     for k, row in zip(ops, expected, strict=True):
         reads.groups.clear()
-        facts = details.slice_facts(timeline, lane.id, k - base)
+        facts = span_details.slice_facts(timeline, lane.id, k - base)
         assert {name: facts[name] for name in ("name", "depth")} == {
             name: row[name] for name in ("name", "depth")
         }
@@ -179,7 +180,7 @@ def test_twins_are_told_apart(tmp_path: Path) -> None:
     timeline = Timeline(run, open_index(run, None))
     (lane,) = timeline.index.lanes
     size = timeline.index.row_end[lane.rows - 1]
-    modules = [details.slice_facts(timeline, 0, ref)["module"] for ref in range(size)]
+    modules = [span_details.slice_facts(timeline, 0, ref)["module"] for ref in range(size)]
     assert sorted(modules) == ["again", "level0", "level1", "level2", "stuck"]
 
 

@@ -19,11 +19,11 @@ from click.testing import CliRunner
 from werkzeug.test import Client, TestResponse
 
 from lanescope.webapp import cli
-from lanescope.webapp.access import LOCAL_NAMES, REFUSAL, Guarded, binding_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import open_run
-from lanescope.webapp.server import make_app
-from tests.synthetic import write_run
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.server.auth import LOCAL_NAMES, REFUSAL, Guarded, binding_of
+from lanescope.webapp.server.server import make_app
+from tests.support.synthetic import write_run
 
 TOKEN = "the-right-token"
 PORT = 8050

@@ -10,16 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lanescope.webapp import charts
-from lanescope.webapp.analysis.collectives import collectives
 from lanescope.webapp.analysis.findings import examine
-from lanescope.webapp.analysis.skew import LateMap, late_map
-from lanescope.webapp.analysis.turns import forward_to_backward
-from lanescope.webapp.pages import collectives as collectives_page
-from lanescope.webapp.pages import hang, overview
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run
-from tests.trace_files import imported, slice_, write_trace
+from lanescope.webapp.plugins.checks import page_overview as overview
+from lanescope.webapp.plugins.collectives import page as collectives_page
+from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.plugins.collectives.skew import LateMap, late_map
+from lanescope.webapp.plugins.hangs import page as hang
+from lanescope.webapp.plugins.threads.forward_backward_gap import forward_to_backward
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import charts
+from lanescope.webapp.ui.context import Context
+from tests.support.trace_files import imported, slice_, write_trace
 
 
 @pytest.fixture(scope="module")

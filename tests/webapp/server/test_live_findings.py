@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp import examining
 from lanescope.webapp.analysis.findings import Analysis, Examined, Finding
-from lanescope.webapp.examining import SHARE, Examining
-from lanescope.webapp.run import open_run
-from lanescope.webapp.settings import Settings
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.server import live_findings
+from lanescope.webapp.server.live_findings import SHARE, Examining
+from tests.support.synthetic import START_NS, Builder
 
 QUICK, SLOW = Analysis("Quick?", "quick:quick"), Analysis("Slow?", "slow:slow")
 TAKES = {"quick:quick": 0.1, "slow:slow": 5.0}
@@ -34,7 +34,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(examining, "ask", world.ask)
+    monkeypatch.setattr(live_findings, "ask", world.ask)
     return world
 
 

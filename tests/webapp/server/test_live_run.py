@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.compact import advance, compact
-from lanescope.collector.recorder import Recorder
-from lanescope.webapp import following, leftovers
-from lanescope.webapp import run as runs
-from lanescope.webapp.analysis.checks import DEFAULTS
-from lanescope.webapp.following import Following, growing
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.growing import begin, write_ops
+from lanescope.collector.compaction.compact import advance, compact
+from lanescope.collector.recorder.recorder import Recorder
+from lanescope.webapp.plugins.checks.checks import DEFAULTS
+from lanescope.webapp.runs import journal_recovery
+from lanescope.webapp.runs import run as runs
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.server import live_run
+from lanescope.webapp.server.live_run import Following, growing
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.growing import begin, write_ops
 
 OPS = 500
 
 
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(live_run, "POLL_S", 0.01)
 
 
 def begun(run: Path, pid: int | None = None) -> Recorder:
@@ -134,10 +135,10 @@ def test_rows_that_move_while_a_run_is_read_are_not_missed(
     recorder.close()
     moving = [lambda: compact(tmp_path / "run")]
 
-    def moved(*given: object) -> leftovers.Leftovers:
+    def moved(*given: object) -> journal_recovery.Leftovers:
         if moving:
             moving.pop()()
-        return leftovers.leftovers(*given)  # type: ignore[arg-type]
+        return journal_recovery.leftovers(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(runs, "leftovers", moved)
     found = open_run(tmp_path / "run")

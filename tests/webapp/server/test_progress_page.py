@@ -6,8 +6,8 @@ import json
 import threading
 from typing import Any
 
-from lanescope.webapp.preparing import Preparing, Progress
-from lanescope.webapp.wsgi import Wsgi
+from lanescope.webapp.server.progress_page import Preparing, Progress
+from lanescope.webapp.server.wsgi import Wsgi
 
 
 def get(app: Wsgi, path: str) -> tuple[dict[str, str], str]:

@@ -9,6 +9,7 @@ import re
 import string
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import flask
 import pyarrow.parquet as pq
@@ -16,14 +17,14 @@ import pytest
 from flask.testing import FlaskClient
 
 from lanescope import assets
-from lanescope.webapp import modules
-from lanescope.webapp.exporters.page import ENTRY as STILL
-from lanescope.webapp.modules import FOLDER, joined, reached
-from lanescope.webapp.pages import repeat
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.server import ENTRY, HOOKS, PAGES, make_app
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import write_run
+from lanescope.webapp.exporters.html_page import ENTRY as STILL
+from lanescope.webapp.plugins.diff import page_repeat as repeat
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.server.server import ENTRY, HOOKS, PAGES, make_app
+from lanescope.webapp.timeline import js_bundle
+from lanescope.webapp.timeline.js_bundle import FOLDER, joined, reached
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import write_run
 
 HOST = {"Host": "127.0.0.1:8050"}
 
@@ -36,7 +37,14 @@ def policy(response: Any) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/overlap", "/api/run", "/assets/style.css", "/assets/timeline/main.js", "/tile/x/y/z"],
+    [
+        "/",
+        "/overlap",
+        "/api/run",
+        "/assets/style.css",
+        "/assets/timeline/page/main.js",
+        "/tile/x/y/z",
+    ],
 )
 def test_every_answer_has_the_headers(client: FlaskClient, path: str) -> None:
     response = client.get(path, headers=HOST)
@@ -69,11 +77,38 @@ def test_the_modules_are_one_script_served_once_for_all(client: FlaskClient) -> 
     assert client.get(f"/modules/old/{ENTRY}", headers=HOST).mimetype == "text/html"
 
 
+def test_the_source_map_is_where_the_script_says(client: FlaskClient) -> None:
+    page = client.get("/", headers=HOST).get_data(as_text=True)
+    script = re.search(rf'"(/modules/\w+/{ENTRY})"', page)
+    assert script
+    text = client.get(script[1], headers=HOST).get_data(as_text=True)
+    address = text.rsplit("//# sourceMappingURL=", 1)[1].strip()
+    told = client.get(urljoin(script[1], address), headers=HOST).get_json()
+    assert ENTRY in told["sources"]
+
+
+def test_a_module_imports_from_folders_beside_and_above_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "page/main.js": 'import { b as c } from "../base/b.js";\nexport const a = c;\n',
+        "base/b.js": 'import * as deep from "./deep/d.js";\nexport const b = deep.d;\n',
+        "base/deep/d.js": "export const d = 1;\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(js_bundle, "FOLDER", tmp_path)
+    assert list(reached("page/main.js")) == ["base/deep/d.js", "base/b.js", "page/main.js"]
+    script, _ = joined("page/main.js")
+    assert "const {b: c} = module_base_b;" in script.replace("{ b", "{b").replace("c }", "c}")
+    assert "const deep = module_base_deep_d;" in script
+
+
 def test_every_line_of_a_joined_module_is_found_in_its_file() -> None:
     script, source_map = joined(ENTRY)
     told = json.loads(source_map)
-    beside = {path.name for path in FOLDER.glob("*.js")} - {HOOKS}
-    assert set(told["sources"]) | set(reached(STILL)) == beside
+    all_ = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js")} - {HOOKS}
+    assert set(told["sources"]) | set(reached(STILL)) == all_
     source = line = 0
     lines = script.splitlines()
     mapped = told["mappings"].split(";")
@@ -110,7 +145,7 @@ def test_a_module_that_cannot_be_joined_is_told(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.js").write_text(f"const b = 1;\n{text}\n")
-    monkeypatch.setattr(modules, "FOLDER", tmp_path)
+    monkeypatch.setattr(js_bundle, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match=re.escape(f"a.js: cannot be joined: {text}")):
         joined("a.js")
 
@@ -120,7 +155,7 @@ def test_modules_that_import_each_other_are_told(
 ) -> None:
     for one, other in ("ab", "ba"):
         (tmp_path / f"{one}.js").write_text(f'import {{ x }} from "./{other}.js";\n')
-    monkeypatch.setattr(modules, "FOLDER", tmp_path)
+    monkeypatch.setattr(js_bundle, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match=r"each other: a\.js -> b\.js -> a\.js"):
         joined("a.js")
 

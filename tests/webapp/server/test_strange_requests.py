@@ -13,11 +13,11 @@ from urllib.parse import quote
 import pytest
 from flask.testing import FlaskClient
 
-from lanescope.webapp.request_queues import Queue, Queues
-from lanescope.webapp.run import Run
-from lanescope.webapp.server import make_app
-from lanescope.webapp.timeline import Timeline
-from tests.test_serving import another, served
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.server.request_queues import Queue, Queues
+from lanescope.webapp.server.server import make_app
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.webapp.server.test_http_server import another, served
 
 HOST = {"Host": "127.0.0.1:8050"}
 TEXTS = ("", "-1", "9007199254740993", "1e9", "nan", "%00", "%ff", "..", "0-1024", "é", "a" * 3000)

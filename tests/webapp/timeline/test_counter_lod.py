@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanescope.webapp import lod, samples
-from lanescope.webapp.buckets import I64
-from lanescope.webapp.samples import F64, SampleTile, sample_pyramid, sample_window
+from lanescope.webapp.timeline import counter_lod, lod
+from lanescope.webapp.timeline.counter_lod import F64, SampleTile, sample_pyramid, sample_window
+from lanescope.webapp.timeline.lod_buckets import I64
 
 Series = list[tuple[int, float]]
 
@@ -64,7 +64,7 @@ def test_window_equals_brute_force(pairs: Series, level: int) -> None:
 def test_pyramid_is_every_crowded_tile_and_equals_window(pairs: Series, limit: int) -> None:
     time, value = arrays(pairs)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (lod, samples):
+        for module in (lod, counter_lod):
             patch.setattr(module, "RAW_LIMIT", limit)
             patch.setattr(module, "MAX_LEVEL", 12)
         made = {(level, index): tile for level, index, tile in sample_pyramid(time, value)}

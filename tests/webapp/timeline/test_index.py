@@ -9,12 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanescope.webapp import index as module
-from lanescope.webapp import lod, store
-from lanescope.webapp.index import DTYPES, Index, open_index
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.store import CATALOGUE, Ahead, FolderStore, MemoryStore, cache_folder, load
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline import array_store, lod
+from lanescope.webapp.timeline import index as module
+from lanescope.webapp.timeline.array_store import (
+    CATALOGUE,
+    Ahead,
+    FolderStore,
+    MemoryStore,
+    cache_folder,
+    load,
+)
+from lanescope.webapp.timeline.index import DTYPES, Index, open_index
+from tests.support.synthetic import write_run
 
 
 @pytest.fixture
@@ -209,7 +216,7 @@ def test_part_of_a_stored_array_is_fetched_ahead(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 99_999, 100_000])
 def test_array_of_any_size_comes_back(tmp_path: Path, size: int) -> None:
     values = np.arange(size, dtype=np.int64)
-    stores: list[store.Store] = [
+    stores: list[array_store.Store] = [
         FolderStore(tmp_path / "x", {"a": "<i8"}),
         MemoryStore({"a": "<i8"}),
     ]
@@ -226,5 +233,5 @@ def test_cache_folder_follows_the_environment(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "lanescope"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(store.sys, "platform", "linux")
+    monkeypatch.setattr(array_store.sys, "platform", "linux")
     assert cache_folder() == Path.home() / ".cache" / "lanescope"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lanescope.webapp import details
-from lanescope.webapp.analysis.communication import communication
-from lanescope.webapp.lanes import LaneSlices, lanes_of
-from lanescope.webapp.run import open_run
-from lanescope.webapp.slices import Names
-from lanescope.webapp.styles import STYLES
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.collectives.communication import communication
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline import span_details
+from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
+from lanescope.webapp.timeline.spans import Names
+from lanescope.webapp.timeline.styles import STYLES
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder
 
 MAIN, AUTOGRAD, STREAM = "1000-0", "1000-1", "1000-2"
 
@@ -51,13 +51,13 @@ def timeline(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     return Timeline.open(open_run(builder.write()), cache=folder / "cache")
 
 
-def facts(timeline: Timeline, key: str, name: str) -> details.Json:
+def facts(timeline: Timeline, key: str, name: str) -> span_details.Json:
     """What is told of the first slice of that name on a lane."""
     lane = next(lane for lane in timeline.index.lanes if lane.key == key)
     base = timeline.index.row_begin[timeline.index.lane_rows[lane.id][0]]
     end = timeline.index.row_end[timeline.index.lane_rows[lane.id][-1]]
     names = [timeline.index.names[int(k)] for k in timeline.index.slices.name[base:end]]
-    return details.slice_facts(timeline, lane.id, names.index(name))
+    return span_details.slice_facts(timeline, lane.id, names.index(name))
 
 
 def test_a_stream_is_a_lane_coloured_like_what_launched(timeline: Timeline) -> None:

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanescope.webapp import slices
 from lanescope.webapp.analysis.gradients import gradient_norms as analysed_norms
-from lanescope.webapp.details import run_facts
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.lanes import Lane, LaneSamples, gradient_norms, lanes_of
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.slices import SOURCES, LaneSlices, Names
-from lanescope.webapp.styles import STYLES
-from lanescope.webapp.tiles import STYLE_UNFINISHED
-from lanescope.webapp.timeline import Timeline
-from tests import synthetic
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline import spans
+from lanescope.webapp.timeline.lanes import Lane, LaneSamples, gradient_norms, lanes_of
+from lanescope.webapp.timeline.span_details import run_facts
+from lanescope.webapp.timeline.spans import SOURCES, LaneSlices, Names
+from lanescope.webapp.timeline.styles import STYLES
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support import synthetic
+from tests.support.synthetic import START_NS, Builder, write_run
 
 MAIN = "1000-0"
 
@@ -170,7 +170,7 @@ def test_rows_are_the_same_however_the_log_is_cut_and_ordered(
             builder.op(start, duration, op, depth=depth, scope=scope)
         return rows(open_run(builder.write()), f"0/{MAIN}")
 
-    monkeypatch.setattr(slices, "STRETCH", 1)
+    monkeypatch.setattr(spans, "STRETCH", 1)
     every = list(range(len(ops)))
     whole = laid_out("whole", every, len(ops))
     assert len(whole) > 5
@@ -317,7 +317,7 @@ def test_times_outside_the_axis_are_drawn_at_its_edge(tmp_path: Path) -> None:
 def test_lane_of_absurdly_many_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.slices.MAX_ROWS", 3)
+    monkeypatch.setattr("lanescope.webapp.timeline.spans.MAX_ROWS", 3)
     builder = Builder(tmp_path / "run")
     builder.thread()
     for depth in range(4):

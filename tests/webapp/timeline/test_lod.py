@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanescope.webapp import lod
-from lanescope.webapp.buckets import I64, offsets
-from lanescope.webapp.packing import enclosing, sub_rows
+from lanescope.webapp.timeline import lod
+from lanescope.webapp.timeline.lod_buckets import I64, offsets
+from lanescope.webapp.timeline.row_layout import enclosing, sub_rows
 
 Slices = list[tuple[int, int]]
 
@@ -298,7 +298,7 @@ def first_fit(slices: Slices) -> list[int]:
 def test_sub_rows_are_first_fit(pairs: Slices, chains: int) -> None:
     slices = sorted((start, start + length) for start, length in pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lanescope.webapp.packing.CHAINS", chains)
+        patch.setattr("lanescope.webapp.timeline.row_layout.CHAINS", chains)
         assert sub_rows(*arrays(slices)).tolist() == first_fit(slices)
 
 

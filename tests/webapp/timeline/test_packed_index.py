@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lanescope.webapp import index as indexes
-from lanescope.webapp.index import DTYPES, Index, open_index
-from lanescope.webapp.packed_index import coded, decoded
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import write_run
+from lanescope.webapp.bundles.writer import pack
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline.index import DTYPES, Index, open_index
+from lanescope.webapp.timeline.packed_index import coded, decoded
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import write_run
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from flask.testing import FlaskClient
 
-from lanescope.webapp import routes
-from lanescope.webapp.index import open_index
-from lanescope.webapp.run import open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder, write_run
-from tests.tile_payload import decode
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline import routes
+from lanescope.webapp.timeline.index import open_index
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder, write_run
+from tests.support.tile_payload import decode
 
 
 def serve(path: Path) -> tuple[FlaskClient, Timeline]:
@@ -296,7 +296,7 @@ def test_overlap(served: tuple[FlaskClient, Timeline]) -> None:
 def test_regions_are_capped_and_counted(
     served: tuple[FlaskClient, Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.details.MAX_REGIONS", 2)
+    monkeypatch.setattr("lanescope.webapp.timeline.span_details.MAX_REGIONS", 2)
     told = get(served, "/api/overlap/ETAG")
     assert (len(told["regions"]), told["total"]) == (2, 6)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanescope.webapp import find as module
-from lanescope.webapp.find import Key, find
-from lanescope.webapp.hits import Wanted, hits, modules, place_among
-from lanescope.webapp.run import open_run
-from lanescope.webapp.slices import SAMPLES
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import write_run
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline import search_next as module
+from lanescope.webapp.timeline.search_marks import Wanted, hits, modules, place_among
+from lanescope.webapp.timeline.search_next import Key, find
+from lanescope.webapp.timeline.spans import SAMPLES
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import write_run
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_names_that_do_not_exist_match_nothing(timeline: Timeline) -> None:
 def test_hits_mark_each_start_and_count_all(
     timeline: Timeline, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.hits.CHUNK", chunk)
+    monkeypatch.setattr("lanescope.webapp.timeline.search_marks.CHUNK", chunk)
     names = {timeline.index.names.index("aten::mul")}
     everything = all_of(timeline, names)
     t0, t1, many = 1_000_000, 3_000_000, 100
@@ -96,7 +96,7 @@ def test_hits_mark_each_start_and_count_all(
 def test_too_many_hits_are_marked_but_not_named(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.hits.MOST_SLICES", 3)
+    monkeypatch.setattr("lanescope.webapp.timeline.search_marks.MOST_SLICES", 3)
     everything = Wanted(timeline, range(len(timeline.index.names)))
     found = hits(timeline, everything, (0, timeline.run.duration_ns), [], 10)
     assert found["slices"] is None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lanescope.webapp.details import slice_facts
-from lanescope.webapp.handovers import Handover, handovers
-from lanescope.webapp.run import open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline.span_details import slice_facts
+from lanescope.webapp.timeline.sync_flows import Handover, handovers
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lanescope.webapp import lod, samples, tiles
-from lanescope.webapp.index import Index, open_index
-from lanescope.webapp.look import look
-from lanescope.webapp.payload import KIND_COUNTER, KIND_SLICES, Placed, compressed, pack
-from lanescope.webapp.run import open_run
-from lanescope.webapp.samples import sample_window
-from lanescope.webapp.tiles import STYLE_UNFINISHED, Paints
-from lanescope.webapp.timeline import MAX_INDEX, NoSuch, Timeline
-from tests.synthetic import START_NS, Builder, write_run
-from tests.tile_payload import FIXTURES, PAYLOADS, decode
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline import counter_lod, lod, tile_columns
+from lanescope.webapp.timeline.counter_lod import sample_window
+from lanescope.webapp.timeline.index import Index, open_index
+from lanescope.webapp.timeline.pick import look
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED, Paints
+from lanescope.webapp.timeline.tile_format import (
+    KIND_COUNTER,
+    KIND_SLICES,
+    Placed,
+    compressed,
+    pack,
+)
+from lanescope.webapp.timeline.timeline import MAX_INDEX, NoSuch, Timeline
+from tests.support.synthetic import START_NS, Builder, write_run
+from tests.support.tile_payload import FIXTURES, PAYLOADS, decode
 
 
 @pytest.mark.parametrize("name", list(PAYLOADS))
@@ -66,7 +72,7 @@ def test_paints_number_pairs_of_name_and_style() -> None:
     first = np.array([7, 7, 2], np.uint32), np.array([1, STYLE_UNFINISHED | 1, 8], np.uint8)
     numbers = paints.add(*first)
     paints.add(np.array([2, 7000], np.uint32), np.array([8, 0], np.uint8))
-    slices = tiles.Slices(numbers, numbers, numbers, paints)
+    slices = tile_columns.Slices(numbers, numbers, numbers, paints)
     assert [slices.name[:].tolist(), slices.style[:].tolist()] == [one.tolist() for one in first]
     assert (int(slices.name[2]), int(slices.style[1])) == (2, STYLE_UNFINISHED | 1)
     assert sorted(zip(paints.names, paints.styles, strict=True)) == [
@@ -86,8 +92,8 @@ def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
     end = np.array([0, (1 << 41) - 1, 1 << 41], np.int64)
     made = lod.window(start, end, [(0, 3)], lod.MAX_LEVEL, 0)
     zeros, paints = np.zeros(3, np.uint32), Paints()
-    slices = tiles.Slices(start, end, paints.add(zeros, zeros.astype(np.uint8)), paints)
-    rows = tiles.slice_rows(made, slices, lod.MAX_LEVEL, np.array([0]))
+    slices = tile_columns.Slices(start, end, paints.add(zeros, zeros.astype(np.uint8)), paints)
+    rows = tile_columns.slice_rows(made, slices, lod.MAX_LEVEL, np.array([0]))
     dense = decode(pack(lod.MAX_LEVEL, 0, [Placed([0], [0], KIND_SLICES, rows)]))["blocks"][0][
         "dense"
     ]
@@ -97,7 +103,7 @@ def test_covered_share_is_never_nothing_and_never_more_than_all() -> None:
 
 def test_counter_values_past_float32_stay_finite() -> None:
     tile = sample_window(np.array([5]), np.array([1e300]), 0, 0)
-    rows = tiles.sample_rows(tiles.sample_block(tile))
+    rows = tile_columns.sample_rows(tile_columns.sample_block(tile))
     sample = decode(pack(0, 0, [Placed([0], [0], KIND_COUNTER, rows)]))["blocks"][0]["samples"]
     assert sample["low"] == [pytest.approx(3.4028235e38)]
 
@@ -125,7 +131,7 @@ def test_tiles_made_ahead_equal_those_made_on_demand(
     plain = Timeline(run, open_index(run, None))
     assert len(plain.index.arrays["made_key"]) == 0
     monkeypatch.setattr(lod, "RAW_LIMIT", 3)
-    monkeypatch.setattr(samples, "RAW_LIMIT", 3)
+    monkeypatch.setattr(counter_lod, "RAW_LIMIT", 3)
     ahead = Timeline(run, open_index(run, None))
     assert len(ahead.index.arrays["made_key"]) > 100
     whole = every_tile(plain)

@@ -12,7 +12,7 @@ import math
 
 import pytest
 
-from lanescope.webapp.colours import KINDS, Theme, tokens
+from lanescope.webapp.ui.colours import KINDS, Theme, tokens
 
 Triple = tuple[float, float, float]
 

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.learning import layers_of, samples
-from lanescope.webapp.analysis.module_graph import Graph, graph_by_module
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.parameter_history import layers_of, samples
+from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by_module
+from lanescope.webapp.runs.run import Run
 
 CAUSES = {
     "not_called": "was not called",

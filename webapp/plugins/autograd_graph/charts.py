@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.autograd_graph import CAUSES
-from lanescope.webapp.analysis.module_graph import MOST_ACROSS, Graph, Group
-from lanescope.webapp.charts import escaped
-from lanescope.webapp.colours import Theme, over, readable, tokens
-from lanescope.webapp.graph_layout import BOX, ROW, Layout, Point, laid_out
-from lanescope.webapp.theme import template
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES
+from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, ROW, Layout, Point, laid_out
+from lanescope.webapp.plugins.autograd_graph.module_graph import MOST_ACROSS, Graph, Group
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.colours import Theme, over, readable, tokens
+from lanescope.webapp.ui.theme import template
 
 CHARACTER = 7.2
 """Px of a letter of 12 px, in the widest of the page's fonts."""

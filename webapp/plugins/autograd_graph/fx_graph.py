@@ -15,15 +15,15 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.collector.kinds import FX_BREAK, FX_UNTRACEABLE
-from lanescope.webapp.analysis.autograd_graph import graph_nodes
+from lanescope.collector.format.record_kinds import FX_BREAK, FX_UNTRACEABLE
+from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.forward_ops import forward_rows, outermost
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.analysis.module_graph import Graph, graph_by_module, group_names
+from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.sites import frames_of
-from lanescope.webapp.analysis.stack_lines import line
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.stack_frames import line
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by_module, group_names
+from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.autograd_graph import graph_nodes
 from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows, outermost, touch
-from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.analysis.sites import frames_of
-from lanescope.webapp.analysis.stack_lines import line
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.stack_frames import line
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from lanescope.webapp.analysis.acyclic import parts
+from lanescope.webapp.plugins.autograd_graph.acyclic import parts
 
 MOST_ACROSS = 8
 """Boxes of one level; more go to the next ones, so that a drawing does not grow wide."""

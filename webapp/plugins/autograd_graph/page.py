@@ -8,14 +8,16 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp import graph_charts, units
-from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
-from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
-from lanescope.webapp.analysis.module_graph import matches
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import graph_parts, ids, parts
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.autograd_graph import charts as graph_charts
+from lanescope.webapp.plugins.autograd_graph import page_graph_parts as graph_parts
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, graph_of
+from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
+from lanescope.webapp.plugins.autograd_graph.module_graph import matches
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context, Page
 
 READABLE = 60
 """Boxes that can be read at once; of more, the tree is collapsed at first."""
@@ -31,10 +33,10 @@ def layout(context: Context) -> Component:
     )
     ranks = [rank for rank in run.ranks if run.counts_of(rank)["node"]]
     if not ranks:
-        return parts.page(
+        return widgets.page(
             "Graph",
             lead,
-            parts.empty(
+            widgets.empty(
                 "This run holds no autograd graph.",
                 "A run holds that of the first backward of step 0, of up to 20,000 nodes. One "
                 "whose recording began later, or that ran no backward, has none.",
@@ -44,12 +46,12 @@ def layout(context: Context) -> Component:
     deepest = max(str(module).count(".") + 1 for module in modules)
     levels = [{"label": f"{n} of {deepest} levels", "value": n} for n in range(1, deepest + 1)]
     both = any(fx_graphs(run, rank) for rank in ranks)
-    return parts.page(
+    return widgets.page(
         "Graph",
         lead,
-        parts.controls(
-            parts.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
-            parts.choice("rank", ids.GRAPH_RANK, parts.rank_options(ranks)),
+        widgets.controls(
+            widgets.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
+            widgets.choice("rank", ids.GRAPH_RANK, widgets.rank_options(ranks)),
             html.Div(
                 [
                     html.Label("find", htmlFor=ids.GRAPH_FIND),
@@ -63,8 +65,8 @@ def layout(context: Context) -> Component:
                 ],
                 className="choice",
             ),
-            parts.controls(
-                parts.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
+            widgets.controls(
+                widgets.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
                 hidden=not both,
             ),
         ),
@@ -73,7 +75,7 @@ def layout(context: Context) -> Component:
         html.Div(id=ids.GRAPH_CUT),
         html.Div(
             [
-                html.Div(id=ids.GRAPH_ABOUT, **parts.attributes(aria_live="polite")),
+                html.Div(id=ids.GRAPH_ABOUT, **widgets.attributes(aria_live="polite")),
                 html.Button("Close", id=ids.GRAPH_CLOSE, hidden=True),
             ],
             className="graph-about",
@@ -83,7 +85,7 @@ def layout(context: Context) -> Component:
                 html.Div(
                     [
                         html.P(id=note, className="muted"),
-                        html.Div(parts.graph(chart, height=640), className="wide-graph"),
+                        html.Div(widgets.graph(chart, height=640), className="wide-graph"),
                     ],
                     hidden=hidden,
                 )

@@ -11,17 +11,17 @@ import pandas as pd
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from lanescope.collector.kinds import FX_UNTRACEABLE
-from lanescope.webapp import units
-from lanescope.webapp.analysis import gradient_breaks
-from lanescope.webapp.analysis.autograd_graph import CAUSES, graph_nodes, graph_of
-from lanescope.webapp.analysis.fx_graph import fx_graphs, refusals
-from lanescope.webapp.analysis.layer_map import backward_link
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.analysis.module_graph import OUTSIDE, Graph, group_names
-from lanescope.webapp.pages import parts
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run
+from lanescope.collector.format.record_kinds import FX_UNTRACEABLE
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.autograd_graph import gradient_breaks
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, graph_nodes, graph_of
+from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, refusals
+from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, group_names
+from lanescope.webapp.plugins.gradients.layer_map import backward_link
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.context import Context
 
 LISTED = 6
 """Kinds of nodes that are named of a module."""
@@ -133,7 +133,7 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
     ]  # fmt: skip
     words = "Trainable modules that get no gradient from this backward:"
     return [
-        parts.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})], "warn")
+        widgets.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})], "warn")
     ]
 
 
@@ -165,7 +165,7 @@ def break_table(context: Context, rank: int) -> list[Component]:
         "is not is why a module learns less than it should."
     )
     heads = ("operator", "what it does", "module", "line", "times", "")
-    table = html.Div(parts.plain_table(heads, rows, numbers=[4]), className="wide-table")
+    table = html.Div(widgets.plain_table(heads, rows, numbers=[4]), className="wide-table")
     return [title, html.P(lead, className="muted"), table]
 
 
@@ -186,7 +186,7 @@ def fx_words(run: Run, rank: int) -> list[Component]:
     if items:
         words = "Not followed by torch.fx:"
         made.append(
-            parts.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})])
+            widgets.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})])
         )
     if not fx_graphs(run, rank) and not items:
         made.append(
@@ -217,14 +217,14 @@ def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
             }
         )  # fmt: skip
     columns = [
-        parts.column("node", "torch.fx node", flex=2),
-        parts.column("calls", "calls", flex=2),
-        parts.column("module", "module", flex=2),
-        parts.column("line", "line", flex=2),
-        parts.column("autograd", "autograd nodes", flex=3),
-        parts.column("norm", "gradient norm", number=True, text=True, minWidth=120),
+        widgets.column("node", "torch.fx node", flex=2),
+        widgets.column("calls", "calls", flex=2),
+        widgets.column("module", "module", flex=2),
+        widgets.column("line", "line", flex=2),
+        widgets.column("autograd", "autograd nodes", flex=3),
+        widgets.column("norm", "gradient norm", number=True, text=True, minWidth=120),
     ]
-    return parts.grid("graph-tie-table", columns, rows, label="Nodes of torch.fx", height="320px")
+    return widgets.grid("graph-tie-table", columns, rows, label="Nodes of torch.fx", height="320px")
 
 
 def short(where: str) -> str:

@@ -4,8 +4,8 @@
 
 over the backwards whose graph the recorder walked (steps 0, 1, 2, 4, 8, ...). A node is tied where
 the backward recorded it running, and where the operator that made it was recorded: by name and
-sequence number, or as part of one that bears its number (`nodes.maker`). Views are left out of
-recordings by default, so their nodes need no operator; neither do gradients' accumulators.
+sequence number, or as part of one that bears its number (`autograd_nodes.maker`). Views are left
+out of recordings by default, so their nodes need no operator; neither do gradients' accumulators.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.columns import having
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
+from lanescope.webapp.analysis.counters import logged
+from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import ends_ns, to_frame
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.logged import logged
-from lanescope.webapp.analysis.nodes import BACKWARD, stem
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 _WITHOUT_OPERATOR = frozenset(
     {

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.communication import comm_compute_overlap
-from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.findings import (
     SEVERITIES,
     Examined,
@@ -23,15 +20,18 @@ from lanescope.webapp.analysis.findings import (
     ranked,
 )
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.overhead import memory_overhead
-from lanescope.webapp.analysis.overlap import overlap_rate
-from lanescope.webapp.analysis.repeats import gradient_fluctuation
-from lanescope.webapp.analysis.traceability import graph_traceability
-from lanescope.webapp.analysis.verdict_words import difference_address
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Settings
-from lanescope.webapp.typed_json import plain_json
+from lanescope.webapp.plugins.autograd_graph.traceability import graph_traceability
+from lanescope.webapp.plugins.checks.overhead import memory_overhead
+from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.repeats import gradient_fluctuation
+from lanescope.webapp.plugins.diff.verdict_words import difference_address
+from lanescope.webapp.plugins.threads.overlap import overlap_rate
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.runs.typed_json import plain_json
 
 DEFAULTS = Settings()
 

@@ -10,14 +10,14 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import collective_calls
-from lanescope.webapp.analysis.columns import ends_ns, having, texts_of
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
+from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.intervals import Intervals
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.intervals import Intervals
+from lanescope.webapp.runs.run import Run
 
 WAITING = 0.2
 """Share of a step spent waiting for data from which workers are advised."""

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.columns import ends_ns
-from lanescope.webapp.run import Run, RunError
+from lanescope.webapp.analysis.arrow_columns import ends_ns
+from lanescope.webapp.runs.run import Run, RunError
 
 I64 = npt.NDArray[np.int64]
 

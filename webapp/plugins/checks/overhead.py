@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.logged import logged
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.counters import logged
+from lanescope.webapp.runs.run import Run
 
 RESIDENT = "lanescope/rss"
 

@@ -7,12 +7,12 @@ from typing import Any
 from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import BOUNDS, Report, number
 from lanescope.webapp.analysis.findings import Examined, ranked
-from lanescope.webapp.pages import findings, parts
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.settings import Limits
+from lanescope.webapp.plugins.checks.checks import BOUNDS, Report, number
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.settings import Limits
+from lanescope.webapp.ui import findings, widgets
+from lanescope.webapp.ui.context import Context, Page
 
 TITLES = {
     "thread_overlap_rate": "threads of a rank in backward at the same time",
@@ -42,7 +42,7 @@ def layout(context: Context) -> Component:
     report = context.report()
     source = context.settings.source
     limits = ["Limits are from ", html.Code(source)] if source else ["Limits are the defaults"]
-    return parts.page(
+    return widgets.page(
         "Checks",
         [*limits, "; ", html.Code("lanescope check"), " prints the same and sets an exit status."],
         _verdict(report),
@@ -57,11 +57,11 @@ def _verdict(report: Report) -> Component:
     failed = sum(not one.passed for one in report.checks)
     words = f"{units.count(len(report.checks))} of {len(BOUNDS)} limits could be measured"
     if not report.errors:
-        return parts.note([html.B("passed"), f" · {words}, and no finding is an error."], "good")
+        return widgets.note([html.B("passed"), f" · {words}, and no finding is an error."], "good")
     said = f"{units.counted(report.errors, 'error')} · {words}"
     if failed:
         said += f", {failed} {'is' if failed == 1 else 'are'} not kept"
-    return parts.note([html.B("failed"), f" · {said}."], "bad")
+    return widgets.note([html.B("failed"), f" · {said}."], "bad")
 
 
 def _limits(report: Report, limits: Limits) -> Component:
@@ -88,7 +88,7 @@ def _limits(report: Report, limits: Limits) -> Component:
                 dcc.Link("show", href=LINKS.get(name, "/overview")),
             ]
         )
-    return parts.plain_table(("check", "value", "limit", "", ""), rows)
+    return widgets.plain_table(("check", "value", "limit", "", ""), rows)
 
 
 def _absent(value: Any) -> bool:
@@ -109,7 +109,7 @@ def _value(name: str, value: Any) -> Component | str:
 def _questions(context: Context, report: Report) -> Component:
     head = ("asked", "answer", "most severe", "") if report.findings else ("asked", "answer")
     rows = [_question(context, one)[: len(head)] for one in report.examined]
-    return parts.plain_table(head, rows)
+    return widgets.plain_table(head, rows)
 
 
 def _question(context: Context, one: Examined) -> list[Any]:

@@ -7,13 +7,14 @@ from typing import Any
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.collector.kinds import MISSING, UNTESTED
-from lanescope.webapp import units
-from lanescope.webapp.analysis.checks import Check, Report, number
-from lanescope.webapp.following import growing
-from lanescope.webapp.pages import checks, findings, ids, parts
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.collector.format.record_kinds import MISSING, UNTESTED
+from lanescope.webapp.plugins.checks import page as checks
+from lanescope.webapp.plugins.checks.checks import Check, Report, number
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.server.live_run import growing
+from lanescope.webapp.ui import findings, ids, widgets
+from lanescope.webapp.ui.context import Context, Page
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
@@ -30,7 +31,7 @@ def layout(context: Context) -> Component:
     """
     run = context.run
     examined = _examined(context) if growing(run.title) else []
-    return parts.page(
+    return widgets.page(
         run.title,
         _lead(run),
         _figures(run),
@@ -42,7 +43,7 @@ def layout(context: Context) -> Component:
         _threads(run),
         html.H2("Recording"),
         _recording(run),
-        parts.downloads(*(name for name, rows in run.counts.items() if rows)),
+        widgets.downloads(*(name for name, rows in run.counts.items() if rows)),
     )
 
 
@@ -82,7 +83,7 @@ def _figures(run: Run) -> Component:
     steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
     ranks = units.count(len(run.ranks))
     figures: list[tuple[str, Any, str]] = [
-        ("length", parts.duration(run.duration_ns), units.counted(steps, "step")),
+        ("length", widgets.duration(run.duration_ns), units.counted(steps, "step")),
         ("ranks", ranks, f"of a world size of {units.count(run.world_size)}"),
         ("threads", units.count(len(run.threads)), "in all processes"),
         *[(NAMES[table], units.count(run.counts[table]), "") for table in EVENTS],
@@ -100,23 +101,23 @@ def _per_op(run: Run) -> str:
 
 
 def _health(run: Run, report: Report) -> list[Component]:
-    notes = [parts.note(warning, "warn") for warning in run.warnings]
-    notes += [parts.note(text) for text in run.manifest["notes"] if text not in run.warnings]
+    notes = [widgets.note(warning, "warn") for warning in run.warnings]
+    notes += [widgets.note(text) for text in run.manifest["notes"] if text not in run.warnings]
     if not notes:
         notes.append(
-            parts.note("The recording is complete: every rank is there and closed.", "good")
+            widgets.note("The recording is complete: every rank is there and closed.", "good")
         )
     notes += [_limit(one) for one in report.checks if one.passed]
     # What an engine or a version cannot see is among the warnings: these reasons count no events.
     uncounted = ("unseen_", MISSING, UNTESTED)
     coverage = {r: n for r, n in run.coverage.items() if n and not r.startswith(uncounted)}
     if not coverage:
-        notes.append(parts.note("Nothing was dropped, filtered or left out.", "good"))
+        notes.append(widgets.note("Nothing was dropped, filtered or left out.", "good"))
     else:
         rows = [(reason, units.count(number)) for reason, number in sorted(coverage.items())]
         tone = "warn" if run.dropped else ""
         notes.append(
-            parts.note(parts.plain_table(("not in the recording", "events"), rows, (1,)), tone)
+            widgets.note(widgets.plain_table(("not in the recording", "events"), rows, (1,)), tone)
         )
     return notes
 
@@ -125,7 +126,7 @@ def _limit(one: Check) -> Component:
     """A metric beside its limit."""
     limits = f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
     tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
-    return parts.note(
+    return widgets.note(
         [
             html.B(verdict), f" · {checks.TITLES[one.name]}: {limits} · ",
             dcc.Link("show", href=checks.LINKS[one.name]), " · ",
@@ -144,12 +145,12 @@ def _findings(context: Context, report: Report) -> list[Component]:
     elif answered:
         nothing = "Nothing else was found." if made else "Nothing was found."
         words = f"{nothing} {units.count(answered)} questions were asked of the run."
-        made.append(parts.note(words, "good"))
+        made.append(widgets.note(words, "good"))
     else:
-        made.append(parts.note("The run does not hold what the questions below are asked of."))
+        made.append(widgets.note("The run does not hold what the questions below are asked of."))
     omitted = sum(one.omitted for one in report.examined)
     if omitted:
-        made.append(parts.note(f"{units.count(omitted)} more of the same kinds are not listed."))
+        made.append(widgets.note(f"{units.count(omitted)} more of the same kinds are not listed."))
     return [*made, findings.asked(report.examined)]
 
 
@@ -174,7 +175,7 @@ def _ranks(run: Run) -> Component:
     rows += [(str(rank), "not recorded", *[""] * 11) for rank in run.missing_ranks]
     heads = ["rank", "host", "pid", "processes", "threads", "steps"]
     heads += [*[NAMES[table] for table in EVENTS], "dropped"]
-    return parts.plain_table(heads, rows, range(2, len(heads)))
+    return widgets.plain_table(heads, rows, range(2, len(heads)))
 
 
 def _threads(run: Run) -> Component:
@@ -185,13 +186,13 @@ def _threads(run: Run) -> Component:
             t.kind,
             t.process_name or t.role,
             str(t.pid),
-            parts.duration(t.start_ns),
-            parts.duration(t.end_ns - t.start_ns),
+            widgets.duration(t.start_ns),
+            widgets.duration(t.end_ns - t.start_ns),
         )
         for t in run.threads
     ]
     heads = ("rank", "thread", "kind", "process", "pid", "first event", "alive")
-    return parts.plain_table(heads, rows, (4, 5, 6))
+    return widgets.plain_table(heads, rows, (4, 5, 6))
 
 
 def _recording(run: Run) -> Component:
@@ -206,13 +207,13 @@ def _recording(run: Run) -> Component:
         ("clock", _clock(run)),
         ("path", run.files.place),
     ]
-    return parts.plain_table(("", ""), facts)
+    return widgets.plain_table(("", ""), facts)
 
 
 def _clock(run: Run) -> str:
     if not run.clock_calibrated:
         return "not calibrated between hosts"
-    return f"calibrated, ± {parts.duration(run.clock_uncertainty_ns)}"
+    return f"calibrated, ± {widgets.duration(run.clock_uncertainty_ns)}"
 
 
 def register(app: Dash, context: Context) -> None:

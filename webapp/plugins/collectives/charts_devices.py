@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import template
-from lanescope.webapp.units import duration
+from lanescope.webapp.runs.units import duration
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import template
 
 PARTS = (
     ("compute_ns", "computes", "forward", ""),

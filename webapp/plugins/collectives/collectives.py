@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.bandwidth import bus_factor, operation_bytes
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.skew import arrivals
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.plugins.collectives.bandwidth import bus_factor, operation_bytes
+from lanescope.webapp.plugins.collectives.skew import arrivals
+from lanescope.webapp.runs.run import Run
 
 COLUMNS = (
     "name", "group", "group_size", "bytes", "ranks", "calls", "total_bytes", "unfinished",

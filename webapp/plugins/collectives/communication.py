@@ -23,12 +23,12 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.calls import calls
-from lanescope.webapp.analysis.columns import ends_ns, having
-from lanescope.webapp.analysis.devices import device_time, talks_on_device
-from lanescope.webapp.intervals import Intervals, union
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having
+from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.plugins.collectives.devices import device_time, talks_on_device
+from lanescope.webapp.runs.intervals import Intervals, union
+from lanescope.webapp.runs.run import Run
 
 _TALK = re.compile(
     r"c10d::|_c10d_functional|gloo:|nccl:|record_param_comms|ncclDevKernel|ncclKernel"

@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.columns import ends_ns, having, texts_of
-from lanescope.webapp.intervals import Intervals, union
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
+from lanescope.webapp.runs.intervals import Intervals, union
+from lanescope.webapp.runs.run import Run
 
 _TALK = re.compile(r"^(nccl.*Kernel|ncclDevKernel|ncclKernel)")
 _ON_HOST = ("gloo:", "mpi:")

@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import (
+from lanescope.webapp.analysis.collective_calls import (
     SYNCHRONISING,
     ambiguous,
     call_title,
     collective_calls,
     members,
 )
-from lanescope.webapp.analysis.endings import endings
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.standing import meanwhile, where_of
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.process_exits import endings
+from lanescope.webapp.analysis.rank_state import meanwhile, where_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 LEAST_NS = 1_000_000
 """So much earlier a rank must have been done; of clocks that were compared, three times what is

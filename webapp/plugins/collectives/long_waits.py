@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import call_title
+from lanescope.webapp.analysis.collective_calls import call_title
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.given_up import calls_left
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.skew import KEYS, arrivals
-from lanescope.webapp.analysis.standing import NO_PROGRESS, dumps, meanwhile
-from lanescope.webapp.notices import ranks_named
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
+from lanescope.webapp.plugins.collectives.given_up import calls_left
+from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
 
 MOSTLY = 0.5
 """Share of a watchdog's silence that the last-comer must account for."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.webapp.analysis.calls import (
+from lanescope.webapp.analysis.collective_calls import (
     ambiguous,
     calls,
     collective_calls,
@@ -25,11 +25,11 @@ from lanescope.webapp.analysis.calls import (
     group_title,
 )
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
+from lanescope.webapp.analysis.incomplete_collectives import waits
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.standing import standings, where_of
-from lanescope.webapp.analysis.waits import waits
-from lanescope.webapp.notices import ranks_named
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.rank_state import standings, where_of
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
 
 SAME_SHAPE = (
     "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather_into_tensor",

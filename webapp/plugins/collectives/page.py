@@ -9,20 +9,27 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp import charts, units
-from lanescope.webapp.analysis.calls import group_title, members
-from lanescope.webapp.analysis.collectives import collectives
-from lanescope.webapp.analysis.communication import busy
+from lanescope.webapp.analysis.collective_calls import group_title, members
 from lanescope.webapp.analysis.findings import findings
+from lanescope.webapp.analysis.incomplete_collectives import waits
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.skew import arrivals, call_window, late_map, lateness, straggling
-from lanescope.webapp.analysis.waits import waits
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.notices import ranks_named, ranks_text
-from lanescope.webapp.pages import devices, ids, parts
-from lanescope.webapp.pages import findings as cards
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.collectives import page_devices as devices
+from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.plugins.collectives.communication import busy
+from lanescope.webapp.plugins.collectives.skew import (
+    arrivals,
+    call_window,
+    late_map,
+    lateness,
+    straggling,
+)
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
+from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui import findings as cards
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context, Page
 
 KINDS = ("hang", "collective_mismatch", "straggler")
 
@@ -38,10 +45,10 @@ def layout(context: Context) -> Component:
     run = context.run
     table = collectives(run)
     if table.empty:
-        return parts.page(
+        return widgets.page(
             "Collectives",
             LEAD,
-            parts.empty(
+            widgets.empty(
                 "This run holds no collectives.",
                 "They are recorded from ",
                 html.Code("torch.distributed"),
@@ -58,23 +65,23 @@ def layout(context: Context) -> Component:
         }
         for group, ranks in sorted(members(run).items())
     ]
-    return parts.page(
+    return widgets.page(
         "Collectives",
         LEAD,
         *([cards.cards(context, found)] if found else []),
         html.H2("Arrival"),
-        parts.controls(
-            parts.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
+        widgets.controls(
+            widgets.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
         ),
-        parts.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
+        widgets.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
         html.P(id=ids.COLLECTIVE_NOTE, className="muted"),
         html.H2("Ranks"),
         _ranks(run),
-        parts.downloads("communication", "collectives"),
+        widgets.downloads("communication", "collectives"),
         *devices.section(run),
         html.Div(
             [
-                html.Div([html.H2(title), parts.graph(id, height=340)])
+                html.Div([html.H2(title), widgets.graph(id, height=340)])
                 for title, id in (
                     ("Time by size", ids.COLLECTIVE_LATENCY),
                     ("Bandwidth by size", ids.COLLECTIVE_BANDWIDTH),
@@ -201,39 +208,39 @@ def _ranks(run: Run) -> Component:
                 *(
                     (
                         f"{units.count(last)} of {units.count(calls)}",
-                        parts.duration(int(own["alone_ns"])),
-                        parts.duration(int(own["wait_ns"])),
+                        widgets.duration(int(own["alone_ns"])),
+                        widgets.duration(int(own["wait_ns"])),
                     )
                     if calls
                     else ("–", "–", "–")
                 ),
-                parts.duration(talk.total),
+                widgets.duration(talk.total),
                 units.share(both / talk.total) if talk.total else "–",
-                parts.duration(talk.total - both),
+                widgets.duration(talk.total - both),
             )
         )
     heads = (
         "rank", "came last in", "others waited for it alone", "waited for others", "communication",
         "hidden behind computation", "exposed",
     )  # fmt: skip
-    return parts.plain_table(heads, rows, range(1, len(heads)))
+    return widgets.plain_table(heads, rows, range(1, len(heads)))
 
 
 def _table(run: Run, table: pd.DataFrame) -> Component:
     columns = [
-        parts.column("name", "operation", flex=2, minWidth=150),
-        parts.column("group", "group", minWidth=80, tooltipField="group"),
-        parts.column("ranks", "ranks", number=True),
-        parts.column("bytes", "bytes", number=True, text=True, minWidth=84),
-        parts.column("calls", "calls", number=True, text=True),
-        parts.column("latency_p50_ns", "latency", number=True, text=True, minWidth=84),
-        parts.column("latency_p99_ns", "99 %", number=True, text=True, minWidth=84),
-        parts.column("skew_p50_ns", "skew", number=True, text=True, minWidth=84),
-        parts.column("skew_max_ns", "worst", number=True, text=True, minWidth=84),
-        parts.column("transfer_p50_ns", "transfer", number=True, text=True, minWidth=84),
-        parts.column("algbw_gbs", "algbw", number=True, text=True, minWidth=90),
-        parts.column("busbw_gbs", "busbw", number=True, text=True, minWidth=90),
-        parts.column("unfinished", "open", number=True),
+        widgets.column("name", "operation", flex=2, minWidth=150),
+        widgets.column("group", "group", minWidth=80, tooltipField="group"),
+        widgets.column("ranks", "ranks", number=True),
+        widgets.column("bytes", "bytes", number=True, text=True, minWidth=84),
+        widgets.column("calls", "calls", number=True, text=True),
+        widgets.column("latency_p50_ns", "latency", number=True, text=True, minWidth=84),
+        widgets.column("latency_p99_ns", "99 %", number=True, text=True, minWidth=84),
+        widgets.column("skew_p50_ns", "skew", number=True, text=True, minWidth=84),
+        widgets.column("skew_max_ns", "worst", number=True, text=True, minWidth=84),
+        widgets.column("transfer_p50_ns", "transfer", number=True, text=True, minWidth=84),
+        widgets.column("algbw_gbs", "algbw", number=True, text=True, minWidth=90),
+        widgets.column("busbw_gbs", "busbw", number=True, text=True, minWidth=90),
+        widgets.column("unfinished", "open", number=True),
     ]
     links = _slowest(run)
     rows = []
@@ -244,14 +251,14 @@ def _table(run: Run, table: pd.DataFrame) -> Component:
         for name in row:
             if name.endswith("_ns"):
                 made[name] = None if pd.isna(row[name]) else float(row[name])
-                made[f"{name}_text"] = "–" if pd.isna(row[name]) else parts.duration(row[name])
+                made[f"{name}_text"] = "–" if pd.isna(row[name]) else widgets.duration(row[name])
             elif name.endswith("_gbs"):
                 made[name] = None if pd.isna(row[name]) else float(row[name])
                 made[f"{name}_text"] = "–" if pd.isna(row[name]) else _speed(row[name])
         made["link"] = links.get((row["name"], row["group"], row["bytes"]), "/timeline")
         rows.append(made)
     height = None if len(rows) <= 16 else "440px"
-    return parts.grid(
+    return widgets.grid(
         ids.COLLECTIVE_TABLE, columns, rows, label="Operations", height=height, selectable=True
     )
 

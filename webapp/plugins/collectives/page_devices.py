@@ -6,11 +6,12 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import device_charts, units
-from lanescope.webapp.analysis.devices import temporal_breakdown
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.collectives import charts_devices as device_charts
+from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import Theme
 
 
 def section(run: Run) -> list[Component]:
@@ -24,7 +25,7 @@ def section(run: Run) -> list[Component]:
         (
             str(row["rank"]),
             *(
-                parts.duration(row[name])
+                widgets.duration(row[name])
                 for name in ("kernel_time_ns", "compute_ns", "non_compute_ns", "idle_ns",
                              "communication_ns")
             ),
@@ -34,9 +35,9 @@ def section(run: Run) -> list[Component]:
     ]  # fmt: skip
     return [
         html.H2("Devices"),
-        parts.graph(ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows))),
-        parts.plain_table(heads, rows, range(1, len(heads))),
-        parts.downloads("temporal_breakdown"),
+        widgets.graph(ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows))),
+        widgets.plain_table(heads, rows, range(1, len(heads))),
+        widgets.downloads("temporal_breakdown"),
     ]
 
 

@@ -11,8 +11,8 @@ beginning of the call on rank r and done_r its completion:
     waiting_r  = max start - start_r                  time rank r waits for the others to come
     transfer   = max done_r - max start_r             what remains when all have come
 
-Only operations that no rank can leave before all have come are looked at (`calls.SYNCHRONISING`),
-and only calls that every recorded member of the group made.
+Only operations that no rank can leave before all have come are looked at
+(`collective_calls.SYNCHRONISING`), and only calls that every recorded member of the group made.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from lanescope.webapp.analysis.calls import SYNCHRONISING, ambiguous, collective_calls, members
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.collective_calls import (
+    SYNCHRONISING,
+    ambiguous,
+    collective_calls,
+    members,
+)
+from lanescope.webapp.runs.run import Run
 
 KEYS = ["group", "sequence"]
 

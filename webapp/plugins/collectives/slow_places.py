@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.calls import calls
-from lanescope.webapp.analysis.frames import ends_ns, to_frame
-from lanescope.webapp.analysis.standing import own_frames, place_of
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
+from lanescope.webapp.analysis.rank_state import own_frames, place_of
+from lanescope.webapp.runs.run import Run
 
 SHORTEST_GAP_NS = 1_000_000
 """Less between two operators is Python's own time, which all ranks have alike."""

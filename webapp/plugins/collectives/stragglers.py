@@ -21,13 +21,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.long_waits import long_waits
-from lanescope.webapp.analysis.skew import arrivals
-from lanescope.webapp.analysis.slow_places import Place, slow_place
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.collectives.long_waits import long_waits
+from lanescope.webapp.plugins.collectives.skew import arrivals
+from lanescope.webapp.plugins.collectives.slow_places import Place, slow_place
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 FEWEST_ROUNDS = 9
 """The first round is left out (everything is slow once). On a busy machine the scheduler disfavours

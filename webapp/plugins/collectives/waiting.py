@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.webapp.analysis.calls import collective_calls
-from lanescope.webapp.analysis.skew import KEYS, arrivals
-from lanescope.webapp.intervals import Intervals
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.collective_calls import collective_calls
+from lanescope.webapp.plugins.collectives.skew import KEYS, arrivals
+from lanescope.webapp.runs.intervals import Intervals
+from lanescope.webapp.runs.run import Run
 
 
 def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:

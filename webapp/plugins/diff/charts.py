@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp import units
-from lanescope.webapp.charts import escaped
-from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import step_axis, template
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import step_axis, template
 
 MOST_LAYERS = 60
 """Rows of the map; of more modules those with the greatest difference are shown."""

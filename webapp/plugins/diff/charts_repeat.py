@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp import units
-from lanescope.webapp.charts import DASHES, MARKERS, MOST_LINES, add_at_foot, escaped
-from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import POWERS, step_axis, template
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import DASHES, MARKERS, MOST_LINES, add_at_foot, escaped
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
 
 def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figure:

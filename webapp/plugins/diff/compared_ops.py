@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.alignment import Ints, thread_pairs
-from lanescope.webapp.analysis.closeness import Mode, relative_differences, tensor_states
-from lanescope.webapp.analysis.fingerprints import (
+from lanescope.webapp.analysis.sequence_alignment import Ints, thread_pairs
+from lanescope.webapp.analysis.tensor_fingerprints import (
     Ops,
     Words,
     pair_ops,
@@ -20,12 +19,13 @@ from lanescope.webapp.analysis.fingerprints import (
     with_overwritten,
     with_turns,
 )
-from lanescope.webapp.analysis.world_sizes import joined, optimizing, shares_differ
-from lanescope.webapp.packing import enclosing
-from lanescope.webapp.run import Run, Thread
+from lanescope.webapp.plugins.diff.closeness import Mode, relative_differences, tensor_states
+from lanescope.webapp.plugins.diff.world_sizes import joined, optimizing, shares_differ
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.timeline.row_layout import enclosing
 
 if TYPE_CHECKING:
-    from lanescope.webapp.analysis.noise import Floor
+    from lanescope.webapp.plugins.diff.noise import Floor
 
 UNKNOWN, IDENTICAL, WITHIN, DIFFERENT = -1, 0, 1, 2
 """What is known of an operator's values; the numbers of `closeness.tensor_states`."""

@@ -16,27 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis import world_sizes
-from lanescope.webapp.analysis.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
-from lanescope.webapp.analysis.fingerprints import ARRIVES
-from lanescope.webapp.analysis.frames import to_frame
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.hints import hints, resumed
-from lanescope.webapp.analysis.noise import Floor, tensor_floor
-from lanescope.webapp.analysis.renaming import renamed
-from lanescope.webapp.analysis.timing_differences import Timing, timing_differences
-from lanescope.webapp.analysis.unpaired import (
+from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
+from lanescope.webapp.bundles.comparable import comparable
+from lanescope.webapp.plugins.diff import world_sizes
+from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
+from lanescope.webapp.plugins.diff.hints import hints, resumed
+from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
+from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
+from lanescope.webapp.plugins.diff.unpaired import (
     Unpaired,
     compiled_words,
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.analysis.value_differences import ValueDifferences, value_differences
-from lanescope.webapp.comparable import comparable
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run
-from lanescope.webapp.typed_json import json_number
+from lanescope.webapp.plugins.diff.value_differences import ValueDifferences, value_differences
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import json_number
 
 Verdict = Literal["identical", "within_tolerance", "diverged"]
 
@@ -120,8 +120,8 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     they decide: other numbers of calls, or nothing in common at all, is "diverged" then.
 
     Where both runs were recorded at level numerics, tensors count as norms do: see
-    `closeness.tensor_states` for the modes and `fingerprints.pair_ops` for what is compared with
-    what. `first` is then the first operator that differs, by step and time, with its `origin`.
+    `closeness.tensor_states` for the modes and `tensor_fingerprints.pair_ops` for what is compared
+    with what. `first` is then the first operator that differs, by step and time, with its `origin`.
 
     `noise` is another recording of what `base` is one of, for mode tolerance: what these two are
     apart is allowed as well, see `noise`.

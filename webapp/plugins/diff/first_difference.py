@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from lanescope.webapp.analysis import stack_lines
-from lanescope.webapp.analysis.alignment import Ints
-from lanescope.webapp.analysis.calls import calls, members
-from lanescope.webapp.analysis.compared_ops import ComparedOps
-from lanescope.webapp.analysis.fingerprints import Ops, Words
-from lanescope.webapp.analysis.operands import Place, operands
+from lanescope.webapp.analysis import stack_frames
+from lanescope.webapp.analysis.collective_calls import calls, members
+from lanescope.webapp.analysis.op_inputs import Place, operands
+from lanescope.webapp.analysis.sequence_alignment import Ints
 from lanescope.webapp.analysis.sites import frames_of
-from lanescope.webapp.analysis.world_sizes import shares_differ
-from lanescope.webapp.run import Run
-from lanescope.webapp.typed_json import json_number
+from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
+from lanescope.webapp.plugins.diff.compared_ops import ComparedOps
+from lanescope.webapp.plugins.diff.world_sizes import shares_differ
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import json_number
 
 MOST_INPUTS = 16
 """Tensors told of those that an operator worked on: one for all parameters has hundreds."""
@@ -102,7 +102,7 @@ def explained(base: Run, run: Run, first: First, firsts: Mapping[int, First]) ->
         inputs = operands(one, rank, first.places[side], in_place=told["op"].endswith("_"))
         told[side]["stack"] = stack
         told[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MOST_INPUTS]]
-    told["where"] = stack_lines.place(told["run"]["stack"])
+    told["where"] = stack_frames.place(told["run"]["stack"])
     told["origin"] = _origin(base, run, firsts, first)
     if shares_differ(base, run):
         return []
@@ -171,7 +171,7 @@ def called(run: Run, rank: int, place: Place) -> str:
     ops = run.events("op", rank, thread, ["start_ns", "depth", "name"], window=(start, start + 1))
     found = (op for op in ops.to_pylist() if (op["start_ns"], op["depth"]) == (start, depth))
     name = next((op["name"] for op in found), "an operator")
-    where = stack_lines.place(_stack(run, rank, place))
+    where = stack_frames.place(_stack(run, rank, place))
     return f"{name} at {where}" if where else str(name)
 
 
@@ -220,7 +220,7 @@ def _before(run: Run, first: First, side: str, other: str) -> str:
     alone = first.alone[side]
     columns = ["name", "module", "start_ns", "depth"]
     [op] = run.events("op", rank, thread, columns=columns).slice(int(alone[-1]), 1).to_pylist()
-    where = stack_lines.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
+    where = stack_frames.place(_stack(run, rank, (thread, op["start_ns"], op["depth"])))
     return (
         f"before the first difference the {side} has operators of that step that the {other} has "
         f"not: {len(alone)}, the last {op['name']}"

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.alignment import Ints
-from lanescope.webapp.analysis.compared_ops import all_compared
-from lanescope.webapp.analysis.fingerprints import Words
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.sequence_alignment import Ints
+from lanescope.webapp.analysis.tensor_fingerprints import Words
+from lanescope.webapp.plugins.diff.compared_ops import all_compared
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 TIMES = 2.0
 """Two baselines are one sample of their difference; another pair may well be further apart."""

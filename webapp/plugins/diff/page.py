@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp import charts, diff_charts, units
-from lanescope.webapp.analysis.closeness import MODES, Mode
-from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.analysis.timing_differences import Timing
-from lanescope.webapp.analysis.verdict_words import (
+from lanescope.webapp.plugins.diff import charts as diff_charts
+from lanescope.webapp.plugins.diff.closeness import MODES, Mode
+from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.plugins.diff.timing_differences import Timing
+from lanescope.webapp.plugins.diff.verdict_words import (
     counted,
     difference_address,
     headline,
@@ -26,10 +26,11 @@ from lanescope.webapp.analysis.verdict_words import (
     step_times,
     uncompared,
 )
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context, Page
 
 MODE_WORDS = {
     "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",
@@ -45,10 +46,10 @@ def layout(context: Context) -> Component:
     base = context.baseline
     if base is None:
         command = f"lanescope view {context.run.title} --baseline OTHER_RUN"
-        return parts.page(
+        return widgets.page(
             "Diff",
             "Two recordings side by side, aligned by rank, step and name.",
-            parts.empty(
+            widgets.empty(
                 "There is no baseline to compare with.",
                 html.P(["Open this run together with another one: ", html.Code(command)]),
                 html.P(
@@ -58,29 +59,29 @@ def layout(context: Context) -> Component:
             ),
         )
     ranks = _ranks(context.run, base)
-    return parts.page(
+    return widgets.page(
         "Diff",
         [html.B(context.run.title), " compared with the baseline ", html.B(base.title),
          ", aligned by rank, step and name",
          "." if context.noise is None else
          f"; what the baseline is apart from {context.noise.title} is allowed."],
-        parts.controls(
-            parts.choice(
+        widgets.controls(
+            widgets.choice(
                 "numbers are the same", ids.DIFF_MODE,
                 [{"label": MODE_WORDS[m], "value": m} for m in MODES],
                 "bitwise" if context.noise is None else "tolerance",
             )
         ),
         html.Div(html.P("Comparing the two runs …", className="muted"), id=ids.DIFF_BODY),
-        parts.controls(parts.choice("rank", ids.DIFF_RANK, parts.rank_options(ranks))),
+        widgets.controls(widgets.choice("rank", ids.DIFF_RANK, widgets.rank_options(ranks))),
         html.H2("Gradient norm per step"),
-        parts.graph(ids.DIFF_CHART, height=340),
+        widgets.graph(ids.DIFF_CHART, height=340),
         html.Div(
             [
                 html.H2("How the difference grows, by step"),
-                parts.graph(ids.DIFF_GROWTH, height=320),
+                widgets.graph(ids.DIFF_GROWTH, height=320),
                 html.H2("By layer"),
-                parts.graph(ids.DIFF_LAYERS, height=460),
+                widgets.graph(ids.DIFF_LAYERS, height=460),
             ],
             id=ids.DIFF_GROWN,
             hidden=True,
@@ -147,10 +148,10 @@ def verdict(result: Comparison, context: Context, base: Run) -> list[Any]:
     word = headline(result)
     text = markdown(result, base.title, context.run.title)
     return [
-        parts.note([html.B(_sentence(word)), f" · {counted(result)}"], _TONES[result.verdict]),
-        *([] if alone is None else [parts.note(_sentence(alone))]),
+        widgets.note([html.B(_sentence(word)), f" · {counted(result)}"], _TONES[result.verdict]),
+        *([] if alone is None else [widgets.note(_sentence(alone))]),
         *_first(result, context),
-        *(parts.note(_sentence(note)) for note in result.notes),
+        *(widgets.note(_sentence(note)) for note in result.notes),
         html.Details([html.Summary("Verdict as Markdown"), html.Pre(text)], className="pasted"),
     ]
 
@@ -188,23 +189,23 @@ def _timing(timing: Timing) -> list[Any]:
             "ratio_text": ratio_text(row),
             "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
-            **{f"{name}_text": parts.duration(getattr(row, f"{name}_ns"))
+            **{f"{name}_text": widgets.duration(getattr(row, f"{name}_ns"))
                for name in ("base", "run", "difference")},
         }
         for row in rows.itertuples()
     ]  # fmt: skip
     columns = [
-        parts.column("op", "op", flex=3, minWidth=180),
-        parts.column("module", "module", flex=2),
-        parts.column("base", "self, baseline", number=True, text=True, flex=1, minWidth=120),
-        parts.column("run", "self, this run", number=True, text=True, flex=1, minWidth=120),
-        parts.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        parts.column("ratio", "times", number=True, text=True, flex=1),
-        parts.column("calls", "calls, base / run", flex=1, minWidth=140),
-        parts.column("state", "state", flex=1),
+        widgets.column("op", "op", flex=3, minWidth=180),
+        widgets.column("module", "module", flex=2),
+        widgets.column("base", "self, baseline", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("run", "self, this run", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("ratio", "times", number=True, text=True, flex=1),
+        widgets.column("calls", "calls, base / run", flex=1, minWidth=140),
+        widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    return [lead, parts.grid("diff-timing", columns, made, label="Time per step", height=height)]
+    return [lead, widgets.grid("diff-timing", columns, made, label="Time per step", height=height)]
 
 
 def _first(result: Comparison, context: Context) -> list[Any]:
@@ -217,10 +218,10 @@ def _first(result: Comparison, context: Context) -> list[Any]:
             "show it on the timeline", href=context.address(difference_address(context.run, first))
         )
         told = f" · {place(first)}" + (f" · {source}" if source else "") + " · "
-        return [parts.note([html.B("First difference"), told, link]), *_around(first)]
+        return [widgets.note([html.B("First difference"), told, link]), *_around(first)]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
-    return [parts.note([html.B("First difference"), f" · {text} in the baseline"])]
+    return [widgets.note([html.B("First difference"), f" · {text} in the baseline"])]
 
 
 def _around(first: dict[str, Any]) -> list[Any]:
@@ -272,23 +273,23 @@ def _table(kind: str, rows: Any) -> Component:
     name = "parameter" if kind == "gradient" else "op"
     unit = {"gradient": "norm", "op": "calls", "tensor": "mean"}[kind]
     more_columns = [
-        parts.column("module", "module", flex=2),
-        parts.column("phase", "phase", flex=1, minWidth=100),
-        parts.column("position", "tensor", maxWidth=90),
+        widgets.column("module", "module", flex=2),
+        widgets.column("phase", "phase", flex=1, minWidth=100),
+        widgets.column("position", "tensor", maxWidth=90),
     ]
     columns = [
-        parts.column("step", "step", maxWidth=80),
-        parts.column("rank", "rank", maxWidth=80),
-        parts.column("thread", "thread", flex=1),
-        parts.column("name", name, flex=3, minWidth=180),
+        widgets.column("step", "step", maxWidth=80),
+        widgets.column("rank", "rank", maxWidth=80),
+        widgets.column("thread", "thread", flex=1),
+        widgets.column("name", name, flex=3, minWidth=180),
         *(more_columns if kind == "tensor" else []),
-        parts.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
-        parts.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
-        parts.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
-        parts.column("state", "state", flex=1),
+        widgets.column("base", f"{unit}, baseline", number=True, text=True, flex=1, minWidth=130),
+        widgets.column("run", f"{unit}, this run", number=True, text=True, flex=1, minWidth=130),
+        widgets.column("difference", "difference", number=True, text=True, flex=1, minWidth=120),
+        widgets.column("state", "state", flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    grid = parts.grid(f"diff-{kind}", columns, made, label=name, height=height)
+    grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height)
     if len(rows) <= MOST_ROWS:
         return grid
     shown = f"The first {units.count(MOST_ROWS)} of {units.count(len(rows))}"

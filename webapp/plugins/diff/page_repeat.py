@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import repeat_charts, units
-from lanescope.webapp.analysis.repeats import Repetition, repetition_of
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context, Page
+from lanescope.webapp.plugins.diff import charts_repeat as repeat_charts
+from lanescope.webapp.plugins.diff.repeats import Repetition, repetition_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context, Page
 
 MOST_ROWS = 2000
 """Parameters that the table lists, those with the largest spread first."""
@@ -25,9 +26,9 @@ def layout(context: Context) -> Component:
     """The repetition that the run is part of; the server offers the page for such runs only."""
     found = repetition_of(context.run)
     if found is None or not found.entries:
-        return parts.page(
+        return widgets.page(
             "Repeats", "The same command several times.",
-            parts.empty(
+            widgets.empty(
                 "The run is not part of a repetition.",
                 html.P(["Record one: ", html.Code("lanescope repeat -n 10 -- COMMAND")]),
             ),
@@ -35,25 +36,25 @@ def layout(context: Context) -> Component:
     numbers = [one["threads"] for one in found.entries]
     runs = sum(len(found.places(number)) for number in numbers)
     chosen = next((e["threads"] for e in found.entries if not e["bitwise_identical"]), numbers[0])
-    return parts.page(
+    return widgets.page(
         "Repeats",
         f"The same command {runs} times, seeds untouched. Gradient fluctuation is the standard "
         "deviation of a gradient's norm over the runs, the largest of all ranks, steps and "
         "parameters.",
         by_threads(found, context.settings.limits.gradient_fluctuation),
         *(
-            [html.H2("By number of threads"), parts.graph(ids.REPEAT_COUNTS, height=280)]
+            [html.H2("By number of threads"), widgets.graph(ids.REPEAT_COUNTS, height=280)]
             if len(numbers) > 1
-            else [html.Div(parts.graph(ids.REPEAT_COUNTS, height=0), hidden=True)]
+            else [html.Div(widgets.graph(ids.REPEAT_COUNTS, height=0), hidden=True)]
         ),
         html.H2("Spread of gradient norms by step"),
-        parts.controls(
-            parts.choice(
+        widgets.controls(
+            widgets.choice(
                 "threads", ids.REPEAT_THREADS,
                 [{"label": str(number), "value": number} for number in numbers], chosen,
             )
         ),
-        parts.graph(ids.REPEAT_CHART, height=380),
+        widgets.graph(ids.REPEAT_CHART, height=380),
         html.Div(id=ids.REPEAT_TABLE),
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def by_threads(found: Repetition, limit: float) -> Component:
             ]
         )
     heads = ["threads", "runs", "bits", "gradient fluctuation", "limit", "first that differs"]
-    return parts.plain_table(heads, rows, numbers=(0, 1, 3))
+    return widgets.plain_table(heads, rows, numbers=(0, 1, 3))
 
 
 def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
@@ -126,14 +127,14 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
             }
         )  # fmt: skip
     columns = [
-        parts.column("parameter", "parameter", flex=3, minWidth=180),
-        parts.column("rank", "rank", maxWidth=90),
-        parts.column("step", "largest in step", maxWidth=150),
-        parts.column("std", "standard deviation", number=True, text=True, flex=1),
-        parts.column("share", "of the mean norm", number=True, text=True, flex=1),
+        widgets.column("parameter", "parameter", flex=3, minWidth=180),
+        widgets.column("rank", "rank", maxWidth=90),
+        widgets.column("step", "largest in step", maxWidth=150),
+        widgets.column("std", "standard deviation", number=True, text=True, flex=1),
+        widgets.column("share", "of the mean norm", number=True, text=True, flex=1),
     ]
     height = None if len(made) <= 12 else "340px"
-    return [parts.grid("repeat-parameters", columns, made, label="Parameters", height=height)]
+    return [widgets.grid("repeat-parameters", columns, made, label="Parameters", height=height)]
 
 
 @lru_cache(maxsize=4)

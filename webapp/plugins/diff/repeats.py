@@ -19,14 +19,14 @@ from typing import Any, TypedDict
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.verdict_words import difference_address
-from lanescope.webapp.errors import RunError, shown
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.typed_json import conform, json_number
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.verdict_words import difference_address
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.typed_json import conform, json_number
 
 FILE = "repeat.json"
 LIMIT = 1e-5

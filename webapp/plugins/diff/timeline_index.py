@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lanescope.webapp import index as indexes
-from lanescope.webapp.baseline_lanes import PLACE, Beside, Differences
-from lanescope.webapp.index import (
+from lanescope.webapp.plugins.diff.timeline_lanes import PLACE, Beside, Differences
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline.array_store import Store, load
+from lanescope.webapp.timeline.index import (
     DTYPES,
     VERSION,
     Index,
@@ -20,9 +22,7 @@ from lanescope.webapp.index import (
     kept,
     restored,
 )
-from lanescope.webapp.run import Run
-from lanescope.webapp.store import Store, load
-from lanescope.webapp.styles import BESIDE
+from lanescope.webapp.timeline.styles import BESIDE
 
 COMPARED = 5
 """Version of what is paired with what, and of when two ops are the same, slower or faster."""

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.alignment import pools, thread_pairs
-from lanescope.webapp.analysis.compared_ops import (
+from lanescope.webapp.analysis.sequence_alignment import pools, thread_pairs
+from lanescope.webapp.analysis.tensor_fingerprints import Words
+from lanescope.webapp.bundles.comparable import comparable
+from lanescope.webapp.plugins.diff.compared_ops import (
     DIFFERENT,
     IDENTICAL,
     UNKNOWN,
@@ -27,23 +29,21 @@ from lanescope.webapp.analysis.compared_ops import (
     compared_ops,
     with_inner,
 )
-from lanescope.webapp.analysis.fingerprints import Words
-from lanescope.webapp.analysis.noise import tensor_floor
-from lanescope.webapp.analysis.renaming import renamed
-from lanescope.webapp.comparable import comparable
-from lanescope.webapp.depths import I64
-from lanescope.webapp.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
-from lanescope.webapp.run import Run, Thread
-from lanescope.webapp.slices import (
+from lanescope.webapp.plugins.diff.noise import tensor_floor
+from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.runs.steps import Steps
+from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
+from lanescope.webapp.timeline.span_nesting import I64
+from lanescope.webapp.timeline.spans import (
     AXIS_END,
     SOURCES,
     LaneSlices,
     Names,
     thread_slices,
 )
-from lanescope.webapp.steps import Steps
-from lanescope.webapp.styles import BESIDE, STYLES, phase_styles
-from lanescope.webapp.tiles import STYLE_UNFINISHED
+from lanescope.webapp.timeline.styles import BESIDE, STYLES, phase_styles
+from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 
 ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
 """States of an op beside those of its values."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.runs.run import Run
 
 Floats = NDArray[np.float64]
 Shared = dict[int, NDArray[np.int64]]  # steps that are compared, by rank

@@ -9,10 +9,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.columns import texts_of
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 _NAMED = 4
 """Kinds of operators of a side that a sentence names."""

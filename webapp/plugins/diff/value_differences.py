@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.alignment import Ints, by_occurrence, pools, thread_pairs
-from lanescope.webapp.analysis.closeness import Mode
-from lanescope.webapp.analysis.compared_ops import ComparedOps, compared_ops
-from lanescope.webapp.analysis.fingerprints import Ops, Words, read_ops
-from lanescope.webapp.analysis.first_difference import First, called, explained, first_of
-from lanescope.webapp.analysis.noise import Floor
-from lanescope.webapp.analysis.operands import Place
-from lanescope.webapp.notices import ranks_named
-from lanescope.webapp.run import Run, Thread
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.op_inputs import Place
+from lanescope.webapp.analysis.sequence_alignment import Ints, by_occurrence, pools, thread_pairs
+from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
+from lanescope.webapp.plugins.diff.closeness import Mode
+from lanescope.webapp.plugins.diff.compared_ops import ComparedOps, compared_ops
+from lanescope.webapp.plugins.diff.first_difference import First, called, explained, first_of
+from lanescope.webapp.plugins.diff.noise import Floor
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.runs.run_warnings import ranks_named
 
 KEPT = 100_000
 """Differing tensors of a thread that are kept, the earliest; all are counted."""

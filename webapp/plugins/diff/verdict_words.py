@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.diff import Comparison
-from lanescope.webapp.analysis.first_difference import other_inputs, other_parts, reads_other_parts
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.stack_lines import parts
-from lanescope.webapp.analysis.timing_differences import FACTOR, TELLING, Timing
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.stack_frames import parts
+from lanescope.webapp.plugins.diff.diff import Comparison
+from lanescope.webapp.plugins.diff.first_difference import (
+    other_inputs,
+    other_parts,
+    reads_other_parts,
+)
+from lanescope.webapp.plugins.diff.timing_differences import FACTOR, TELLING, Timing
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 VERDICTS = {
     "identical": "identical", "within_tolerance": "within tolerance", "diverged": "diverged",

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import collective_calls
-from lanescope.webapp.analysis.closeness import RELATIVE, relative_of
-from lanescope.webapp.analysis.fingerprints import Ops, Words
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.collective_calls import collective_calls
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
+from lanescope.webapp.plugins.diff.closeness import RELATIVE, relative_of
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 SAME_FACTOR = 1e-3
 """Norms whose ratios to the base's are this near to each other, relative, differ by one factor."""

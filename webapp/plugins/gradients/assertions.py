@@ -1,4 +1,5 @@
-"""Do gradients hold what the program asserted of them (`lanescope.collector.assertions`)?
+"""Do gradients hold what the program asserted of them
+(`lanescope.collector.validation.assertions`)?
 
 Measured is what each optimizer step used, shards of all ranks put together; of a parameter that no
 optimizer holds, its gradient at sampled steps. Parameters count while they are trainable.
@@ -14,14 +15,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.kinds import EXPECTED
-from lanescope.webapp import units
+from lanescope.collector.format.record_kinds import EXPECTED
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.learning import gradient_rows, samples
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.run import Run
-from lanescope.webapp.typed_json import json_number
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import json_number
 
 LISTED = 20  # parameters named in the evidence
 

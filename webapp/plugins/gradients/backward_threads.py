@@ -18,12 +18,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.frames import ends_ns, to_frame
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.counters import logged
+from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
 from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.logged import logged
-from lanescope.webapp.intervals import Intervals
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.intervals import Intervals
+from lanescope.webapp.runs.run import Run
 
 MEASURES = {
     "added": "norm added",

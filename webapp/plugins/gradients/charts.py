@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from lanescope.webapp import units
-from lanescope.webapp.colours import Theme, tokens
-from lanescope.webapp.theme import POWERS, step_axis, template
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
 MOST_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""

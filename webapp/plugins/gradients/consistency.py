@@ -25,17 +25,17 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.attempts import of_last_attempt
-from lanescope.webapp.analysis.calls import collective_calls, group_title, members
-from lanescope.webapp.analysis.dead_parameters import dead_parameters
-from lanescope.webapp.analysis.endings import reduction_unfinished
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
+from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.process_exits import reduction_unfinished
+from lanescope.webapp.analysis.restarts import of_last_attempt
+from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_text
 
 SHARE = 0.5
 LISTED = 20

@@ -21,18 +21,23 @@ import re
 
 import pandas as pd
 
-from lanescope.collector.kinds import CLIP_LIMIT
-from lanescope.webapp.analysis.columns import texts_of
-from lanescope.webapp.analysis.decay import decays
-from lanescope.webapp.analysis.endings import reduction_unfinished
+from lanescope.collector.format.record_kinds import CLIP_LIMIT
+from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.learning import gradient_rows, samples, sharded_names, streaks
-from lanescope.webapp.analysis.logged import logged
-from lanescope.webapp.analysis.lora import is_lora
+from lanescope.webapp.analysis.parameter_history import (
+    gradient_rows,
+    samples,
+    sharded_names,
+    streaks,
+)
 from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.analysis.unmoved import unmoved
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.gradients.decay import decays
+from lanescope.webapp.plugins.gradients.lora import is_lora
+from lanescope.webapp.plugins.gradients.unmoved import unmoved
+from lanescope.webapp.runs.run import Run
 
 UNUSED_STEPS = 2  # optimizer steps
 ZERO_STEPS = 5  # optimizer steps

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.kinds import CLIP_NORM, SKIPPED_STEPS
-from lanescope.webapp import units
+from lanescope.collector.format.record_kinds import CLIP_NORM, SKIPPED_STEPS
+from lanescope.webapp.analysis.counters import last_logged, logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.learning import gradient_rows, streaks
-from lanescope.webapp.analysis.logged import last_logged, logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.analysis.too_large import too_large
-from lanescope.webapp.run import Run
-from lanescope.webapp.typed_json import json_number
+from lanescope.webapp.plugins.gradients.too_large import too_large
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import json_number
 
 EXPLODED = 100.0  # times the largest of the first steps
 EXPLODED_STEPS = 2  # consecutive steps

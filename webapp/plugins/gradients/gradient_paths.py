@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.autograd_graph import graph_nodes
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.runs.run import Run
 
 NEAREST = 2  # layers: of a single one the gradient may be next to zero by construction
 

@@ -21,12 +21,12 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import ends_ns, to_frame
-from lanescope.webapp.analysis.standing import where_of
+from lanescope.webapp.analysis.rank_state import where_of
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 FEWEST = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between

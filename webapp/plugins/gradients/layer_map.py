@@ -14,10 +14,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.learning import gradient_rows, samples
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.analysis.step_links import step_bounds, step_link
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 HEALTHY = (1e-3, 1e1)
 """Norms of a layer's gradient that are usual, as the heat map and the depth profile mark them."""

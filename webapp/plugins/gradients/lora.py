@@ -24,16 +24,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM
-from lanescope.webapp.analysis.columns import texts_of
-from lanescope.webapp.analysis.decay import decays
+from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.analysis.counters import last_logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.learning import gradient_rows, samples
-from lanescope.webapp.analysis.logged import last_logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.analysis.unmoved import is_undone
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.gradients.decay import decays
+from lanescope.webapp.plugins.gradients.unmoved import is_undone
+from lanescope.webapp.runs.run import Run
 
 NO_GRADIENT_STEPS = 3  # optimizer steps
 ZERO_STEPS = 5  # steps after which B must have left zero

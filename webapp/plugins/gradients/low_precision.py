@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.not_finite import backward_layers
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.plugins.gradients.not_finite import backward_layers
+from lanescope.webapp.runs.run import Run
 
 COLUMNS = ("layer", "dtype", "phase", "elements", "underflow", "overflow", "nan")
 _TENSORS = ["start_ns", "depth", "position", "dtype", "numel", "zeros", "inf", "nan"]

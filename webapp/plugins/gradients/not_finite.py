@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.frames import to_frame
+from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
+from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.gradients import gradients
-from lanescope.webapp.analysis.learning import layers_of
-from lanescope.webapp.analysis.nodes import BACKWARD, stem
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.parameter_history import layers_of
+from lanescope.webapp.runs.run import Run
 
 COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
 _TENSORS = ["start_ns", "numel", "nan", "inf"]

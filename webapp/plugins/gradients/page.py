@@ -10,13 +10,17 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import backward_threads, ids, layers, parts, rank_layers, thread_layers
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.gradients import page_backward_threads as backward_threads
+from lanescope.webapp.plugins.gradients import page_layers as layers
+from lanescope.webapp.plugins.gradients import page_rank_layers as rank_layers
+from lanescope.webapp.plugins.gradients import page_thread_layers as thread_layers
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context, Page
 
 TOTAL, PARAMETERS = "whole gradient", "per parameter"
 ALL = "all"
@@ -30,10 +34,10 @@ def layout(context: Context) -> Component:
         "ranks were averaged. Click a point to see its step on the timeline."
     )
     if not run.counts["gradient"]:
-        return parts.page(
+        return widgets.page(
             "Gradients",
             lead,
-            parts.empty(
+            widgets.empty(
                 "This run holds no gradient norms.",
                 "They are recorded at every ",
                 html.Code("optimizer.step()"),
@@ -41,16 +45,16 @@ def layout(context: Context) -> Component:
                 "recording ended before the first, has none.",
             ),
         )
-    ranks = [{"label": "all ranks", "value": ALL}, *parts.rank_options(run.ranks, str)]
-    return parts.page(
+    ranks = [{"label": "all ranks", "value": ALL}, *widgets.rank_options(run.ranks, str)]
+    return widgets.page(
         "Gradients",
         lead,
-        parts.controls(
-            parts.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
-            parts.choice("rank", ids.GRADIENT_RANK, ranks),
-            parts.choice("scale", ids.GRADIENT_SCALE, ["linear", "log"]),
+        widgets.controls(
+            widgets.choice("norm of the", ids.GRADIENT_OF, [TOTAL, PARAMETERS]),
+            widgets.choice("rank", ids.GRADIENT_RANK, ranks),
+            widgets.choice("scale", ids.GRADIENT_SCALE, ["linear", "log"]),
         ),
-        parts.graph(ids.GRADIENT_CHART, height=320),
+        widgets.graph(ids.GRADIENT_CHART, height=320),
         html.P(id=ids.GRADIENT_NOTE, className="muted"),
         *layers.section(context),
         *rank_layers.section(context),
@@ -58,7 +62,7 @@ def layout(context: Context) -> Component:
         *thread_layers.section(context),
         html.H2("Parameters"),
         _table(run),
-        parts.downloads("gradients", "gradient_norms"),
+        widgets.downloads("gradients", "gradient_norms"),
     )
 
 
@@ -161,17 +165,17 @@ def _table(run: Run) -> Component:
             row[f"{key}_text"] = "none" if pd.isna(value) else units.number(value, 4)
         rows.append(row)
     columns = [
-        parts.column("parameter", "parameter", flex=6, minWidth=200, tooltipField="parameter"),
-        parts.column("numel", "elements", number=True, text=True, minWidth=84),
-        parts.column("dtype", "dtype"),
+        widgets.column("parameter", "parameter", flex=6, minWidth=200, tooltipField="parameter"),
+        widgets.column("numel", "elements", number=True, text=True, minWidth=84),
+        widgets.column("dtype", "dtype"),
         *[
-            parts.column(k, k, number=True, text=True, minWidth=84)
+            widgets.column(k, k, number=True, text=True, minWidth=84)
             for k in ("first", "last", "least", "greatest")
         ],
-        parts.column("missing", "without gradient", number=True, minWidth=130),
+        widgets.column("missing", "without gradient", number=True, minWidth=130),
     ]
     height = None if len(rows) <= 14 else "400px"
-    return parts.grid("gradient-table", columns, rows, label="Parameters", height=height)
+    return widgets.grid("gradient-table", columns, rows, label="Parameters", height=height)
 
 
 @lru_cache(maxsize=2)

@@ -7,13 +7,13 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import gradient_charts
-from lanescope.webapp.analysis.backward_threads import MEASURES, backward_threads
-from lanescope.webapp.charts import MOST_LINES
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients.backward_threads import MEASURES, backward_threads
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.charts import MOST_LINES
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
 
 WORDS = {
     "added": "L2 norm of what each thread's backward added to the gradients in a step, before it "
@@ -38,14 +38,14 @@ def section(context: Context) -> list[Component]:
     if not known:
         return []
     options = [{"label": MEASURES[name], "value": name} for name in known]
-    ranks = parts.rank_options(table["rank"].unique(), str)
+    ranks = widgets.rank_options(table["rank"].unique(), str)
     return [
         html.H2("Threads in backward"),
-        parts.controls(
-            parts.choice("show the", ids.THREADS_MEASURE, options, wide=True),
-            parts.choice("rank", ids.THREADS_RANK, ranks),
+        widgets.controls(
+            widgets.choice("show the", ids.THREADS_MEASURE, options, wide=True),
+            widgets.choice("rank", ids.THREADS_RANK, ranks),
         ),
-        parts.graph(ids.THREADS_CHART, height=280),
+        widgets.graph(ids.THREADS_CHART, height=280),
         html.P(id=ids.THREADS_NOTE, className="muted"),
     ]  # fmt: skip
 
@@ -81,7 +81,7 @@ def _curves(run: Run, measure: str, rank: int) -> dict[str, pd.Series]:
     """By name, in the order of `Run.threads`."""
     by_thread = dict(iter(backward_threads(run).groupby(["rank", "thread"])))
     curves = {}
-    for key, name in parts.thread_names(run).items():
+    for key, name in widgets.thread_names(run).items():
         own = by_thread.get(key)
         if key[0] == rank and own is not None and own[measure].notna().any():
             curves[name] = own.set_index("step")[measure].sort_index()

@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import gradient_charts, units
-from lanescope.webapp.analysis.layer_map import (
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients.layer_map import (
     AXES,
     DECAY,
     HEALTHY,
@@ -23,13 +24,13 @@ from lanescope.webapp.analysis.layer_map import (
     layer_map,
     profile,
 )
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.analysis.low_precision import low_precision
-from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
-from lanescope.webapp.analysis.rank_map import ranks_with_gradients
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context
+from lanescope.webapp.plugins.gradients.low_precision import low_precision
+from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
+from lanescope.webapp.plugins.gradients.rank_map import ranks_with_gradients
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
 
 EVERY = "all"
 READABLE = 60
@@ -50,19 +51,19 @@ def section(context: Context) -> list[Component]:
         if (name != "baseline" or context.baseline is not None)
         and (name not in SAMPLED or run.counts["parameter"])
     ]
-    ranks = parts.rank_options(ranks_with_gradients(context.run), str)
+    ranks = widgets.rank_options(ranks_with_gradients(context.run), str)
     return [
         html.H2("Layers"),
-        parts.controls(
-            parts.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
-            parts.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
-            parts.choice("rank", ids.LAYER_RANK, ranks),
+        widgets.controls(
+            widgets.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
+            widgets.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
+            widgets.choice("rank", ids.LAYER_RANK, ranks),
         ),
-        parts.graph(ids.LAYER_HEAT, height=460),
+        widgets.graph(ids.LAYER_HEAT, height=460),
         html.P(id=ids.LAYER_NOTE, className="muted"),
         html.Div(
             [
-                html.Div([html.H2(title), parts.graph(id, height=340)])
+                html.Div([html.H2(title), widgets.graph(id, height=340)])
                 for title, id in (
                     ("The layer over time", ids.LAYER_CURVES),
                     ("The step by depth", ids.LAYER_PROFILE),
@@ -88,15 +89,15 @@ def not_finite(context: Context) -> list[Component]:
         share_text=[units.share(share) for share in table["share"]],
     ).to_dict("records")
     columns = [
-        parts.column("layer", "layer", flex=3, minWidth=200),
-        parts.column("share", "share of steps", number=True, text=True, minWidth=130),
+        widgets.column("layer", "layer", flex=3, minWidth=200),
+        widgets.column("share", "share of steps", number=True, text=True, minWidth=130),
         *(
-            [parts.column("elements", "of elements", number=True, text=True, minWidth=110)]
+            [widgets.column("elements", "of elements", number=True, text=True, minWidth=110)]
             if elements.notna().any()
             else []
         ),
         *[
-            parts.column(name, words, number=True)
+            widgets.column(name, words, number=True)
             for name, words in (
                 ("wrong", "steps"),
                 ("skipped", "skipped"),
@@ -121,7 +122,7 @@ def not_finite(context: Context) -> list[Component]:
             + also,
             className="muted",
         ),
-        parts.grid("not-finite-table", columns, rows, label=label, height=height),
+        widgets.grid("not-finite-table", columns, rows, label=label, height=height),
     ]  # fmt: skip
 
 
@@ -136,13 +137,13 @@ def few_bits(context: Context) -> list[Component]:
         **{f"{name}_text": [units.share(share) for share in table[name]] for name in shares},
     ).to_dict("records")
     columns = [
-        parts.column("layer", "layer", flex=3, minWidth=200),
-        parts.column("phase", "phase"),
-        parts.column("dtype", "dtype"),
-        parts.column("elements", "elements", number=True),
-        parts.column("underflow", "0: underflow", number=True, text=True, minWidth=120),
-        parts.column("overflow", "infinite: overflow", number=True, text=True, minWidth=140),
-        parts.column("nan", "NaN", number=True, text=True),
+        widgets.column("layer", "layer", flex=3, minWidth=200),
+        widgets.column("phase", "phase"),
+        widgets.column("dtype", "dtype"),
+        widgets.column("elements", "elements", number=True),
+        widgets.column("underflow", "0: underflow", number=True, text=True, minWidth=120),
+        widgets.column("overflow", "infinite: overflow", number=True, text=True, minWidth=140),
+        widgets.column("nan", "NaN", number=True, text=True),
     ]
     label = "Underflow and overflow in 16 bits and fewer"
     return [
@@ -153,7 +154,7 @@ def few_bits(context: Context) -> list[Component]:
             "on purpose, in forward and then in backward; others were too small for the dtype.",
             className="muted",
         ),
-        parts.grid("few-bits-table", columns, rows, label=label,
+        widgets.grid("few-bits-table", columns, rows, label=label,
                    height=None if len(rows) <= 14 else "400px"),
     ]  # fmt: skip
 

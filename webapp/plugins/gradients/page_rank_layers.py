@@ -11,13 +11,15 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import gradient_charts, units
-from lanescope.webapp.analysis.layer_map import backward_link, layer_map
-from lanescope.webapp.analysis.rank_map import RankMap, rank_map, ranks_with_gradients
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.pages import ids, layers, parts
-from lanescope.webapp.pages.context import Context
+from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import page_layers as layers
+from lanescope.webapp.plugins.gradients.layer_map import backward_link, layer_map
+from lanescope.webapp.plugins.gradients.rank_map import RankMap, rank_map, ranks_with_gradients
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run_warnings import ranks_text
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
 
 TITLE = "Layers by rank"
 ALL = "all"
@@ -41,14 +43,14 @@ def section(context: Context) -> list[Component]:
         return [title, html.P(words, className="muted")]
     found = rank_map(run)
     if not found.layers_apart:
-        return [title, parts.note(words_of(found), "good" if found.compared else "")]
+        return [title, widgets.note(words_of(found), "good" if found.compared else "")]
     choices = [{"label": "all ranks, farthest step", "value": ALL}]
     choices += [{"label": f"rank {rank} by step", "value": str(rank)} for rank in found.ranks_apart]
     return [
         title,
-        parts.note(words_of(found), "warn"),
-        parts.controls(parts.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
-        parts.graph(ids.RANKS_HEAT, height=320),
+        widgets.note(words_of(found), "warn"),
+        widgets.controls(widgets.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
+        widgets.graph(ids.RANKS_HEAT, height=320),
         html.P(id=ids.RANKS_NOTE, className="muted"),
     ]  # fmt: skip
 

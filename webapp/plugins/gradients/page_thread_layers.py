@@ -8,13 +8,14 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import gradient_charts
-from lanescope.webapp.analysis.backward_threads import added_by_layer
-from lanescope.webapp.analysis.layer_map import as_in_model, cut
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, layers, parts
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import page_layers as layers
+from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
+from lanescope.webapp.plugins.gradients.layer_map import as_in_model, cut
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
 
 ALL_THREADS = (
     "L2 norm of what each thread's backward added to a layer's gradient, before it was added: root "
@@ -31,8 +32,8 @@ def section(context: Context) -> list[Component]:
     options = [{"label": label, "value": value} for value, label in choices.items()]
     return [
         html.H2("Layers by thread"),
-        parts.controls(parts.choice("show", ids.THREADS_ACROSS, options, wide=True)),
-        parts.graph(ids.THREADS_HEAT, height=320),
+        widgets.controls(widgets.choice("show", ids.THREADS_ACROSS, options, wide=True)),
+        widgets.graph(ids.THREADS_HEAT, height=320),
         html.P(id=ids.THREADS_HEAT_NOTE, className="muted"),
     ]  # fmt: skip
 
@@ -73,7 +74,7 @@ def by_thread(run: Run, rank: int, thread: str, depth: int | None) -> pd.DataFra
         table = np.sqrt(squares.sum()).unstack("step").sort_index(axis=1)
     else:
         squares = rows.groupby(["group", "thread"], sort=False)["square"]
-        names = {key[1]: name for key, name in parts.thread_names(run).items() if key[0] == rank}
+        names = {key[1]: name for key, name in widgets.thread_names(run).items() if key[0] == rank}
         table = np.sqrt(squares.sum() / steps).unstack("thread")
         table = table[[one for one in names if one in table.columns]].rename(columns=names)
     return table.reindex(as_in_model(run, rank, [str(one) for one in table.index]))
@@ -86,7 +87,7 @@ def _choices(run: Run) -> dict[str, str]:
     ranks = sorted({rank for rank, _ in known})
     of = {rank: f" of rank {rank}" if len(ranks) > 1 else "" for rank in ranks}
     found = {f"{rank}/": f"all threads{of[rank]}" for rank in ranks}
-    for (rank, thread), name in parts.thread_names(run).items():
+    for (rank, thread), name in widgets.thread_names(run).items():
         if (rank, thread) in known:
             found[f"{rank}/{thread}"] = f"{name}{of[rank]}, by step"
     return found

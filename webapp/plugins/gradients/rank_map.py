@@ -2,8 +2,8 @@
 
 Replicas that average their gradients have the same norms on every rank. So each norm is held
 against the median of all ranks that have the layer at that step: where one rank of many is apart,
-the median is what the others have. Shards that were put together are of no rank (see `learning`),
-and a layer that a single rank holds has nothing to be held against.
+the median is what the others have. Shards that were put together are of no rank (see
+`parameter_history`), and a layer that a single rank holds has nothing to be held against.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.layer_map import layer_map
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.gradients.layer_map import layer_map
+from lanescope.webapp.runs.run import Run
 
 EQUAL = 1e-6
 """Relative difference up to which norms are the same: what summing in another order changes."""

@@ -18,16 +18,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
-from lanescope.webapp import units
+from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
+from lanescope.webapp.analysis.counters import logged
+from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.learning import gradient_rows
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.logged import logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 SKIPPED_IN_A_ROW = 15  # steps; 65536 halved so often is 2
 LEAST_SCALE = 1.0

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.analysis.gradient_paths import growth, ways
-from lanescope.webapp.analysis.learning import gradient_rows, samples
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.plugins.gradients.gradient_paths import growth, ways
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 LARGE_STEPS = 2  # consecutive
 OVERTURNED = 10.0  # times the norm of all parameters

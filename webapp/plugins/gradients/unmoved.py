@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.kinds import CLIP_LIMIT, CLIP_NORM
-from lanescope.webapp.analysis.logged import last_logged
-from lanescope.webapp.run import Run
+from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.counters import last_logged
+from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
 UNMOVED = 1e-7  # of the norm of all parameters

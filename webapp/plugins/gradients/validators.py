@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.collector.kinds import (
+from lanescope.collector.format import schema
+from lanescope.collector.format.record_kinds import (
     VALIDATOR_COMPILED,
     VALIDATOR_FAILED,
     VALIDATOR_IDLE,
     VALIDATOR_RAISED,
 )
-from lanescope.webapp.analysis.assertions import assertions
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.gradients.assertions import assertions
+from lanescope.webapp.runs.run import Run
 
 _VERDICTS = "|".join((VALIDATOR_FAILED, VALIDATOR_RAISED, VALIDATOR_IDLE, VALIDATOR_COMPILED))
 _MARK = re.compile(f"({_VERDICTS}) (\\S+) at (\\S+)(?:: (.*))?")

@@ -24,12 +24,12 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.gradient_paths import layer_norms, relative_to_passed, ways
-from lanescope.webapp.analysis.learning import gradient_rows, streaks
-from lanescope.webapp.analysis.lora import is_lora
+from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.gradients.gradient_paths import layer_norms, relative_to_passed, ways
+from lanescope.webapp.plugins.gradients.lora import is_lora
+from lanescope.webapp.runs.run import Run
 
 VANISHED = 1e-5  # of the gradient that it is held against, per element
 VANISHED_STEPS = 5  # consecutive steps

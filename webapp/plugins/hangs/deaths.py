@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lanescope.webapp.analysis.attempts import attempts
-from lanescope.webapp.analysis.calls import calls
-from lanescope.webapp.analysis.endings import alive_ns, exception_of, gave_up, told_to_stop
+from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.standing import Standing, standings
-from lanescope.webapp.notices import ranks_text
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.process_exits import alive_ns, exception_of, gave_up, told_to_stop
+from lanescope.webapp.analysis.rank_state import Standing, standings
+from lanescope.webapp.analysis.restarts import attempts
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_text
 
 _OWN_FAULT = ("died", "raised")
 _BY_OTHERS = ("stopped", "gave up")

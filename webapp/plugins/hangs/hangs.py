@@ -1,7 +1,7 @@
 """Is a rank waiting for another that does not come, and what is that one doing?
 
 A call is waited for when some members of its group made it and others did not, or when all made it
-and it did not end (`waits`). That is a
+and it did not end (`incomplete_collectives`). That is a
 
 - mismatch, when those who are missing have ended normally, or themselves wait for the ranks that
   wait for them (two groups in opposite order, two receives that face each other);
@@ -15,20 +15,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import POINT_TO_POINT, call_title, calls
-from lanescope.webapp.analysis.deaths import deaths
-from lanescope.webapp.analysis.endings import left_by_a_stop, told_to_stop
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.collective_calls import POINT_TO_POINT, call_title, calls
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
-from lanescope.webapp.analysis.given_up import calls_left, given_up
+from lanescope.webapp.analysis.incomplete_collectives import Wait, cut_short, cycle, waits
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.mismatches import ended_in, first_mismatches, unlike_exchanges
-from lanescope.webapp.analysis.standing import QUIET_NS, standings, where_of
-from lanescope.webapp.analysis.wait_lengths import LEAST_WAIT_NS, normal_wait_ns, waited_ns
-from lanescope.webapp.analysis.waits import Wait, cut_short, cycle, waits
-from lanescope.webapp.notices import ranks_named
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.process_exits import left_by_a_stop, told_to_stop
+from lanescope.webapp.analysis.rank_state import QUIET_NS, standings, where_of
+from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
+from lanescope.webapp.plugins.collectives.mismatches import (
+    ended_in,
+    first_mismatches,
+    unlike_exchanges,
+)
+from lanescope.webapp.plugins.hangs.deaths import deaths
+from lanescope.webapp.plugins.hangs.wait_lengths import LEAST_WAIT_NS, normal_wait_ns, waited_ns
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
 
 LEAST_STUCK_NS = 10_000_000_000
 """A call that all made moves data, which may take long: only from here on it is said to hang where

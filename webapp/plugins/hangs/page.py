@@ -7,17 +7,17 @@ from typing import Any
 from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.calls import call_title
+from lanescope.webapp.analysis.collective_calls import call_title
 from lanescope.webapp.analysis.findings import findings
+from lanescope.webapp.analysis.incomplete_collectives import Wait, cut_short, waits
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import Standing, dumps, frames_of, standings
-from lanescope.webapp.analysis.waits import Wait, cut_short, waits
-from lanescope.webapp.notices import ranks_named
-from lanescope.webapp.pages import findings as cards
-from lanescope.webapp.pages import parts
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.rank_state import Standing, dumps, frames_of, standings
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.ui import findings as cards
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.context import Context, Page
 
 KINDS = ("hang", "collective_mismatch", "deadlock")
 FRAMES = 6
@@ -38,17 +38,17 @@ def layout(context: Context) -> Component:
     if found:
         verdict = cards.cards(context, found)
     elif not run.counts["collective"]:
-        verdict = parts.note("No collective was recorded: no rank can wait for another in one.")
+        verdict = widgets.note("No collective was recorded: no rank can wait for another in one.")
     elif cut_short(run):
-        verdict = parts.note(
+        verdict = widgets.note(
             "Whether a rank waits for another is not known: the recording is not whole, so what is "
             "missing in it proves nothing."
         )
     elif waiting:
-        verdict = parts.note("Ranks wait for others, but not for longer than is normal here.")
+        verdict = widgets.note("Ranks wait for others, but not for longer than is normal here.")
     else:
-        verdict = parts.note("No rank waits for another: every call was made by all.", "good")
-    return parts.page(
+        verdict = widgets.note("No rank waits for another: every call was made by all.", "good")
+    return widgets.page(
         "Hang", LEAD, verdict, html.H2("Ranks"), _ranks(context, waiting), *_threads(run)
     )
 
@@ -74,7 +74,7 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
         )
     rows += [[html.B(str(rank)), "not recorded", *[""] * 5] for rank in run.missing_ranks]
     heads = ("rank", "state", "waits in", "for", "awaited by", "what it does", "since")
-    return html.Div(parts.plain_table(heads, rows), className="wide-table")
+    return html.Div(widgets.plain_table(heads, rows), className="wide-table")
 
 
 def _awaits(wait: Wait) -> str:
@@ -92,7 +92,7 @@ def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
     return html.Span({"exit": "ended", "stopped": "stopped"}.get(how, "–"), className="tag")
 
 
-def _call(run: Run, held: list[Wait]) -> parts.Child:
+def _call(run: Run, held: list[Wait]) -> widgets.Child:
     if not held:
         return ""
     wait = held[0]
@@ -104,7 +104,7 @@ def _at(standing: Standing) -> list[Any]:
     return [" ", html.Code(standing.where)] if standing.where else []
 
 
-def _since(context: Context, standing: Standing, held: list[Wait]) -> parts.Child:
+def _since(context: Context, standing: Standing, held: list[Wait]) -> widgets.Child:
     run, rank = context.run, standing.rank
     if held:
         wait = held[0]
@@ -116,8 +116,8 @@ def _since(context: Context, standing: Standing, held: list[Wait]) -> parts.Chil
     end = max(start + 1, standing.end_ns)
     link = timeline_address(start, end, run.duration_ns, at)
     over = not held and standing.left
-    lasted = "" if over or end - start <= 1_000_000 else f", for {parts.duration(end - start)}"
-    return dcc.Link(f"{parts.duration(start)}{lasted}", href=context.address(link))
+    lasted = "" if over or end - start <= 1_000_000 else f", for {widgets.duration(end - start)}"
+    return dcc.Link(f"{widgets.duration(start)}{lasted}", href=context.address(link))
 
 
 def _threads(run: Run) -> list[Component]:
@@ -142,11 +142,11 @@ def _threads(run: Run) -> list[Component]:
             ]
             for row in last
         ]  # fmt: skip
-        quiet = f"nothing recorded for {parts.duration(last[0]['duration_ns'])}"
+        quiet = f"nothing recorded for {widgets.duration(last[0]['duration_ns'])}"
         when = "when SIGTERM came" if last[0]["reason"] == "signal" else quiet
         heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")
         made.append(html.H3(f"rank {rank}, {when}"))
-        made.append(html.Div(parts.plain_table(heads, seen), className="wide-table"))
+        made.append(html.Div(widgets.plain_table(heads, seen), className="wide-table"))
     return [html.H2("Threads, as the watchdog saw them"), *made] if made else []
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lanescope.webapp.analysis.endings import told_to_stop
-from lanescope.webapp.analysis.skew import arrivals
-from lanescope.webapp.analysis.standing import standings
-from lanescope.webapp.analysis.waits import Wait
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.incomplete_collectives import Wait
+from lanescope.webapp.analysis.process_exits import told_to_stop
+from lanescope.webapp.analysis.rank_state import standings
+from lanescope.webapp.plugins.collectives.skew import arrivals
+from lanescope.webapp.runs.run import Run
 
 LEAST_WAIT_NS = 1_000_000_000
 TIMES_NORMAL = 2

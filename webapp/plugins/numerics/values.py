@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.kinds import LOSS_SCALE, SKIPPED_STEPS
-from lanescope.webapp import units
+from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.logged import logged
-from lanescope.webapp.analysis.operands import operands
+from lanescope.webapp.analysis.op_inputs import operands
+from lanescope.webapp.analysis.rank_state import where_of
 from lanescope.webapp.analysis.sites import phase_names
-from lanescope.webapp.analysis.standing import where_of
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 _OP = ["start_ns", "duration_ns", "depth", "name", "module", "phase", "step", "stack"]
 _TENSOR = ["start_ns", "depth", "position", "shape", "dtype", "mean", "l2", "min", "max", "nan",

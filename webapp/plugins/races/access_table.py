@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.scratch import begins_scratch
 from lanescope.webapp.analysis.sites import Sites
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.races.temporaries import begins_scratch
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.accesses import Accesses, sorted_apart
-from lanescope.webapp.analysis.order import Clock, Order
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.sites import Site
-from lanescope.webapp.analysis.spans import Span, share
+from lanescope.webapp.analysis.vector_clocks import Clock, Order
+from lanescope.webapp.plugins.races.access_table import Accesses, sorted_apart
+from lanescope.webapp.plugins.races.byte_ranges import Span, share
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

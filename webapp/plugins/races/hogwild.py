@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.races import Race
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.access_site import Touch
 from lanescope.webapp.analysis.sites import phase_names, storage_names
-from lanescope.webapp.analysis.touches import Touch
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.races.races import Race
+from lanescope.webapp.runs.run import Run
 
 _OPTIMIZER = schema.PhaseKind.optimizer.name
 _TRAINING = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name, _OPTIMIZER)

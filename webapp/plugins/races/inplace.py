@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.columns import having
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.access_site import Touch
+from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.nodes import BACKWARD, maker
 from lanescope.webapp.analysis.sites import frames_of, storage_names
-from lanescope.webapp.analysis.touches import Touch
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs.run import Run
 
 _SAID = re.compile(
     r"modified by an inplace operation: \[(?P<tensor>[^\]]*\]?)\](?:, which is (?P<source>[^,]*),)?"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from lanescope.webapp.analysis.access_site import Touch
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
-from lanescope.webapp.analysis.hogwild import Hogwild, fold
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.locksets import held_at
-from lanescope.webapp.analysis.races import Race
-from lanescope.webapp.analysis.stream_races import all_races
-from lanescope.webapp.analysis.touches import Touch
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
+from lanescope.webapp.plugins.races.locksets import held_at
+from lanescope.webapp.plugins.races.races import Race
+from lanescope.webapp.plugins.races.stream_races import all_races
+from lanescope.webapp.runs.run import Run
 
 
 def race_findings(run: Run) -> list[Finding]:

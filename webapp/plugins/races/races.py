@@ -1,8 +1,8 @@
 """Do two threads touch the same storage at the same time, one of them writing?
 
 Two accesses race where they touch a common byte, at least one of them writes, they are of different
-threads, and neither happened before the other (`order`): then nothing that was recorded keeps them
-from happening at once, or in the other order the next time.
+threads, and neither happened before the other (`vector_clocks`): then nothing that was recorded
+keeps them from happening at once, or in the other order the next time.
 
 A race is told once per pair of places in the program, with the tensors and the number of pairs.
 
@@ -21,17 +21,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.accesses import (
-    Accesses,
-    Columns,
-    Reader,
-    Window,
-    joined,
-    shared_storages,
-)
-from lanescope.webapp.analysis.conflicts import Pair, conflicts
-from lanescope.webapp.analysis.order import Order, order_of
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.access_site import Touch
 from lanescope.webapp.analysis.sites import (
     Site,
     Sites,
@@ -39,9 +30,18 @@ from lanescope.webapp.analysis.sites import (
     phase_names,
     storage_names,
 )
-from lanescope.webapp.analysis.stack_lines import line, place
-from lanescope.webapp.analysis.touches import Touch
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.stack_frames import line, place
+from lanescope.webapp.analysis.vector_clocks import Order, order_of
+from lanescope.webapp.plugins.races.access_table import (
+    Accesses,
+    Columns,
+    Reader,
+    Window,
+    joined,
+    shared_storages,
+)
+from lanescope.webapp.plugins.races.conflicts import Pair, conflicts
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 

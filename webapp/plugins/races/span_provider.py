@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lanescope.webapp.analysis.access_site import Touch
 from lanescope.webapp.analysis.links import thread_lane
-from lanescope.webapp.analysis.locksets import held_at
-from lanescope.webapp.analysis.stream_races import all_races
-from lanescope.webapp.analysis.touches import Touch
-from lanescope.webapp.lanes import Lane
-from lanescope.webapp.places import slice_at
-from lanescope.webapp.timeline import Timeline
+from lanescope.webapp.plugins.races.locksets import held_at
+from lanescope.webapp.plugins.races.stream_races import all_races
+from lanescope.webapp.timeline.deep_links import slice_at
+from lanescope.webapp.timeline.lanes import Lane
+from lanescope.webapp.timeline.timeline import Timeline
 
 MOST_ACCESSES = 20_000_000
 """Of runs with more, races are not looked for because somebody selects a slice."""

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.order import Handover, Order, handovers, order_by
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.vector_clocks import Handover, Order, handovers, order_by
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.accesses import Columns, Reader, Window
-from lanescope.webapp.analysis.order import Order
-from lanescope.webapp.analysis.races import (
+from lanescope.webapp.analysis.sites import Sites
+from lanescope.webapp.analysis.vector_clocks import Order
+from lanescope.webapp.plugins.races.access_table import Columns, Reader, Window
+from lanescope.webapp.plugins.races.races import (
     Race,
     find_races,
     processes_of,
     races_read,
     windows_of,
 )
-from lanescope.webapp.analysis.sites import Sites
-from lanescope.webapp.analysis.stream_order import stream_order, streams_of
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.races.stream_order import stream_order, streams_of
+from lanescope.webapp.runs.run import Run
 
 Ints = NDArray[np.int64]
 

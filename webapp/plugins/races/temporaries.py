@@ -26,7 +26,7 @@ def begins_scratch(every: Columns, rows: Columns, name: Callable[[Ints, Ints], l
     """Which of `rows` write to memory of an operator around them, and so begin a storage.
 
     `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those that do not lie
-    within another's to the same storage (`accesses.outermost`). `name` tells the operators of a
+    within another's to the same storage (`access_table.outermost`). `name` tells the operators of a
     thread by start and depth. An operator that is made of others has no accesses of its own, and is
     none of those that are looked for.
     """

@@ -12,12 +12,12 @@ import pyarrow as pa
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.exporters.tables import ANALYSES, json_text
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context, Page
+from lanescope.collector.format import schema
+from lanescope.webapp.exporters.table_files import ANALYSES, json_text
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.context import Context, Page
 
 SHOWN = 2_000
 """Rows that the page shows; the files have all."""
@@ -73,10 +73,10 @@ LEAD = (
 def layout(_: Context) -> Component:
     """The query above, its answer below."""
     first = next(iter(EXAMPLES.values()))
-    return parts.page(
+    return widgets.page(
         "SQL",
         LEAD,
-        parts.controls(parts.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
+        widgets.controls(widgets.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
         html.Label("query", htmlFor=ids.SQL_QUERY),
         dcc.Textarea(
             id=ids.SQL_QUERY, value=first, rows=9, spellCheck=False, className="sql",
@@ -85,7 +85,7 @@ def layout(_: Context) -> Component:
         html.Div(
             html.Button("Run the query", id=ids.SQL_RUN, className="run"), className="controls"
         ),
-        html.Div(id=ids.SQL_ANSWER, **parts.attributes(aria_live="polite")),
+        html.Div(id=ids.SQL_ANSWER, **widgets.attributes(aria_live="polite")),
         html.H2("Tables"),
         _tables(),
     )  # fmt: skip
@@ -112,7 +112,7 @@ def register(app: Dash, context: Context) -> None:
         try:
             answer = context.queries.answer(query or "", SHOWN + 1)
         except RunError as error:
-            return parts.note(str(error), "bad")
+            return widgets.note(str(error), "bad")
         return answered(answer, query or "")
 
 
@@ -121,7 +121,7 @@ def answered(answer: pa.Table, query: str) -> list[Component]:
     rows = rows_of(answer)
     numeric = [_numeric(field.type) for field in answer.schema]
     columns = [
-        parts.column(f"c{i}", name, number=number, minWidth=90)
+        widgets.column(f"c{i}", name, number=number, minWidth=90)
         for i, (name, number) in enumerate(zip(answer.column_names, numeric, strict=True))
     ]
     words = units.counted(len(rows), "row")
@@ -133,7 +133,7 @@ def answered(answer: pa.Table, query: str) -> list[Component]:
         address = f"/query.{kind}?sql={quote(query)}"
         links.append(html.A(title, href=address, download=f"query.{kind}"))
     height = None if len(rows) <= 16 else "440px"
-    grid = parts.grid(
+    grid = widgets.grid(
         ids.SQL_TABLE, columns, rows, label="Answer", height=height, empty="No row answers it."
     )
     return [html.P(links, className="muted"), grid]
@@ -177,7 +177,7 @@ def _tables() -> Component:
     return html.Details(
         [
             html.Summary("Names of tables and columns"),
-            parts.plain_table(("table", "columns"), rows),
+            widgets.plain_table(("table", "columns"), rows),
             html.P(["What analyses say, as tables: ", html.Code(analyses)], className="muted"),
         ]
     )

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lanescope.collector import schema
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.exporters.tables import ANALYSES, pieces_of
-from lanescope.webapp.query_process import REFUSED
-from lanescope.webapp.run import Run
-from lanescope.webapp.units import count
+from lanescope.collector.format import schema
+from lanescope.webapp.exporters.table_files import ANALYSES, pieces_of
+from lanescope.webapp.plugins.sql.query_process import REFUSED
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.units import count
 
 MOST_ROWS = 2_000_000
 """Of a table that is asked: it is put into one file."""
@@ -82,7 +82,7 @@ class Queries:
     def _asked(self, question: str) -> pa.Table:
         # The same modules as here, and none of a folder that the server happens to stand in.
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-        command = [sys.executable, "-m", "lanescope.webapp.query_process"]
+        command = [sys.executable, "-m", "lanescope.webapp.plugins.sql.query_process"]
         try:
             done = subprocess.run(
                 command, input=question.encode(), capture_output=True, cwd=self._folder,

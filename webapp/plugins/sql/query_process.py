@@ -1,6 +1,6 @@
 """Answers one SQL question in a process of its own, which can reach nothing but the tables given.
 
-    python -m lanescope.webapp.query_process < QUESTION > ANSWER
+    python -m lanescope.webapp.plugins.sql.query_process < QUESTION > ANSWER
 
 The question is JSON: `{"query": str, "tables": {name: path of an Arrow file}, "rows": int,
 "memory_mb": int, "seconds": int}`. The answer is an Arrow stream of at most `rows` rows (exit 0),

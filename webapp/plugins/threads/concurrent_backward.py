@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
-from lanescope.webapp.analysis.columns import having
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.nodes import BACKWARD, maker
-from lanescope.webapp.analysis.overlap import phase_lanes
-from lanescope.webapp.analysis.races import Race, find_races
-from lanescope.webapp.intervals import Intervals, at_least
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.races.races import Race, find_races
+from lanescope.webapp.plugins.threads.overlap import phase_lanes
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.intervals import Intervals, at_least
+from lanescope.webapp.runs.run import Run
 
 _PHASE = schema.PhaseKind.backward.name
 

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 _MARK = re.compile(
     re.escape(schema.LOST_CONTEXT)

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.columns import having, texts_of
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import where_of
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.rank_state import where_of
+from lanescope.webapp.runs.run import Run
 
 _BEGUN = re.compile(
     r"begun on cuda:(\d+) at (.+) of (\d+) devices(?:, visible (\S+))?(?:, local rank (\d+))?"

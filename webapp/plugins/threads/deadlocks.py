@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp import units
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import NO_PROGRESS, at_work, frames_of, where_of
-from lanescope.webapp.analysis.standstill import standstill
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, frames_of, where_of
+from lanescope.webapp.plugins.threads.standstill import standstill
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
 _JOIN = schema.SyncKind.thread_join.name

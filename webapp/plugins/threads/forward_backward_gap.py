@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.frames import to_frame
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.runs.run import Run
 
 COLUMNS = ("rank", "thread", "step", "forward_end_ns", "backward_start_ns", "window_ns")
 

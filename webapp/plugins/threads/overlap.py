@@ -18,11 +18,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.columns import ends_ns, having
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.intervals import Intervals, at_least, union
-from lanescope.webapp.run import Run
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import ends_ns, having
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.intervals import Intervals, at_least, union
+from lanescope.webapp.runs.run import Run
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lanescope.webapp import units
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.overlap import Region, overlap, overlap_rate, overlap_regions
-from lanescope.webapp.notices import ranks_named
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Limits
+from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.runs.settings import Limits
 
 PAIRS = 10  # in the evidence, those with the highest rates
 

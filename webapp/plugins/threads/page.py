@@ -10,20 +10,20 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp import charts, units
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.overlap import (
+from lanescope.webapp.plugins.threads.forward_backward_gap import forward_to_backward
+from lanescope.webapp.plugins.threads.overlap import (
     overlap,
     overlap_over_time,
     overlap_rate,
     overlap_regions,
 )
-from lanescope.webapp.analysis.turns import forward_to_backward
-from lanescope.webapp.colours import Theme
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context, Page
-from lanescope.webapp.pages.matrices import Compared, compared
-from lanescope.webapp.run import Run
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.matrices import Compared, compared
 
 PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
 REGIONS = 20
@@ -35,21 +35,21 @@ _Click = dict[str, Any] | None
 def layout(context: Context) -> Component:
     """The phase to choose; the rest follows it."""
     ranks = list(context.run.ranks)
-    return parts.page(
+    return widgets.page(
         "Overlap",
         "Threads of one rank that are in the same phase at the same time. In the backward phase "
         "that may mean that gradients are written from two sides at once. The rate of a pair is "
         "the time both are in it, over the time of the one that is in it less.",
-        parts.controls(parts.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
+        widgets.controls(widgets.choice("phase", ids.OVERLAP_PHASE, list(PHASES), "backward")),
         html.Div(id=ids.OVERLAP_BODY),
         html.Div(
             [
                 html.H2("Rates"),
-                parts.controls(
-                    parts.choice("rank", ids.OVERLAP_RANK, parts.rank_options(ranks)),
+                widgets.controls(
+                    widgets.choice("rank", ids.OVERLAP_RANK, widgets.rank_options(ranks)),
                     hidden=len(ranks) < 2,
                 ),
-                parts.graph(ids.OVERLAP_MATRIX, height=240),
+                widgets.graph(ids.OVERLAP_MATRIX, height=240),
                 html.P(
                     "Percent of each pair. A click on a rate leads to the longest region of its "
                     "two threads on the timeline.",
@@ -59,9 +59,9 @@ def layout(context: Context) -> Component:
             id=ids.OVERLAP_RATES,
         ),
         html.H2("Over time"),
-        parts.graph(ids.OVERLAP_CHART, height=260),
+        widgets.graph(ids.OVERLAP_CHART, height=260),
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
-        parts.downloads("overlap"),
+        widgets.downloads("overlap"),
         *_windows(context.run),
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     rate = overlap_rate(run, phase)
     if rate is None:
         return [
-            parts.empty(
+            widgets.empty(
                 f"No thread was ever in the {phase} phase.",
                 "Phases are recorded from the training loop by themselves; a phase of your own is ",
                 html.Code(f'with ls.phase("{"warm-up" if phase == "user" else phase}"):'),
@@ -143,8 +143,8 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
     table = overlap(run, phase)
     if table.empty:
         words = f"On every rank a single thread does the {phase} phase, so nothing can overlap."
-        return [parts.empty(f"No pair of threads in the {phase} phase.", words)]
-    known = parts.thread_names(run)
+        return [widgets.empty(f"No pair of threads in the {phase} phase.", words)]
+    known = widgets.thread_names(run)
     rows = [
         {
             "rank": row.rank,
@@ -155,19 +155,19 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
         for row in table.itertuples()
     ]
     columns = [
-        parts.column("rank", "rank", maxWidth=80),
-        parts.column("a", "first thread", flex=2),
-        parts.column("b", "second thread", flex=2),
-        parts.column("a_ns", "first", number=True, text=True, flex=1),
-        parts.column("b_ns", "second", number=True, text=True, flex=1),
-        parts.column("overlap_ns", "both", number=True, text=True, flex=1),
-        parts.column("rate", "rate", number=True, text=True, flex=1),
+        widgets.column("rank", "rank", maxWidth=80),
+        widgets.column("a", "first thread", flex=2),
+        widgets.column("b", "second thread", flex=2),
+        widgets.column("a_ns", "first", number=True, text=True, flex=1),
+        widgets.column("b_ns", "second", number=True, text=True, flex=1),
+        widgets.column("overlap_ns", "both", number=True, text=True, flex=1),
+        widgets.column("rate", "rate", number=True, text=True, flex=1),
     ]
     height = None if len(rows) <= 16 else "440px"
     return [
         _verdict(rate, phase, limit),
         html.H2("Pairs of threads"),
-        parts.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
+        widgets.grid("overlap-pairs", columns, rows, label="Pairs", height=height),
         html.H2("Longest regions"),
         _regions(run, phase, known),
     ]
@@ -200,7 +200,7 @@ def _times(row: Any) -> dict[str, Any]:
     made: dict[str, Any] = {"rate": row.rate, "rate_text": units.share(row.rate)}
     for name in ("a_ns", "b_ns", "overlap_ns"):
         made[name] = getattr(row, name)
-        made[f"{name}_text"] = parts.duration(made[name])
+        made[f"{name}_text"] = widgets.duration(made[name])
     return made
 
 
@@ -210,12 +210,12 @@ def _verdict(rate: float, phase: str, limit: float) -> Component:
         "its threads are."
     )
     if phase != "backward":
-        return parts.note(text)
+        return widgets.note(text)
     if rate < limit:
-        return parts.note(
+        return widgets.note(
             [html.B("within the limit"), f" of {units.share(limit)} · {text}"], "good"
         )
-    return parts.note([html.B("over the limit"), f" of {units.share(limit)} · {text}"], "bad")
+    return widgets.note([html.B("over the limit"), f" of {units.share(limit)} · {text}"], "bad")
 
 
 def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Component:
@@ -224,17 +224,17 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
         return html.P("No two threads were in it at the same instant.", className="muted")
     rows = [
         (
-            parts.timeline_link(
-                parts.duration(one.start_ns), one.start_ns, one.end_ns, run.duration_ns,
+            widgets.timeline_link(
+                widgets.duration(one.start_ns), one.start_ns, one.end_ns, run.duration_ns,
                 of=phase, overlaps="1",
             ),
-            parts.duration(one.end_ns - one.start_ns),
+            widgets.duration(one.end_ns - one.start_ns),
             str(one.rank),
             ", ".join(known[one.rank, thread] for thread in one.threads),
         )
         for one in regions[:REGIONS]
     ]  # fmt: skip
-    table = parts.plain_table(("at", "length", "rank", "threads"), rows, (1, 2))
+    table = widgets.plain_table(("at", "length", "rank", "threads"), rows, (1, 2))
     if len(regions) <= REGIONS:
         return table
     more = f"{units.count(len(regions) - REGIONS)} shorter ones are on the timeline: press O there."
@@ -242,7 +242,7 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
 
 
 def _named_windows(run: Run) -> pd.DataFrame:
-    known, table = parts.thread_names(run), forward_to_backward(run)
+    known, table = widgets.thread_names(run), forward_to_backward(run)
     names = [known[key] for key in zip(table["rank"], table["thread"], strict=True)]
     return table.assign(name=pd.Series(names, table.index, dtype=object))
 
@@ -253,7 +253,7 @@ def _windows(run: Run) -> list[Component]:
     table = _named_windows(run)
     if table.empty:
         words = "No thread ran a forward phase and then a backward one."
-        chart = html.Div(parts.graph(ids.WINDOWS_CHART), hidden=True)
+        chart = html.Div(widgets.graph(ids.WINDOWS_CHART), hidden=True)
         return [head, html.P(words, className="muted"), chart]
     rows = []
     for (rank, _), own in table.groupby(["rank", "thread"], sort=True):
@@ -263,9 +263,9 @@ def _windows(run: Run) -> list[Component]:
                 str(rank),
                 str(longest["name"]),
                 units.count(len(own)),
-                parts.duration(int(own["window_ns"].median())),
-                parts.timeline_link(
-                    parts.duration(int(longest["window_ns"])), int(longest["forward_end_ns"]),
+                widgets.duration(int(own["window_ns"].median())),
+                widgets.timeline_link(
+                    widgets.duration(int(longest["window_ns"])), int(longest["forward_end_ns"]),
                     int(longest["backward_start_ns"]), run.duration_ns,
                 ),
             )
@@ -278,8 +278,8 @@ def _windows(run: Run) -> list[Component]:
             "leads there on the timeline.",
             className="muted",
         ),
-        parts.graph(ids.WINDOWS_CHART, height=240),
-        parts.plain_table(("rank", "thread", "backwards", "median", "longest"), rows, (2, 3, 4)),
+        widgets.graph(ids.WINDOWS_CHART, height=240),
+        widgets.plain_table(("rank", "thread", "backwards", "median", "longest"), rows, (2, 3, 4)),
     ]
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.attempts import own_processes
-from lanescope.webapp.analysis.endings import endings, raised_beside
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.incomplete_collectives import waits
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.standing import NO_PROGRESS, at_work, dumps, frames_of, own_place
-from lanescope.webapp.analysis.waits import waits
-from lanescope.webapp.run import Run
+from lanescope.webapp.analysis.process_exits import endings, raised_beside
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps, frames_of, own_place
+from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.runs.run import Run
 
 _TOLD = 4
 """Threads told of in the sentence; the evidence has all."""

@@ -10,16 +10,16 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp import units
-from lanescope.webapp.analysis.overlap import Region, overlap, overlap_rate, overlap_regions
-from lanescope.webapp.analysis.ranges import MOST_OPS, op_table, summable
-from lanescope.webapp.analysis.waiting import waiting
-from lanescope.webapp.colours import token_of
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.pages import ids, parts
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.matrices import matrices
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.checks.op_table import MOST_OPS, op_table, summable
+from lanescope.webapp.plugins.collectives.waiting import waiting
+from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui.colours import token_of
+from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.matrices import matrices
 
 USUAL = "backward"
 """The phase whose overlap is looked for unless another one is chosen."""
@@ -31,10 +31,10 @@ REGIONS = 100
 def layout(context: Context) -> Component:
     """Canvas and dock. Empty places are filled by the browser."""
     columns = [
-        parts.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
-        parts.column("count", "count", number=True, text=True),
+        widgets.column("op", "op", minWidth=130, flex=3, cellClassRules=_swatches()),
+        widgets.column("count", "count", number=True, text=True),
         *(
-            parts.column(name, name, number=True, text=True, minWidth=68)
+            widgets.column(name, name, number=True, text=True, minWidth=68)
             for name in ("total", "self", "mean", "p50", "p99", "max", "share")
         ),
     ]
@@ -45,7 +45,7 @@ def layout(context: Context) -> Component:
             html.Div(
                 [
                     html.Div(id=ids.DOCK_BAR, className="dock-bar"),
-                    html.Section(id=ids.SLICE, **parts.attributes(aria_label="Selected slice")),
+                    html.Section(id=ids.SLICE, **widgets.attributes(aria_label="Selected slice")),
                     html.Section(
                         [
                             html.Div(
@@ -53,7 +53,7 @@ def layout(context: Context) -> Component:
                                 className="tab-head",
                             ),
                             html.Div(
-                                parts.grid(ids.OPS, columns, [], label="Ops", height="100%"),
+                                widgets.grid(ids.OPS, columns, [], label="Ops", height="100%"),
                                 id=ids.OPS_PANEL,
                                 className="op-table",
                             ),
@@ -61,12 +61,12 @@ def layout(context: Context) -> Component:
                             html.Div(id=ids.NOTES_PANEL, className="tab-body", hidden=True),
                         ],
                         className="op-panel",
-                        **parts.attributes(aria_label="Ops of the window or the selected range"),
+                        **widgets.attributes(aria_label="Ops of the window or the selected range"),
                     ),
                     html.Section(
                         [html.Div(id=ids.OVERLAP_OF), html.Div(id=ids.DOCK_OVERLAP)],
                         className="overlap-panel",
-                        **parts.attributes(
+                        **widgets.attributes(
                             aria_label="Overlap of the window or the selected range"
                         ),
                     ),
@@ -102,7 +102,7 @@ def register(app: Dash, context: Context) -> None:
     def show(view: dict[str, Any]) -> tuple[Any, list[dict[str, Any]], Any, int]:
         window = (int(view["t0"]), int(view["t1"]))
         what = "Range" if view["range"] else "Window"
-        title = [f"{what} ", html.Span(parts.duration(window[1] - window[0]), className="muted")]
+        title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
         limit = context.settings.limits.thread_overlap_rate
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         if not summable(context.run, window):
@@ -123,7 +123,7 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
         made["count_text"] = units.count(row["count"])
         for name in ("total", "self", "mean", "p50", "p99", "max"):
             made[name] = row[f"{name}_ns"]
-            made[f"{name}_text"] = parts.duration(row[f"{name}_ns"])
+            made[f"{name}_text"] = widgets.duration(row[f"{name}_ns"])
         rows.append(made)
     return rows
 
@@ -138,7 +138,7 @@ def _legend(baseline: Run) -> Component:
     """What the colours of ops mean beside a baseline, and how to go from one to the next."""
     shown = [
         html.Span(
-            [html.I(className=f"swatch {token}", **parts.attributes(aria_hidden="true")), word]
+            [html.I(className=f"swatch {token}", **widgets.attributes(aria_hidden="true")), word]
         )
         for token, word in _BESIDE.items()
     ]
@@ -201,17 +201,17 @@ def _head(title: str, rate: float | None, limit: float | None) -> Component:
 
 def _regions(run: Run, regions: list[Region]) -> Component:
     """The longest ones; a press leads there (see overlaps.js)."""
-    known = parts.thread_names(run)
+    known = widgets.thread_names(run)
     rows = [
         html.Li(
             html.Button(
                 [
-                    html.B(parts.duration(one.end_ns - one.start_ns)),
-                    f" at {parts.duration(one.start_ns)} · rank {one.rank}",
+                    html.B(widgets.duration(one.end_ns - one.start_ns)),
+                    f" at {widgets.duration(one.start_ns)} · rank {one.rank}",
                 ],
                 className="link",
                 title=", ".join(known[one.rank, thread] for thread in one.threads),
-                **parts.attributes(data_region=f"{one.start_ns}-{one.end_ns}-{one.rank}"),
+                **widgets.attributes(data_region=f"{one.start_ns}-{one.end_ns}-{one.rank}"),
             )
         )
         for one in regions[:REGIONS]
@@ -219,7 +219,7 @@ def _regions(run: Run, regions: list[Region]) -> Component:
     more = len(regions) - len(rows)
     if more > 0:
         rows.append(html.Li(f"and {units.count(more)} shorter ones", className="muted"))
-    return html.Ol(rows, className="regions", **parts.attributes(aria_label="Longest regions"))
+    return html.Ol(rows, className="regions", **widgets.attributes(aria_label="Longest regions"))
 
 
 def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
@@ -228,7 +228,7 @@ def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
     if table.empty:
         return []
     rows = [
-        (f"rank {row.rank}", parts.duration(row.waiting_ns), units.share(row.share))
+        (f"rank {row.rank}", widgets.duration(row.waiting_ns), units.share(row.share))
         for row in table.itertuples()
     ]
     heads = ("rank", "waiting for others", "share")
@@ -238,5 +238,5 @@ def _waiting(run: Run, window: tuple[int, int]) -> list[Any]:
         return [head, html.P(words, className="muted")]
     return [
         head,
-        parts.plain_table(heads, rows, (1, 2)),
+        widgets.plain_table(heads, rows, (1, 2)),
     ]

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "moment.h"
+#include "base/recording_state.h"
 
 namespace lanescope {
 

@@ -1,4 +1,4 @@
-#include "own_file.h"
+#include "base/own_file.h"
 
 #include <cerrno>
 #include <csignal>

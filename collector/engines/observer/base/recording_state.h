@@ -20,7 +20,7 @@ struct alignas(64) Moment {
   bool collective_stacks = false;  // Python stacks of collectives
   int32_t outputs_every = 0;       // steps from one look at what modules return to the next
   int64_t minimum_ns = 0;          // ops below are left out
-  std::atomic<int32_t> fault{0};   // of fault.h; 0 but in tests
+  std::atomic<int32_t> fault{0};   // of fault_injection.h; 0 but in tests
 };
 
 extern Moment moment;

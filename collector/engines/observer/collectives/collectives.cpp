@@ -1,4 +1,4 @@
-#include "collectives.h"
+#include "collectives/collectives.h"
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -10,12 +10,12 @@
 #include <string_view>
 #include <utility>
 
-#include "frames.h"
-#include "operators.h"
-#include "process.h"
-#include "signature.h"
-#include "stacks.h"
-#include "thread.h"
+#include "thread/frames.h"
+#include "operators/operators.h"
+#include "thread/process.h"
+#include "storages/signature.h"
+#include "stacks/stacks.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 
@@ -34,7 +34,7 @@ const c10::DebugInfoKind INFO(&INFO_NAME);
 const c10::DebugInfoKind INFO = c10::DebugInfoKind::TEST_INFO_2;  // there is no kind for others
 #endif
 
-// As sources/collectives.py names them.
+// As hooks/collectives/collectives.py names them.
 const std::map<std::string_view, std::string_view> NAMES = {
     {"_allgather_base_", "all_gather_into_tensor"},
     {"_reduce_scatter_base_", "reduce_scatter_tensor"},

@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "texts.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

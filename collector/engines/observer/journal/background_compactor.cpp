@@ -1,4 +1,4 @@
-#include "follower.h"
+#include "journal/background_compactor.h"
 
 #include <cerrno>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "blocked_signals.h"
+#include "base/blocked_signals.h"
 
 namespace lanescope {
 

@@ -8,7 +8,7 @@ namespace lanescope {
 // What a shell must do to start it; empty: nothing. Between recordings only.
 void set_follower(std::string command);
 
-// Start it, unnoticed by the program; detached.py says how.
+// Start it, unnoticed by the program; background_compactor.py says how.
 void start_follower() noexcept;
 
 }  // namespace lanescope

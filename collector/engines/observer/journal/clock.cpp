@@ -1,4 +1,4 @@
-#include "clock.h"
+#include "journal/clock.h"
 
 #include <algorithm>
 #include <cstdio>

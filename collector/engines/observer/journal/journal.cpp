@@ -1,4 +1,4 @@
-#include "journal.h"
+#include "journal/journal.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "follower.h"
-#include "own_file.h"
-#include "ring.h"
+#include "journal/background_compactor.h"
+#include "base/own_file.h"
+#include "journal/segment_ring.h"
 
 namespace lanescope {
 

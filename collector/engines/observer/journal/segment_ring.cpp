@@ -1,4 +1,4 @@
-#include "ring.h"
+#include "journal/segment_ring.h"
 
 #include <algorithm>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Bounds what the journals of a process hold; ring.py says how, and is the same for Python.
+// Bounds what the journals of a process hold; segment_ring.py says how, and is the same for Python.
 #pragma once
 
 #include <cstdint>

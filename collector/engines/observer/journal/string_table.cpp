@@ -1,4 +1,4 @@
-#include "texts.h"
+#include "journal/string_table.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fault.h"
+#include "base/fault_injection.h"
 #include "layout.h"
-#include "own_file.h"
+#include "base/own_file.h"
 
 namespace lanescope {
 

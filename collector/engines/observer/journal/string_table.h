@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "own_file.h"
+#include "base/own_file.h"
 
 namespace lanescope {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include "kernel.h"
+#include "numerics/fingerprint_kernel.h"
 
 namespace lanescope {
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "kernel.h"
+#include "numerics/fingerprint_kernel.h"
 
 namespace lanescope {
 

@@ -1,9 +1,9 @@
 // How elements of a type are words and numbers, and what one block of them adds up to.
 //
-// Included by kernel.cpp alone, which is compiled for several processors: all has internal linkage.
+// Included by fingerprint_kernel.cpp alone, which is compiled for several processors: all has internal linkage.
 #pragma once
 
-#include "kernel.h"
+#include "numerics/fingerprint_kernel.h"
 
 namespace lanescope {
 

@@ -1,4 +1,4 @@
-#include "fingerprint.h"
+#include "numerics/fingerprint.h"
 
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
@@ -7,10 +7,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernel.h"
-#include "parts.h"
-#include "reading.h"
-#include "signature.h"
+#include "numerics/fingerprint_kernel.h"
+#include "numerics/strided_iterator.h"
+#include "numerics/dtype_reader.h"
+#include "storages/signature.h"
 
 namespace lanescope {
 

@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "formats.h"
+#include "numerics/dtype_traits.h"
 
 namespace lanescope {
 

@@ -1,13 +1,13 @@
 // One pass over the elements, block by block: hash and statistics at once.
 
-#include "kernel.h"
+#include "numerics/fingerprint_kernel.h"
 
 #if defined(__AVX512IFMA__)
-#include "pass_avx512.h"
+#include "numerics/fingerprint_avx512.h"
 #elif defined(__AVX2__)
-#include "pass_avx2.h"
+#include "numerics/fingerprint_avx2.h"
 #else
-#include "pass_plain.h"
+#include "numerics/fingerprint_scalar.h"
 #endif
 
 #ifndef LANESCOPE_VARIANT

@@ -1,6 +1,6 @@
 // Fingerprint of elements that lie one after another in host memory, as fingerprint.py defines it.
 //
-// kernel.cpp is compiled more than once, for processors of different abilities: neither it nor this
+// fingerprint_kernel.cpp is compiled more than once, for processors of different abilities: neither it nor this
 // file may include what has functions of its own, or the linker could mix them.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Passes over a block with nothing but C++.
 #pragma once
 
-#include "formats.h"
+#include "numerics/dtype_traits.h"
 
 namespace lanescope {
 

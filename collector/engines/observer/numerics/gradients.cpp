@@ -1,4 +1,4 @@
-#include "gradients.h"
+#include "numerics/gradients.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "moment.h"
-#include "norms.h"
-#include "thread.h"
+#include "base/recording_state.h"
+#include "numerics/norms.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

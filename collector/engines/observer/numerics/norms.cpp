@@ -1,4 +1,4 @@
-#include "norms.h"
+#include "numerics/norms.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/DispatchKeySet.h>
@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fingerprint.h"
-#include "parts.h"
-#include "reading.h"
-#include "signature.h"
+#include "numerics/fingerprint.h"
+#include "numerics/strided_iterator.h"
+#include "numerics/dtype_reader.h"
+#include "storages/signature.h"
 
 namespace lanescope {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernel.h"
+#include "numerics/fingerprint_kernel.h"
 
 namespace c10 {
 struct TensorImpl;

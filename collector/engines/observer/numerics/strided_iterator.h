@@ -11,7 +11,7 @@
 #include <memory>
 #include <new>
 
-#include "kernel.h"
+#include "numerics/fingerprint_kernel.h"
 
 namespace lanescope {
 

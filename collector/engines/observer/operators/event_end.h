@@ -4,14 +4,14 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
-#include "access.h"
-#include "collectives.h"
-#include "fault.h"
-#include "frames.h"
-#include "moment.h"
-#include "operators.h"
-#include "thread.h"
-#include "values.h"
+#include "storages/access_recorder.h"
+#include "collectives/collectives.h"
+#include "base/fault_injection.h"
+#include "thread/frames.h"
+#include "base/recording_state.h"
+#include "operators/operators.h"
+#include "thread/thread.h"
+#include "storages/tensor_capture.h"
 
 namespace lanescope {
 

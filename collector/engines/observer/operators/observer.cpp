@@ -3,17 +3,17 @@
 // On the usual path nothing in here takes a lock, allocates or touches Python; and nothing may
 // throw: an exception that escaped the start would leave the end without its context.
 
-#include "observer.h"
+#include "operators/observer.h"
 
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include "events.h"
-#include "raw_frames.h"
-#include "fault.h"
-#include "signature.h"
-#include "stacks.h"
+#include "operators/event_end.h"
+#include "stacks/frame_hash.h"
+#include "base/fault_injection.h"
+#include "storages/signature.h"
+#include "stacks/stacks.h"
 
 namespace lanescope {
 

@@ -1,4 +1,4 @@
-#include "operators.h"
+#include "operators/operators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fnmatch.h>
@@ -8,10 +8,10 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "collectives.h"
-#include "process.h"
-#include "signature.h"
-#include "values.h"
+#include "collectives/collectives.h"
+#include "thread/process.h"
+#include "storages/signature.h"
+#include "storages/tensor_capture.h"
 
 namespace lanescope {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "texts.h"
-#include "thread.h"
+#include "journal/string_table.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

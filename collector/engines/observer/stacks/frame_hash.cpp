@@ -1,4 +1,4 @@
-#include "raw_frames.h"
+#include "stacks/frame_hash.h"
 
 #include <dlfcn.h>
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "texts.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

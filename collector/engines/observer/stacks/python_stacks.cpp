@@ -1,4 +1,4 @@
-#include "python_stacks.h"
+#include "stacks/python_stacks.h"
 
 #include <atomic>
 #include <csetjmp>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "texts.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

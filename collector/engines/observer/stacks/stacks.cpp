@@ -1,4 +1,4 @@
-#include "stacks.h"
+#include "stacks/stacks.h"
 
 #include <dlfcn.h>
 
@@ -7,8 +7,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "fault.h"
-#include "thread.h"
+#include "base/fault_injection.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

@@ -1,10 +1,10 @@
-// The calling thread's Python stack as a text, in the form of sources/stacks.py.
+// The calling thread's Python stack as a text, in the form of hooks/stacks.py.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "texts.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

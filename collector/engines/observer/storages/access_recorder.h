@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "signature.h"
-#include "streams.h"
-#include "thread.h"
+#include "storages/signature.h"
+#include "storages/streams.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

@@ -1,4 +1,4 @@
-#include "signature.h"
+#include "storages/signature.h"
 
 #include <c10/core/ScalarType.h>
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 
-#include "texts.h"
-#include "thread.h"
+#include "journal/string_table.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

@@ -1,4 +1,4 @@
-#include "storages.h"
+#include "storages/storages.h"
 
 #include <pthread.h>
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fingerprint.h"
+#include "numerics/fingerprint.h"
 
 namespace lanescope {
 

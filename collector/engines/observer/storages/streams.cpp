@@ -1,11 +1,11 @@
-#include "streams.h"
+#include "storages/streams.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <mutex>
 #include <unordered_map>
 
-#include "process.h"
+#include "thread/process.h"
 
 namespace lanescope {
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "moment.h"
-#include "thread.h"
+#include "base/recording_state.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

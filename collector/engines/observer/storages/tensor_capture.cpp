@@ -1,12 +1,12 @@
-#include "values.h"
+#include "storages/tensor_capture.h"
 
 #include <cstring>
 #include <string_view>
 
-#include "operators.h"
-#include "signature.h"
-#include "storages.h"
-#include "thread.h"
+#include "operators/operators.h"
+#include "storages/signature.h"
+#include "storages/storages.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

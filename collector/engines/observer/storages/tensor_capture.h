@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "fingerprint.h"
-#include "frames.h"
-#include "texts.h"
+#include "numerics/fingerprint.h"
+#include "thread/frames.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

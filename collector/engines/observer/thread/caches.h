@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "texts.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

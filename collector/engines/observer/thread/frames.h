@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "texts.h"
+#include "journal/string_table.h"
 
 namespace at {
 struct RecordFunction;

@@ -1,10 +1,10 @@
 // What runs at each call of a module, as functions of Python's own kind: ctypes would take longer to
 // call than all of the rest. They do what is usual, and leave anything else to modules.py.
 
-#include "modules.h"
+#include "thread/modules.h"
 
-#include "moment.h"
-#include "thread.h"
+#include "base/recording_state.h"
+#include "thread/thread.h"
 
 extern "C" {
 // Of Python's stable interface; there is no need of its headers. Whatever loads this library has it.

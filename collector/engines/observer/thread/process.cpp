@@ -1,4 +1,4 @@
-#include "process.h"
+#include "thread/process.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "layout.h"
-#include "moment.h"
-#include "own_file.h"
-#include "ring.h"
-#include "texts.h"
-#include "thread.h"
+#include "base/recording_state.h"
+#include "base/own_file.h"
+#include "journal/segment_ring.h"
+#include "journal/string_table.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 

@@ -6,7 +6,7 @@
 #include <fcntl.h>
 
 #include "layout.h"
-#include "own_file.h"
+#include "base/own_file.h"
 
 namespace lanescope {
 

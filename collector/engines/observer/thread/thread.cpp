@@ -1,4 +1,4 @@
-#include "thread.h"
+#include "thread/thread.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "journal/clock.h"
 
 namespace lanescope {
 

@@ -8,17 +8,17 @@
 #include <string_view>
 #include <vector>
 
-#include "caches.h"
-#include "clock.h"
-#include "frames.h"
-#include "journal.h"
-#include "modules.h"
-#include "moment.h"
-#include "process.h"
-#include "raw_frames.h"
-#include "runnable.h"
-#include "samples.h"
-#include "texts.h"
+#include "thread/caches.h"
+#include "journal/clock.h"
+#include "thread/frames.h"
+#include "journal/journal.h"
+#include "thread/modules.h"
+#include "base/recording_state.h"
+#include "thread/process.h"
+#include "stacks/frame_hash.h"
+#include "thread/run_queue_delay.h"
+#include "stacks/stack_sampling.h"
+#include "journal/string_table.h"
 
 namespace lanescope {
 

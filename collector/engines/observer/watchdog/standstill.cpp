@@ -1,4 +1,4 @@
-#include "standstill.h"
+#include "watchdog/standstill.h"
 
 #include <array>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "own_file.h"
+#include "base/own_file.h"
 
 namespace lanescope {
 
@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t BUSY_SHARE = 10;     // a thread that uses a tenth of a core works
 constexpr uint64_t CONDITION_BYTES = 64;  // threads that wait in one condition differ by less
 
-// As in collector/thread_states.py: threads that wake none of the program's by themselves.
+// As in collector/watchdog/thread_states.py: threads that wake none of the program's by themselves.
 constexpr std::array<std::string_view, 7> BYSTANDERS = {
     "lanescope", "pt_autograd_", "pt_gloo", "pt_nccl", "pt_tcpstore", "cuda-EvtHandlr", "cuda0"};
 

@@ -1,4 +1,4 @@
-#include "watchdog.h"
+#include "watchdog/watchdog.h"
 
 #include <atomic>
 #include <chrono>
@@ -13,14 +13,14 @@
 #include <thread>
 #include <unistd.h>
 
-#include "blocked_signals.h"
-#include "clock.h"
+#include "base/blocked_signals.h"
+#include "journal/clock.h"
 #include "layout.h"
-#include "own_file.h"
-#include "process.h"
-#include "python_stacks.h"
-#include "standstill.h"
-#include "thread.h"
+#include "base/own_file.h"
+#include "thread/process.h"
+#include "stacks/python_stacks.h"
+#include "watchdog/standstill.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 
@@ -116,7 +116,7 @@ void note_signals() {
 
 void look(uint64_t serial) {
   Watch& all = watch_state();
-  ::pthread_setname_np(::pthread_self(), "lanescope-watch");  // see collector/thread_states.py
+  ::pthread_setname_np(::pthread_self(), "lanescope-watch");  // see collector/watchdog/thread_states.py
   const Place& place = *all.place.load();
   const int64_t timeout = place.settings.timeout_ns;
   uint64_t mark = 0;

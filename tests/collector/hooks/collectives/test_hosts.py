@@ -12,7 +12,8 @@ import pytest
 
 from lanescope.collector.engines import build
 from lanescope.webapp import open_run
-from tests.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
+from tests.support import ROOT
+from tests.support.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
 
 LOOPBACK_NS = 50_000
 AHEAD_S = 70_000
@@ -75,7 +76,7 @@ def drifting_clock(folder: Path) -> Path:
     """A library that makes the monotonic clock of whoever preloads it gain on the system's."""
     made = folder / "drifting_clock.so"
     flags = ["-x", "c", "-O1", "-shared", "-fPIC", "-o", str(made)]
-    source = Path(__file__).parent / "fixtures" / "drifting_clock.c"
+    source = ROOT / "tests" / "fixtures" / "drifting_clock.c"
     subprocess.run([str(build.find_compiler()), *flags, str(source), "-ldl"], check=True)
     return made
 

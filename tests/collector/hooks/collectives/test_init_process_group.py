@@ -10,16 +10,16 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from lanescope.collector import manifest
-from lanescope.collector.compact import compact
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
-from lanescope.collector.session import _process
-from lanescope.collector.sources import joining
-from lanescope.collector.sources.stacks import Stacks
+from lanescope.collector.compaction import manifest
+from lanescope.collector.compaction.compact import compact
+from lanescope.collector.format.options import Options
+from lanescope.collector.hooks.collectives import init_process_group
+from lanescope.collector.hooks.stacks import Stacks
+from lanescope.collector.recorder.recorder import Recorder
+from lanescope.collector.session.session import _process
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.hangs import hangs
-from lanescope.webapp.run import Run, RunError, open_run
+from lanescope.webapp.plugins.hangs.hangs import hangs
+from lanescope.webapp.runs.run import Run, RunError, open_run
 
 Start = Callable[[int], Recorder]
 
@@ -43,7 +43,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 def join(recorder: Recorder, seconds: float = 1.2) -> None:
     """Rank 0 really waits for a rank that does not come, until its patience ends."""
-    undo = joining.install(recorder, Stacks(recorder.intern, 15))
+    undo = init_process_group.install(recorder, Stacks(recorder.intern, 15))
     limit = timedelta(seconds=seconds)
     store = f"file://{recorder.run}.store"
     try:
@@ -64,14 +64,14 @@ def the_finding(run: Run) -> Finding:
     (found,) = hangs(run)
     (link,) = run.events("collective")["name"].to_pylist()
     assert link == "init_process_group"
-    assert (found.where or "").startswith(("test_joining.py:", "train.py:"))
+    assert (found.where or "").startswith(("test_init_process_group.py:", "train.py:"))
     return found
 
 
 def test_a_rank_that_raised_before_it_joined_is_named(start: Start) -> None:
     join(first := start(0))
     second = start(1)
-    joining.install(second, Stacks(second.intern, 15))()
+    init_process_group.install(second, Stacks(second.intern, 15))()
     second.describe(exception="ValueError: no such config (train.py:4)", ended="exception")
     second.close()
     found = the_finding(ended(first))
@@ -86,7 +86,7 @@ def test_a_rank_that_raised_before_it_joined_is_named(start: Start) -> None:
 def test_a_rank_that_left_without_joining_is_named(start: Start) -> None:
     join(first := start(0))
     second = start(1)
-    joining.install(second, Stacks(second.intern, 15))()
+    init_process_group.install(second, Stacks(second.intern, 15))()
     second.close()
     found = the_finding(ended(first))
     assert found.kind == "collective_mismatch"
@@ -102,7 +102,7 @@ def test_a_rank_that_was_never_started_is_named(start: Start) -> None:
 
 def test_who_joined_leaves_no_call(start: Start) -> None:
     recorder = start(0)
-    undo = joining.install(recorder, Stacks(recorder.intern, 15))
+    undo = init_process_group.install(recorder, Stacks(recorder.intern, 15))
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     dist.destroy_process_group()
     undo()
@@ -115,17 +115,17 @@ def test_what_a_rank_starts_in_turn_is_not_taken_for_it(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank = start(0)
-    joining.install(rank, Stacks(rank.intern, 15))()
+    init_process_group.install(rank, Stacks(rank.intern, 15))()
     monkeypatch.setattr("os.getppid", lambda: rank.process["pid"])
     helper = start(0)
-    joining.install(helper, Stacks(helper.intern, 15))()
+    init_process_group.install(helper, Stacks(helper.intern, 15))()
     assert (rank.folder is not None, helper.folder) == (True, None)
 
 
 def test_a_launcher_is_no_rank(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = start(0)
     monkeypatch.delenv("LOCAL_RANK")
-    joining.install(launcher, Stacks(launcher.intern, 15))()
+    init_process_group.install(launcher, Stacks(launcher.intern, 15))()
     launcher.close()
     assert launcher.folder is None
     with pytest.raises(RunError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
+from tests.support.recording import OBSERVERS, SLOW_ON_PORTABLE, Recorded, record_program
 
 pytestmark = pytest.mark.torchrun
 

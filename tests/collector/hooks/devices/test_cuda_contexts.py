@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import lanescope.collector as ls
-from lanescope.collector.options import Options
-from lanescope.collector.recorder import Recorder
-from lanescope.collector.sources import cuda_contexts as source
+from lanescope.collector.format.options import Options
+from lanescope.collector.hooks.devices import cuda_contexts as source
+from lanescope.collector.recorder.recorder import Recorder
 from lanescope.webapp import open_run
-from lanescope.webapp.analysis.cuda_contexts import cuda_contexts
-from tests.recording import record_program
-from tests.synthetic import START_NS, Builder
-from tests.test_device import needs_gpu
+from lanescope.webapp.plugins.threads.cuda_contexts import cuda_contexts
+from tests.collector.hooks.devices.test_device import needs_gpu
+from tests.support.recording import record_program
+from tests.support.synthetic import START_NS, Builder
 
 
 class Node:

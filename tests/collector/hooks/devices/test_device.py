@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.kinds import ThreadKind
-from lanescope.collector.options import Options
-from lanescope.collector.sources.kineto import Reading, ThreadOrdinals, WallToLocal, activities
-from lanescope.collector.thread_journal import ThreadJournal
-from tests.recording import OBSERVERS, Recorded, record_program
+from lanescope.collector.format.options import Options
+from lanescope.collector.format.record_kinds import ThreadKind
+from lanescope.collector.hooks.devices.kineto import (
+    Reading,
+    ThreadOrdinals,
+    WallToLocal,
+    activities,
+)
+from lanescope.collector.journal.writer import ThreadJournal
+from tests.support import ROOT
+from tests.support.recording import OBSERVERS, Recorded, record_program
 
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "data"
+TRACES = ROOT.parent / "shared" / "data"
 needs_traces = pytest.mark.skipif(
     not (TRACES / "kineto_ns_resolution_rank-0.json.gz").exists(), reason="traces are not here"
 )
@@ -47,7 +53,7 @@ ON_THE_CPU = """
     import json, sys, threading
     import torch
     import lanescope.collector as ls
-    from lanescope.collector.sources import device, kineto
+    from lanescope.collector.hooks.devices import device, kineto
 
     class Module:
         waited = 0

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lanescope.collector.engines.native import Library
-from lanescope.collector.sources.norms import Norms
-from tests.recording import OBSERVERS, record_program
+from lanescope.collector.hooks.training.norms import Norms
+from tests.support.recording import OBSERVERS, record_program
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)

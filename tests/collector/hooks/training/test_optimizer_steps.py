@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recording import Recorded, record_program
+from tests.support.recording import Recorded, record_program
 
 PROGRAM = """
     import json, sys, torch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.recording import Recorded, record_program
+from tests.support.recording import Recorded, record_program
 
 TRAINING = """
     import torch

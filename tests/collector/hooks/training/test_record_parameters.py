@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.dead_parameters import dead_parameters
-from lanescope.webapp.run import open_run
-from tests.recording import Recorded, record_program
+from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
+from lanescope.webapp.runs.run import open_run
+from tests.support.recording import Recorded, record_program
 
 PROGRAM = """
     import json, torch

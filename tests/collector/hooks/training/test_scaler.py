@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.recording import record_program
+from tests.support.recording import record_program
 
 PROGRAM = """
     import torch

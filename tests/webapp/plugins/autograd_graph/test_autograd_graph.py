@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.autograd_graph import graph_nodes, graph_of
-from lanescope.webapp.analysis.fx_graph import fx_graph_of, fx_graphs, refusals, tied
-from lanescope.webapp.analysis.gradient_breaks import breaks
-from lanescope.webapp.analysis.module_graph import OUTSIDE, Graph, Group, matches
-from lanescope.webapp.graph_charts import HEAD, graph_figure
-from lanescope.webapp.pages.graph import toggled
-from lanescope.webapp.pages.graph_parts import broken, norms
-from lanescope.webapp.run import Run, open_run
-from tests.recording import record_program
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, graph_of
+from lanescope.webapp.plugins.autograd_graph.charts import HEAD, graph_figure
+from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graph_of, fx_graphs, refusals, tied
+from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
+from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, Group, matches
+from lanescope.webapp.plugins.autograd_graph.page import toggled
+from lanescope.webapp.plugins.autograd_graph.page_graph_parts import broken, norms
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.recording import record_program
+from tests.support.synthetic import START_NS, Builder
 
 PROGRAM = """
     import torch

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from lanescope.webapp.analysis.acyclic import MOST_PARTS, parts
-from lanescope.webapp.graph_layout import BOX, GAP, ROW, laid_out
+from lanescope.webapp.plugins.autograd_graph.acyclic import MOST_PARTS, parts
+from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, GAP, ROW, laid_out
 
 
 def test_what_is_around_others_is_in_parts() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import schema
+from lanescope.collector.format import schema
 from lanescope.webapp import check, forward_to_backward, open_run
-from lanescope.webapp.analysis.traceability import untraceable_graphs, walks
-from lanescope.webapp.run import Run
-from lanescope.webapp.settings import Limits, Settings
-from tests.recording import record_program
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.autograd_graph.traceability import untraceable_graphs, walks
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.settings import Limits, Settings
+from tests.support.recording import record_program
+from tests.support.synthetic import START_NS, Builder
 
 PROGRAM = """
 import torch

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis import ranges
-from lanescope.webapp.analysis.ranges import COLUMNS, op_table
-from lanescope.webapp.run import Run, RunError, open_run
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.plugins.checks import op_table as ranges
+from lanescope.webapp.plugins.checks.op_table import COLUMNS, op_table
+from lanescope.webapp.runs.run import Run, RunError, open_run
+from tests.support.synthetic import START_NS, Builder, write_run
 
 
 @pytest.fixture

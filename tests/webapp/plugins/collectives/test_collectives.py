@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lanescope.webapp.analysis.collectives import collectives
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 T = START_NS
 

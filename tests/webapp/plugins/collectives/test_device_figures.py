@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.webapp.analysis.devices import temporal_breakdown
-from tests.trace_files import DATA, imported, kernel, slice_, write_trace
+from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
+from tests.support.trace_files import DATA, imported, kernel, slice_, write_trace
 
 MADE = "made_rank-0.json.gz"
 IN_NS = "kineto_ns_resolution_rank-0.json.gz"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.devices import temporal_breakdown
-from lanescope.webapp.device_charts import breakdown
-from lanescope.webapp.pages import devices
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.collectives import page_devices as devices
+from lanescope.webapp.plugins.collectives.charts_devices import breakdown
+from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.bandwidth import bus_factor, operation_bytes
-from lanescope.webapp.analysis.collectives import collectives
-from lanescope.webapp.analysis.communication import comm_compute_overlap, communication
 from lanescope.webapp.analysis.findings import Unanswered
-from lanescope.webapp.analysis.skew import arrivals, late_map, straggling
-from lanescope.webapp.analysis.stragglers import stragglers
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.collectives.bandwidth import bus_factor, operation_bytes
+from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap, communication
+from lanescope.webapp.plugins.collectives.skew import arrivals, late_map, straggling
+from lanescope.webapp.plugins.collectives.stragglers import stragglers
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 MS = 1_000_000
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.overlap import overlap, phase_lanes
-from lanescope.webapp.analysis.waiting import waiting
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import write_run
+from lanescope.webapp.plugins.collectives.waiting import waiting
+from lanescope.webapp.plugins.threads.overlap import overlap, phase_lanes
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import write_run
 
 STEPS = 3
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.webapp import beside_index
-from lanescope.webapp import index as indexes
-from lanescope.webapp.baseline_lanes import PLACE, Warp
-from lanescope.webapp.details import run_facts, slice_facts
-from lanescope.webapp.hits import modules
-from lanescope.webapp.run import open_run
-from lanescope.webapp.server import make_app
-from lanescope.webapp.steps import Steps
-from lanescope.webapp.styles import STYLES
-from lanescope.webapp.timeline import Timeline
-from tests.beside import BASE_STEP, RUN_STEP, US, pair
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.plugins.diff import timeline_index
+from lanescope.webapp.plugins.diff.timeline_lanes import PLACE, Warp
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.runs.steps import Steps
+from lanescope.webapp.server.server import make_app
+from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline.search_marks import modules
+from lanescope.webapp.timeline.span_details import run_facts, slice_facts
+from lanescope.webapp.timeline.styles import STYLES
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.beside import BASE_STEP, RUN_STEP, US, pair
+from tests.support.synthetic import START_NS, Builder, write_run
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_an_index_beside_a_baseline_is_stored_for_these_runs(
 
     expected = told(built)
     with monkeypatch.context() as patch:
-        patch.setattr(beside_index, "Beside", None)  # nothing is compared again
+        patch.setattr(timeline_index, "Beside", None)  # nothing is compared again
         again = Timeline.open(open_run(tmp_path / "run"), open_run(tmp_path / "base"), cache=cache)
         assert told(again) == expected
     (folder / "place_ref.npy").unlink()  # what is mapped of it stays

@@ -12,15 +12,15 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanescope.webapp.analysis.checks import divergence
-from lanescope.webapp.analysis.diff import Comparison, Mode, compare, diff
 from lanescope.webapp.analysis.findings import Unanswered
-from lanescope.webapp.analysis.verdict_words import headline, markdown, uncompared
 from lanescope.webapp.cli import main
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.diff import verdict
-from lanescope.webapp.run import Run, RunError, open_run
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.plugins.checks.checks import divergence
+from lanescope.webapp.plugins.diff.diff import Comparison, Mode, compare, diff
+from lanescope.webapp.plugins.diff.page import verdict
+from lanescope.webapp.plugins.diff.verdict_words import headline, markdown, uncompared
+from lanescope.webapp.runs.run import Run, RunError, open_run
+from lanescope.webapp.ui.context import Context
+from tests.support.synthetic import START_NS, Builder, write_run
 
 T = START_NS
 Row = tuple[int, int, str, "float | None", str]

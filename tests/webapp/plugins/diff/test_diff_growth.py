@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.analysis.timing_differences import timing_differences
-from lanescope.webapp.analysis.verdict_words import markdown, step_times
 from lanescope.webapp.commands.diff import show
-from lanescope.webapp.diff_charts import growth_by_layer, growth_by_step
-from lanescope.webapp.pages.diff import tables
-from lanescope.webapp.run import Run, open_run
-from tests.beside import US, pair
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.diff.charts import growth_by_layer, growth_by_step
+from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.plugins.diff.page import tables
+from lanescope.webapp.plugins.diff.timing_differences import timing_differences
+from lanescope.webapp.plugins.diff.verdict_words import markdown, step_times
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.beside import US, pair
+from tests.support.synthetic import START_NS, Builder
 
 MS = 1000 * US
 

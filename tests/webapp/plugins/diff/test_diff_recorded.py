@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lanescope.webapp.analysis.checks import check
-from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.cli import main
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.diff import tables, verdict
-from lanescope.webapp.run import open_run
-from tests.recording import record_program
-from tests.test_diff_values import first_of
+from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.page import tables, verdict
+from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.ui.context import Context
+from tests.support.recording import record_program
+from tests.webapp.plugins.diff.test_diff_values import first_of
 
 PROGRAM = """
     import sys

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.diff import Comparison, Mode, compare
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.diff.diff import Comparison, Mode, compare
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
-from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.analysis.verdict_words import inputs, markdown, origin, stack
+from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.commands.diff import show
-from lanescope.webapp.packer import pack
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.plugins.diff.verdict_words import inputs, markdown, origin, stack
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder
 
 FRAMES = [
     {"file": "/home/a/train.py", "line": 12, "function": "step"},

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lanescope.webapp.analysis.compared_ops import WITHIN
-from lanescope.webapp.analysis.diff import compare
 from lanescope.webapp.cli import main
-from lanescope.webapp.errors import RunError
-from lanescope.webapp.timeline import Timeline
-from tests.synthetic import START_NS, Builder
-from tests.test_diff_values import OPS, Op, run_of
+from lanescope.webapp.plugins.diff.compared_ops import WITHIN
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support.synthetic import START_NS, Builder
+from tests.webapp.plugins.diff.test_diff_values import OPS, Op, run_of
 
 
 def test_what_the_baselines_differ_by_is_no_difference(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.run import Run, open_run
-from tests.recording import UNCOMPACTED, write_program
+from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.runs.run import Run, open_run
 from tests.support.processes import fork_program
+from tests.support.recording import UNCOMPACTED, write_program
 
 PROGRAM = """
     import sys

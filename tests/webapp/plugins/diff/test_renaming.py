@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.diff import compare
-from lanescope.webapp.analysis.module_trees import Matching, forest
-from lanescope.webapp.analysis.renaming import renamed
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.module_trees import Matching, forest
+from lanescope.webapp.plugins.diff.renaming import renamed
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 Rows = list[tuple[str, str, int]]
 

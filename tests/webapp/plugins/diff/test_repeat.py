@@ -11,20 +11,20 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import RunError, check, open_run
-from lanescope.webapp.analysis.repeats import (
+from lanescope.webapp.cli import main
+from lanescope.webapp.plugins.diff.charts_repeat import fluctuation_by_threads, spread_by_step
+from lanescope.webapp.plugins.diff.page_repeat import layout, parameters
+from lanescope.webapp.plugins.diff.repeats import (
     FILE,
     fluctuation,
     nondeterminism,
     repeats,
     repetition_in,
 )
-from lanescope.webapp.cli import main
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.repeat import layout, parameters
-from lanescope.webapp.repeat_charts import fluctuation_by_threads, spread_by_step
-from lanescope.webapp.server import make_app
-from tests.recording import BIN, run_program, write_program
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.server.server import make_app
+from lanescope.webapp.ui.context import Context
+from tests.support.recording import BIN, run_program, write_program
+from tests.support.synthetic import START_NS, Builder, write_run
 
 PROGRAM = """
 import os, sys, time, torch

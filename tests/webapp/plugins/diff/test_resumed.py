@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.diff import compare
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 MS = 1_000_000
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lanescope.webapp import open_run
-from lanescope.webapp.analysis.diff import compare
-from lanescope.webapp.analysis.values import not_finite, unrecorded_writes
-from tests.recording import OBSERVERS, record_program
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.numerics.values import not_finite, unrecorded_writes
+from tests.support.recording import OBSERVERS, record_program
 
 PROGRAM = """
     import sys

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.diff import Comparison, compare
-from lanescope.webapp.run import open_run
-from tests.recording import UNCOMPACTED, write_program
+from lanescope.webapp.plugins.diff.diff import Comparison, compare
+from lanescope.webapp.runs.run import open_run
 from tests.support.processes import fork_program
-from tests.synthetic import START_NS, Builder
+from tests.support.recording import UNCOMPACTED, write_program
+from tests.support.synthetic import START_NS, Builder
 
 PROGRAM = """
     import os

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanescope.collector.schema import ADDED_NORM, ADDED_NORM_OF
-from lanescope.webapp.analysis.backward_threads import added_by_layer, backward_threads
-from lanescope.webapp.pages import backward_threads as page
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.collector.format.schema import ADDED_NORM, ADDED_NORM_OF
+from lanescope.webapp.plugins.gradients import page_backward_threads as page
+from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer, backward_threads
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.context import Context
+from tests.support.synthetic import START_NS, Builder
 
 MAIN, FIRST, SECOND = "1000-0", "1000-1", "1000-2"
 MILLISECOND = 1_000_000

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.consistency import divergence
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.run import open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.gradients.consistency import divergence
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import START_NS, Builder
 
 NAMES = ("0.weight", "0.bias", "2.weight")
 STEP_NS = 1_000_000

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 T = START_NS
 

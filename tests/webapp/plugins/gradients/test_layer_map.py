@@ -8,12 +8,12 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from lanescope.webapp.analysis.layer_map import backward_link, depths, layer_map
-from lanescope.webapp.gradient_charts import depth_profile, layer_heat
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.layers import _depth, chosen
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.gradients.charts import depth_profile, layer_heat
+from lanescope.webapp.plugins.gradients.layer_map import backward_link, depths, layer_map
+from lanescope.webapp.plugins.gradients.page_layers import _depth, chosen
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.context import Context
+from tests.support.synthetic import START_NS, Builder
 
 LAYERS = ("net.0.attention", "net.0.mlp", "net.1.attention", "head")
 THREAD = "1000-0"

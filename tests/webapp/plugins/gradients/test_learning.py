@@ -11,13 +11,13 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from lanescope.webapp.analysis.backward_threads import backward_threads
 from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
-from lanescope.webapp.analysis.learning import gradient_rows
+from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.cli import main
-from lanescope.webapp.run import open_run
-from tests.recording import UNCOMPACTED
+from lanescope.webapp.plugins.gradients.backward_threads import backward_threads
+from lanescope.webapp.runs.run import open_run
 from tests.support.processes import fork_program
+from tests.support.recording import UNCOMPACTED
 
 ENTRIES = {
     "vanishing:vanishing", "exploding:exploding", "dead_parameters:dead_parameters",

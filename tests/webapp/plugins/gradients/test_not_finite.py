@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from lanescope.webapp.analysis.layer_map import layer_map
-from lanescope.webapp.analysis.low_precision import low_precision
-from lanescope.webapp.analysis.not_finite import not_finite_elements, not_finite_layers
-from lanescope.webapp.gradient_charts import layer_heat
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.layers import chosen, few_bits, not_finite
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.gradients.charts import layer_heat
+from lanescope.webapp.plugins.gradients.layer_map import layer_map
+from lanescope.webapp.plugins.gradients.low_precision import low_precision
+from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
+from lanescope.webapp.plugins.gradients.page_layers import chosen, few_bits, not_finite
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.context import Context
+from tests.support.synthetic import START_NS, Builder
 
 THREAD = "1000-0"
 

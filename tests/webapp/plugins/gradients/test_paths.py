@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lanescope.webapp.analysis.gradient_paths import growth, relative_to_passed, ways
-from lanescope.webapp.analysis.learning import gradient_rows
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.gradients.gradient_paths import growth, relative_to_passed, ways
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 THREAD = "1000-0"
 FORWARD = {"a": 10, "b": 20, "c": 30, "d": 31, "": 40}

@@ -8,11 +8,17 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from lanescope.webapp.analysis.rank_map import rank_map
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.pages.rank_layers import ALL, chosen, figure, section, words_of
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.gradients.page_rank_layers import (
+    ALL,
+    chosen,
+    figure,
+    section,
+    words_of,
+)
+from lanescope.webapp.plugins.gradients.rank_map import rank_map
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.ui.context import Context
+from tests.support.synthetic import START_NS, Builder
 
 LAYERS = ("embed", "blocks.0", "blocks.1", "head")
 

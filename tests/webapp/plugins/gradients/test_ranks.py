@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from lanescope.webapp.analysis.exploding import exploding
-from lanescope.webapp.analysis.learning import gradient_rows, samples
-from lanescope.webapp.analysis.lora import lora
-from lanescope.webapp.run import Run, open_run
-from tests.recording import record_program
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.plugins.gradients.exploding import exploding
+from lanescope.webapp.plugins.gradients.lora import lora
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.recording import record_program
+from tests.support.synthetic import START_NS, Builder
 
 NAMES = ("q_proj.lora_A.default.weight", "q_proj.lora_B.default.weight")
 

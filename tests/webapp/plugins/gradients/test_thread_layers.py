@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.schema import ADDED_NORM_OF
-from lanescope.webapp.analysis.backward_threads import added_by_layer
-from lanescope.webapp.lanes import COUNTER, lanes_of
-from lanescope.webapp.pages import thread_layers as page
-from lanescope.webapp.pages.context import Context
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.slices import Names
-from tests.recording import record_program
-from tests.synthetic import START_NS, Builder
+from lanescope.collector.format.schema import ADDED_NORM_OF
+from lanescope.webapp.plugins.gradients import page_thread_layers as page
+from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.lanes import COUNTER, lanes_of
+from lanescope.webapp.timeline.spans import Names
+from lanescope.webapp.ui.context import Context
+from tests.support.recording import record_program
+from tests.support.synthetic import START_NS, Builder
 
 FIRST, SECOND = "1000-1", "1000-2"
 

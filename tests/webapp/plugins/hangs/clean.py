@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.faults.programs import RANK, network, train
+from tests.webapp.plugins.hangs.programs import RANK, network, train
 
 
 def clean_ddp() -> None:

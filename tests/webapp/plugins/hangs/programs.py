@@ -317,7 +317,7 @@ def parts_unsynchronised_parameter() -> None:
 def together(folder: str, level: str, *names: str) -> None:
     """Programs in which no rank is left waiting, each into a recording of its own."""
     import lanescope.collector as ls
-    from tests.faults import clean
+    from tests.webapp.plugins.hangs import clean
 
     for name in names:
         program = vars(clean).get(name) or globals()[name]

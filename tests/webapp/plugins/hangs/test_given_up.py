@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.hangs import hangs
-from lanescope.webapp.run import open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.hangs.hangs import hangs
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import START_NS, Builder
 
 MS = 1_000_000
 

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector.compact import compact
-from lanescope.webapp.analysis.endings import endings
+from lanescope.collector.compaction.compact import compact
 from lanescope.webapp.analysis.findings import Finding, examine, findings
-from lanescope.webapp.places import selecting
-from lanescope.webapp.run import Run, open_run
-from lanescope.webapp.timeline import Timeline
-from tests.recording import UNCOMPACTED, record_script
+from lanescope.webapp.analysis.process_exits import endings
+from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.timeline.deep_links import selecting
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.support import ROOT
 from tests.support.processes import fork_program
+from tests.support.recording import UNCOMPACTED, record_script
 
 pytestmark = pytest.mark.torchrun
 
-PROGRAMS = Path(__file__).parent / "faults" / "programs.py"
+PROGRAMS = Path(__file__).with_name("programs.py")
 
 # name -> kind, group, sequence, waiting ranks, missing ranks
 FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
@@ -127,7 +128,7 @@ class Runs:
         record_script(self._folder / name, PROGRAMS, name, ranks=ranks, real=name in ENDED)
 
     def _record_together(self, level: str) -> None:
-        paths = [str(PROGRAMS.parents[2]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         done = fork_program(
             PROGRAMS, "together", str(self._folder), level, *TOGETHER[level], ranks=2,
             environment={**UNCOMPACTED, "PYTHONPATH": os.pathsep.join(filter(None, paths))},

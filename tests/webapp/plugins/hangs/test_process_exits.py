@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.endings import endings
-from lanescope.webapp.analysis.hangs import hangs
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.process_exits import endings
+from lanescope.webapp.plugins.hangs.hangs import hangs
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 MS = 1_000_000
 LIFE = 4_000 * MS

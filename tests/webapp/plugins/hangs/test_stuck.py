@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.calls import members
-from lanescope.webapp.analysis.consistency import divergence
+from lanescope.webapp.analysis.collective_calls import members
 from lanescope.webapp.analysis.findings import Unanswered
-from lanescope.webapp.analysis.hangs import hangs
-from lanescope.webapp.analysis.mismatches import mismatches
-from lanescope.webapp.run import Run, open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.collectives.mismatches import mismatches
+from lanescope.webapp.plugins.gradients.consistency import divergence
+from lanescope.webapp.plugins.hangs.hangs import hangs
+from lanescope.webapp.runs.run import Run, open_run
+from tests.support.synthetic import START_NS, Builder
 
 S = 1_000_000_000
 GAVE_UP = {

@@ -12,8 +12,8 @@ from threading import Condition, Event, Lock, RLock
 import torch
 from torch import nn
 
-from tests.races import handed, memory, twins
-from tests.races.planted import together
+from tests.webapp.plugins.races import handed, memory, twins
+from tests.webapp.plugins.races.planted import together
 
 
 def shared_gradient() -> None:

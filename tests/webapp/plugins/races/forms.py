@@ -15,8 +15,8 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
-from tests.races import planted
-from tests.races.planted import together
+from tests.webapp.plugins.races import planted
+from tests.webapp.plugins.races.planted import together
 
 
 def stage_reused() -> None:

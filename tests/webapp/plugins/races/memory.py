@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.races.planted import together
+from tests.webapp.plugins.races.planted import together
 
 ROUNDS = 100
 

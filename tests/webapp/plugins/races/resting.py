@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.races.deadlocked import start
+from tests.webapp.plugins.races.deadlocked import start
 
 
 def pool() -> None:

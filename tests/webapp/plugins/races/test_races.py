@@ -11,23 +11,25 @@ import numpy as np
 import pytest
 
 from lanescope.webapp import open_run, races
-from lanescope.webapp.analysis import accesses, stack_lines
-from lanescope.webapp.analysis import races as detector
-from lanescope.webapp.analysis.concurrent import concurrent_backwards
-from lanescope.webapp.analysis.deadlocks import deadlocks
-from lanescope.webapp.analysis.inplace import inplace_modifications
-from lanescope.webapp.analysis.race_findings import race_findings
-from lanescope.webapp.analysis.races import Race, find_races
-from lanescope.webapp.analysis.scratch import begins_scratch
-from lanescope.webapp.analysis.spans import Span, share
-from lanescope.webapp.details import slice_facts
-from lanescope.webapp.places import selecting
-from lanescope.webapp.run import Run
-from lanescope.webapp.timeline import Timeline
-from tests.recording import record_script
-from tests.test_follower import wait_for_end
+from lanescope.webapp.analysis import stack_frames
+from lanescope.webapp.plugins.races import access_table
+from lanescope.webapp.plugins.races import races as detector
+from lanescope.webapp.plugins.races.byte_ranges import Span, share
+from lanescope.webapp.plugins.races.inplace import inplace_modifications
+from lanescope.webapp.plugins.races.race_findings import race_findings
+from lanescope.webapp.plugins.races.races import Race, find_races
+from lanescope.webapp.plugins.races.temporaries import begins_scratch
+from lanescope.webapp.plugins.threads.concurrent_backward import concurrent_backwards
+from lanescope.webapp.plugins.threads.deadlocks import deadlocks
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.timeline.deep_links import selecting
+from lanescope.webapp.timeline.span_details import slice_facts
+from lanescope.webapp.timeline.timeline import Timeline
+from tests.collector.journal.test_background_compactor import wait_for_end
+from tests.support import ROOT
+from tests.support.recording import record_script
 
-PROGRAMS = Path(__file__).parent / "races"
+PROGRAMS = Path(__file__).parent
 MARK = re.compile(r"# race: (\w+) (a|b)( b)?$")
 FAULT = re.compile(r"# fault: (\w+)(?: (\w+))?$")
 
@@ -51,7 +53,7 @@ def faults(program: str) -> dict[str, str]:
 
 def recorded(tmp_path: Path, program: str, *options: str, status: int = 0) -> Path:
     run = tmp_path / "run"
-    path = [str(PROGRAMS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     name, *arguments = program.split()
     done = record_script(
         run, PROGRAMS / f"{name}.py", *arguments, options=("--engine", "native", *options),
@@ -171,9 +173,9 @@ def test_accesses_within_others_are_told_once(monkeypatch: pytest.MonkeyPatch) -
 
     outer = [(100, 200, 0, 7), (120, 130, 0, 8), (300, 400, 0, 7), (2**50, 2**50 + 9, 0, 7)]
     inner = [(110, 190, 1, 7), (150, 160, 2, 7), (300, 310, 1, 7), (150, 160, 2, 9)]
-    for largest in (accesses._LARGEST, 0):
-        monkeypatch.setattr(accesses, "_LARGEST", largest)
-        kept = accesses.outermost(rows(inner + outer))
+    for largest in (access_table._LARGEST, 0):
+        monkeypatch.setattr(access_table, "_LARGEST", largest)
+        kept = access_table.outermost(rows(inner + outer))
         found = set(zip(*(kept[name].tolist() for name in ("start_ns", "storage")), strict=True))
         assert found == {(start, storage) for start, _, _, storage in [*outer, inner[-1]]}
         born = dict(zip(zip(kept["start_ns"].tolist(), kept["storage"].tolist(), strict=True),
@@ -268,10 +270,10 @@ def test_a_rest_that_may_be_meant(
 
 def test_the_line_of_a_frame() -> None:
     stack = ("/my runs/train 2.py:12 step (where the task was started)", "/b.py:3 <module>")
-    assert stack_lines.place(stack) == "train 2.py:12"
-    assert stack_lines.line(stack) == "/my runs/train 2.py:12"
-    assert stack_lines.parts(stack[1]) == ("/b.py:3", "<module>")
-    assert stack_lines.place(()) is None
+    assert stack_frames.place(stack) == "train 2.py:12"
+    assert stack_frames.line(stack) == "/my runs/train 2.py:12"
+    assert stack_frames.parts(stack[1]) == ("/b.py:3", "<module>")
+    assert stack_frames.place(()) is None
 
 
 @pytest.mark.parametrize(

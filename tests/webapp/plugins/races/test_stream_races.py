@@ -9,11 +9,12 @@ import pytest
 
 from lanescope.collector.engines import build
 from lanescope.webapp import open_run, races
-from lanescope.webapp.analysis.race_findings import race_findings
-from tests.test_device import needs_gpu
-from tests.test_races import marked, recorded
+from lanescope.webapp.plugins.races.race_findings import race_findings
+from tests.collector.hooks.devices.test_device import needs_gpu
+from tests.support import ROOT
+from tests.webapp.plugins.races.test_races import marked, recorded
 
-SOURCE = Path(__file__).parent / "fixtures" / "streaming_device.cpp"
+SOURCE = ROOT / "tests" / "fixtures" / "streaming_device.cpp"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
-from tests.races.planted import together
+from tests.webapp.plugins.races.planted import together
 
 
 def small() -> nn.Sequential:

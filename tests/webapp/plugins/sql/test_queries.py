@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
 
-from lanescope.webapp import units
-from lanescope.webapp.pages.sql import EXACT, EXAMPLES, SHOWN, answered, rows_of
-from lanescope.webapp.queries import MOST_CHARACTERS, Limits, Queries, QueryError
-from lanescope.webapp.run import Run
+from lanescope.webapp.plugins.sql.page import EXACT, EXAMPLES, SHOWN, answered, rows_of
+from lanescope.webapp.plugins.sql.queries import MOST_CHARACTERS, Limits, Queries, QueryError
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
 
 HOST = {"Host": "127.0.0.1:8050"}
 

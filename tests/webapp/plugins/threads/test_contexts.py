@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
-from lanescope.webapp.analysis.contexts import lost_contexts
-from lanescope.webapp.run import Run
-from tests.recording import Recorded, write_program
+from lanescope.webapp.plugins.threads.contexts import lost_contexts
+from lanescope.webapp.runs.run import Run
 from tests.support.processes import fork_program
+from tests.support.recording import Recorded, write_program
 
 PROGRAM = """
     import asyncio, sys, sysconfig, threading

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import Examined, Unanswered, acknowledged
-from lanescope.webapp.analysis.overlap import (
+from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.plugins.threads.overlap import (
     Region,
     overlap,
     overlap_over_time,
@@ -18,11 +18,11 @@ from lanescope.webapp.analysis.overlap import (
     overlap_regions,
     phase_lanes,
 )
-from lanescope.webapp.analysis.overlap_findings import overlapping_backwards
-from lanescope.webapp.pages import matrices
-from lanescope.webapp.run import Run, RunError, open_run
-from lanescope.webapp.settings import Allowed, Limits, Settings
-from tests.synthetic import START_NS, Builder, write_run
+from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
+from lanescope.webapp.runs.run import Run, RunError, open_run
+from lanescope.webapp.runs.settings import Allowed, Limits, Settings
+from lanescope.webapp.ui import matrices
+from tests.support.synthetic import START_NS, Builder, write_run
 
 T = START_NS
 

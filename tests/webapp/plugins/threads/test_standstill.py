@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector import schema
-from lanescope.webapp.analysis.deadlocks import deadlocks
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.run import open_run
-from tests.synthetic import START_NS, Builder
+from lanescope.webapp.plugins.threads.deadlocks import deadlocks
+from lanescope.webapp.runs.run import open_run
+from tests.support.synthetic import START_NS, Builder
 
 S = 1_000_000_000
 WAITER = {"waiting": "a condition"}

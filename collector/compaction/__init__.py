@@ -1,0 +1,1 @@
+"""Turns journals into Parquet files: decode, merge, seal, place on one axis."""

@@ -1,0 +1,1 @@
+"""Defines a run on disk: tables, columns, enums, marks, options."""

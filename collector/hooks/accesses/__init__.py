@@ -1,0 +1,1 @@
+"""Records accesses to tensors that no operator makes."""

@@ -1,0 +1,1 @@
+"""Hooks process groups: collectives, ranks, clocks of hosts."""

@@ -1,0 +1,1 @@
+"""Hooks devices: streams, Kineto's events, CUDA contexts."""

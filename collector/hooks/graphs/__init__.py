@@ -1,0 +1,1 @@
+"""Hooks graphs: autograd, torch.fx, calls of compiled code."""

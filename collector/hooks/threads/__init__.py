@@ -1,0 +1,1 @@
+"""Hooks threads and what synchronises them: locks, queues, futures."""

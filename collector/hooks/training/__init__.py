@@ -1,0 +1,1 @@
+"""Hooks training: modules, backward, optimizers, gradients, data."""

@@ -1,0 +1,1 @@
+"""Writes the journal: crash-safe records of each thread, strings, segments."""

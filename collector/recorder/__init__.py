@@ -1,0 +1,1 @@
+"""Holds the state of a recording: one recorder per process."""

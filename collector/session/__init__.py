@@ -1,0 +1,1 @@
+"""Starts, joins and finishes a recording."""

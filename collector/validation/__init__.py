@@ -1,0 +1,1 @@
+"""Checks modules and gradients: validators, assertions, references."""

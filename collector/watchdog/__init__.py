@@ -1,0 +1,1 @@
+"""Watches a process for progress and dumps its stacks when it hangs."""

@@ -1,0 +1,1 @@
+"""Packs, verifies, redacts and merges runs."""

@@ -1,0 +1,1 @@
+"""Answers questions about runs: one folder per question."""

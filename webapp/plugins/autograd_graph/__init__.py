@@ -1,0 +1,1 @@
+"""Shows the autograd graph, and finds where gradients end."""

@@ -1,0 +1,1 @@
+"""Checks a run: findings, limits, environment, operator table."""

@@ -1,0 +1,1 @@
+"""Analyses collectives: skew, stragglers, bandwidth, mismatches."""

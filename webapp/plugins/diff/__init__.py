@@ -1,0 +1,1 @@
+"""Compares runs: first difference, values, timing, repetitions."""

@@ -1,0 +1,1 @@
+"""Analyses gradients: norms by layer, rank and thread; what fails to learn."""

@@ -1,0 +1,1 @@
+"""Explains hangs and the end of processes."""

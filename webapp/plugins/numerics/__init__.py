@@ -1,0 +1,1 @@
+"""Finds NaN and unrecorded writes in recorded values."""

@@ -1,0 +1,1 @@
+"""Finds data races between threads and between streams."""

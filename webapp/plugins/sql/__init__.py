@@ -1,0 +1,1 @@
+"""Answers SQL queries in a locked process."""

@@ -1,0 +1,1 @@
+"""Analyses threads: overlap, deadlocks, contexts, concurrent backward."""

@@ -1,0 +1,1 @@
+"""Lays out the page around the timeline."""

@@ -1,0 +1,1 @@
+"""Opens, checks and reads a run."""

@@ -1,0 +1,1 @@
+"""Serves a run: application, HTTP, access, live state."""

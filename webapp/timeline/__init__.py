@@ -1,0 +1,1 @@
+"""Turns a run into spans, lanes, levels of detail and tiles."""
