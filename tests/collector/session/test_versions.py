@@ -49,9 +49,9 @@ def test_a_torch_that_is_too_old_is_not_recorded_and_says_so(tmp_path: Path) -> 
     ("torch", "python", "said"),
     [
         ("2.5.0", "3.10.13", ()),
-        ("2.15.1+cu130", "3.14.9", ()),
-        ("9.1.0a0+git", "3.14.9", ("torch 9.1.0a0+git is newer than 2.15",)),
-        ("2.13.0", "3.99.0", ("Python 3.99.0 is newer than 3.14",)),
+        ("2.13.1+cu130", "3.11.9", ()),
+        ("9.1.0a0+git", "3.11.9", ("torch 9.1.0a0+git is newer than 2.13",)),
+        ("2.13.0", "3.99.0", ("Python 3.99.0 is newer than 3.11",)),
     ],
 )
 def test_what_is_newer_than_tested_is_a_line_in_the_coverage(
@@ -81,6 +81,7 @@ def test_the_range_is_the_same_wherever_it_stands() -> None:
     assert PROJECT["requires-python"] == ">={}.{}".format(*versions.OLDEST_PYTHON)
     classifiers = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r"3\.\d+$", c)]
     pythons = [f"3.{n}" for n in range(versions.OLDEST_PYTHON[1], versions.NEWEST_PYTHON[1] + 1)]
-    assert classifiers == list(matrix.PYTHONS) == pythons
+    assert classifiers == pythons
+    assert set(pythons) <= set(matrix.PYTHONS)
     assert matrix.TORCHES[0].startswith(f"{oldest}.")
-    assert matrix.TORCHES[-1].startswith(f"{newest}.")
+    assert any(one.startswith(f"{newest}.") for one in matrix.TORCHES)
