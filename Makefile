@@ -68,7 +68,7 @@ matrix:  ## record with each version of Python and torch that can be had (ARGS='
 lint: $(READY) types  ## check style, types and the number of suppressed checks
 	ruff check .
 	ruff format --check .
-	python tests/suppressions.py
+	python -m tests.suppressions
 
 # mypy cannot see through setuptools' folder mapping, so it gets the same mapping as links. They
 # point at folders: a new file is checked without installing anything again.

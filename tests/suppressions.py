@@ -1,6 +1,6 @@
 """Counts the places where a check is switched off. The numbers may fall, never rise.
 
-    python tests/suppressions.py
+    python -m tests.suppressions
 
 The numbers allowed stand in suppressions.txt beside this file. Fewer than allowed fails too, and
 says what to write there: otherwise the next one would slip in unseen.

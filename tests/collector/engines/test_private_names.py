@@ -15,7 +15,7 @@ from lanescope.webapp import open_run
 from tests.support import ROOT
 from tests.support.recording import UNCOMPACTED, run_program
 
-PROGRAM = ROOT / "tests" / "faults" / "without_private_names.py"
+PROGRAM = Path(__file__).with_name("without_private_names.py")
 
 DIRECT = {
     "os._exit": "documented",
