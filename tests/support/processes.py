@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 SERVER = Path(__file__).with_name("fork_server.py")
 TIME_LIMIT_S = 300.0
@@ -80,9 +81,9 @@ class ForkServer:
                 pass_fds=[number], start_new_session=True,
             )  # fmt: skip
 
-    def run(self, job: dict[str, object], timeout_s: float) -> Ended:
+    def run(self, job: dict[str, Any], timeout_s: float) -> Ended:
         """Run a job to its end. Raises subprocess.TimeoutExpired, with nothing left running."""
-        command = [str(job["program"]), *job["arguments"]]  # type: ignore[misc]
+        command = [str(job["program"]), *job["arguments"]]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             report = self._send(job, out.fileno(), err.fileno())
             try:
@@ -99,7 +100,7 @@ class ForkServer:
         self._control.close()
         self._process.wait()
 
-    def _send(self, job: dict[str, object], out: int, err: int) -> int:
+    def _send(self, job: dict[str, Any], out: int, err: int) -> int:
         readable, writable = os.pipe()
         try:
             with self._sending:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,11 +42,11 @@ PASSED = 10
 """Seconds between two looks."""
 
 
-def rested(now: ThreadState, before: ThreadState = ASLEEP, **all_threads: object) -> Rest:
+def rested(now: ThreadState, before: ThreadState = ASLEEP, **all_threads: Any) -> Rest:
     """Two looks at a process whose main thread was like that and is like this."""
     rest = Rest()
-    rest.look(Sample(0, {MAIN: before}, **all_threads))  # type: ignore[arg-type]
-    rest.look(Sample(PASSED * S, {MAIN: now}, **all_threads))  # type: ignore[arg-type]
+    rest.look(Sample(0, {MAIN: before}, **all_threads))
+    rest.look(Sample(PASSED * S, {MAIN: now}, **all_threads))
     return rest
 
 

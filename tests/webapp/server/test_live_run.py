@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,10 +136,10 @@ def test_rows_that_move_while_a_run_is_read_are_not_missed(
     recorder.close()
     moving = [lambda: compact(tmp_path / "run")]
 
-    def moved(*given: object) -> journal_recovery.Leftovers:
+    def moved(*given: Any) -> journal_recovery.Leftovers:
         if moving:
             moving.pop()()
-        return journal_recovery.leftovers(*given)  # type: ignore[arg-type]
+        return journal_recovery.leftovers(*given)
 
     monkeypatch.setattr(runs, "leftovers", moved)
     found = open_run(tmp_path / "run")
