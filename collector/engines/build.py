@@ -234,7 +234,7 @@ def _members(prefix: str, kind: Any) -> dict[str, int]:
 def _key(torch: Torch, compiler: Path | None) -> str:
     """Name of a build: changes with everything that the library depends on."""
     digest = hashlib.sha256(layout_header().encode())
-    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+    for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h")):
         digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
     identity = (
         torch.version, torch.new_abi, torch.distributed, FLAGS, KERNELS, LIBRARIES,

@@ -225,7 +225,8 @@ class Watchdog:
             collective=bool(thread["collective"]) and inner not in _OTHER_WAITS,
             called=bool(thread["collective"]),
             known=bool(thread["waiting"]),
-            process=thread["waiting"] in _PROCESSES,
+            # By the stack: in the journal every queue is a queue.
+            process=_waiting(thread["frames"]) in _PROCESSES,
             service=library and not thread["last_op"] and not thread["collective"],
             harmless=library and bool(files) and any(f.endswith(_HARMLESS) for f in files),
         )

@@ -3,9 +3,13 @@ on real ones."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
+import queue
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +21,7 @@ from lanescope.collector.journal.journal import PROCESS_FILE, json_bytes
 from lanescope.collector.watchdog.peers import REST_FILE, Note, Peers, write
 from lanescope.collector.watchdog.rest import Actor, Rest, Standing, standing
 from lanescope.collector.watchdog.thread_states import Sample, ThreadState
+from lanescope.collector.watchdog.watchdog import _waiting
 
 S = 1_000_000_000
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
@@ -254,6 +259,37 @@ def test_threads_of_this_process_as_the_system_tells_of_them() -> None:
             lock.release()
         for thread in threads.values():
             thread.join()
+
+
+def test_a_wait_for_another_process_is_told_from_one_for_a_thread() -> None:
+    """By its stack: the journal has a data loader's wait for its workers as one in a queue."""
+    from_process: multiprocessing.Queue[int] = multiprocessing.Queue()
+    from_thread: queue.Queue[int] = queue.Queue()
+    queues: dict[str, Any] = {"process": from_process, "thread": from_thread}
+    threads = {
+        name: threading.Thread(target=one.get, kwargs={"timeout": 60})
+        for name, one in queues.items()
+    }
+    for thread in threads.values():
+        thread.start()
+    waits: dict[str, str] = {}
+    try:
+        end = time.monotonic() + 60
+        while waits != {"process": "another process", "thread": "queue.get"}:
+            assert time.monotonic() < end, waits
+            for name, thread in threads.items():
+                frames: list[list[object]] = []
+                frame = sys._current_frames().get(thread.ident or 0)
+                while frame is not None:
+                    frames.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
+                    frame = frame.f_back
+                waits[name] = _waiting(frames)
+    finally:
+        for one in queues.values():
+            one.put(1)
+        for thread in threads.values():
+            thread.join()
+        from_process.close()
 
 
 def test_a_system_that_does_not_say_what_threads_wait_in(tmp_path: Path) -> None:
