@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -53,6 +54,8 @@ def main(
         units = chosen_units(list(names))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    # A shell starts what goes on in the background with SIGINT ignored, which tests would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = engines or ENGINES
     if only_list:
         for unit in units:
@@ -74,15 +77,14 @@ def _run_unit(unit: Unit, engines: tuple[str, ...], keep_plain: bool) -> None:
     if unit.missing:
         click.echo(f"{unit.name}: not run: {unit.missing}")
         return
-    log = _place(unit, "log").with_suffix(".txt")
-    log.unlink(missing_ok=True)
     plain_place = _place(unit, PLAIN)
     if keep_plain and plain_place.exists():
         plain = Result.load(plain_place)
     else:
-        plain = run(unit, PLAIN, log)
+        plain = run(unit, PLAIN, _log(unit, PLAIN))
         plain.save(plain_place)
     for engine in engines:
+        log = _log(unit, engine)
         recorded = run(unit, engine, log)
         recorded.save(_place(unit, engine))
         found = differences(unit, plain, recorded, engine, log)
@@ -96,6 +98,12 @@ def _run_unit(unit: Unit, engines: tuple[str, ...], keep_plain: bool) -> None:
             click.echo(f"  {'unsteady: ' if one.unsteady else ''}{one}")
         for line in dict.fromkeys(recorded.said):
             click.echo(f"  {line}")
+
+
+def _log(unit: Unit, way: str) -> Path:
+    log = _place(unit, way).with_suffix(".log")
+    log.unlink(missing_ok=True)
+    return log
 
 
 def _stored(unit: Unit, engines: tuple[str, ...]) -> list[Compared]:

@@ -28,6 +28,8 @@ PLAIN = "plain"
 ENGINES = ("native", "portable")
 SILENT_S = 300.0
 """A process in which no test begins or ends for this long is ended, seconds."""
+MOST_BYTES = 4 * 1024**3
+"""A process that grows beyond this is ended: a test that hangs may eat memory."""
 MOST_CRASHES = 20
 END = "<end of the process>"
 
@@ -95,7 +97,7 @@ def _run_once(
     )
     with log.open("ab") as output:
         begin = output.tell()
-        status, silent = _process(
+        ending = _process(
             request, unit.folder or work, report, _environment(unit, way, place), output, result
         )
     with log.open("rb") as output:
@@ -105,7 +107,7 @@ def _run_once(
     if way != PLAIN:
         _read_run(place / "run", way, result)
         shutil.rmtree(place / "run", ignore_errors=True)
-    return _read_report(report, status, silent, result)
+    return _read_report(report, ending, result)
 
 
 def _environment(unit: Unit, way: str, place: Path) -> dict[str, str]:
@@ -129,8 +131,8 @@ def _environment(unit: Unit, way: str, place: Path) -> dict[str, str]:
 def _process(
     request: Path, work: Path, report: Path, environment: dict[str, str], output: BinaryIO,
     result: Result,
-) -> tuple[int, bool]:  # fmt: skip
-    """The exit status, and whether the process was ended because it had been silent."""
+) -> str:  # fmt: skip
+    """How the process ended, in words."""
     start = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, str(RUNNER), str(request)],
@@ -141,7 +143,7 @@ def _process(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    grown, size, silent = start, 0, False
+    grown, size, ended = start, 0, ""
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
@@ -149,15 +151,31 @@ def _process(
         now = time.monotonic()
         if report.stat().st_size != size:
             grown, size = now, report.stat().st_size
-        if now - grown > SILENT_S and not silent:
-            silent = True
-            _end_group(process.pid)
+        if not ended:
+            if now - grown > SILENT_S:
+                ended = f"no end within {SILENT_S:.0f} s"
+            elif _resident(process.pid) > MOST_BYTES:
+                ended = f"more than {MOST_BYTES >> 30} GiB"
+            if ended:
+                _end_group(process.pid)
         time.sleep(0.05)
     process.returncode = os.waitstatus_to_exitcode(status)
     _end_group(process.pid)
     result.cpu_s += usage.ru_utime + usage.ru_stime
     result.wall_s += time.monotonic() - start
-    return process.returncode, silent
+    return ended or _words(process.returncode)
+
+
+def _words(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _resident(pid: int) -> int:
+    """Bytes of a process in memory; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _end_group(pid: int) -> None:
@@ -166,7 +184,7 @@ def _end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _read_report(report: Path, status: int, silent: bool, result: Result) -> bool:
+def _read_report(report: Path, ending: str, result: Result) -> bool:
     begun = None
     for line in report.read_text().splitlines():
         test, outcome = json.loads(line)
@@ -176,12 +194,6 @@ def _read_report(report: Path, status: int, silent: bool, result: Result) -> boo
         begun = None
         before = result.outcomes.get(test)
         result.outcomes[test] = outcome if before in (None, outcome) else f"{before}; {outcome}"
-    if silent:
-        ending = f"no end within {SILENT_S:.0f} s"
-    elif status < 0:
-        ending = f"killed by {signal.Signals(-status).name}"
-    else:
-        ending = f"exit status {status}"
     if begun is None:
         result.outcomes[END] = ending
         return True
