@@ -54,7 +54,7 @@ def growing(run: str | os.PathLike[str]) -> bool:
     after the manifest that the recording ends with.
     """
     folder = Path(run)
-    if not (folder / schema.JOURNAL_FOLDER).is_dir():
+    if not os.path.isdir(folder / schema.JOURNAL_FOLDER):
         return False
     try:
         return json.loads((folder / schema.MANIFEST).read_bytes())["complete"] is not True

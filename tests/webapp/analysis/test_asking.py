@@ -28,7 +28,7 @@ from lanescope.webapp.server.frame import made
 from lanescope.webapp.ui.context import Context
 from tests.support.synthetic import START_NS, Builder
 
-BROKEN = Analysis("Is it there?", "hangs:no_such_function")
+BROKEN = Analysis("Is it there?", "plugins.hangs.hangs:no_such_function")
 
 
 def one_op(path: Path) -> Path:
@@ -133,6 +133,6 @@ def test_a_log_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
     run = open_run(builder.write())
     for part in tmp_path.rglob("phase-*.parquet"):
         part.write_bytes(b"PAR1" + bytes(part.stat().st_size - 8) + b"PAR1")
-    question = next(one for one in ANALYSES if one.entry.startswith("inplace:"))
+    question = next(one for one in ANALYSES if ".inplace:" in one.entry)
     with pytest.raises(RunError):
         ask(question, run)

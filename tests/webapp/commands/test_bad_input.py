@@ -51,7 +51,7 @@ def test_a_path_too_long() -> None:
 def test_a_run_without_events(tmp_path: Path) -> None:
     path = Builder(tmp_path / "run").write()
     assert "the run holds no events, expected at least one" in refusal(path)
-    change(path, lambda manifest: manifest.update(complete=False))
+    change(path, lambda manifest: manifest.update(complete=False, exit_status=None))
     assert "the run holds no events yet" in refusal(path)
 
 

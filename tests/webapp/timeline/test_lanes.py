@@ -307,7 +307,7 @@ def test_times_outside_the_axis_are_drawn_at_its_edge(tmp_path: Path) -> None:
     # The thread's own span is what the axis begins with, and this table is wrong about it.
     thread = builder.thread(start_ns=START_NS, end_ns=START_NS + 100)
     builder.op(START_NS - 50, 60, "aten::early", thread=thread)
-    builder.op(START_NS + 20, 2**62, "aten::late", thread=thread)
+    builder.op(START_NS + 20, 2**54, "aten::late", thread=thread)
     run = open_run(builder.write())
     assert rows(run, f"0/{thread}") == [
         [(0, 10, "aten::early", "other"), (20, 2**53, "aten::late", "other")]

@@ -110,7 +110,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learning(run: Path) -> list[Finding]:
     opened, found = open_run(run), []
     for analysis in ANALYSES:
-        if analysis.entry in ENTRIES:
+        if analysis.entry.rpartition(".")[2] in ENTRIES:
             with contextlib.suppress(Unanswered):
                 found += analysis.ask(opened)
     return found
