@@ -101,7 +101,7 @@ PATIENT = """
 
 @pytest.mark.parametrize("engine", OBSERVERS)
 def test_a_program_that_waits_in_many_ways_and_then_hangs(tmp_path: Path, engine: str) -> None:
-    recorded = record_program(tmp_path, PATIENT, "--engine", engine, *ABORT)
+    recorded = record_program(tmp_path, PATIENT, "--engine", engine, *ABORT, real=True)
     assert recorded.stdout.splitlines()[-1] == "deadlock", recorded.stderr
     assert recorded.status == 1
     assert "; not ended: it may still go on" in recorded.stderr
