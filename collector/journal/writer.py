@@ -117,7 +117,8 @@ class ThreadJournal:
             return
         offset = self._offset
         buffer = self._map
-        assert buffer is not None
+        if buffer is None:
+            return  # closed at this moment, by the thread that ends the recording
         try:
             RECORD.pack_into(
                 buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
