@@ -335,7 +335,7 @@ class Watchdog:
             if doing["lock"] is None:
                 continue
             holder = vars(threading)["_active"].get(self._holder(doing["lock"]))
-            found = known.get(holder.native_id) if holder is not None else None
+            found = known.get(_native_id(holder)) if holder is not None else None
             if holder is not None and found is not None:
                 doing["owner"] = found["ordinal"]
                 doing["waiting"] = f"a lock that {holder.name} holds"
@@ -384,13 +384,18 @@ def _end_daemons() -> None:
             child.terminate()
 
 
+def _native_id(thread: threading.Thread) -> int:
+    """Returns the kernel's number of a thread; 0 where it is not known."""
+    if thread is threading.main_thread():
+        return os.getpid()  # after os.fork, Python still has that of the parent
+    return thread.native_id or 0
+
+
 def _describe(
     ident: int, frame: FrameType, known: dict[int, dict[str, Any]], share: dict[int, float]
 ) -> dict[str, Any]:
     thread = vars(threading)["_active"].get(ident)
-    native = (thread.native_id if thread is not None else 0) or 0
-    if thread is threading.main_thread():
-        native = os.getpid()  # after os.fork, Python still has that of the parent
+    native = _native_id(thread) if thread is not None else 0
     doing = known.get(native, {})
     frames: list[list[Any]] = []
     current: FrameType | None = frame

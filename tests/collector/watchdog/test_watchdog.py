@@ -385,3 +385,36 @@ def test_what_is_no_timeout_is_refused() -> None:
         parse_timeout("soon")
     with pytest.raises(ValueError, match="on_hang is 'explode'"):
         Options(on_hang="explode")
+
+
+FORKED = """
+    import multiprocessing, threading, time, torch
+
+    def child():
+        lock, begun, held = threading.Lock(), threading.Event(), threading.Event()
+        def blocked():
+            torch.ones(2).sum()
+            begun.set()
+            held.wait()
+            with lock:
+                pass
+        threading.Thread(target=blocked, name="blocked", daemon=True).start()
+        begun.wait()
+        with lock:
+            held.set()
+            torch.ones(2).sum()
+            time.sleep(5)
+
+    torch.ones(2).sum()
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("engine", OBSERVERS)
+def test_main_thread_of_a_forked_process_is_named(tmp_path: Path, engine: str) -> None:
+    recorded = record_program(tmp_path, FORKED, "--engine", engine, "--hang-timeout", "1")
+    blocked = [row for row in recorded.rows("stall") if row["name"] == "blocked"]
+    assert blocked[-1]["waiting"] == "a lock that MainThread holds", blocked
+    assert blocked[-1]["owner"] is not None
