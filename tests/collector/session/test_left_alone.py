@@ -110,7 +110,7 @@ DESCRIPTORS = """
             os.closerange(0, 1024)
             numbers = [os.open("/dev/null", os.O_RDWR) for _ in range(3)]
             work(500, "daemon later")
-            Path("daemon.new").write_text(f"{numbers} {sorted(descriptors())[:3]}")
+            Path("daemon.new").write_text(f"{numbers} {sorted(map(int, descriptors()))[:3]}")
             os.rename("daemon.new", "daemon")
         os._exit(0)
     print(os.wait()[1])
@@ -126,7 +126,7 @@ DESCRIPTORS = """
         while True:
             most.append(os.open("/dev/null", os.O_RDONLY))
     print(most[-1])
-    work(6_000, "none left")
+    work(12_000, "none left")
     for number in most:
         os.close(number)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
