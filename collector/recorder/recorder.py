@@ -316,6 +316,9 @@ class Recorder:
         """
         if is_interruption(error):
             raise error
+        if isinstance(error, OSError) and str(error.filename).startswith(str(self.run)):
+            self._warn_of_disk(error)
+            return
         self.coverage["recorder_errors"] += 1
         self.warn(f"recorder error, some events are missing: {type(error).__name__}: {error}")
 
@@ -329,8 +332,11 @@ class Recorder:
     def _check_store(self) -> None:
         failure = self.store.failure
         if failure is not None:
-            where = failure.filename or self.run
-            self.warn(f"cannot write to {where} ({failure.strerror}); some events are lost")
+            self._warn_of_disk(failure)
+
+    def _warn_of_disk(self, failure: OSError) -> None:
+        where = failure.filename or self.run
+        self.warn(f"cannot write to {where} ({failure.strerror}); some events are lost")
 
 
 def _system_thread_name(native_id: int) -> str:

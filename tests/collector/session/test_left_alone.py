@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp import open_run
-from tests.support.recording import BIN, OBSERVERS, UNCOMPACTED, run_program, write_program
+from tests.support.recording import (
+    BIN,
+    OBSERVERS,
+    UNCOMPACTED,
+    record_script,
+    run_program,
+    write_program,
+)
 
 BEGIN = """
     import contextlib, fcntl, json, os, resource, signal, subprocess, sys, threading, time
@@ -261,3 +269,38 @@ def test_a_signal_to_the_command_reaches_it(tmp_path: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["complete"], manifest["notes"]) == (True, [])
     assert signal.SIGUSR1.name not in done.stderr
+
+
+OUT_OF_REACH = """
+    import os, sys, torch
+    def work():
+        x = torch.ones(3)
+        for _ in range(20_000):
+            x = x.add(1)
+        return float(x.sum())
+    torch.ones(2).tan()
+    jail = sys.argv[1]
+    os.mkdir(jail)
+    child = os.fork()
+    if child == 0:
+        os.chroot(jail)
+        os.chdir("/")
+        print(work(), os.listdir("/"), flush=True)
+        os._exit(5)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+    os.setuid(65534)  # may not write where the run is
+    print(work())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the root directory needs root")
+@pytest.mark.parametrize("engine", OBSERVERS)
+def test_a_run_that_the_program_can_no_longer_reach(tmp_path: Path, engine: str) -> None:
+    program = write_program(tmp_path, OUT_OF_REACH)
+    plain = run_program([sys.executable, str(program), str(tmp_path / "plain")])
+    recorded = record_script(
+        tmp_path / "run", program, str(tmp_path / "recorded"), options=("--engine", engine)
+    )
+    assert (recorded.status, recorded.stdout) == (0, plain.stdout), recorded.stderr
+    assert "some events are lost" in recorded.stderr
+    assert "aten::tan" in scopes(tmp_path / "run")
