@@ -14,10 +14,11 @@ import html
 import inspect
 import logging
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
 
 import flask
+import msgspec
 from dash import Dash, set_props
 from dash.exceptions import DependencyException
 from flask.json.provider import DefaultJSONProvider
@@ -318,7 +319,21 @@ def _is_call(app: Dash, body: Any) -> bool:
         and outputs is not None
         and body["output"] in {"...".join(outputs), f"..{'...'.join(outputs)}.."}
         and all(_places(body.get(name, [])) == _places(known[name]) for name in ("inputs", "state"))
+        and _values_fit(known["callback"], [*body.get("inputs", []), *body.get("state", [])])
     )
+
+
+def _values_fit(callback: Callable[..., Any], given: list[dict[str, Any]]) -> bool:
+    """True where each value is of the type of its parameter, or not set."""
+    function = inspect.unwrap(callback)
+    types = get_type_hints(function)
+    try:
+        for parameter, one in zip(inspect.signature(function).parameters, given, strict=True):
+            if one.get("value") is not None:
+                msgspec.convert(one["value"], types[parameter])
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _places(given: Any) -> list[str] | None:

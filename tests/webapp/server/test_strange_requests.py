@@ -125,15 +125,17 @@ def test_calls_of_callbacks_that_are_none(client: FlaskClient) -> None:
     status, text = called(client)
     assert (status, "could be measured" in text) == (200, True), text
     place = {"id": "location", "property": "pathname"}
+    kept = {"id": "page-state", "property": "data"}
     for wrong in (
         {"output": "page.children"}, {"output": None}, {"outputs": []}, {"outputs": None},
         {"inputs": []}, {"inputs": [place]}, {"inputs": [[place], place]}, {"inputs": "ab"},
         {"state": [place]}, {"changedPropIds": 3}, {"changedPropIds": [1]},
+        {"inputs": [{**place, "value": ["x"]}, kept]}, {"inputs": [{**place, "value": 3}, kept]},
+        {"inputs": [{**place, "value": "/checks"}, {**kept, "value": {}}]},
     ):  # fmt: skip
         status, text = called(client, **wrong)
         assert (status, "no call of a callback" in text) == (400, True), (wrong, text)
-    values = [{**place, "value": ["x"]}, {"id": "page-state", "property": "data", "value": {}}]
-    assert called(client, inputs=values)[0] == 200
+    assert called(client, inputs=[place, kept])[0] == 200  # a value that is not set
 
 
 PAGE = {"Mode": "navigate", "Dest": "document"}
