@@ -121,6 +121,8 @@ class Environment:
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "PIP_CACHE_DIR": str(FOLDER / "pip"),
+            # A machine's constraints may name one version of torch.
+            "PIP_CONSTRAINT": os.devnull,
             "OMP_NUM_THREADS": "1",
         }
 
