@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -29,14 +29,12 @@ class _Means:
     """How functions of this process are hooked."""
 
     library: Trampolines | None = None
-    failed: Callable[[BaseException], object]
+    failed: Callable[[BaseException], object] = staticmethod(lambda error: None)
     concurrent = False
     why = ""  # there is no library
 
 
-def prepare(
-    library: Path | None, failed: Callable[[BaseException], object], why: str = ""
-) -> None:
+def prepare(library: Path | None, failed: Callable[[BaseException], object], why: str = "") -> None:
     """Says with which library hooks are made, and who gets what they raise. Before any is."""
     if library is None:
         _Means.library, _Means.why = None, why
@@ -79,12 +77,13 @@ class Patches:
         self_alone: bool = False,
         when_concurrent: bool = False,
         lost: str = "",
+        also: Sequence[str] = (),
     ) -> None:
         """Calls `begin`, `done` and `raised` around a class's own method or a module's function.
 
         As `Ends` has it. `self_alone`: `begin` gets the first argument alone; `when_concurrent`:
         nothing is called until there is a second thread. `lost` says what is not recorded where
-        this version has no such name.
+        this version has no such name. `also` names other modules that hold the function.
         """
         if lost:
             module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
@@ -105,9 +104,11 @@ class Patches:
         undo = _Means.library.hook(function, hooks) if _Means.library is not None else None
         if undo is not None:
             self._undo.append(undo)
-        else:
-            self.put(owner, name, type(found)(_wrapped(function, hooks)) if _is_static(found)
-                     else _wrapped(found, hooks))  # fmt: skip
+            return
+        wrapped: Any = _wrapped(function if _is_static(found) else found, hooks)
+        for holder in (owner, *filter(None, map(sys.modules.get, also))):
+            if vars(holder).get(name) is found:
+                self.put(holder, name, type(found)(wrapped) if _is_static(found) else wrapped)
 
     def locks(self, kind: type, ends: LockEnds) -> None:
         """The same for the methods of a type of locks, as `LockEnds` has it."""

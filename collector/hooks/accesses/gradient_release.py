@@ -70,9 +70,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     def zeroes(
         parameters: Callable[[Any], Iterable[torch.Tensor]],
     ) -> tuple[Callable[..., Any], ...]:
-        def begin(
-            owner: Any, set_to_none: bool = True, *_: Any, **__: Any
-        ) -> tuple[bool] | None:
+        def begin(owner: Any, set_to_none: bool = True, *_: Any, **__: Any) -> tuple[bool] | None:
             if not set_to_none or torch.compiler.is_compiling():
                 return None
             return (releases.begin_zeroing(lambda: parameters(owner)),)

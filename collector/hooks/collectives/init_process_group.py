@@ -22,6 +22,9 @@ from ..patches import Patches
 from ..stacks import Stacks
 
 
+_ALSO = ("torch.distributed", "torch.distributed.device_mesh")
+"""Where torch keeps the function under its name as well."""
+
 
 def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     """Keep a journal of a rank from the start, and of the call by which it joins the others."""
@@ -74,7 +77,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     patches = Patches()
     patches.ends(
         dist.distributed_c10d, JOIN, begins,
-        lambda call, _: end(call, well=True), lambda call, _: end(call, well=False),
+        lambda call, _: end(call, well=True), lambda call, _: end(call, well=False), also=_ALSO,
     )  # fmt: skip
     return patches.undo
 

@@ -130,9 +130,7 @@ class Contexts:
                 self._patches.ends(ContextVar, "set", self._sets, self_alone=True)
                 self._watching = True
 
-    def _read(
-        self, variable: Variable, *default: Any
-    ) -> tuple[Inherited, Variable, bool] | None:
+    def _read(self, variable: Variable, *default: Any) -> tuple[Inherited, Variable, bool] | None:
         inherited = self._inherited.get(get_ident())
         if inherited is None or variable not in inherited.values or variable in copy_context():
             return None

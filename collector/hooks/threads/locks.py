@@ -43,18 +43,14 @@ def install(handovers: Handovers) -> Callable[[], None]:
     ):
         patches.locks(
             kind,
-            LockEnds(
-                handovers.programs, handovers.becomes_programs, known, gone, waits, waited
-            ),
+            LockEnds(handovers.programs, handovers.becomes_programs, known, gone, waits, waited),
         )
 
     def entered(condition: threading.Condition) -> None:
         """Its lock is the program's as well, though `threading` takes and gives it."""
         lock = vars(condition).get("_lock")  # None in no known version of Python
         if lock is not None and id(lock) not in handovers.programs:
-            handovers.becomes_programs(lock)
+            handovers.becomes_programs(lock, 2)
 
-    patches.ends(
-        threading.Condition, "__enter__", entered, self_alone=True, when_concurrent=True
-    )
+    patches.ends(threading.Condition, "__enter__", entered, self_alone=True, when_concurrent=True)
     return patches.undo

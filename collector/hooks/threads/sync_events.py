@@ -100,13 +100,14 @@ class Handovers:
         """The number of the `ordinal`th part of what happens to the object of that number."""
         return -((number * _SPREAD ^ ordinal) & _MASK) - 1
 
-    def becomes_programs(self, lock: Any) -> bool:
+    def becomes_programs(self, lock: Any, depth: int = 1) -> bool:
         """Whether a lock that is not among `programs` is being used by the program right now.
 
         What a library does with locks of its own orders threads by chance only, and would hide
-        what the program forgot; what its classes mean is recorded where they are called.
+        what the program forgot; what its classes mean is recorded where they are called. `depth`:
+        how far out from here a hooked function was called.
         """
-        if not self.from_program(patches.caller(2)):
+        if not self.from_program(patches.caller(depth)):
             return False
         if len(self.programs) >= _KNOWN_LIMIT:
             for known in (self.programs, self.held, self._again, self._gone):

@@ -232,7 +232,9 @@ def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> No
         return True
 
     patches.ends(_thread, "start_new_thread", starts)
-    patches.ends(threading, "_shutdown", main_ends, counted, lost="threads that outlive the main one")
+    patches.ends(
+        threading, "_shutdown", main_ends, counted, lost="threads that outlive the main one"
+    )
     for name in ("active_count", "enumerate"):
         patches.ends(threading, name, counts, counted, when_concurrent=True)
 

@@ -65,7 +65,10 @@ def install(
         ends(began, None)
 
     patches = Patches()
-    patches.ends(torch.autograd.graph, _NAME, begins, ends, raised, lost="backward phases")
+    patches.ends(
+        torch.autograd.graph, _NAME, begins, ends, raised, lost="backward phases",
+        also=(torch.autograd.__name__,),
+    )  # fmt: skip
     return patches.undo
 
 

@@ -62,7 +62,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
     if optional(clip_grad.__name__, _SCALING, lost) is not None:
         patches.ends(clip_grad, _SCALING, scales)
     else:
-        patches.ends(clip_grad, _CLIPPING, clips, clipped)
+        patches.ends(clip_grad, _CLIPPING, clips, clipped, also=(torch.nn.utils.__name__,))
 
     def uninstall() -> None:
         patches.undo()

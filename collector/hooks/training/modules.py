@@ -8,6 +8,7 @@ layers that are called on their own, all but the first of them.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from torch.nn.modules import module as nn_module
 
 from ...format.record_kinds import PhaseKind
 from ...journal.journal import Kind
+from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..not_compiled import run_as_it_is
 from ..patches import Patches, in_place
@@ -67,7 +69,8 @@ class Modules:
             if known is not None and known[0]() is module:
                 path = known[1]
             else:
-                path = self._name(module, inside=inside)
+                with _outside_of_traces():
+                    path = self._name(module, inside=inside)
             # A recomputation in backward (checkpointing) is part of backward.
             if not inside and state.phase_kind != PhaseKind.backward:
                 if torch.is_grad_enabled():
@@ -86,7 +89,7 @@ class Modules:
             if state.busy or not state.in_modules:
                 return  # recording began inside this module
             path = state.leave_module()
-            if self.returned is not None:
+            if self.returned is not None and _tracing_state() is None:
                 self.returned(module, path, output)
             if not state.in_modules and state.forward is not None:
                 recorder.end_phase(state.forward)
@@ -184,6 +187,25 @@ class Modules:
             self._paths.pop(key, None)
             if self.calls is not None:
                 self.calls.gone()
+
+
+_tracing_state: Callable[[], Any] = optional(
+    "torch._C", "_get_tracing_state", "models that torch.jit.trace runs, as they are without it"
+) or (lambda: None)
+
+
+@contextlib.contextmanager
+def _outside_of_traces() -> Iterator[None]:
+    """What is inside leaves nothing in the graph that torch.jit.trace is making."""
+    state = _tracing_state()
+    if state is None:
+        yield
+        return
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def storage_address(tensor: torch.Tensor) -> int:

@@ -74,9 +74,7 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
     handle = register_optimizer_step_pre_hook(scalers.stepped)
     lost = "optimizer steps that a gradient scaler skips"
     patches.ends(GradScaler, _STEP, scalers.begins, scalers.ended, lost=lost)
-    patches.ends(
-        GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True
-    )
+    patches.ends(GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True)
 
     def uninstall() -> None:
         handle.remove()
