@@ -152,6 +152,7 @@ class Trampolines:
             function.__closure__,
         )  # fmt: skip
         inner.__kwdefaults__ = function.__kwdefaults__
+        inner.__qualname__ = function.__qualname__  # in what a call with wrong arguments raises
         outer = _code_calling(own, self._inner(function))
         self._function(function, hook, id(inner))
         function.__code__ = outer

@@ -71,7 +71,8 @@ struct Thread {  // PyThreadState of Python 3.11, of which the start is used
 
 extern "C" {
 extern Object _Py_NoneStruct, _Py_TrueStruct, _Py_FalseStruct;
-extern Object *PyExc_SystemExit, *PyExc_RecursionError;
+extern Object *PyExc_SystemExit, *PyExc_RecursionError, *PyExc_TypeError, *PyExc_LookupError,
+    *PyExc_AttributeError;
 extern Type PyType_Type, PyMethodDescr_Type, PyFunction_Type, PyGetSetDescr_Type;
 void Py_IncRef(Object*);
 void Py_DecRef(Object*);
@@ -257,6 +258,18 @@ Object* within(const Hook& hook, const Call& call, Original original) {
   Held token(nullptr);
   if (!is_none(hook.begin)) {
     token = begun(hook, call);
+    if (!token && (PyErr_ExceptionMatches(PyExc_TypeError) != 0 ||
+                   PyErr_ExceptionMatches(PyExc_AttributeError) != 0 ||
+                   PyErr_ExceptionMatches(PyExc_LookupError) != 0)) {
+      // Perhaps the program called with arguments that do not fit.
+      Error error;
+      Held result(original(nullptr));
+      if (result) {
+        error.restore();
+        if (!hold()) return nullptr;
+      }
+      return result.release();
+    }
     if (!token && !hold()) {
       return nullptr;
     }

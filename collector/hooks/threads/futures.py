@@ -70,7 +70,9 @@ def _setting(handovers: Handovers) -> Callable[[Any], None]:
 
 
 def _getting(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
-    def begin(future: Any) -> tuple[Any, Waiting]:
+    def begin(future: Any) -> tuple[Any, Waiting] | None:
+        if not isinstance(future, concurrent.futures.Future):
+            return None  # the call is about to fail
         return future, handovers.waits(SyncKind.future_get, handovers.key(future))
 
     def done(began: tuple[Any, Waiting], _: Any) -> None:
