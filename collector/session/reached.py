@@ -1,8 +1,8 @@
 """How far the processes of a recorded command came, in a file of the run: `outcome.py` reads it.
 
-Loaded when an interpreter starts, so it must be cheap, and loads no other module. `lanescope record`
-leaves the file empty in the run's folder, and each Python process that LaneScope enters appends a
-line.
+Loaded when an interpreter starts, so it must be cheap, and loads no other module. `lanescope
+record` leaves the file empty in the run's folder, and each Python process that LaneScope enters
+appends a line.
 """
 
 import os

@@ -13,17 +13,26 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _begin() -> None:
+    """Never raises."""
     try:
         from lanescope.collector.inject import bootstrap
+
+        bootstrap()
     except ImportError as error:
         _note(f"without {sys.executable}\n")
         # As `lanescope.collector.recorder.messages` does, which is not there.
-        if sys.stderr is not None:
-            sys.stderr.write(
-                f"lanescope: not recorded: {sys.executable} has no lanescope installed ({error})\n"
-            )
+        _say(f"not recorded: {sys.executable} has no lanescope installed ({error})")
+    except Exception as error:
+        _say(f"not recorded: {error}")
+
+
+def _say(sentence: str) -> None:
+    if sys.stderr is None:  # as in a program that was started without it
         return
-    bootstrap()
+    try:
+        sys.stderr.write(f"lanescope: {sentence}\n")
+    except (OSError, ValueError):
+        return
 
 
 def _note(line: str) -> None:
@@ -56,8 +65,5 @@ def _hidden() -> None:
 
 
 if os.environ.get("LANESCOPE_RECORD"):
-    try:
-        _begin()
-    except Exception:
-        pass
+    _begin()
 _hidden()

@@ -21,7 +21,6 @@ from ...recorder.recorder import Recorder
 from ..patches import Patches
 from ..stacks import Stacks
 
-
 _ALSO = ("torch.distributed", "torch.distributed.device_mesh")
 """Where torch keeps the function under its name as well."""
 

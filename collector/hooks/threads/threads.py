@@ -184,7 +184,7 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
         return thread, begun, threads.joining(thread, begun)
 
     def joined(began: tuple[threading.Thread, int, bool], _: Any) -> None:
-        thread, begun, opened = began
+        thread, begun = began[:2]
         left(began, None)
         threads.joined(thread, begun, threads.is_alive(thread))
 
@@ -240,7 +240,7 @@ def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> No
 
 
 def _is_known(function: Callable[..., Any]) -> bool:
-    """Whether a thread begins with a method of `threading`, which is hooked, or is the recorder's."""
+    """Whether a thread begins in `threading`, where it is seen, or is the recorder's."""
     own = isinstance(getattr(function, "__self__", None), threading.Thread)
     module = getattr(function, "__module__", None) or ""
     return (own and function.__name__ == "_bootstrap") or module.startswith(_OWN)
