@@ -1,39 +1,40 @@
 """Begins recording once `torch` has been imported, in programs that know nothing of it.
 
 Called at interpreter start-up, where neither torch nor the program has been loaded: it must be
-cheap, and it must not fail.
+cheap, and it must not fail. Until torch is imported it loads no module that Python has not loaded
+by itself: a program may be the first to import `threading`, from whatever thread.
 """
 
-from __future__ import annotations
-
-import importlib.util
-import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from os import environ
 
-from .format.options import RUN_VARIABLE
+from .format.variables import RUN_VARIABLE
 from .session.reached import ENTERED, FAILED, IMPORTED, reached
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
-class _AfterTorch(MetaPathFinder):
+
+class _AfterTorch:
     """Finds torch as always, and starts the recording when its module has been executed."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name != "torch":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+        spec = next((one for one in found if one is not None), None)
         loader = None if spec is None else spec.loader
         if loader is None:
             return spec
         execute = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: "ModuleType") -> None:
             execute(module)
             _start()
 
@@ -43,7 +44,7 @@ class _AfterTorch(MetaPathFinder):
 
 def bootstrap() -> None:
     """Arrange for the recording to begin, if the environment asks for one. Once per process."""
-    if not os.environ.get(RUN_VARIABLE) or any(isinstance(f, _AfterTorch) for f in sys.meta_path):
+    if not environ.get(RUN_VARIABLE) or any(isinstance(f, _AfterTorch) for f in sys.meta_path):
         return
     reached(ENTERED)
     if "torch" in sys.modules:
@@ -53,6 +54,8 @@ def bootstrap() -> None:
 
 
 def _start() -> None:
+    from .recorder.messages import say
+
     try:
         from .api import active, start_from_environment
 
@@ -60,4 +63,4 @@ def _start() -> None:
         reached(IMPORTED if active() else FAILED)
     except Exception as error:
         reached(FAILED)
-        sys.stderr.write(f"lanescope: this process is not recorded: {error}\n")
+        say(f"this process is not recorded: {error}")

@@ -18,8 +18,8 @@ from ..format.filters import OpFilter
 from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
 from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
+from ..hooks.not_compiled import run_as_it_is
 from ..hooks.stacks import Stacks
-from ..hooks.training.compiled import run_as_it_is
 from ..journal import clock
 from ..journal.journal import NO_SEQUENCE, Kind
 from ..journal.process_journals import ThreadState

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..journal import limits
+from .variables import RUN_VARIABLE as RUN_VARIABLE
 
-RUN_VARIABLE = "LANESCOPE_RECORD"
 OPTIONS_VARIABLE = "LANESCOPE_OPTIONS"
 SUPERVISOR_VARIABLE = "LANESCOPE_SUPERVISOR"
 """Set by `lanescope record`: the recorded processes leave the finishing to it."""

@@ -1,43 +1,154 @@
-"""Methods replaced by recording ones, and put back."""
+"""Hooks functions and methods, and takes the hooks off.
+
+With the library of `trampolines.py` a hooked function stays the object that it is. Where there is
+no compiler to build it, another function is put in its place, which a program can tell apart; the
+run's coverage says so.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable
-from types import ModuleType
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
-from ..recorder.private_names import optional
+from ..recorder.private_names import optional, unavailable
+from .not_compiled import run_as_it_is
+from .trampolines import CONCURRENT, SELF_ALONE, Changed, Ends, LockEnds, Trampolines
+
+__all__ = ["Changed", "Patches", "around", "caller", "concurrent", "prepare"]
+
+_REPLACED = "functions as the program knows them: they are replaced"
+
+
+class _Means:
+    """How functions of this process are hooked."""
+
+    library: Trampolines | None = None
+    failed: Callable[[BaseException], object] = staticmethod(lambda error: None)
+    concurrent = False
+    why = ""  # there is no library
+
+
+def prepare(library: Path | None, failed: Callable[[BaseException], object], why: str = "") -> None:
+    """Says with which library hooks are made, and who gets what they raise. Before any is."""
+    if library is None:
+        _Means.library, _Means.why = None, why
+        unavailable(_REPLACED, why)
+    elif _Means.library is None:
+        _Means.library = Trampolines(library)
+    _Means.failed = failed
+    if _Means.library is not None:
+        _Means.library.prepare(failed, Changed)
+    concurrent(is_so=False)
+
+
+def concurrent(*, is_so: bool) -> None:
+    """Says whether there is more than one thread: hooks of what orders them are silent before."""
+    _Means.concurrent = is_so
+    if _Means.library is not None:
+        _Means.library.concurrent(is_so)
+
+
+def in_place() -> bool:
+    """Whether hooked functions stay the objects that they are."""
+    return _Means.library is not None
 
 
 class Patches:
-    """What was replaced where. One that cannot be replaced is left as it is."""
+    """Hooks of one source. What cannot be hooked is left as it is, and named in the coverage."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
+        self._hooked: list[Any] = []
 
-    def replace(
-        self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
-        """`make` gets the original of the class's own method `name`, and gives its replacement."""
-        original = vars(owner).get(name)
-        if original is not None:
-            self.put(owner, name, make(original))
-
-    def replace_private(
+    def ends(
         self,
-        owner: type,
+        owner: Any,
         name: str,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
-        lost: str,
+        begin: Callable[..., Any] | None = None,
+        done: Callable[[Any, Any], object] | None = None,
+        raised: Callable[[Any, BaseException], object] | None = None,
+        *,
+        self_alone: bool = False,
+        when_concurrent: bool = False,
+        lost: str = "",
+        also: Sequence[str] = (),
     ) -> None:
-        """The same for a method that other versions may lack; `lost` as for `optional`."""
-        if optional(owner.__module__, f"{owner.__qualname__}.{name}", lost) is not None:
-            self.replace(owner, name, make)
+        """Calls `begin`, `done` and `raised` around a class's own method or a module's function.
 
-    def put(self, owner: type | ModuleType, name: str, replacement: Callable[..., Any]) -> None:
-        """`replacement` stands for the class's own method, or a module's function, until `undo`.
+        As `Ends` has it. `self_alone`: `begin` gets the first argument alone; `when_concurrent`:
+        nothing is called until there is a second thread. `lost` says what is not recorded where
+        this version has no such name. `also` names other modules that hold the function.
+        """
+        if lost:
+            module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+            path = name if isinstance(owner, ModuleType) else f"{owner.__qualname__}.{name}"
+            optional(module, path, lost)
+        found = vars(owner).get(name)
+        if found is None:
+            return
+        function = getattr(found, "__func__", found)  # of a static method, or one of pybind's
+        if any(one is function for one in self._hooked):  # known by two names
+            return
+        self._hooked.append(function)
+        for one in (begin, done, raised):
+            if one is not None:
+                run_as_it_is(one)
+        flags = SELF_ALONE * self_alone | CONCURRENT * when_concurrent
+        hooks = Ends(begin, done, raised, flags)
+        undo = _Means.library.hook(function, hooks) if _Means.library is not None else None
+        if undo is not None:
+            self._undo.append(undo)
+            return
+        wrapped: Any = _wrapped(function if _is_static(found) else found, hooks)
+        for holder in (owner, *filter(None, map(sys.modules.get, also))):
+            if vars(holder).get(name) is found:
+                self.put(holder, name, type(found)(wrapped) if _is_static(found) else wrapped)
+
+    def locks(self, kind: type, ends: LockEnds) -> None:
+        """The same for the methods of a type of locks, as `LockEnds` has it."""
+        if _Means.library is not None:
+            self._undo.append(_Means.library.lock(kind, ends))
+            return
+        acquire, release = vars(kind)["acquire"], vars(kind)["release"]
+        for names, method in (
+            (("acquire", "acquire_lock", "__enter__"), _acquiring(acquire, release, ends)),
+            (("release", "release_lock", "__exit__"), _releasing(release, ends)),
+        ):
+            for name in names:
+                if name in vars(kind):
+                    self.put(kind, name, method)
+
+    def setter(
+        self, owner: type, name: str, of: type, begin: Callable[[Any, Any], object], lost: str
+    ) -> None:
+        """Calls `begin` with object and value before each assignment to an attribute written in C.
+
+        Of objects of the type `of`, once there is a second thread. `del` gives None.
+        """
+        descriptor = optional(owner.__module__, f"{owner.__qualname__}.{name}", lost)
+        self._only_in_place(lambda by: by.setter(descriptor, of, begin), lost)
+
+    def maker(self, kind: type, done: Callable[[Any, Any], object], lost: str) -> None:
+        """Calls `done` with None and each new object of a type, once there is a second thread."""
+        self._only_in_place(lambda by: by.maker(kind, done), lost)
+
+    def _only_in_place(
+        self, hook: Callable[[Trampolines], Callable[[], None] | None], lost: str
+    ) -> None:
+        undo = hook(_Means.library) if _Means.library is not None else None
+        if undo is not None:
+            self._undo.append(undo)
+        else:
+            unavailable(lost, _Means.why)
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Puts another object in a class or module, for the program to see.
 
         A class that is written in C refuses new attributes, but looks its methods up in a
         dictionary like any other: in that, they are replaced for all its instances, also for those
@@ -46,14 +157,141 @@ class Patches:
         original = vars(owner)[name]
         assign = _assign_to_builtin if isinstance(original, type(type.mro)) else setattr
         assign(owner, name, replacement)
-        self._undo.append(lambda: assign(owner, name, original))
+
+        def undo() -> None:
+            if vars(owner).get(name) is replacement:  # else it is another's by now
+                assign(owner, name, original)
+
+        self._undo.append(undo)
 
     def undo(self) -> None:
-        """Put the originals back."""
+        """Takes all hooks off."""
         while self._undo:
             self._undo.pop()()
+        self._hooked.clear()
 
 
-def _assign_to_builtin(owner: type | ModuleType, name: str, value: Any) -> None:
+def around(
+    function: Callable[..., Any],
+    begin: Callable[[], Any],
+    done: Callable[[Any], object],
+    *,
+    thread: bool = False,
+) -> Callable[..., Any]:
+    """Returns what calls `begin`, `function`, and then `done` with what `begin` returned.
+
+    `thread`: a thread begins with it. What the function raises names the function all the same.
+    """
+    for one in (begin, done):
+        run_as_it_is(one)
+    if _Means.library is not None:
+        return _Means.library.around(function, begin, done, thread=thread)
+
+    @wraps(function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        token = _told(begin)
+        try:
+            return function(*args, **keywords)
+        finally:
+            _told(done, token)
+
+    return run
+
+
+def caller(depth: int = 1) -> FrameType | None:
+    """Returns the frame that called a hooked function; `depth`: how far out `begin` is from here.
+
+    What stands in for a function where there is no library is passed over.
+    """
+    frame: FrameType | None = sys._getframe(depth + 1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
+
+
+# Where there is no library ---------------------------------------------------------------------
+
+
+def _is_static(found: Any) -> bool:
+    return isinstance(found, (staticmethod, classmethod))
+
+
+def _told(callback: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    try:
+        return callback(*args, **keywords)
+    except Exception as error:
+        _Means.failed(error)
+        return None
+
+
+def _wrapped(original: Callable[..., Any], ends: Ends) -> Callable[..., Any]:
+    begin, done, raised, flags = ends
+
+    @wraps(original)
+    def call(*args: Any, **keywords: Any) -> Any:
+        if flags & CONCURRENT and not _Means.concurrent:
+            return original(*args, **keywords)
+        token: Any = None
+        if begin is not None:
+            token = _told(begin, args[0]) if flags & SELF_ALONE else _told(begin, *args, **keywords)
+            if token is None:
+                return original(*args, **keywords)
+        if isinstance(token, Changed):
+            token, args, changed = token
+            keywords = changed or {}
+        try:
+            result = original(*args, **keywords)
+        except BaseException as error:
+            if raised is not None:
+                _told(raised, token, error)
+            raise
+        if done is not None:
+            _told(done, token, result)
+        return result
+
+    return call
+
+
+def _acquiring(
+    original: Callable[..., Any], release: Callable[..., Any], ends: LockEnds
+) -> Callable[..., Any]:
+    @wraps(original)
+    def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> Any:
+        if not _Means.concurrent or not (id(self) in ends.programs or ends.becomes(self)):
+            return original(self, blocking, timeout)
+        got = False
+        try:
+            if blocking is True and timeout == -1 and original(self, False):
+                got = True
+                ends.taken(self)
+                return got
+            token = ends.waits(self)
+            try:
+                got = original(self, blocking, timeout)
+            finally:
+                ends.waited(self, token, got)
+        except BaseException:
+            # Whoever called takes it that the lock was not acquired.
+            if got:
+                release(self)
+            raise
+        return got
+
+    return acquire
+
+
+def _releasing(original: Callable[..., Any], ends: LockEnds) -> Callable[..., Any]:
+    @wraps(original)
+    def release(self: Any, *_: Any) -> Any:
+        try:
+            if _Means.concurrent and (id(self) in ends.programs or ends.becomes(self)):
+                ends.given(self)
+        finally:
+            original(self)
+
+    return release
+
+
+def _assign_to_builtin(owner: Any, name: str, value: Any) -> None:
     gc.get_referents(owner.__dict__)[0][name] = value
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))

@@ -29,7 +29,7 @@ from ..validation.validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Even
 from . import dispatch_modes
 from .collectives.collectives import _flatten, _work, plan_for
 from .graphs import compiled_calls
-from .training.compiled import run_as_it_is
+from .not_compiled import run_as_it_is
 
 UNFUSED = ("eager", "aot_eager", "aot_eager_decomp_partition")
 """Backends of torch.compile that run each operator on its own, where it is seen."""

@@ -21,6 +21,7 @@ class Lookup(NamedTuple):
 
 
 _looked_up: dict[Lookup, bool] = {}
+_unavailable: dict[str, str] = {}
 
 
 def optional(module: str, name: str, lost: str) -> Any | None:
@@ -43,6 +44,11 @@ def _find(module: str, name: str) -> Any | None:
     return found
 
 
+def unavailable(lost: str, why: str) -> None:
+    """Notes that something is not recorded in this process, and why."""
+    _unavailable[lost] = why
+
+
 def looked_up() -> tuple[Lookup, ...]:
     """Returns every lookup of this process so far, in order."""
     return tuple(_looked_up)
@@ -50,8 +56,9 @@ def looked_up() -> tuple[Lookup, ...]:
 
 def missing() -> tuple[str, ...]:
     """Returns the reasons for the coverage of this process: one per name that is missing."""
-    return tuple(
+    names = (
         f"{MISSING}{one.lost} (no {one.module}.{one.name})"
         for one, found in list(_looked_up.items())
         if one.lost and not found
     )
+    return (*names, *(f"{MISSING}{lost} ({why})" for lost, why in list(_unavailable.items())))

@@ -320,7 +320,9 @@ class Recorder:
             self._warn_of_disk(error)
             return
         self.coverage["recorder_errors"] += 1
-        self.warn(f"recorder error, some events are missing: {type(error).__name__}: {error}")
+        told = f"{type(error).__name__}: {error}"
+        if RecursionError.__name__ not in told:  # the program is at its limit, as it will see
+            self.warn(f"recorder error, some events are missing: {told}")
 
     def warn(self, sentence: str) -> None:
         """One line on standard error, once per process."""

@@ -16,6 +16,7 @@ from ..compaction import manifest
 from ..engines import build
 from ..format.options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
 from ..format.record_kinds import MANIFEST
+from ..recorder.messages import say
 from ..recorder.recorder import Recorder
 from . import outcome
 from .reached import REACHED_FILE
@@ -75,19 +76,15 @@ def with_engine(options: Options) -> Options:
     if not options.native:
         return options
     try:
-        build.ensure(again=True, announce=_say)
+        build.ensure(again=True, announce=say)
     except build.NoTorchError:
         return options  # the command may run with another Python than this one
     except build.BuildError as error:
         if options.engine == "native":
             raise LaunchError(f"the native engine cannot be used: {error}") from error
-        _say(f"recording with the portable engine: {error}")
+        say(f"recording with the portable engine: {error}")
         return replace(options, engine="portable")
     return options
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"lanescope: {sentence}\n")
 
 
 def environment_for(run: Path, options: Options) -> dict[str, str]:
@@ -133,7 +130,7 @@ def finish(run: Path, *, exit_status: int, stopped: str) -> None:
         compact(run, wait_s=SETTLE_S, exit_status=exit_status, stopped=stopped)
     except Exception as error:  # the command's own status must come through whatever happens here
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        sys.stderr.write(f"lanescope: {run} is not finished ({reason}); it opens as it is\n")
+        say(f"{run} is not finished ({reason}); it opens as it is")
 
 
 def finish_apart(recorder: Recorder) -> None:

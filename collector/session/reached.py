@@ -1,15 +1,13 @@
 """How far the processes of a recorded command came, in a file of the run: `outcome.py` reads it.
 
-Loaded when an interpreter starts, so it must be cheap. `lanescope record` leaves the file empty in
-the run's folder, and each Python process that LaneScope enters appends a line.
+Loaded when an interpreter starts, so it must be cheap, and loads no other module. `lanescope
+record` leaves the file empty in the run's folder, and each Python process that LaneScope enters
+appends a line.
 """
 
-from __future__ import annotations
-
-import contextlib
 import os
 
-from ..format.options import RUN_VARIABLE
+from ..format.variables import RUN_VARIABLE
 
 REACHED_FILE = ".reached"
 """A word per line, each of a process; `startup/sitecustomize.py` writes there as well."""
@@ -26,7 +24,7 @@ def reached(word: str) -> None:
     run = os.environ.get(RUN_VARIABLE)
     if not run:
         return
-    with contextlib.suppress(OSError):
+    try:
         # Without O_CREAT: nobody asks where the file is not.
         file = os.open(os.path.join(run, REACHED_FILE), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -34,3 +32,5 @@ def reached(word: str) -> None:
                 os.write(file, f"{word}\n".encode())
         finally:
             os.close(file)
+    except OSError:
+        pass

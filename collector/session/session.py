@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
-from ..engines import native, portable
+from ..engines import build_trampolines, native, portable
+from ..engines.build import BuildError
 from ..format.options import SUPERVISOR_VARIABLE, Options
 from ..format.record_kinds import MISSING
-from ..hooks import exceptions, validators
+from ..hooks import exceptions, patches, validators
 from ..hooks.accesses import data_swap, external_memory, gradient_release
 from ..hooks.collectives import clocks, init_process_group, ranks
 from ..hooks.collectives.collectives import Collectives
@@ -77,6 +78,7 @@ class Session:
     def start(self) -> None:
         """Install everything. What fails is left out and said once; the program goes on."""
         recorder, options = self.recorder, self.recorder.options
+        _prepare_hooks(recorder)
         alone = os.environ.get(SUPERVISOR_VARIABLE) is None and options.keep_last_bytes is None
         recorder.store.follow(follower_command(recorder.run) if alone else b"")
         stacks = Stacks(recorder.intern, options.stack_depth)
@@ -132,9 +134,11 @@ class Session:
         for source in (locks, conditions, queues, futures, torch_futures):
             self._add(f"order of threads ({source.__name__})", partial(source.install, handovers))
         if self._library is not None and options.level != "timing":
-            for one in (gradient_release, data_swap, external_memory):
-                install = partial(one.install, recorder, handovers, stacks)
+            for one in (gradient_release, data_swap):
+                install = partial(one.install, recorder, stacks)
                 self._add(f"accesses ({one.__name__})", install)
+            install = partial(external_memory.install, recorder, handovers, stacks)
+            self._add(f"accesses ({external_memory.__name__})", install)
             if options.streams:
                 sync = self._library.device_sync
                 self._add("device streams", lambda: streams.install(recorder, sync))
@@ -227,6 +231,13 @@ class Session:
 
     def _close_at_exit(self) -> None:
         multiprocessing.util.Finalize(None, self.recorder.close, exitpriority=0)
+
+
+def _prepare_hooks(recorder: Recorder) -> None:
+    try:
+        patches.prepare(build_trampolines.ensure_trampolines(), recorder.failed)
+    except (BuildError, OSError) as error:
+        patches.prepare(None, recorder.failed, str(error))
 
 
 def _process(options: Options) -> dict[str, object]:

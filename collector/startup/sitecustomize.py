@@ -1,11 +1,11 @@
 """First on PYTHONPATH of recorded commands: begins recording, then is the site's own file again.
 
-Python imports one module of this name at start-up. The one that this hides is run from here.
+Python imports one module of this name at start-up. The one that this hides is run from here. Loads
+no module that Python has not loaded by itself.
 """
 
-import contextlib
-import importlib.machinery
-import importlib.util
+import _frozen_importlib
+import _frozen_importlib_external
 import os
 import sys
 
@@ -13,21 +13,35 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _begin() -> None:
+    """Never raises."""
     try:
         from lanescope.collector.inject import bootstrap
+
+        bootstrap()
     except ImportError as error:
-        sys.stderr.write(
-            f"lanescope: not recorded: {sys.executable} has no lanescope installed ({error})\n"
-        )
         _note(f"without {sys.executable}\n")
+        # As `lanescope.collector.recorder.messages` does, which is not there.
+        _say(f"not recorded: {sys.executable} has no lanescope installed ({error})")
+    except Exception as error:
+        _say(f"not recorded: {error}")
+
+
+def _say(sentence: str) -> None:
+    if sys.stderr is None:  # as in a program that was started without it
         return
-    bootstrap()
+    try:
+        sys.stderr.write(f"lanescope: {sentence}\n")
+    except (OSError, ValueError):
+        return
 
 
 def _note(line: str) -> None:
     """As `lanescope.collector.session.reached` does, which is not there."""
     path = os.path.join(os.environ["LANESCOPE_RECORD"], ".reached")
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except OSError:
+        return
     try:
         os.write(file, line.encode())
     finally:
@@ -43,14 +57,13 @@ def _here(path: str) -> bool:
 
 def _hidden() -> None:
     elsewhere = [p for p in sys.path if not _here(p)]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
         return
-    module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+    module = sys.modules["sitecustomize"] = _frozen_importlib.module_from_spec(spec)
     spec.loader.exec_module(module)
 
 
 if os.environ.get("LANESCOPE_RECORD"):
-    with contextlib.suppress(Exception):
-        _begin()
+    _begin()
 _hidden()

@@ -56,8 +56,6 @@ LOOKS = 8
 ABORT_STATUS = 1
 _INSTANT = struct.Struct("<q")
 _OWN = str(Path(__file__).parents[1]) + os.sep
-_LOCKS = os.path.join(_OWN, "hooks", "threads", "locks.py")
-"""Whose function is the innermost of a stack waits for a lock."""
 
 
 class Watchdog:
@@ -411,10 +409,7 @@ def _describe(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "")
-        or _waiting(frames)
-        or ("a lock" if frame.f_code.co_filename == _LOCKS else "")
-        or waits_for(native),
+        "waiting": doing.get("waiting", "") or _waiting(frames) or waits_for(native),
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -18,9 +17,10 @@ from ...format.record_kinds import ARRIVALS, MADE_STORAGE
 from ...journal import clock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..patches import Patches
 from ..stacks import Stacks
 from ..threads.sync_events import Handovers
-from .synthetic_accesses import Touch, Touches, extent_of, whole
+from .synthetic_accesses import Extent, Touch, Touches, extent_of, whole
 
 _MAPPING = (
     "_new_using_fd_cpu", "_new_using_filename_cpu", "_new_shared_fd_cpu",
@@ -79,86 +79,48 @@ def _owner(memory: Any) -> Any:
 
 def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
     """Note what torch's functions make tensors of."""
-    touches = Touches(recorder, stacks)
+    touches, patches = Touches(recorder, stacks), Patches()
     arrivals = Arrivals(touches, handovers)
-    module: Any = torch
-    storage: Any = torch.UntypedStorage
     is_compiling = torch.compiler.is_compiling
-    originals = {name: getattr(module, name) for name in ARRIVALS}
 
-    def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def make(*args: Any, **keywords: Any) -> Any:
-            made = original(*args, **keywords)
-            if type(made) is torch.Tensor and not is_compiling() and args:
-                with recorder.guarded():
-                    if _shares(made, args[0]):
-                        arrivals.arrived(f"torch.{name}", made, args[0])
-            return made
+    def arrives(name: str) -> tuple[Callable[..., Any], ...]:
+        def begin(*args: Any, **_: Any) -> tuple[Any] | None:
+            return args[:1] or None
 
-        return make
+        def done(given: tuple[Any], made: Any) -> None:
+            if type(made) is torch.Tensor and not is_compiling() and _shares(made, *given):
+                arrivals.arrived(f"torch.{name}", made, *given)
 
-    def begin(self: Any, *_: Any, **__: Any) -> None:
+        return begin, done
+
+    def born(_: Any, storage: Any) -> None:
         """A storage is made by its type, as `copy.deepcopy` does."""
-        with recorder.guarded():
-            if handovers.concurrent and not is_compiling() and (extent := whole(self)):
-                touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)])
+        if handovers.concurrent and not is_compiling() and (extent := whole(storage)):
+            touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)])
 
-    def mapping(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def make(*args: Any, **keywords: Any) -> Any:
-            made = original(*args, **keywords)
-            begin(made)
-            return made
+    def shares(storage: Any) -> tuple[Any, int, Extent | None]:
+        return storage, clock.now(), whole(storage)
 
-        return make
+    def shared(began: tuple[Any, int, Extent | None], _: Any) -> None:
+        storage, instant, before = began
+        extent = whole(storage)
+        if extent and extent != before:
+            # Its bytes have been copied there already, by an operator.
+            touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)], instant)
 
-    def sharing(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def share(self: Any, *args: Any, **keywords: Any) -> Any:
-            instant, before = clock.now(), whole(self)
-            shared = original(self, *args, **keywords)
-            with recorder.guarded():
-                extent = whole(self)
-                if handovers.concurrent and extent and extent != before:
-                    # Its bytes have been copied there already, by an operator.
-                    touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)], instant)
-            return shared
-
-        return share
-
-    # What TorchScript takes for an operator, by the function itself.
-    table = optional("torch.jit._builtins", "_get_builtin_table", "memory that tensors are made of")
-    if table is None:  # a script that calls a replaced function would not compile
-        return lambda: None
-    builtins: dict[int, str] = table()
-    replaced = {name: noting(name, original) for name, original in originals.items()}
-    for name, replacement in replaced.items():
-        setattr(module, name, replacement)
-        if id(originals[name]) in builtins:
-            builtins[id(replacement)] = builtins[id(originals[name])]
-    own = dict(vars(storage))
-    storage.__init__ = begin
-    for names, make in ((_MAPPING, mapping), (_SHARING, sharing)):
-        for name in names:
-            method = optional("torch", f"UntypedStorage.{name}", "births of shared storages")
-            if method is not None:
-                replacement = make(method)
-                setattr(
-                    storage, name, staticmethod(replacement) if make is mapping else replacement
-                )
-
-    def uninstall() -> None:
-        for name in ("__init__", *_MAPPING, *_SHARING):
-            if name in own:
-                setattr(storage, name, own[name])
-            elif name in vars(storage):
-                delattr(storage, name)
-        for name, original in originals.items():
-            setattr(module, name, original)
-            builtins.pop(id(replaced[name]), None)
-
-    return uninstall
+    for name in ARRIVALS:
+        patches.ends(torch, name, *arrives(name))
+    patches.maker(torch.UntypedStorage, born, "births of storages")
+    lost = "births of shared storages"
+    base = optional("torch._C", "StorageBase", lost)
+    for name in _MAPPING if base is not None else ():
+        patches.ends(base, name, None, born, when_concurrent=True, lost=lost)
+    for name in _SHARING:
+        patches.ends(
+            torch.UntypedStorage, name, shares, shared, self_alone=True, when_concurrent=True,
+            lost=lost,
+        )  # fmt: skip
+    return patches.undo
 
 
 def _shares(tensor: torch.Tensor, memory: Any) -> bool:

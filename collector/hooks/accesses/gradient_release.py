@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
 import torch
 
 from ...format.record_kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
+from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..patches import Patches
 from ..stacks import Stacks
-from ..threads.sync_events import Handovers
 from .synthetic_accesses import Touch, Touches, extent_of
 
 
@@ -27,35 +27,32 @@ class Releases:
     """Writes an operator for each call that lets gradients go."""
 
     def __init__(self, recorder: Recorder, stacks: Stacks) -> None:
-        self._recorder = recorder
         self._touches = Touches(recorder, stacks)
         self._zeroing: set[int] = set()  # idents of threads in a zero_grad that is noted as one
 
-    def zeroing(
-        self, zero: Callable[[], None], parameters: Callable[[], Iterable[torch.Tensor]]
-    ) -> None:
-        """Call `zero`, which sets the gradients of `parameters` to None."""
-        with self._recorder.guarded():
-            self._released(parameters(), RELEASED_GRADIENTS)
+    def begin_zeroing(self, parameters: Callable[[], Iterable[torch.Tensor]]) -> bool:
+        """The gradients of `parameters` are about to be set to None, until `end_zeroing`.
+
+        Returns whether this is the outermost of such calls.
+        """
+        self._released(parameters(), RELEASED_GRADIENTS)
         me = get_ident()
-        outer = me in self._zeroing
+        outermost = me not in self._zeroing
         self._zeroing.add(me)
-        try:
-            zero()
-        finally:
-            if not outer:
-                self._zeroing.discard(me)
+        return outermost
+
+    def end_zeroing(self, outermost: bool) -> None:
+        """They have been."""
+        if outermost:
+            self._zeroing.discard(get_ident())
 
     def assigned(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
         """The calling thread is about to give a parameter that gradient, or none."""
         held = parameter.grad
         if held is None or held is gradient or get_ident() in self._zeroing:
             return
-        try:
-            name = REMOVED_GRADIENT if gradient is None else REPLACED_GRADIENT
-            self._released((parameter,), name)
-        except Exception as error:
-            self._recorder.failed(error)
+        name = REMOVED_GRADIENT if gradient is None else REPLACED_GRADIENT
+        self._released((parameter,), name)
 
     def _released(self, parameters: Iterable[torch.Tensor], name: str) -> None:
         touches: list[Touch] = []
@@ -66,53 +63,35 @@ class Releases:
         self._touches.note(name, touches)
 
 
-def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callable[[], None]:
+def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     """Note what modules, optimizers and assignments to a parameter's gradient let go of."""
-    releases = Releases(recorder, stacks)
-    module: Any = torch.nn.Module
-    optimizer: Any = torch.optim.Optimizer
-    parameter: Any = torch.nn.Parameter
-    own_module, own_optimizer = module.zero_grad, optimizer.zero_grad
-    # A function that is compiled has zero_grad traced into it, which the recorder cannot follow.
-    is_compiling = torch.compiler.is_compiling
+    releases, patches = Releases(recorder, stacks), Patches()
 
-    @wraps(own_module)
-    def of_module(self: Any, set_to_none: bool = True) -> None:
-        if is_compiling() or not (set_to_none and handovers.concurrent):
-            own_module(self, set_to_none)
-        else:
-            releases.zeroing(lambda: own_module(self, True), self.parameters)
+    def zeroes(
+        parameters: Callable[[Any], Iterable[torch.Tensor]],
+    ) -> tuple[Callable[..., Any], ...]:
+        def begin(owner: Any, set_to_none: bool = True, *_: Any, **__: Any) -> tuple[bool] | None:
+            if not set_to_none or torch.compiler.is_compiling():
+                return None
+            return (releases.begin_zeroing(lambda: parameters(owner)),)
 
-    @wraps(own_optimizer)
-    def of_optimizer(self: Any, set_to_none: bool = True) -> None:
-        if is_compiling() or not (set_to_none and handovers.concurrent):
-            own_optimizer(self, set_to_none)
-        else:
-            releases.zeroing(
-                lambda: own_optimizer(self, True),
-                lambda: (p for group in self.param_groups for p in group["params"]),
-            )
+        def end(began: tuple[bool], _: Any) -> None:
+            releases.end_zeroing(*began)
 
-    plain: Any = torch.Tensor.grad
+        return begin, end, end
 
-    def assign(self: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        releases.assigned(self, gradient)
-        plain.__set__(self, gradient)
+    def of_optimizer(optimizer: Any) -> Iterable[torch.Tensor]:
+        return (p for group in optimizer.param_groups for p in group["params"])
 
-    def remove(self: torch.Tensor) -> None:
-        releases.assigned(self, None)
-        plain.__delete__(self)
-
-    def watch() -> None:
-        # Of parameters only: whatever asks torch.Tensor itself for `grad` finds what it knows.
-        parameter.grad = property(plain.__get__, assign, remove, plain.__doc__)
-
-    module.zero_grad, optimizer.zero_grad = of_module, of_optimizer
-    handovers.when_concurrent(watch)
-
-    def uninstall() -> None:
-        module.zero_grad, optimizer.zero_grad = own_module, own_optimizer
-        if "grad" in vars(parameter):
-            del parameter.grad
-
-    return uninstall
+    kind: Any
+    for kind, parameters in (
+        (torch.nn.Module, lambda module: module.parameters()),
+        (torch.optim.Optimizer, of_optimizer),
+    ):
+        patches.ends(kind, "zero_grad", *zeroes(parameters), when_concurrent=True)
+    lost = "gradients that are removed or replaced"
+    base = optional("torch._C", "TensorBase", lost)
+    if base is not None:
+        # Of parameters only: others have no optimizer.
+        patches.setter(base, "grad", torch.nn.Parameter, releases.assigned, lost)
+    return patches.undo

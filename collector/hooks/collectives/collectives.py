@@ -22,6 +22,7 @@ from ...journal.journal import Kind
 from ...journal.process_journals import ThreadState
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..patches import Patches
 from ..stacks import Stacks
 from ..threads.run_queue_delay import Runnable
 from ..training.optimizer_parameters import local_part
@@ -176,21 +177,17 @@ class Collectives:
 
     def install(self) -> Callable[[], None]:
         """See where the program waits for operations that have no future (send, recv, ...)."""
-        work_class: Any = dist.Work
-        original = work_class.wait
+        patches = Patches()
 
-        def wait(work: Any, *args: Any, **keywords: Any) -> Any:
-            result = original(work, *args, **keywords)
+        def waited(work: Any, _: Any) -> None:
             held = self._works.pop(id(work), None)
             if held is not None:
-                with self._recorder.guarded():
-                    self._complete(held[1], clock.now())
-            return result
+                self._complete(held[1], clock.now())
 
-        work_class.wait = wait
+        patches.ends(dist.Work, "wait", lambda work, *_, **__: work, waited)
 
         def uninstall() -> None:
-            work_class.wait = original
+            patches.undo()
             self._works.clear()
 
         return uninstall

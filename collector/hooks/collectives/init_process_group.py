@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import sys
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
@@ -23,9 +21,8 @@ from ...recorder.recorder import Recorder
 from ..patches import Patches
 from ..stacks import Stacks
 
-_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d",
-            "torch.distributed.device_mesh")  # fmt: skip
-"""Where torch keeps the function under its name."""
+_ALSO = ("torch.distributed", "torch.distributed.device_mesh")
+"""Where torch keeps the function under its name as well."""
 
 
 def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
@@ -73,25 +70,14 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
                 signature=signature, stack=stack, aux=group,
             )  # fmt: skip
 
-    @wraps(original)
-    def join(*arguments: Any, **keywords: Any) -> Any:
-        call = None
-        with recorder.guarded():
-            call = begin(arguments, keywords)
-        well = False
-        try:
-            result = original(*arguments, **keywords)
-            well = True
-            return result
-        finally:
-            if call is not None:
-                with recorder.guarded():
-                    end(call, well=well)
+    def begins(*arguments: Any, **keywords: Any) -> tuple[int, ...] | None:
+        return begin(arguments, keywords)
 
     patches = Patches()
-    for module in map(sys.modules.get, _MODULES):
-        if module is not None and vars(module).get(JOIN) is original:
-            patches.put(module, JOIN, join)
+    patches.ends(
+        dist.distributed_c10d, JOIN, begins,
+        lambda call, _: end(call, well=True), lambda call, _: end(call, well=False), also=_ALSO,
+    )  # fmt: skip
     return patches.undo
 
 

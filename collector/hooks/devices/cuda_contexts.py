@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -74,19 +73,13 @@ class CudaContexts:
             return
         lost = "use of CUDA in forked children"
         is_bad = optional("torch.cuda", "_is_in_bad_fork", lost)
-        original = optional("torch.cuda", "_lazy_init", lost)
-        if is_bad is None or original is None or not is_bad():
+        if is_bad is None or not is_bad():
             return
 
-        @wraps(original)
         def refused() -> None:
-            with self._recorder.guarded():
-                self._mark(
-                    f"wanted at {self._stacks.place()} in a child forked at {self._forked_at}"
-                )
-            original()
+            self._mark(f"wanted at {self._stacks.place()} in a child forked at {self._forked_at}")
 
-        module._lazy_init = refused
+        Patches().ends(module, "_lazy_init", refused, lost=lost)
 
     def _mark(self, text: str) -> None:
         recorder = self._recorder
@@ -103,31 +96,12 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
     contexts, patches = CudaContexts(recorder), Patches()
     module: Any = torch.cuda
 
-    def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def set_device(*args: Any, **keywords: Any) -> Any:
-            result = original(*args, **keywords)
-            with recorder.guarded():
-                contexts.chosen()
-            return result
+    def entered(device: Any, _: Any) -> None:
+        contexts.entered(device.prev_idx, device.idx)
 
-        vars(set_device)["_torchdynamo_disable"] = True  # it never traced the original either
-        return set_device
-
-    def entering(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def enter(self: Any) -> Any:
-            result = original(self)
-            with recorder.guarded():
-                contexts.entered(self.prev_idx, self.idx)
-            return result
-
-        return enter
-
-    set_device = module.set_device
-    module.set_device = choosing(set_device)
+    patches.ends(module, "set_device", None, lambda _, __: contexts.chosen())
     for owner in (module.device, module.device_of):
-        patches.replace(owner, "__enter__", entering)
+        patches.ends(owner, "__enter__", lambda device: device, entered, self_alone=True)
     os.register_at_fork(before=contexts.forking)
     if _in_use():
         contexts.begun("a line before the recording")
@@ -136,11 +110,7 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
         if lazy_call is not None:
             lazy_call(contexts.begun)
 
-    def uninstall() -> None:
-        module.set_device = set_device
-        patches.undo()
-
-    return contexts, uninstall
+    return contexts, patches.undo
 
 
 def _in_use() -> bool:

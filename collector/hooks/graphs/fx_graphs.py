@@ -19,7 +19,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from ...journal import clock
 from ...journal.journal import Kind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..patches import Patches
 from ..stacks import Stacks
 from ..training.modules import WRAPPED, Modules, own_class, unwrap
 
@@ -59,7 +59,8 @@ class FxGraphs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._graphs = 0
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
+        self._following = False
         self.captured: Callable[[Any, torch.fx.GraphModule], None] | None = None
         """Called with Dynamo's output graph and its module for each that goes to a backend."""
         self._is_library = Stacks(recorder.intern, 1).is_library
@@ -68,7 +69,7 @@ class FxGraphs:
         """See the models that are called; returns how to undo it."""
 
         def named(root: torch.nn.Module, prefix: str) -> None:
-            if not self._undo:
+            if not self._following:
                 self._follow_dynamo(modules)
             self._named(root, prefix)
 
@@ -76,8 +77,7 @@ class FxGraphs:
 
         def uninstall() -> None:
             modules.named = None
-            for undo in self._undo:
-                undo()
+            self._patches.undo()
 
         return uninstall
 
@@ -119,6 +119,7 @@ class FxGraphs:
         """Once torch.compile is in use: what it hands to its backend, and why it breaks a graph."""
         if _OUTPUT_GRAPH not in sys.modules:
             return
+        self._following = True
         kind = optional(_OUTPUT_GRAPH, "OutputGraph", _CAPTURED)
         if kind is None:
             return
@@ -139,20 +140,11 @@ class FxGraphs:
         self._before(kind, "compile_subgraph", lambda given: broken(given[0], _reason(given)))
 
     def _before(self, kind: Any, name: str, look: Callable[[tuple[Any, ...]], None]) -> None:
-        original = optional(_OUTPUT_GRAPH, f"OutputGraph.{name}", _CAPTURED)
-        if original is None:
-            return
+        def begin(*arguments: Any, **settings: Any) -> None:
+            if not self._recorder.closed:
+                look((*arguments, *settings.values()))
 
-        @wraps(original)
-        def looked_at(*arguments: Any, **settings: Any) -> Any:
-            recorder = self._recorder
-            if not recorder.closed:
-                with recorder.guarded():
-                    look((*arguments, *settings.values()))
-            return original(*arguments, **settings)
-
-        setattr(kind, name, looked_at)
-        self._undo.append(lambda: setattr(kind, name, original))
+        self._patches.ends(kind, name, begin, lost=_CAPTURED)
 
 
 forking = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import synchronize
@@ -10,128 +9,111 @@ from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
-from ..patches import Patches
-from .sync_events import Handovers
+from ..patches import Patches, caller
+from .sync_events import Handovers, Waiting
 
-_Method = Callable[..., Any]
 _ROUNDS = "_lanescope_rounds"
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record them by what they mean; what they do with locks inside is their own affair."""
     patches = Patches()
-
-    def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
-        patches.replace(owner, name, lambda original: make(handovers, original))
-
-    replace(threading.Condition, "wait", _condition_wait)
-    replace(threading.Condition, "notify", _programs(_publishing(SyncKind.condition_notify)))
-    replace(threading.Condition, "notify_all", _programs(_publishing(SyncKind.condition_notify)))
-    replace(threading.Event, "set", _publishing(SyncKind.event_set))
-    replace(threading.Event, "is_set", _programs(_looking(SyncKind.event_wait)))
-    replace(threading.Event, "wait", _waiting(SyncKind.event_wait))
-    for name in ("acquire", "__enter__"):
-        replace(threading.Semaphore, name, _programs(_waiting(SyncKind.semaphore_acquire)))
-    for owner in (threading.Semaphore, threading.BoundedSemaphore):
-        replace(owner, "release", _programs(_publishing(SyncKind.semaphore_release)))
-    replace(threading.Semaphore, "__exit__", _programs(_publishing(SyncKind.semaphore_release)))
-    replace(threading.Barrier, "wait", _barrier_wait)
-    patches.replace_private(
-        threading.Barrier, "_release", lambda o: _barrier_action(handovers, o),
-        "order by the actions of barriers",
-    )  # fmt: skip
+    hooks = _Hooks(handovers, patches)
+    _condition_wait(handovers, patches)
+    for name in ("notify", "notify_all"):
+        hooks.publishes(threading.Condition, name, SyncKind.condition_notify, programs=True)
+    for kind in (threading.Event, synchronize.Event):
+        hooks.publishes(kind, "set", SyncKind.event_set)
+        hooks.looks(kind, "is_set", SyncKind.event_wait)
+        hooks.waits(kind, "wait", SyncKind.event_wait)
     # The locks and conditions of multiprocessing are semaphores underneath.
     theirs = optional(
         synchronize.__name__, "_multiprocessing.SemLock", "order by locks of multiprocessing"
     )
-    if theirs is not None:
+    for kind in (threading.Semaphore, threading.BoundedSemaphore, *([theirs] if theirs else ())):
         for name in ("acquire", "__enter__"):
-            replace(theirs, name, _programs(_waiting(SyncKind.semaphore_acquire)))
+            hooks.waits(kind, name, SyncKind.semaphore_acquire, programs=True)
         for name in ("release", "__exit__"):
-            replace(theirs, name, _programs(_publishing(SyncKind.semaphore_release)))
-    replace(synchronize.Event, "set", _publishing(SyncKind.event_set))
-    replace(synchronize.Event, "is_set", _programs(_looking(SyncKind.event_wait)))
-    replace(synchronize.Event, "wait", _waiting(SyncKind.event_wait))
+            hooks.publishes(kind, name, SyncKind.semaphore_release, programs=True)
+    _barrier_wait(handovers, patches)
+    _barrier_action(handovers, patches)
     return patches.undo
 
 
-def _programs(make: Callable[[Handovers, _Method], _Method]) -> Callable[..., _Method]:
-    """Recorded where the program itself calls; a library's own bookkeeping is not."""
+class _Hooks:
+    """`programs`: recorded where the program itself calls; a library's own bookkeeping is not."""
 
-    def limited(handovers: Handovers, original: _Method) -> _Method:
-        recorded = make(handovers, original)
+    def __init__(self, handovers: Handovers, patches: Patches) -> None:
+        self._handovers = handovers
+        self._patches = patches
 
-        def call(self: Any, *args: Any, **keywords: Any) -> Any:
-            if handovers.concurrent and handovers.from_program():
-                return recorded(self, *args, **keywords)
-            return original(self, *args, **keywords)
+    def publishes(self, owner: type, name: str, kind: SyncKind, *, programs: bool = False) -> None:
+        handovers = self._handovers
 
-        return call
+        def begin(own: Any) -> None:
+            if not programs or handovers.from_program(caller()):
+                handovers.note(kind, handovers.key(own))
 
-    return limited
+        self._patches.ends(owner, name, begin, self_alone=True, when_concurrent=True)
 
+    def waits(self, owner: type, name: str, kind: SyncKind, *, programs: bool = False) -> None:
+        handovers = self._handovers
 
-def _publishing(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
-    def make(handovers: Handovers, original: _Method) -> _Method:
-        def publish(self: Any, *args: Any, **keywords: Any) -> Any:
-            if handovers.concurrent:
-                handovers.note(kind, handovers.key(self))
-            return original(self, *args, **keywords)
+        def begin(own: Any) -> Waiting | None:
+            if programs and not handovers.from_program(caller()):
+                return None
+            return handovers.waits(kind, handovers.key(own))
 
-        return publish
-
-    return make
-
-
-def _waiting(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
-    def make(handovers: Handovers, original: _Method) -> _Method:
-        def wait(self: Any, *args: Any, **keywords: Any) -> Any:
-            if not handovers.concurrent:
-                return original(self, *args, **keywords)
-            target = handovers.key(self)
-            got, start = handovers.wait(kind, target, lambda: original(self, *args, **keywords))
+        def done(waiting: Waiting, got: Any) -> None:
+            handovers.waited(waiting)
             if got:
-                handovers.note(kind, target, start)
-            return got
+                handovers.note(kind, waiting.target, waiting.start)
 
-        return wait
+        def raised(waiting: Waiting, _: BaseException) -> None:
+            handovers.waited(waiting)
 
-    return make
+        self._patches.ends(owner, name, begin, done, raised, self_alone=True, when_concurrent=True)
 
+    def looks(self, owner: type, name: str, kind: SyncKind) -> None:
+        """A look at something that another thread may have published by then."""
+        handovers = self._handovers
 
-def _looking(kind: SyncKind) -> Callable[[Handovers, _Method], _Method]:
-    """A look at something that another thread may have published by then."""
+        def begin(own: Any) -> Any:
+            return own if handovers.from_program(caller()) else None
 
-    def make(handovers: Handovers, original: _Method) -> _Method:
-        def look(self: Any) -> Any:
-            seen = original(self)
-            if seen and handovers.concurrent:
-                handovers.note(kind, handovers.key(self))
-            return seen
+        def done(own: Any, seen: Any) -> None:
+            if seen:
+                handovers.note(kind, handovers.key(own))
 
-        return look
-
-    return make
+        self._patches.ends(owner, name, begin, done, self_alone=True, when_concurrent=True)
 
 
-def _condition_wait(handovers: Handovers, original: _Method) -> _Method:
+def _condition_wait(handovers: Handovers, patches: Patches) -> None:
     in_between = threading.Condition.wait_for.__code__
 
-    def wait(self: threading.Condition, *args: Any, **keywords: Any) -> Any:
-        called_by = 2 if sys._getframe(1).f_code is in_between else 1
-        if not handovers.concurrent or not handovers.from_program(called_by + 1):
-            return original(self, *args, **keywords)
-        lock, target = vars(self).get("_lock"), handovers.key(self)
+    def begin(condition: threading.Condition) -> tuple[Any, Waiting] | None:
+        frame = caller()
+        if frame is not None and frame.f_code is in_between:
+            frame = frame.f_back
+        if not handovers.from_program(frame):
+            return None
+        lock = vars(condition).get("_lock")
         handovers.gives(lock)
-        woken, start = handovers.wait(
-            SyncKind.condition_wait, target, lambda: original(self, *args, **keywords)
-        )
-        if woken:
-            handovers.note(SyncKind.condition_wait, target, start)
-        handovers.took(lock)
-        return woken
+        return lock, handovers.waits(SyncKind.condition_wait, handovers.key(condition))
 
-    return wait
+    def done(began: tuple[Any, Waiting], woken: Any) -> None:
+        lock, waiting = began
+        handovers.waited(waiting)
+        if woken:
+            handovers.note(SyncKind.condition_wait, waiting.target, waiting.start)
+        handovers.took(lock)
+
+    def raised(began: tuple[Any, Waiting], _: BaseException) -> None:
+        handovers.waited(began[1])
+
+    patches.ends(
+        threading.Condition, "wait", begin, done, raised, self_alone=True, when_concurrent=True
+    )
 
 
 class _Rounds:
@@ -159,43 +141,53 @@ class _Rounds:
         return not self.lost and len(self.counts) <= barrier.parties
 
 
-def _barrier_wait(handovers: Handovers, original: _Method) -> _Method:
-    def wait(self: threading.Barrier, *args: Any, **keywords: Any) -> Any:
-        own: _Rounds = vars(self).get(_ROUNDS) or vars(self).setdefault(_ROUNDS, _Rounds(self))
+def _barrier_wait(handovers: Handovers, patches: Patches) -> None:
+    def begin(barrier: threading.Barrier) -> tuple[threading.Barrier, _Rounds, int, Waiting] | None:
+        own: _Rounds = vars(barrier).get(_ROUNDS) or vars(barrier).setdefault(
+            _ROUNDS, _Rounds(barrier)
+        )
         number = own.enter()
         if not handovers.concurrent:
-            return original(self, *args, **keywords)
-        every = handovers.key(self)
+            return None
+        every = handovers.key(barrier)
         this = handovers.part(every, number)
         # To both, for it shows only at the end which of them may be received.
         handovers.note(SyncKind.barrier_enter, every)
         handovers.note(SyncKind.barrier_enter, this)
-        try:
-            index, start = handovers.wait(
-                SyncKind.barrier_leave, every, lambda: original(self, *args, **keywords)
-            )
-        except BaseException:
-            own.lost = True
-            raise
-        handovers.note(SyncKind.barrier_leave, this if own.known(self) else every, start)
-        return index
+        return barrier, own, this, handovers.waits(SyncKind.barrier_leave, every)
 
-    return wait
+    def done(began: tuple[threading.Barrier, _Rounds, int, Waiting], _: Any) -> None:
+        barrier, own, this, waiting = began
+        handovers.waited(waiting)
+        left = this if own.known(barrier) else waiting.target
+        handovers.note(SyncKind.barrier_leave, left, waiting.start)
+
+    def raised(began: tuple[threading.Barrier, _Rounds, int, Waiting], _: BaseException) -> None:
+        _, own, _, waiting = began
+        own.lost = True
+        handovers.waited(waiting)
+
+    patches.ends(threading.Barrier, "wait", begin, done, raised, self_alone=True)
 
 
-def _barrier_action(handovers: Handovers, original: _Method) -> _Method:
+def _barrier_action(handovers: Handovers, patches: Patches) -> None:
     """The last to come runs the barrier's action: after all have come, before any goes on."""
 
-    def release(self: threading.Barrier) -> None:
-        own: _Rounds | None = vars(self).get(_ROUNDS)
-        if own is None or vars(self).get("_action") is None or not handovers.concurrent:
-            original(self)
-            return
-        every = handovers.key(self)
+    def begin(barrier: threading.Barrier) -> tuple[int, int] | None:
+        own: _Rounds | None = vars(barrier).get(_ROUNDS)
+        if own is None or vars(barrier).get("_action") is None:
+            return None
+        every = handovers.key(barrier)
         this = handovers.part(every, own.number())
-        handovers.note(SyncKind.barrier_leave, this if own.known(self) else every)
-        original(self)  # the others wake up, but cannot go on before this thread lets them
-        handovers.note(SyncKind.barrier_enter, every)
-        handovers.note(SyncKind.barrier_enter, this)
+        handovers.note(SyncKind.barrier_leave, this if own.known(barrier) else every)
+        return every, this
 
-    return release
+    def done(both: tuple[int, int], _: Any) -> None:
+        # The others wake up, but cannot go on before this thread lets them.
+        for one in both:
+            handovers.note(SyncKind.barrier_enter, one)
+
+    patches.ends(
+        threading.Barrier, "_release", begin, done, self_alone=True, when_concurrent=True,
+        lost="order by the actions of barriers",
+    )  # fmt: skip

@@ -9,14 +9,11 @@ thread starts, or a task is submitted, where a variable is set.
 
 from __future__ import annotations
 
-import sys
 import sysconfig
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from functools import wraps
 from multiprocessing.pool import Pool, ThreadPool
 from threading import get_ident
 from typing import Any
@@ -24,12 +21,16 @@ from typing import Any
 from ...format.record_kinds import LOST_CONTEXT, PhaseKind
 from ...journal import clock
 from ...journal.journal import Kind
+from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from ..patches import Patches
+from ..patches import Changed, Patches, around, caller
 from ..stacks import Stacks
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 """Kept to be compared with; of any other value only which object it was: it may be large."""
+
+_EXECUTORS = "concurrent.futures.thread"
+_LEFT = "_lanescope_left"
 
 _MOST = 1000
 """Distinct sentences told: their number must not grow with a program that makes variables."""
@@ -125,43 +126,36 @@ class Contexts:
             return
         with self._lock:
             if not self._watching:
-                self._patches.replace(ContextVar, "get", self._reading)
-                self._patches.replace(ContextVar, "set", self._setting)
+                self._patches.ends(ContextVar, "get", self._read, self._found, self._unset)
+                self._patches.ends(ContextVar, "set", self._sets, self_alone=True)
                 self._watching = True
 
-    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        inherited_by = self._inherited
+    def _read(self, variable: Variable, *default: Any) -> tuple[Inherited, Variable, bool] | None:
+        inherited = self._inherited.get(get_ident())
+        if inherited is None or variable not in inherited.values or variable in copy_context():
+            return None
+        return inherited, variable, bool(default)
 
-        def get(self_: Variable, *default: Any) -> Any:
-            inherited = inherited_by.get(get_ident())
-            if inherited is None or self_ not in inherited.values or self_ in copy_context():
-                return original(self_, *default)
-            try:
-                found = original(self_, *default)
-            except LookupError:
-                self._missing(inherited, self_, "nothing")
-                raise
-            if _trace(found) != inherited.values.get(self_):
-                self._missing(inherited, self_, "a fallback" if default else "its default")
-            return found
+    def _found(self, read: tuple[Inherited, Variable, bool], found: Any) -> None:
+        inherited, variable, with_default = read
+        if _trace(found) != inherited.values.get(variable):
+            self._missing(inherited, variable, "a fallback" if with_default else "its default")
 
-        return _not_compiled(get)
+    def _unset(self, read: tuple[Inherited, Variable, bool], error: BaseException) -> None:
+        if isinstance(error, LookupError):
+            self._missing(*read[:2], "nothing")
 
-    def _setting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        inherited_by = self._inherited
-
-        def put(self_: Variable, *value: Any) -> Any:
-            inherited = inherited_by.get(get_ident())
-            if inherited is not None:
-                inherited.values.pop(self_, None)
-                inherited.missed.pop(self_, None)
-            return original(self_, *value)
-
-        return _not_compiled(put)
+    def _sets(self, variable: Variable) -> None:
+        inherited = self._inherited.get(get_ident())
+        if inherited is not None:
+            inherited.values.pop(variable, None)
+            inherited.missed.pop(variable, None)
 
     def _missing(self, inherited: Inherited, variable: Variable, found: str) -> None:
         with self._recorder.guarded():
-            frame = sys._getframe(2)
+            frame = caller(2)
+            if frame is None:
+                return
             file = frame.f_code.co_filename
             # What a library makes of a thread without a context is its own affair.
             if self._stacks.is_library(file) or file.startswith(self._packages):
@@ -195,12 +189,16 @@ class Contexts:
 
     def install(self) -> Callable[[], None]:
         """Hand on to the tasks of executors and pools; threads are told of by `threads`."""
-        self._patches.replace(ThreadPoolExecutor, "submit", self._submitting)
+        lost = "what tasks of ThreadPoolExecutor inherit"
+        item = optional(_EXECUTORS, "_WorkItem", lost)
+        if item is not None:
+            self._patches.ends(item, "__init__", self._submits, self_alone=True)
+            ends = self._runs, self._ran, self._ran
+            self._patches.ends(item, "run", *ends, self_alone=True, lost=lost)
         # What all of a pool's methods for tasks come down to; those of processes are not concerned.
-        for name in ("apply_async", "imap", "imap_unordered"):
-            self._patches.replace(Pool, name, self._pooling)
         lost = "what tasks of Pool.map and starmap inherit"
-        self._patches.replace_private(Pool, "_map_async", self._pooling, lost)
+        for name in ("apply_async", "imap", "imap_unordered", "_map_async"):
+            self._patches.ends(Pool, name, self._gives, lost=lost if name[0] == "_" else "")
 
         def uninstall() -> None:
             self._watching = True  # not again, by a thread that is just being started
@@ -208,45 +206,33 @@ class Contexts:
 
         return uninstall
 
-    def _submitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def submit(executor: Any, /, *args: Any, **keywords: Any) -> Any:
-            if not args:
-                return original(executor, *args, **keywords)
-            function, *rest = args
-            return original(executor, self._task(function), *rest, **keywords)
+    def _submits(self, item: Any) -> None:
+        setattr(item, _LEFT, self.left("task"))
 
-        return submit
+    def _runs(self, item: Any) -> Before:
+        return self.enter(vars(item).pop(_LEFT, None))
 
-    def _pooling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def give(pool: Any, func: Any, *args: Any, **keywords: Any) -> Any:
-            task = self._task(func) if isinstance(pool, ThreadPool) else func
-            return original(pool, task, *args, **keywords)
+    def _ran(self, before: Before, _: Any) -> None:
+        self.leave(before)
 
-        return give
+    def _gives(self, *args: Any, **keywords: Any) -> Changed | None:
+        """A pool is given a task: one of threads is to run it for the calling thread."""
+        if not args or not isinstance(args[0], ThreadPool):
+            return None
+        pool, *rest = args
+        if rest:
+            rest[0] = self._task(rest[0])
+        elif "func" in keywords:
+            keywords["func"] = self._task(keywords["func"])
+        return Changed(None, (pool, *rest), keywords)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, to be run by a thread of a pool for the calling thread."""
         left = self.left("task")
-
-        def run(*arguments: Any, **named: Any) -> Any:
-            before = self.enter(left)
-            try:
-                return function(*arguments, **named)
-            finally:
-                self.leave(before)
-
-        return run
+        return around(function, lambda: self.enter(left), self.leave)
 
 
 def _trace(value: Any) -> tuple[type, Any]:
     """What tells a value from others without keeping it alive, or asking it."""
     kind = type(value)
     return kind, value if kind in _PLAIN else id(value)
-
-
-def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile runs it as it is, as it does the method that it replaces."""
-    vars(function)["_torchdynamo_disable"] = True
-    return function

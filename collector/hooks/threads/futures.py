@@ -5,158 +5,168 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import weakref
+from collections.abc import Callable
 from multiprocessing import pool
 from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
 from ..patches import Patches
-from .sync_events import Handovers
+from .sync_events import Handovers, Waiting
 
-_Method = Callable[..., Any]
 _BASE = "concurrent.futures._base"
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record `concurrent.futures`, thread pools and what an asyncio loop gets."""
-    patches = Patches()
-
-    def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
-        patches.replace(owner, name, lambda original: make(handovers, original))
-
-    future = concurrent.futures.Future
+    patches, future = Patches(), concurrent.futures.Future
+    sets, looks = _setting(handovers), _looking(handovers)
     for name in ("set_result", "set_exception"):
-        replace(future, name, _setting)
+        patches.ends(future, name, sets, self_alone=True, when_concurrent=True)
     for name in ("result", "exception"):
-        replace(future, name, _getting)
-    replace(future, "done", _looking)
-    replace(future, "add_done_callback", _callback_on_done)
+        patches.ends(future, name, *_getting(handovers), self_alone=True, when_concurrent=True)
+    patches.ends(future, "done", *looks, self_alone=True, when_concurrent=True)
+    _callbacks_on_done(handovers, patches)
     # What `wait` and `as_completed` look up each time, whatever name a program has them by.
-    for name, make in (
-        ("DoneAndNotDoneFutures", _waited),
-        ("_yield_finished_futures", _completed),
-    ):
-        found = optional(_BASE, name, "order by concurrent.futures.wait, as_completed")
-        if found is not None:
-            patches.put(sys.modules[_BASE], name, make(handovers, found))
+    for name in ("DoneAndNotDoneFutures", "_yield_finished_futures"):
+        lost = "order by concurrent.futures.wait, as_completed"
+        found = optional(_BASE, name, lost)
+        if isinstance(found, type):
+            patches.ends(found, "__new__", _all_received(handovers, 1), when_concurrent=True)
+        elif found is not None:
+            patches.ends(
+                sys.modules[_BASE], name, _all_received(handovers, 0), when_concurrent=True
+            )
     for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
-        patches.replace_private(
-            result, "_set", lambda original: _setting(handovers, original),
-            "order by results of thread pools",
+        patches.ends(
+            result, "_set", sets, self_alone=True, when_concurrent=True,
+            lost="order by results of thread pools",
         )  # fmt: skip
-    replace(pool.ApplyResult, "ready", _looking)
+    patches.ends(pool.ApplyResult, "ready", *looks, self_alone=True, when_concurrent=True)
     for name in ("next", "__next__"):
-        replace(pool.IMapIterator, name, _taking)
-    replace(asyncio.BaseEventLoop, "call_soon_threadsafe", _posting)
+        patches.ends(
+            pool.IMapIterator, name, *_taking(handovers), self_alone=True, when_concurrent=True
+        )
+    _loop(handovers, patches)
     return patches.undo
 
 
 def _received(handovers: Handovers, future: Any) -> None:
     """The calling thread knows what whoever set the future did before."""
-    if handovers.concurrent:
-        handovers.note(SyncKind.future_get, handovers.key(future))
+    handovers.note(SyncKind.future_get, handovers.key(future))
 
 
-def _setting(handovers: Handovers, original: _Method) -> _Method:
-    def put(self: Any, *args: Any, **keywords: Any) -> Any:
-        if handovers.concurrent:
-            handovers.note(SyncKind.future_set, handovers.key(self))
-        return original(self, *args, **keywords)
-
-    return put
+def _itself(own: Any) -> Any:
+    return own
 
 
-def _getting(handovers: Handovers, original: _Method) -> _Method:
-    def get(self: Any, *args: Any, **keywords: Any) -> Any:
-        if not handovers.concurrent:
-            return original(self, *args, **keywords)
-        target = handovers.key(self)
-        try:
-            result, start = handovers.wait(
-                SyncKind.future_get, target, lambda: original(self, *args, **keywords)
-            )
-        except BaseException:
-            # The result may be that exception; a time that is over has received nothing.
-            if self.done():
-                handovers.note(SyncKind.future_get, target)
-            raise
-        handovers.note(SyncKind.future_get, target, start)
-        return result
+def _setting(handovers: Handovers) -> Callable[[Any], None]:
+    def begin(own: Any) -> None:
+        handovers.note(SyncKind.future_set, handovers.key(own))
 
-    return get
+    return begin
 
 
-def _looking(handovers: Handovers, original: _Method) -> _Method:
-    def done(self: Any) -> Any:
-        seen = original(self)
+def _getting(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+    def begin(future: Any) -> tuple[Any, Waiting] | None:
+        if not isinstance(future, concurrent.futures.Future):
+            return None  # the call is about to fail
+        return future, handovers.waits(SyncKind.future_get, handovers.key(future))
+
+    def done(began: tuple[Any, Waiting], _: Any) -> None:
+        waiting = began[1]
+        handovers.waited(waiting)
+        handovers.note(SyncKind.future_get, waiting.target, waiting.start)
+
+    def raised(began: tuple[Any, Waiting], _: BaseException) -> None:
+        future, waiting = began
+        handovers.waited(waiting)
+        # The result may be that exception; a time that is over has received nothing.
+        if future.done():
+            handovers.note(SyncKind.future_get, waiting.target)
+
+    return begin, done, raised
+
+
+def _looking(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+    def done(own: Any, seen: Any) -> None:
         if seen:
-            _received(handovers, self)
-        return seen
+            _received(handovers, own)
 
-    return done
-
-
-def _taking(handovers: Handovers, original: _Method) -> _Method:
-    def take(self: Any, *args: Any, **keywords: Any) -> Any:
-        result = original(self, *args, **keywords)
-        _received(handovers, self)
-        return result
-
-    return take
+    return _itself, done
 
 
-def _waited(handovers: Handovers, original: Callable[..., Any]) -> Callable[..., Any]:
-    def done_and_not_done(done: Any, not_done: Any) -> Any:
-        for future in done:
+def _taking(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+    def done(own: Any, _: Any) -> None:
+        _received(handovers, own)
+
+    return _itself, done
+
+
+def _all_received(handovers: Handovers, position: int) -> Callable[..., None]:
+    """The futures of an argument are done, and whoever called knows that."""
+
+    def begin(*args: Any, **keywords: Any) -> None:
+        for future in (*args, *keywords.values())[position]:
             _received(handovers, future)
-        return original(done, not_done)
 
-    return done_and_not_done
-
-
-def _completed(handovers: Handovers, original: Callable[..., Any]) -> Callable[..., Any]:
-    def finished(*args: Any, **keywords: Any) -> Iterator[Any]:
-        for future in original(*args, **keywords):
-            _received(handovers, future)
-            last = [future]
-            del future  # which the program may be the last to hold
-            yield last.pop()
-
-    return finished
+    return begin
 
 
-def _callback_on_done(handovers: Handovers, original: _Method) -> _Method:
-    def add_done_callback(self: Any, callback: Callable[[Any], Any]) -> None:
-        # Called by whoever sets the result, or here where it is set already.
-        if not handovers.concurrent:
-            original(self, callback)
-            return
-        if self.done():
-            handovers.note(SyncKind.future_get, handovers.key(self))
-        original(self, _knowing(handovers, callback))
+def _callbacks_on_done(handovers: Handovers, patches: Patches) -> None:
+    """Called by whoever sets the result, or by whoever adds them where it is set already."""
+    future = concurrent.futures.Future
 
-    return add_done_callback
+    def number(own: Any) -> int:
+        return handovers.part(handovers.key(own), 1)
 
+    def adds(*args: Any, **_: Any) -> None:
+        if args[0].done():
+            _received(handovers, args[0])
+        else:
+            handovers.note(SyncKind.callback_post, number(args[0]))
 
-def _knowing(handovers: Handovers, callback: Callable[..., Any]) -> Callable[..., Any]:
-    """`callback`, which whoever calls it calls after what the calling thread did until now."""
-    target = handovers.next_number()
-    handovers.note(SyncKind.callback_post, target)
+    def calls(own: Any) -> None:
+        handovers.note(SyncKind.callback_run, number(own))
 
-    def run(*args: Any) -> Any:
-        handovers.note(SyncKind.callback_run, target)
-        return callback(*args)
-
-    return run
+    patches.ends(future, "add_done_callback", adds, when_concurrent=True)
+    patches.ends(
+        future, "_invoke_callbacks", calls, self_alone=True, when_concurrent=True,
+        lost="order by callbacks of concurrent.futures",
+    )  # fmt: skip
 
 
-def _posting(handovers: Handovers, original: _Method) -> _Method:
-    def call_soon_threadsafe(
-        self: Any, callback: Callable[..., Any], *args: Any, **keywords: Any
-    ) -> Any:
-        if not handovers.concurrent:
-            return original(self, callback, *args, **keywords)
-        return original(self, _knowing(handovers, callback), *args, **keywords)
+class _Posting(threading.local):
+    """The call that the thread is posting to a loop; 0: none."""
 
-    return call_soon_threadsafe
+    number = 0
+
+
+def _loop(handovers: Handovers, patches: Patches) -> None:
+    """What a loop is given to call by another thread, it calls after what that did until then."""
+    lost = "order by calls that asyncio loops get"
+    posting, numbers = _Posting(), weakref.WeakKeyDictionary[Any, int]()
+
+    def posts(*_: Any, **__: Any) -> bool:
+        posting.number = handovers.next_number()
+        handovers.note(SyncKind.callback_post, posting.number)
+        return True
+
+    def posted(*_: Any) -> None:
+        posting.number = 0
+
+    def handled(handle: Any) -> None:
+        if posting.number:
+            numbers[handle] = posting.number
+
+    def runs(handle: Any) -> None:
+        number = numbers.pop(handle, 0)
+        if number:
+            handovers.note(SyncKind.callback_run, number)
+
+    loop, handle = asyncio.BaseEventLoop, asyncio.Handle
+    patches.ends(loop, "call_soon_threadsafe", posts, posted, posted, when_concurrent=True)
+    patches.ends(handle, "__init__", handled, self_alone=True, when_concurrent=True)
+    patches.ends(handle, "_run", runs, self_alone=True, when_concurrent=True, lost=lost)

@@ -9,39 +9,40 @@ from multiprocessing import queues
 from typing import Any
 
 from ...format.record_kinds import SyncKind
-from ...recorder.private_names import optional
-from ..patches import Patches
-from .sync_events import Handovers
+from ..patches import Changed, Patches
+from .sync_events import Handovers, Waiting
 
-_Method = Callable[..., Any]
+_NOTHING = object()
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
     patches = Patches()
-
-    def replace(owner: type, name: str, make: Callable[[Handovers, _Method], _Method]) -> None:
-        patches.replace(owner, name, lambda original: make(handovers, original))
-
-    replace(queue.Queue, "put", _put)
-    replace(queue.Queue, "get", _get)
-    replace(queue.Queue, "task_done", _task_done)
-    replace(queue.Queue, "join", _join)
+    put, get = _put(handovers), _get(handovers)
+    finished, joins = _task_done(handovers), _join(handovers)
+    patches.ends(queue.Queue, "put", *put, when_concurrent=True)
+    patches.ends(queue.Queue, "get", *get, self_alone=True, when_concurrent=True)
+    for kind in (queue.Queue, queues.JoinableQueue):
+        patches.ends(kind, "task_done", finished, self_alone=True, when_concurrent=True)
+        patches.ends(kind, "join", *joins, self_alone=True, when_concurrent=True)
     for name in ("put", "put_nowait"):
-        replace(queue.SimpleQueue, name, _put_simple)
+        patches.ends(queue.SimpleQueue, name, _put_simple(handovers), when_concurrent=True)
     for name in ("get", "get_nowait"):
-        replace(queue.SimpleQueue, name, _get_simple)
+        patches.ends(queue.SimpleQueue, name, *get, self_alone=True, when_concurrent=True)
     for kind in (queues.Queue, queues.JoinableQueue):
-        replace(kind, "put", _put_to_feeder)
-    replace(queues.Queue, "get", _get_copy)
-    replace(queues.JoinableQueue, "task_done", _task_done)
-    replace(queues.JoinableQueue, "join", _join)
-    replace(queues.SimpleQueue, "put", _put_copy)
-    replace(queues.SimpleQueue, "get", _get_copy)
-    feed = optional(queues.__name__, "Queue._feed", "order by queues between processes")
-    if feed is not None:
-        patches.put(queues.Queue, "_feed", _feeding(handovers, feed))
+        patches.ends(kind, "put", _put_to_feeder(handovers))
+    patches.ends(queues.SimpleQueue, "put", _post_copy(handovers), self_alone=True)
+    for kind in (queues.Queue, queues.SimpleQueue):
+        patches.ends(kind, "get", *_get_copy(handovers), self_alone=True, when_concurrent=True)
+    patches.ends(
+        queues.Queue, "_feed", _feeding(handovers), lost="order by queues between processes"
+    )
     return patches.undo
+
+
+def _item(args: tuple[Any, ...], keywords: dict[str, Any], name: str) -> Any:
+    """What is put into a queue; _NOTHING where the call is about to fail for lack of it."""
+    return args[1] if len(args) > 1 else keywords.get(name, _NOTHING)
 
 
 class _Buffer:
@@ -60,123 +61,105 @@ class _Buffer:
         return item
 
 
-def _put_to_feeder(handovers: Handovers, original: _Method) -> _Method:
-    def put(self: Any, obj: Any, *args: Any, **keywords: Any) -> None:
+def _put_to_feeder(handovers: Handovers) -> Callable[..., None]:
+    post = _post_copy(handovers)
+
+    def begin(*args: Any, **keywords: Any) -> None:
         # Also the first, which starts the thread.
-        handovers.note(SyncKind.queue_put, handovers.item(id(vars(self).get("_buffer")), obj))
-        _post_copy(handovers, self)
-        original(self, obj, *args, **keywords)
+        items = id(vars(args[0]).get("_buffer"))
+        item = _item(args, keywords, "obj")
+        handovers.note(SyncKind.queue_put, handovers.item(items, item))
+        post(args[0])
 
-    return put
-
-
-def _feeding(handovers: Handovers, original: _Method) -> Any:
-    def feed(buffer: deque[Any], *args: Any) -> None:
-        original(_Buffer(handovers, buffer), *args)
-
-    return staticmethod(feed)
+    return begin
 
 
-def _post_copy(handovers: Handovers, queue: Any) -> None:
+def _feeding(handovers: Handovers) -> Callable[..., Changed]:
+    def begin(*args: Any, **keywords: Any) -> Changed:
+        return Changed(None, (_Buffer(handovers, args[0]), *args[1:]), keywords)
+
+    return begin
+
+
+def _post_copy(handovers: Handovers) -> Callable[[Any], None]:
     """An item leaves for another process, or for another thread of this one, which gets a copy.
 
     Nobody can tell which copy is of which item, so whoever gets one knows of all put before.
     """
-    if handovers.concurrent:
-        handovers.note(SyncKind.event_set, handovers.key(queue))
 
-
-def _put_copy(handovers: Handovers, original: _Method) -> _Method:
-    def put(self: Any, obj: Any) -> None:
-        _post_copy(handovers, self)
-        original(self, obj)
-
-    return put
-
-
-def _get_copy(handovers: Handovers, original: _Method) -> _Method:
-    def get(self: Any, *args: Any, **keywords: Any) -> Any:
-        item = original(self, *args, **keywords)
+    def begin(own: Any) -> None:
         if handovers.concurrent:
-            handovers.note(SyncKind.event_wait, handovers.key(self))
-        return item
+            handovers.note(SyncKind.event_set, handovers.key(own))
 
-    return get
+    return begin
 
 
-def _put(handovers: Handovers, original: _Method) -> _Method:
-    def put(self: Any, item: Any, *args: Any, **keywords: Any) -> None:
-        if not handovers.concurrent:
-            original(self, item, *args, **keywords)
-            return
-        target = handovers.key(self)
+def _get_copy(handovers: Handovers) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def done(own: Any, _: Any) -> None:
+        handovers.note(SyncKind.event_wait, handovers.key(own))
+
+    return _itself, done
+
+
+def _itself(own: Any) -> Any:
+    return own
+
+
+def _put(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+    def begin(*args: Any, **keywords: Any) -> Waiting | None:
+        own, item = args[0], _item(args, keywords, "item")
+        target = handovers.key(own)
         handovers.note(SyncKind.queue_put, handovers.item(target, item))
-        if self.maxsize <= 0:
-            original(self, item, *args, **keywords)
-            return
         # Room in it is handed back by whoever takes an item.
-        _, start = handovers.wait(
-            SyncKind.queue_room, target, lambda: original(self, item, *args, **keywords)
-        )
-        handovers.note(SyncKind.queue_room, target, start)
+        return handovers.waits(SyncKind.queue_room, target) if own.maxsize > 0 else None
 
-    return put
+    def done(waiting: Waiting, _: Any) -> None:
+        handovers.waited(waiting)
+        handovers.note(SyncKind.queue_room, waiting.target, waiting.start)
+
+    return begin, done, _left(handovers)
 
 
-def _get(handovers: Handovers, original: _Method) -> _Method:
-    def get(self: Any, *args: Any, **keywords: Any) -> Any:
-        if not handovers.concurrent:
-            return original(self, *args, **keywords)
-        target = handovers.key(self)
-        if self.maxsize > 0:
+def _left(handovers: Handovers) -> Callable[[Waiting, BaseException], None]:
+    return lambda waiting, _: handovers.waited(waiting)
+
+
+def _get(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+    def begin(own: Any) -> Waiting:
+        target = handovers.key(own)
+        if getattr(own, "maxsize", 0) > 0:
             handovers.note(SyncKind.queue_taken, target)
-        item, start = handovers.wait(
-            SyncKind.queue_get, target, lambda: original(self, *args, **keywords)
-        )
-        handovers.note(SyncKind.queue_get, handovers.item(target, item), start)
-        return item
+        return handovers.waits(SyncKind.queue_get, target)
 
-    return get
+    def done(waiting: Waiting, item: Any) -> None:
+        handovers.waited(waiting)
+        target = handovers.item(waiting.target, item)
+        handovers.note(SyncKind.queue_get, target, waiting.start)
 
-
-def _task_done(handovers: Handovers, original: _Method) -> _Method:
-    def task_done(self: Any) -> None:
-        if handovers.concurrent:
-            handovers.note(SyncKind.task_done, handovers.item(handovers.key(self), None))
-        original(self)
-
-    return task_done
+    return begin, done, _left(handovers)
 
 
-def _join(handovers: Handovers, original: _Method) -> _Method:
-    def join(self: Any) -> None:
-        if not handovers.concurrent:
-            original(self)
-            return
-        target = handovers.item(handovers.key(self), None)
-        _, start = handovers.wait(SyncKind.queue_join, target, lambda: original(self))
-        handovers.note(SyncKind.queue_join, target, start)
+def _task_done(handovers: Handovers) -> Callable[[Any], None]:
+    def begin(own: Any) -> None:
+        handovers.note(SyncKind.task_done, handovers.item(handovers.key(own), None))
 
-    return join
+    return begin
 
 
-def _put_simple(handovers: Handovers, original: _Method) -> _Method:
-    def put(self: Any, item: Any, *args: Any, **keywords: Any) -> None:
-        if handovers.concurrent:
-            handovers.note(SyncKind.queue_put, handovers.item(id(self), item))
-        original(self, item, *args, **keywords)
+def _join(handovers: Handovers) -> tuple[Callable[..., Any], ...]:
+    def begin(own: Any) -> Waiting:
+        return handovers.waits(SyncKind.queue_join, handovers.item(handovers.key(own), None))
 
-    return put
+    def done(waiting: Waiting, _: Any) -> None:
+        handovers.waited(waiting)
+        handovers.note(SyncKind.queue_join, waiting.target, waiting.start)
+
+    return begin, done, _left(handovers)
 
 
-def _get_simple(handovers: Handovers, original: _Method) -> _Method:
-    def get(self: Any, *args: Any, **keywords: Any) -> Any:
-        if not handovers.concurrent:
-            return original(self, *args, **keywords)
-        item, start = handovers.wait(
-            SyncKind.queue_get, id(self), lambda: original(self, *args, **keywords)
-        )
-        handovers.note(SyncKind.queue_get, handovers.item(id(self), item), start)
-        return item
+def _put_simple(handovers: Handovers) -> Callable[..., None]:
+    def begin(*args: Any, **keywords: Any) -> None:
+        item = _item(args, keywords, "item")
+        handovers.note(SyncKind.queue_put, handovers.item(handovers.key(args[0]), item))
 
-    return get
+    return begin

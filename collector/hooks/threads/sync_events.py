@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from multiprocessing import synchronize
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...recorder.recorder import Recorder
+from .. import patches
 from ..stacks import Stacks
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
@@ -39,6 +39,14 @@ _SERIAL = "_lanescope_serial"
 _MASK = 2**63 - 1
 _SPREAD = 0x9E3779B97F4A7C15
 """2^64 / golden ratio, odd: spreads neighbouring numbers (Knuth, multiplicative hashing)."""
+
+
+class Waiting(NamedTuple):
+    """A call that may wait."""
+
+    target: int
+    start: int
+    opened: bool  # it stands among the open events
 
 
 class Handovers:
@@ -62,18 +70,12 @@ class Handovers:
         self.taken, self.given = (self._of(kind) for kind in (_ACQUIRE, _RELEASE))
         self._is_library: Callable[[str], bool] = Stacks(recorder.intern, 1).is_library
         self.concurrent = False
-        self._on_second: list[Callable[[], None]] = []
-
-    def when_concurrent(self, do: Callable[[], None]) -> None:
-        """`do` is called once there is a second thread; it must not raise."""
-        self._on_second.append(do)
 
     def second_thread(self) -> None:
         """There is more than one thread from now on."""
         if not self.concurrent:
             self.concurrent = True
-            for do in self._on_second:
-                do()
+            patches.concurrent(is_so=True)
 
     def next_number(self) -> int:
         """A number that no object has."""
@@ -98,13 +100,14 @@ class Handovers:
         """The number of the `ordinal`th part of what happens to the object of that number."""
         return -((number * _SPREAD ^ ordinal) & _MASK) - 1
 
-    def becomes_programs(self, lock: Any) -> bool:
+    def becomes_programs(self, lock: Any, depth: int = 1) -> bool:
         """Whether a lock that is not among `programs` is being used by the program right now.
 
         What a library does with locks of its own orders threads by chance only, and would hide
-        what the program forgot; what its classes mean is recorded where they are called.
+        what the program forgot; what its classes mean is recorded where they are called. `depth`:
+        how far out from here a hooked function was called.
         """
-        if not self.from_program(3):
+        if not self.from_program(patches.caller(depth)):
             return False
         if len(self.programs) >= _KNOWN_LIMIT:
             for known in (self.programs, self.held, self._again, self._gone):
@@ -121,9 +124,8 @@ class Handovers:
         for known in (self.held, self._again, self._gone):
             known.pop(number, None)
 
-    def from_program(self, depth: int = 2) -> bool:
-        """Whether the call `depth` frames out is the program's own, or made for it."""
-        frame: FrameType | None = sys._getframe(depth)
+    def from_program(self, frame: FrameType | None) -> bool:
+        """Whether a call from this frame is the program's own, or made for it."""
         while frame is not None:
             code = frame.f_code
             try:
@@ -196,21 +198,20 @@ class Handovers:
         """Ident of the thread that holds a lock; None: nobody, or since before there were two."""
         return self.held.get(lock)
 
-    def wait(self, kind: SyncKind, target: int, waited: Callable[[], Any]) -> tuple[Any, int]:
-        """Call `waited`, which may wait; returns its result, and since when it was called.
+    def waits(self, kind: SyncKind, target: int) -> Waiting:
+        """The calling thread may wait from now on, until `waited`.
 
         Meanwhile it stands among the open events: where the process dies, it is known that the
         thread waited, and for what.
         """
-        recorder = self._recorder
         start = clock.now()
-        opened = self.concurrent and self._opened(kind, target, start)
-        try:
-            return waited(), start
-        finally:
-            if opened:
-                with recorder.guarded():
-                    recorder.close_sync()
+        return Waiting(target, start, self.concurrent and self._opened(kind, target, start))
+
+    def waited(self, waiting: Waiting) -> None:
+        """It waits no more."""
+        if waiting.opened:
+            with self._recorder.guarded():
+                self._recorder.close_sync()
 
     def _opened(self, kind: SyncKind, target: int, start: int) -> bool:
         recorder = self._recorder

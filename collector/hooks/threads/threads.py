@@ -8,19 +8,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import wraps
 from typing import Any, NamedTuple
 
 from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...journal.process_journals import MAIN_ORDINAL
-from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..patches import Changed, Patches, around, caller
 from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
 from .sync_events import Handovers
 
 _MOST_ENDED = 100_000
+_OWN = __name__.partition(".hooks.")[0]
 
 
 class Start(NamedTuple):
@@ -32,7 +32,7 @@ class Start(NamedTuple):
 
 
 class Threads:
-    """Wraps `threading.Thread` and `_thread.start_new_thread`."""
+    """Follows `threading.Thread` and `_thread.start_new_thread`."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Threads:
         )
         self._starts[threading.main_thread()] = Start(MAIN_ORDINAL, MAIN_ORDINAL, None)
         self._ended: list[int] = []  # ordinals of those that were no daemons
+        self._looking: set[int] = set()  # idents of threads
         self._seen: dict[int, int] = {}  # thread's identity -> how many of them it knows to be over
 
     def started(self, thread: threading.Thread) -> None:
@@ -82,6 +83,22 @@ class Threads:
         if known is not None and not alive:
             end = clock.now()
             self._recorder.sync(SyncKind.thread_join, start, end, known.ordinal, self._stack())
+
+    def waited(self) -> None:
+        """It waits no more."""
+        self._recorder.close_sync()
+
+    def is_alive(self, thread: threading.Thread) -> bool:
+        """Whether a thread has not ended, as Python has it; not recorded as a look of its own."""
+        self._looking.add(threading.get_ident())
+        try:
+            return threading.Thread.is_alive(thread)
+        finally:
+            self._looking.discard(threading.get_ident())
+
+    def looks(self) -> bool:
+        """Whether the calling thread is in `is_alive` here."""
+        return threading.get_ident() in self._looking
 
     def main_ends(self) -> None:
         """The main thread has run to the program's end; others may go on."""
@@ -151,106 +168,97 @@ def install(
 ) -> Callable[[], None]:
     """Record thread events; `inside` is entered in every thread that starts from now on."""
     threads = Threads(recorder, stacks, handovers, contexts, inside)
-    thread_class: Any = threading.Thread
-    start, join, is_alive = thread_class.start, thread_class.join, thread_class.is_alive
-    bootstrap: Any = optional("threading", "Thread._bootstrap_inner", "starts and ends of threads")
-    shutdown: Any = optional("threading", "_shutdown", "threads that outlive the main one")
-    start_raw = _thread.start_new_thread
-    module: Any = threading
-    active_count, enumerate_ = module.active_count, module.enumerate
-
-    @wraps(start)
-    def recorded_start(self: threading.Thread) -> None:
-        try:
-            threads.started(self)
-        except Exception as error:
-            recorder.failed(error)
-        start(self)
-
-    @wraps(join)
-    def recorded_join(self: threading.Thread, timeout: float | None = None) -> None:
-        begun, opened = clock.now(), False
-        with recorder.guarded():
-            opened = threads.joining(self, begun)
-        try:
-            join(self, timeout)
-        finally:
-            if opened:
-                with recorder.guarded():
-                    recorder.close_sync()
-        try:
-            threads.joined(self, begun, is_alive(self))
-        except Exception as error:
-            recorder.failed(error)
-
-    @wraps(is_alive)
-    def recorded_is_alive(self: threading.Thread) -> bool:
-        alive: bool = is_alive(self)
-        try:  # to see that a thread has ended is as good as to wait for it
-            instant = clock.now()
-            threads.joined(self, instant, alive)
-        except Exception as error:
-            recorder.failed(error)
-        return alive
-
-    @wraps(bootstrap)
-    def recorded_bootstrap(self: threading.Thread) -> None:
-        started: Start | None = None
-        with recorder.guarded():
-            started = threads.taken(self)
-        with threads.running(started, self):
-            bootstrap(self)
-
-    @wraps(start_raw)
-    def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
-        started: Start | None = None
-        with recorder.guarded():
-            started = threads.starting()
-
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            with threads.running(started, None):
-                return function(*arguments, **keywords)
-
-        return start_raw(run, *args)
-
-    @wraps(shutdown)
-    def recorded_shutdown() -> None:
-        with recorder.guarded():
-            threads.main_ends()
-        shutdown()
-        with recorder.guarded():
-            threads.saw_ends()
-
-    def counting(count: Callable[[], Any]) -> Callable[[], Any]:
-        @wraps(count)
-        def recorded_count() -> Any:
-            counted = count()
-            if handovers.concurrent and handovers.from_program():
-                with recorder.guarded():
-                    threads.saw_ends()
-            return counted
-
-        return recorded_count
-
-    # threading keeps the original start_new_thread under a name of its own, so that a
-    # threading.Thread passes through `running` once.
-    patches: tuple[tuple[Any, str, Any, Any], ...] = (
-        (thread_class, "start", start, recorded_start),
-        (thread_class, "join", join, recorded_join),
-        (thread_class, "is_alive", is_alive, recorded_is_alive),
-        (thread_class, "_bootstrap_inner", bootstrap, recorded_bootstrap),
-        (_thread, "start_new_thread", start_raw, recorded_start_raw),
-        (module, "_shutdown", shutdown, recorded_shutdown),
-        (module, "active_count", active_count, counting(active_count)),
-        (module, "enumerate", enumerate_, counting(enumerate_)),
-    )
-    patches = tuple(one for one in patches if one[2] is not None)
-    for owner, name, _, replacement in patches:
-        setattr(owner, name, replacement)
+    patches = Patches()
+    _hook_thread(patches, threads)
+    _hook_module(patches, threads, handovers)
     os.register_at_fork(after_in_child=threads.forked)
+    return patches.undo
 
-    def uninstall() -> None:
-        for owner, name, original, _ in patches:
-            setattr(owner, name, original)
 
-    return uninstall
+def _hook_thread(patches: Patches, threads: Threads) -> None:
+    """The methods of `threading.Thread`."""
+    kind = threading.Thread
+
+    def joins(thread: threading.Thread) -> tuple[threading.Thread, int, bool]:
+        begun = clock.now()
+        return thread, begun, threads.joining(thread, begun)
+
+    def joined(began: tuple[threading.Thread, int, bool], _: Any) -> None:
+        thread, begun = began[:2]
+        left(began, None)
+        threads.joined(thread, begun, threads.is_alive(thread))
+
+    def left(began: tuple[threading.Thread, int, bool], _: BaseException | None) -> None:
+        if began[2]:
+            threads.waited()
+
+    def looks(thread: threading.Thread) -> threading.Thread | None:
+        return None if threads.looks() else thread
+
+    def looked(thread: threading.Thread, alive: Any) -> None:
+        # To see that a thread has ended is as good as to wait for it.
+        threads.joined(thread, clock.now(), alive)
+
+    def begins(thread: threading.Thread) -> contextlib.AbstractContextManager[None]:
+        return entered(threads.running(threads.taken(thread), thread))
+
+    patches.ends(kind, "start", threads.started, self_alone=True)
+    patches.ends(kind, "join", joins, joined, left, self_alone=True)
+    patches.ends(kind, "is_alive", looks, looked, self_alone=True)
+    patches.ends(
+        kind, "_bootstrap_inner", begins, ended, ended, self_alone=True,
+        lost="starts and ends of threads",
+    )  # fmt: skip
+
+
+def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> None:
+    """The functions of `threading` and `_thread`."""
+
+    def starts(*args: Any, **keywords: Any) -> Changed | None:
+        if not args or not callable(args[0]) or keywords or _is_known(args[0]):
+            return None
+        start = threads.starting()
+        run = around(args[0], lambda: entered(threads.running(start, None)), left, thread=True)
+        return Changed(None, (run, *args[1:]))
+
+    def counts() -> bool | None:
+        return handovers.from_program(caller()) or None
+
+    def counted(_: Any, __: Any) -> None:
+        threads.saw_ends()
+
+    def main_ends() -> bool:
+        threads.main_ends()
+        return True
+
+    patches.ends(_thread, "start_new_thread", starts)
+    patches.ends(
+        threading, "_shutdown", main_ends, counted, lost="threads that outlive the main one"
+    )
+    for name in ("active_count", "enumerate"):
+        patches.ends(threading, name, counts, counted, when_concurrent=True)
+
+
+def _is_known(function: Callable[..., Any]) -> bool:
+    """Whether a thread begins in `threading`, where it is seen, or is the recorder's."""
+    own = isinstance(getattr(function, "__self__", None), threading.Thread)
+    module = getattr(function, "__module__", None) or ""
+    return (own and function.__name__ == "_bootstrap") or module.startswith(_OWN)
+
+
+def entered(
+    context: contextlib.AbstractContextManager[None],
+) -> contextlib.AbstractContextManager[None]:
+    """Enters a context, and gives it back to be left by `left`."""
+    context.__enter__()
+    return context
+
+
+def left(context: contextlib.AbstractContextManager[None]) -> None:
+    """Leaves it."""
+    context.__exit__(None, None, None)
+
+
+def ended(context: contextlib.AbstractContextManager[None], _: Any) -> None:
+    """The same where a result or an exception is told as well."""
+    context.__exit__(None, None, None)

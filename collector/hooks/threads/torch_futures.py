@@ -10,31 +10,26 @@ from typing import Any
 import torch
 
 from ...format.record_kinds import SyncKind
-from ...recorder.private_names import optional
-from ..patches import Patches
-from .sync_events import Handovers
-
-_Method = Callable[..., Any]
+from ..patches import Changed, Patches, around
+from .sync_events import Handovers, Waiting
 
 
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record `torch.futures`, also futures that operations hand out (`Work.get_future`)."""
     patches, numbers = Patches(), _Numbers(handovers)
     kind: Any = torch.futures.Future.__base__  # what `then` and `collect_all` make is of it
-
-    def replace(name: str, make: Callable[[Handovers, _Numbers, _Method], _Method]) -> None:
-        patches.replace(kind, name, lambda original: make(handovers, numbers, original))
-
-    replace("set_result", _setting)
+    patches.ends(kind, "set_result", _setting(handovers, numbers), when_concurrent=True)
     for name in ("wait", "value"):
-        replace(name, _getting)
-    replace("done", _looking)
-    replace("then", _chaining)
-    replace("add_done_callback", _calling)
+        patches.ends(kind, name, *_getting(handovers, numbers), when_concurrent=True)
+    patches.ends(kind, "done", *_looking(numbers), when_concurrent=True)
+    chains, made = _chaining(handovers, numbers)
+    patches.ends(kind, "then", chains, made)
+    patches.ends(kind, "add_done_callback", chains)  # nobody can wait for what comes of it
     # Looked up by `collect_all` and `wait_all` each time.
-    original = optional("torch._C", "_collect_all", "order by torch.futures.collect_all")
-    if original is not None:
-        patches.put(sys.modules["torch._C"], "_collect_all", _collecting(numbers, original))
+    patches.ends(
+        sys.modules["torch._C"], "_collect_all", *_collecting(numbers),
+        lost="order by torch.futures.collect_all",
+    )  # fmt: skip
     return patches.undo
 
 
@@ -64,42 +59,38 @@ class _Numbers:
             self._handovers.note(SyncKind.future_get, number)
 
 
-def _setting(handovers: Handovers, numbers: _Numbers, original: _Method) -> _Method:
-    def set_result(self: Any, *args: Any, **keywords: Any) -> Any:
-        if handovers.concurrent:
-            handovers.note(SyncKind.future_set, numbers.of(self)[0])
-        return original(self, *args, **keywords)
+def _setting(handovers: Handovers, numbers: _Numbers) -> Callable[..., None]:
+    def begin(future: Any, *_: Any, **__: Any) -> None:
+        handovers.note(SyncKind.future_set, numbers.of(future)[0])
 
-    return set_result
+    return begin
 
 
-def _getting(handovers: Handovers, numbers: _Numbers, original: _Method) -> _Method:
-    def get(self: Any, *args: Any, **keywords: Any) -> Any:
-        if not handovers.concurrent:
-            return original(self, *args, **keywords)
-        own, *others = numbers.of(self)
-        try:
-            result, start = handovers.wait(
-                SyncKind.future_get, own, lambda: original(self, *args, **keywords)
-            )
-        except BaseException:  # the result may be that exception
-            numbers.received((own, *others))
-            raise
-        handovers.note(SyncKind.future_get, own, start)
+def _getting(handovers: Handovers, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+    def begin(future: Any, *_: Any, **__: Any) -> tuple[Waiting, list[int]]:
+        own, *others = numbers.of(future)
+        return handovers.waits(SyncKind.future_get, own), others
+
+    def done(began: tuple[Waiting, list[int]], _: Any) -> None:
+        waiting, others = began
+        handovers.waited(waiting)
+        handovers.note(SyncKind.future_get, waiting.target, waiting.start)
         numbers.received(others)
-        return result
 
-    return get
+    def raised(began: tuple[Waiting, list[int]], _: BaseException) -> None:
+        waiting, others = began  # the result may be that exception
+        handovers.waited(waiting)
+        numbers.received((waiting.target, *others))
+
+    return begin, done, raised
 
 
-def _looking(handovers: Handovers, numbers: _Numbers, original: _Method) -> _Method:
-    def done(self: Any) -> Any:
-        seen = original(self)
-        if seen and handovers.concurrent:
-            numbers.received(numbers.of(self))
-        return seen
+def _looking(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+    def done(future: Any, seen: Any) -> None:
+        if seen:
+            numbers.received(numbers.of(future))
 
-    return done
+    return (lambda future: future), done
 
 
 def _run_when_set(
@@ -109,41 +100,35 @@ def _run_when_set(
     added, known = handovers.next_number(), numbers.of(future)
     handovers.note(SyncKind.callback_post, added)
 
-    def run(*args: Any) -> Any:
+    def begin() -> bool:
         handovers.note(SyncKind.callback_run, added)
         numbers.received(known)
-        try:
-            return callback(*args)
-        finally:
-            handovers.note(SyncKind.future_set, result)
+        return True
 
-    return run
+    return around(callback, begin, lambda _: handovers.note(SyncKind.future_set, result))
 
 
-def _chaining(handovers: Handovers, numbers: _Numbers, original: _Method) -> _Method:
-    def then(self: Any, callback: Callable[..., Any]) -> Any:
+def _chaining(handovers: Handovers, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+    def begin(*args: Any, **keywords: Any) -> Changed | None:
+        if len(args) != 2 or keywords or not callable(args[1]):
+            return None  # the call is about to fail
+        future, callback = args
         result = handovers.next_number()
-        made = original(self, _run_when_set(handovers, numbers, self, callback, result))
-        numbers.made(made, (result,))
-        return made
+        run = _run_when_set(handovers, numbers, future, callback, result)
+        return Changed((result,), (future, run))
 
-    return then
+    def done(own: tuple[int, ...], made: Any) -> None:
+        numbers.made(made, own)
 
-
-def _calling(handovers: Handovers, numbers: _Numbers, original: _Method) -> _Method:
-    def add_done_callback(self: Any, callback: Callable[..., Any]) -> None:
-        result = handovers.next_number()  # which nobody can wait for
-        original(self, _run_when_set(handovers, numbers, self, callback, result))
-
-    return add_done_callback
+    return begin, done
 
 
-def _collecting(numbers: _Numbers, original: Callable[..., Any]) -> Callable[..., Any]:
-    def collect_all(futures: Any) -> Any:
-        futures = list(futures)
-        made = original(futures)
+def _collecting(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+    def begin(futures: Any) -> Any:
+        return futures if isinstance(futures, list) else None  # an iterator can be read once
+
+    def done(futures: Any, made: Any) -> None:
         sources = dict.fromkeys(number for future in futures for number in numbers.of(future))
         numbers.made(made, tuple(sources) or numbers.of(made))
-        return made
 
-    return collect_all
+    return begin, done

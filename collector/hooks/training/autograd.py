@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -12,16 +10,13 @@ import torch.autograd
 import torch.autograd.graph
 
 from ...format.record_kinds import RAISED_IN_BACKWARD, PhaseKind
-from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..exceptions import sentence
-from ..patches import Patches
+from ..patches import Patches, caller
 from ..stacks import Stacks
 from .thread_gradients import Contributions
 
-# Tensor.backward, autograd.backward and autograd.grad all end here; the name is imported into
-# both modules, so programs that imported `backward` early are covered too.
-_HOLDERS = (torch.autograd, torch.autograd.graph)
+# Tensor.backward, autograd.backward and autograd.grad all end here.
 _NAME = "_engine_run_backward"
 
 
@@ -39,49 +34,41 @@ def install(
     What a backward raises is marked: a program may catch it, and only the engine's words tell which
     tensor it is about.
     """
-    original = optional(torch.autograd.graph.__name__, _NAME, "backward phases")
-    if original is None:
-        return lambda: None
     is_library = Stacks(recorder.intern, 1).is_library
 
-    @wraps(original)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        try:
-            unseen = recorder.thread().busy
-            depth = 0 if unseen else recorder.begin_phase("backward", PhaseKind.backward)
-        except Exception as error:
-            unseen, depth = True, 0
-            recorder.failed(error)
-        if unseen:
-            return original(*args, **kwargs)
+    def begins(*args: Any, **kwargs: Any) -> tuple[int, bool] | None:
+        if recorder.thread().busy:
+            return None
+        depth = recorder.begin_phase("backward", PhaseKind.backward)
         adds = bool(kwargs.get("accumulate_grad", True))
         with recorder.guarded():
             before(args)
         if adds:
             with recorder.guarded():
                 contributions.begin()
-        try:
-            return original(*args, **kwargs)
-        except Exception as error:
+        return depth, adds
+
+    def ends(began: tuple[int, bool], _: Any) -> None:
+        depth, adds = began
+        if adds:
             with recorder.guarded():
-                caller = _caller(sys._getframe(1), is_library)
-                recorder.mark(f"{RAISED_IN_BACKWARD}{sentence(error)}{caller}")
-            raise
-        finally:
-            try:
-                if adds:
-                    with recorder.guarded():
-                        contributions.end()
-                after()
-                recorder.end_phase(depth)
-                ended()
-            except Exception as error:
-                recorder.failed(error)
+                contributions.end()
+        after()
+        recorder.end_phase(depth)
+        ended()
+
+    def raised(began: tuple[int, bool], error: BaseException) -> None:
+        if isinstance(error, Exception):
+            with recorder.guarded():
+                place = _caller(caller(), is_library)
+                recorder.mark(f"{RAISED_IN_BACKWARD}{sentence(error)}{place}")
+        ends(began, None)
 
     patches = Patches()
-    for holder in _HOLDERS:
-        if vars(holder).get(_NAME) is original:
-            patches.put(holder, _NAME, run_backward)
+    patches.ends(
+        torch.autograd.graph, _NAME, begins, ends, raised, lost="backward phases",
+        also=(torch.autograd.__name__,),
+    )  # fmt: skip
     return patches.undo
 
 

@@ -1,14 +1,13 @@
 """Gradient clipping: the total norm as torch found it, and the norm that it was clipped to.
 
-`clip_grad_norm_` ends in a function of its module that scales the gradients. That one is replaced:
-programs may have imported `clip_grad_norm_` by name before the recording began. Where torch (before
-2.6) has no such function, `clip_grad_norm_` itself is replaced.
+`clip_grad_norm_` ends in a function of its module that scales the gradients. That one is hooked:
+its arguments are what is wanted. Where torch (before 2.6) has no such function, `clip_grad_norm_`
+itself is hooked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -51,32 +50,19 @@ def install(recorder: Recorder) -> Callable[[], None]:
             with recorder.guarded(), recorder.unseen():
                 note(limit, total)
 
-    def around_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **keys: Any) -> Any:
-            clipped(max_norm, total_norm)
-            return original(parameters, max_norm, total_norm, *args, **keys)
+    def scales(*args: Any, **keys: Any) -> None:
+        given = dict(zip(("", "max_norm", "total_norm"), args, strict=False)) | keys
+        clipped(given["max_norm"], given["total_norm"])
 
-        return scale
-
-    def around_clipping(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def clip(parameters: Any, max_norm: Any, *args: Any, **keys: Any) -> Any:
-            total = original(parameters, max_norm, *args, **keys)
-            clipped(max_norm, total)
-            return total
-
-        return clip
+    def clips(*args: Any, **keys: Any) -> Any:
+        return args[1] if len(args) > 1 else keys.get("max_norm")
 
     patches = Patches()
-    scaling = optional(
-        clip_grad.__name__, _SCALING, "clipping by functions imported before the recording"
-    )
-    if scaling is not None:
-        patches.put(clip_grad, _SCALING, around_scaling(scaling))
+    lost = "clipping by functions imported before the recording"
+    if optional(clip_grad.__name__, _SCALING, lost) is not None:
+        patches.ends(clip_grad, _SCALING, scales)
     else:
-        for module in (torch.nn.utils, clip_grad):
-            patches.put(module, _CLIPPING, around_clipping(getattr(module, _CLIPPING)))
+        patches.ends(clip_grad, _CLIPPING, clips, clipped, also=(torch.nn.utils.__name__,))
 
     def uninstall() -> None:
         patches.undo()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -41,27 +40,17 @@ def install(recorder: Recorder) -> Callable[[], None]:
     for module, kind, name, label, wanted in _METHODS:
         owner = optional(module, kind, f"phases {label} of data loading")
         if owner is not None:
-            patches.put(owner, name, _phase(recorder, getattr(owner, name), label, wanted))
+            patches.ends(owner, name, *_phase(recorder, label, wanted), self_alone=True)
     return patches.undo
 
 
 def _phase(
-    recorder: Recorder, original: Callable[..., Any], label: str, wanted: Callable[[Recorder], bool]
-) -> Callable[..., Any]:
-    @wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        try:
-            depth = recorder.begin_phase(label, PhaseKind.data) if wanted(recorder) else None
-        except Exception as error:
-            recorder.failed(error)
-            depth = None
-        try:
-            return original(*args, **kwargs)
-        finally:
-            if depth is not None:
-                try:
-                    recorder.end_phase(depth)
-                except Exception as error:
-                    recorder.failed(error)
+    recorder: Recorder, label: str, wanted: Callable[[Recorder], bool]
+) -> tuple[Callable[..., Any], ...]:
+    def begin(_: Any) -> int | None:
+        return recorder.begin_phase(label, PhaseKind.data) if wanted(recorder) else None
 
-    return method
+    def end(depth: int, _: Any) -> None:
+        recorder.end_phase(depth)
+
+    return begin, end, end

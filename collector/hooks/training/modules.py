@@ -1,4 +1,4 @@
-"""Module paths and forward phases, from torch's global module hooks.
+"""Module paths and forward phases, from the calls of all modules.
 
 Paths are those of `named_modules()` of the outermost module, with wrappers (DDP, compile, ...)
 taken out, so that a run with them compares to one without. The first outermost model gives its
@@ -8,6 +8,7 @@ layers that are called on their own, all but the first of them.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,8 +18,10 @@ from torch.nn.modules import module as nn_module
 
 from ...format.record_kinds import PhaseKind
 from ...journal.journal import Kind
+from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
-from .compiled import run_as_it_is
+from ..not_compiled import run_as_it_is
+from ..patches import Patches, in_place
 
 WRAPPED = {
     "AveragedModel": "module",
@@ -66,7 +69,8 @@ class Modules:
             if known is not None and known[0]() is module:
                 path = known[1]
             else:
-                path = self._name(module, inside=inside)
+                with _outside_of_traces():
+                    path = self._name(module, inside=inside)
             # A recomputation in backward (checkpointing) is part of backward.
             if not inside and state.phase_kind != PhaseKind.backward:
                 if torch.is_grad_enabled():
@@ -85,7 +89,7 @@ class Modules:
             if state.busy or not state.in_modules:
                 return  # recording began inside this module
             path = state.leave_module()
-            if self.returned is not None:
+            if self.returned is not None and _tracing_state() is None:
                 self.returned(module, path, output)
             if not state.in_modules and state.forward is not None:
                 recorder.end_phase(state.forward)
@@ -185,6 +189,25 @@ class Modules:
                 self.calls.gone()
 
 
+_tracing_state: Callable[[], Any] = optional(
+    "torch._C", "_get_tracing_state", "models that torch.jit.trace runs, as they are without it"
+) or (lambda: None)
+
+
+@contextlib.contextmanager
+def _outside_of_traces() -> Iterator[None]:
+    """What is inside leaves nothing in the graph that torch.jit.trace is making."""
+    state = _tracing_state()
+    if state is None:
+        yield
+        return
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
+
+
 def storage_address(tensor: torch.Tensor) -> int:
     """Address of the first byte of a tensor's storage; 0: it has none."""
     try:
@@ -234,24 +257,44 @@ def _elements(parameter: torch.Tensor | None) -> int:
 
 def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
     """Hook all modules of the process; returns the names and how to undo it."""
-    modules = Modules(recorder)
+    modules, patches = Modules(recorder), Patches()
     entered, left = modules.calls[:2] if modules.calls is not None else (_never, _never)
 
-    # Dynamo folds the question to a constant: the hooks vanish from compiled code.
+    def enter(module: torch.nn.Module) -> torch.nn.Module | None:
+        if torch.compiler.is_compiling():
+            return None
+        if not entered(module):
+            modules.enter(module)
+        return module
 
-    def enter(module: torch.nn.Module, args: Any) -> None:
+    def leave(module: torch.nn.Module, output: Any) -> None:
+        if not left(module):
+            modules.leave(module, output)
+
+    def raised(module: torch.nn.Module, _: BaseException) -> None:
+        leave(module, None)
+
+    # By torch's own means, where it takes another object to hook a function. Dynamo folds the
+    # question to a constant: these vanish from compiled code.
+    def hooked_enter(module: torch.nn.Module, args: Any) -> None:
         if not (torch.compiler.is_compiling() or entered(module)):
             modules.enter(module)
 
-    def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
+    def hooked_leave(module: torch.nn.Module, args: Any, output: Any) -> None:
         if not (torch.compiler.is_compiling() or left(module)):
             modules.leave(module, output)
 
-    for hook in (enter, leave):
+    if in_place():
+        lost = "calls of modules"
+        patches.ends(
+            torch.nn.Module, "_call_impl", enter, leave, raised, self_alone=True, lost=lost
+        )
+        return modules, patches.undo
+    for hook in (hooked_enter, hooked_leave):
         run_as_it_is(hook)
     handles = (
-        nn_module.register_module_forward_pre_hook(enter),
-        nn_module.register_module_forward_hook(leave, always_call=True),
+        nn_module.register_module_forward_pre_hook(hooked_enter),
+        nn_module.register_module_forward_hook(hooked_leave, always_call=True),
     )
 
     def uninstall() -> None:

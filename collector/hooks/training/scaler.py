@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -37,36 +36,24 @@ class Scalers:
             with self._recorder.guarded(), self._recorder.unseen():
                 self.deliveries.hand_on(found, lambda sum_: self._skip() if sum_.item() else None)
 
-    def around_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """In place of the method that steps unless a gradient is NaN or Inf."""
+    def begins(self, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> tuple[int, Any]:
+        """The method is called that steps unless a gradient is NaN or Inf."""
+        return self._steps, optimizer
 
-        @wraps(original)
-        def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = self._steps
-            result = original(scaler, optimizer, *args, **kwargs)
-            with self._recorder.guarded():
-                if self._steps == before and self._recorder.active:
-                    self._skip()
-                    self._tell(optimizer)
-            return result
+    def ended(self, began: tuple[int, Any], _: Any) -> None:
+        """It has returned."""
+        before, optimizer = began
+        if self._steps == before and self._recorder.active:
+            self._skip()
+            self._tell(optimizer)
 
-        return maybe_step
-
-    def around_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """In place of the method that ends a scaler's iteration."""
-
-        @wraps(original)
-        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(scaler, *args, **kwargs)
-            with self._recorder.guarded():
-                scale = vars(scaler).get("_scale")  # None: the scaler is not in use
-                if self._recorder.active and scale is not None:
-                    with self._recorder.unseen():
-                        self.deliveries.hand_on(scale, self._note)
-                        self.deliveries.drain(wait=False)
-            return result
-
-        return update
+    def updated(self, scaler: Any, _: Any) -> None:
+        """A scaler's iteration has ended."""
+        scale = vars(scaler).get("_scale")  # None: the scaler is not in use
+        if self._recorder.active and scale is not None:
+            with self._recorder.unseen():
+                self.deliveries.hand_on(scale, self._note)
+                self.deliveries.drain(wait=False)
 
     def _skip(self) -> None:
         self._skipped += 1
@@ -86,8 +73,8 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
     patches = Patches()
     handle = register_optimizer_step_pre_hook(scalers.stepped)
     lost = "optimizer steps that a gradient scaler skips"
-    patches.replace_private(GradScaler, _STEP, scalers.around_step, lost)
-    patches.replace(GradScaler, _UPDATE, scalers.around_update)
+    patches.ends(GradScaler, _STEP, scalers.begins, scalers.ended, lost=lost)
+    patches.ends(GradScaler, _UPDATE, lambda scaler: scaler, scalers.updated, self_alone=True)
 
     def uninstall() -> None:
         handle.remove()

@@ -16,11 +16,18 @@ from tests.harmless.units import Unit, all_units, chosen_units
 from tests.support.recording import OBSERVERS
 
 QUICK = (
+    "test.test_asyncio.test_base_events.BaseEventLoopWithSelectorTests.test_call_coroutine",
+    "test.test_asyncio.test_events.HandleTests",
     "test.test_context",
     "test.test_copy",
+    "test.test_queue.CFailingQueueTest",
+    "test.test_queue.CSimpleQueueTest",
     "test.test_sys_setprofile",
+    "test.test_thread.LockTests",
+    "test.test_thread.ThreadRunningTests",
     "test.test_threading.BoundedSemaphoreTests",
     "test.test_threading.EventTests",
+    "test.test_threading.ThreadTests.test_import_from_another_thread",
     "test.test_threading_local",
 )
 """Tests of CPython that take little time; those that once differed are among them."""

@@ -1,0 +1,62 @@
+"""Builds the library that hooks functions where they are, on first use, and keeps it.
+
+It depends on no version of torch or Python: one build, of two seconds, serves all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from .build import (
+    COMPILERS,
+    BuildError,
+    _check,
+    _identity_of,
+    _locked,
+    _run,
+    cache_folder,
+    find_compiler,
+)
+
+SOURCE = Path(__file__).parent / "trampolines" / "trampolines.cpp"
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared")
+
+
+def ensure_trampolines() -> Path:
+    """Returns the library, built if it is not there yet. Raises BuildError."""
+    if sys.implementation.name != "cpython" or sys.maxsize < 2**32:
+        raise BuildError("it is made for CPython on 64 bits")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise BuildError("it is made for a Python with an interpreter lock")
+    if not (3, 10) <= sys.version_info[:2] <= (3, 14):
+        raise BuildError(f"it is made for Python 3.10 to 3.14, this is {platform.python_version()}")
+    compiler = find_compiler()
+    digest = hashlib.sha256(SOURCE.read_bytes())
+    digest.update(repr((FLAGS, platform.machine(), _identity_of(compiler))).encode())
+    folder = cache_folder()
+    library = folder / f"trampolines-{digest.hexdigest()[:16]}.so"
+    if library.exists():
+        return library
+    if compiler is None:
+        raise BuildError(f"there is no C++ compiler ({', '.join(COMPILERS)})")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(library.with_suffix(".lock")):
+            if not library.exists():
+                _build(compiler, library)
+    except OSError as error:
+        raise BuildError(f"{folder} cannot be written ({error.strerror})") from error
+    return library
+
+
+def _build(compiler: Path, library: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".trampolines-") as temporary:
+        made = Path(temporary) / library.name
+        command = (str(compiler), *FLAGS, str(SOURCE), "-o", str(made))
+        _check(_run(command, Path(temporary)), compiler)
+        made.replace(library)

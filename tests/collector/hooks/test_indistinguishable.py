@@ -1,0 +1,422 @@
+"""What is hooked is what it was to programs that look at it, pickle it, wrap or replace it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lanescope.webapp import open_run
+from tests.support.processes import fork_program, run_program
+from tests.support.recording import OBSERVERS, UNCOMPACTED, write_program
+
+ENGINES = ("native", "portable")
+
+LISTING = """
+    import json, sys
+    import lanescope.collector as ls
+    from lanescope.collector.hooks.patches import Patches, in_place
+
+    LOCKS = ("acquire", "acquire_lock", "__enter__", "release", "release_lock", "__exit__")
+    names = set()
+    def noting(method):
+        def noted(self, owner, *args, **keywords):
+            given = args[0] if args and isinstance(args[0], str) else ""
+            place = getattr(owner, "__qualname__", "")
+            for name in [given] if given else {"__init__", "__new__", *LOCKS} & {*dir(owner)}:
+                names.add((owner.__module__ if place else owner.__name__, place, name))
+            return method(self, owner, *args, **keywords)
+        return noted
+    for method in ("ends", "locks", "setter", "maker"):
+        setattr(Patches, method, noting(getattr(Patches, method)))
+    ls.start(sys.argv[1], engine=sys.argv[2], compile_backend="eager")
+    assert in_place()
+    import contextvars, threading, torch
+    contextvars.ContextVar("v").set(1)
+    thread = threading.Thread(target=torch.ones, args=(1,))  # from now on, reads are looked at
+    thread.start()
+    thread.join()
+    ls.stop()
+    print(json.dumps(sorted(names)))
+"""
+
+DESCRIPTION = """
+    import copy, functools, hashlib, importlib, inspect, json, pickle, re, sys, types
+    import _thread, asyncio, concurrent.futures, contextvars, queue, threading, torch
+    import multiprocessing.pool, torch.distributed, torch._dynamo.output_graph
+    import torch.utils.data._utils.fetch
+
+    UNNAMED = {"lock": type(_thread.allocate_lock()), "RLock": type(threading.RLock())}
+
+    def resolve(module, place):
+        found = importlib.import_module(module)
+        for part in place.split(".") if place else ():
+            unnamed = module == "_thread" and part in UNNAMED
+            found = UNNAMED[part] if unnamed else getattr(found, part)
+        return found
+
+    def answer(function, *args, **keywords):
+        try:
+            result = function(*args, **keywords)
+        except BaseException as error:
+            result = f"{type(error).__name__}: {error}"
+        return re.sub("0x[0-9a-f]+", "0x", str(result))
+
+    def pickled(value):
+        return hashlib.sha256(pickle.dumps(value)).hexdigest()
+
+    def describe(owner, name):
+        # As an attribute, as it stands in its class, and bound.
+        described = {}
+        for how, one in (("got", getattr(owner, name)), ("own", vars(owner).get(name))):
+            own = {
+                "type": type(one), "copy": answer(lambda: copy.copy(one) is one),
+                "deepcopy": answer(lambda: copy.deepcopy(one) is one),
+                "hash": answer(lambda: hash(one) == hash(vars(owner)[name])),
+                "pickle": answer(pickled, one), "signature": answer(inspect.signature, one),
+                "spec": answer(inspect.getfullargspec, one), "repr": answer(repr, one),
+                "source": answer(inspect.getsource, one), "dir": dir(one),
+            }
+            for attribute in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__",
+                              "__kwdefaults__", "__annotations__", "__text_signature__", "__dict__",
+                              "__wrapped__", "__closure__", "__code__"):
+                own[attribute] = answer(getattr, one, attribute, "none")
+            for kind in (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+                         types.GetSetDescriptorType):
+                own[kind.__name__] = isinstance(one, kind)
+            for ask in ("isfunction", "isbuiltin", "isroutine", "isgeneratorfunction",
+                        "iscoroutinefunction", "ismethoddescriptor"):
+                own[ask] = getattr(inspect, ask)(one)
+            code = getattr(one, "__code__", None)
+            if code is not None:
+                own["code"] = [answer(getattr, code, part) for part in dir(code)
+                               if part.startswith("co_") and part != "co_lines"]
+            if callable(one):
+                def wrapper(*args): pass
+                wrapped = vars(functools.wraps(one)(wrapper))
+                own["wraps"] = sorted(wrapped), wrapper.__qualname__, wrapper.__wrapped__ is one
+                # More than any of them takes; what takes any number fails at what it is given.
+                own["too much"] = answer(one, *range(30))
+                if name not in HARMFUL:
+                    own["unknown"] = answer(one, **{"no such": 1})
+            described[how] = {key: str(value) for key, value in own.items()}
+        return described
+
+    HARMFUL = ("_shutdown", "compile", "_lazy_init", "forkserver")
+    names = [tuple(one) for one in json.loads(sys.argv[1])]
+    before = [vars(resolve(module, place)).get(name) for module, place, name in names]
+    recording = sys.argv[2:]
+    if recording:
+        import lanescope.collector as ls
+        ls.start(recording[0], engine=recording[1])
+        contextvars.ContextVar("v").set(1)
+    if not hasattr(threading, "seen"):
+        thread = threading.Thread(target=torch.ones, args=(1,))
+        thread.start()
+        thread.join()
+
+    def look():
+        described = {}
+        for (module, place, name), known in zip(names, before):
+            owner = resolve(module, place)
+            described[f"{module} {place} {name}"] = {
+                "is": vars(owner).get(name) is known, **describe(owner, name)}
+        return described
+
+    sys.setrecursionlimit(5_000)
+    described = look()
+    if recording:
+        ls.stop()
+    print(json.dumps([described, look()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory, native: Path) -> list[list[str]]:
+    """Module, class and name of everything that a recording hooks."""
+    folder = tmp_path_factory.mktemp("names")
+    done = fork_program(
+        write_program(folder, LISTING), str(folder / "run"), "native", environment=UNCOMPACTED
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[list[str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_whatever_is_hooked_looks_as_without_recording(
+    observer: str, names: list[list[str]], tmp_path: Path
+) -> None:
+    assert len(names) > 110
+    program = write_program(tmp_path, DESCRIPTION)
+    told = []
+    for recording in ((), (str(tmp_path / "run"), observer)):
+        done = fork_program(program, json.dumps(names), *recording, environment=UNCOMPACTED)
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout))
+    (plain, again), both = told
+    assert plain == again
+    for recorded in both:  # and when it is over
+        assert plain.keys() == recorded.keys()
+        assert all(one["is"] for one in recorded.values())
+        for name, described in plain.items():
+            assert recorded[name] == described, name
+
+
+PATCHED_BY_OTHERS = """
+    import functools, queue, sys, threading, torch
+    import lanescope.collector as ls
+
+    calls = []
+    def put_by_others(of):
+        @functools.wraps(of)
+        def wrapper(self, item, *args, **keywords):
+            calls.append(item)
+            return of(self, item, *args, **keywords)
+        return wrapper
+
+    def in_two_threads(*items):
+        shared, taken = queue.Queue(), []
+        thread = threading.Thread(target=lambda: taken.extend(shared.get() for _ in items))
+        thread.start()
+        for item in items:
+            shared.put(item)
+        thread.join()
+        torch.ones(1).add(1)
+        return taken
+
+    own = queue.Queue.put
+    queue.Queue.put = early = put_by_others(own)
+    ls.start(sys.argv[1], engine=sys.argv[2])
+    assert queue.Queue.put is early and early.__wrapped__ is own
+    assert in_two_threads("early") == ["early"] == calls
+    queue.Queue.put = late = put_by_others(queue.Queue.put)  # around that one
+    assert in_two_threads("late") == ["late"] and calls == ["early", "late", "late"]
+    class Counting(queue.Queue):
+        def put(self, item, block=True, timeout=None):
+            return super().put(item, block=block, timeout=timeout)
+        def get(self, *args, **keywords):
+            return super().get(*args, **keywords), "counted"
+    counting = Counting(1)
+    counting.put("own")
+    assert counting.get_nowait() == ("own", "counted") and calls[-2:] == ["own", "own"]
+
+    # Another code for a function that is hooked counts from then on.
+    def is_set(self):
+        return "theirs"
+    event, before = threading.Event(), threading.Event.is_set.__code__
+    threading.Event.is_set.__code__ = is_set.__code__
+    assert event.is_set() == functools.partial(event.is_set)() == "theirs"
+    ls.stop()
+    assert event.is_set() == "theirs" and threading.Event.is_set.__code__ is is_set.__code__
+    threading.Event.is_set.__code__ = before
+    assert event.is_set() is False and queue.Queue.put is late
+    assert in_two_threads("over") == ["over"]
+    queue.Queue.put = own
+    assert in_two_threads("plain") == ["plain"] and calls[-1] == "over"
+
+    ls.start(sys.argv[1] + " again", engine=sys.argv[2])
+    assert event.is_set() is False and in_two_threads("again") == ["again"]
+    ls.stop()
+"""
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_what_others_put_in_place_stays(observer: str, tmp_path: Path, native: Path) -> None:
+    run = tmp_path / "run"
+    done = fork_program(write_program(tmp_path, PATCHED_BY_OTHERS), str(run), observer)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    kinds = open_run(run).events("sync")["kind"].to_pylist()
+    assert {"queue_put", "queue_get"} <= {str(kind) for kind in kinds}
+
+
+SEEN_FROM_WITHIN = """
+    import cProfile, inspect, io, json, pstats, queue, sys, threading, traceback, warnings, torch
+
+    if sys.argv[1:]:
+        import lanescope.collector as ls
+        ls.start(sys.argv[1], engine=sys.argv[2])
+    thread = threading.Thread(target=torch.ones, args=(1,))
+    thread.start()
+    thread.join()
+    torch.manual_seed(0)
+
+    told = {}
+    class Inner(torch.nn.Module):
+        def forward(self, x):
+            told["walk"] = [f.name for f in traceback.extract_stack()]
+            warnings.warn("who", stacklevel=2)
+            raise ValueError("inner")
+
+    shared, model, event = queue.Queue(1), torch.nn.Sequential(Inner()), threading.Event()
+    lock, simple = threading.Lock(), queue.SimpleQueue()
+
+    def use():
+        with lock:
+            event.set()
+        event.wait()
+        shared.put(1)
+        simple.put(2)
+        try:
+            shared.put(2, timeout=0.01)
+        except queue.Full:
+            told["full"] = [f.name for f in traceback.extract_tb(sys.exc_info()[2])]
+        try:
+            simple.get_nowait(), simple.get_nowait()
+        except queue.Empty:
+            told["empty"] = [f.name for f in traceback.extract_tb(sys.exc_info()[2])]
+        try:
+            lock.release()
+        except RuntimeError as error:
+            told["released"] = str(error), traceback.format_exc()
+        shared.get()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                model(torch.ones(1))
+            except ValueError:
+                told["raised"] = traceback.format_exc()
+        told["warned"] = [(one.filename, one.lineno) for one in caught]
+
+    for name, install in (("trace", sys.settrace), ("profile", sys.setprofile)):
+        events = []
+        def note(frame, what, argument):
+            events.append((what, frame.f_code.co_name, frame.f_lineno))
+            return note
+        install(note)
+        use()
+        install(None)
+        told[name] = events
+    profiler = cProfile.Profile()
+    profiler.runcall(use)
+    told["profiled"] = sorted(
+        (*place, calls) for place, (calls, *_) in pstats.Stats(profiler).stats.items()
+    )
+    print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_no_frame_of_the_recorder_is_seen(observer: str, tmp_path: Path, native: Path) -> None:
+    program = write_program(tmp_path, SEEN_FROM_WITHIN)
+    plain, recorded = (
+        fork_program(program, *recording, environment=UNCOMPACTED)
+        for recording in ((), (str(tmp_path / "run"), observer))
+    )
+    assert (plain.returncode, plain.stderr) == (recorded.returncode, recorded.stderr) == (0, "")
+    expected, told = json.loads(plain.stdout), json.loads(recorded.stdout)
+    # The portable engine sees operators by a dispatch mode of torch's, which is Python.
+    traced = () if observer == "native" else ("trace", "profile", "profiled")
+    for what in expected.keys() - traced:
+        assert told[what] == expected[what], what
+
+
+MODULES = """
+    import sys, warnings, torch
+
+    if sys.argv[1:]:
+        import lanescope.collector as ls
+        ls.start(sys.argv[1], engine=sys.argv[2])
+
+    def runs(depth):
+        model = torch.nn.Identity()
+        for _ in range(depth):
+            model = torch.nn.Sequential(model)
+        try:
+            model(torch.ones(1))
+        except RecursionError:
+            return False
+        return True
+
+    torch.ones(1).add(1)
+    print([depth for depth in range(200, 300) if runs(depth)][-1])
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.Linear(3, 4)
+            self.b = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        def forward(self, x):
+            return self.b(self.a(x)).softmax(-1)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        traced = torch.jit.trace(Model(), torch.ones(1, 3))
+    print([str(one.message) for one in caught], traced.graph, traced.inlined_graph)
+
+    @torch.jit.script
+    def scripted(x: torch.Tensor):
+        return torch.as_tensor(x.sum())
+    print(scripted.graph, scripted(torch.ones(2)))
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    from torch._dynamo.testing import CompileCounter
+    counter = CompileCounter()
+
+    @torch.compile(fullgraph=True, backend=counter)
+    def step(x):
+        with torch.autocast("cpu", enabled=False):
+            y = model(x)
+        model.zero_grad()
+        return y
+    print(tuple(step(torch.ones(1, 3)).shape), counter.frame_count, counter.op_count)
+    model.compile(fullgraph=True, backend=counter)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    print(counter.frame_count, counter.op_count)
+"""
+
+
+@pytest.mark.parametrize("observer", ENGINES)
+def test_modules_are_as_deep_and_their_graphs_the_same(
+    observer: str, tmp_path: Path, native: Path
+) -> None:
+    program = write_program(tmp_path, MODULES)
+    plain, recorded = (
+        fork_program(program, *recording, environment=UNCOMPACTED)
+        for recording in ((), (str(tmp_path / "run"), observer))
+    )
+    assert (plain.returncode, recorded.returncode) == (0, 0), plain.stderr + recorded.stderr
+    assert recorded.stdout == plain.stdout
+    assert recorded.stderr == plain.stderr
+
+
+SPAWNING = """
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Rows(Dataset):
+        def __init__(self, convert):
+            self.convert = convert
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            import numpy
+            return self.convert(numpy.full(2, index))
+
+    if __name__ == "__main__":
+        rows = Rows(torch.from_numpy)
+        loader = DataLoader(rows, batch_size=2, num_workers=1, multiprocessing_context="spawn")
+        print([batch.tolist() for batch in loader])
+"""
+
+
+@pytest.mark.parametrize("observer", OBSERVERS)
+def test_a_hooked_function_is_handed_to_a_spawned_worker(
+    observer: str, tmp_path: Path, native: Path
+) -> None:
+    environment = {
+        **UNCOMPACTED,
+        "LANESCOPE_RECORD": str(tmp_path / "run"),
+        "LANESCOPE_OPTIONS": json.dumps({"engine": observer}),
+    }
+    done = run_program(
+        [sys.executable, str(write_program(tmp_path, SPAWNING))], environment=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[[[0, 0], [1, 1]], [[2, 2], [3, 3]]]\n"
+    assert len(list((tmp_path / "run" / "journal").glob("*/"))) == 2
