@@ -25,83 +25,122 @@ def recording_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in reversed(
         (
             click.option(
-                "-o", "--output", type=click.Path(path_type=Path), metavar="RUN",
+                "-o",
+                "--output",
+                type=click.Path(path_type=Path),
+                metavar="RUN",
                 help="Folder to record into.  [default: runs/<date>-<time>]",
             ),
             click.option(
-                "--level", type=click.Choice(LEVELS), default="access", show_default=True,
+                "--level",
+                type=click.Choice(LEVELS),
+                default="access",
+                show_default=True,
                 help="How much is recorded; each level holds the one before.",
             ),
+            click.option("--steps", metavar="A:B", help="Record the training steps A to B-1 only."),
             click.option(
-                "--steps", metavar="A:B", help="Record the training steps A to B-1 only."
-            ),
-            click.option(
-                "--keep-last", metavar="SIZE",
+                "--keep-last",
+                metavar="SIZE",
                 help="Keep the last records of each process only, as in 64MB of journals.",
             ),
             click.option(
-                "--min-duration", default="0ns", metavar="TIME", show_default=True,
+                "--min-duration",
+                default="0ns",
+                metavar="TIME",
+                show_default=True,
                 help="Leave out ops shorter than this, as in 1ms; they are counted.",
             ),
             click.option(
-                "--stacks", type=click.Choice(STACKS), default="auto", show_default=True,
+                "--stacks",
+                type=click.Choice(STACKS),
+                default="auto",
+                show_default=True,
                 help="Where Python stacks are captured.",
             ),
             click.option(
-                "--stack-depth", type=click.IntRange(min=1), default=15, show_default=True,
-                metavar="FRAMES", help="Frames kept of a stack, innermost first.",
+                "--stack-depth",
+                type=click.IntRange(min=1),
+                default=15,
+                show_default=True,
+                metavar="FRAMES",
+                help="Frames kept of a stack, innermost first.",
             ),
             click.option(
-                "--include", multiple=True, metavar="PATTERN",
+                "--include",
+                multiple=True,
+                metavar="PATTERN",
                 help="Record ops of this name after all, as in 'aten::view*'.",
             ),
             click.option(
                 "--exclude", multiple=True, metavar="PATTERN", help="Leave out ops of this name."
             ),
             click.option(
-                "--hang-timeout", default="60", metavar="TIME", show_default=True,
+                "--hang-timeout",
+                default="60",
+                metavar="TIME",
+                show_default=True,
                 help="Without a record for this long (seconds, or as in 5m) all stacks are "
                 "written down; 0: never.",
             ),
             click.option(
-                "--on-hang", type=click.Choice(ON_HANG), default="report", show_default=True,
+                "--on-hang",
+                type=click.Choice(ON_HANG),
+                default="report",
+                show_default=True,
                 help="Then say so, also end a process that certainly cannot go on (status 1), or "
                 "continue in silence.",
             ),
             click.option(
-                "--compile-backend", metavar="NAME",
+                "--compile-backend",
+                metavar="NAME",
                 help="Compile with this backend, as in aot_eager, which shows single ops.",
             ),
             click.option(
-                "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
+                "--engine",
+                type=click.Choice(ENGINES),
+                default="auto",
+                show_default=True,
                 help="What observes the dispatcher.",
             ),
             click.option(
-                "--device", type=click.Choice(DEVICES), default="auto", show_default=True,
+                "--device",
+                type=click.Choice(DEVICES),
+                default="auto",
+                show_default=True,
                 help="Kernels and copies on streams of a GPU; auto: with --steps only.",
             ),
             click.option(
-                "--streams", is_flag=True,
+                "--streams",
+                is_flag=True,
                 help="Which streams of a GPU ops go to and what orders these, to find races "
                 "between them; each allocation on the device then takes Python's lock.",
             ),
             click.option(
-                "--sample-every", type=click.IntRange(min=0), default=10, show_default=True,
-                metavar="STEPS", help="Steps from one full look at all parameters to the next "
+                "--sample-every",
+                type=click.IntRange(min=0),
+                default=10,
+                show_default=True,
+                metavar="STEPS",
+                help="Steps from one full look at all parameters to the next "
                 "(their norm and update, their gradient's maximum and zeros); 0: never.",
             ),
             click.option(
-                "--activations-every", type=click.IntRange(min=0), default=100, show_default=True,
-                metavar="STEPS", help="Steps from one look at what modules return to the next; "
-                "0: never.",
+                "--activations-every",
+                type=click.IntRange(min=0),
+                default=100,
+                show_default=True,
+                metavar="STEPS",
+                help="Steps from one look at what modules return to the next; 0: never.",
             ),
             click.option(
-                "--trace-model", is_flag=True,
+                "--trace-model",
+                is_flag=True,
                 help="Record the torch.fx graph of each model, traced once in a forked copy of the "
                 "process.",
             ),
         )
-    ):  # fmt: skip
+    ):
         command = decorate(command)
     return command
 

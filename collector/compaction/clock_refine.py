@@ -17,10 +17,17 @@ from .clock_causality import Bounds, Contradiction, refined
 from .clock_fit import Fit
 
 LEFT_TOGETHER = (
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
-    "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter",
-    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "barrier",
-)  # fmt: skip
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "barrier",
+)
 """Operations of which no rank's part is complete before every rank has entered, whatever each of
 them sends: in an all_to_all two ranks may have nothing for each other."""
 
@@ -40,10 +47,12 @@ def with_causality(
     if axis is None or any(p["exception"] or not p["closed"] for p in listed):
         return listed
     hosts = {
-        p["clock"]["host"] for p in listed
-        if p["clock"]["calibrated"] and p["clock"]["uncertainty_ns"]
+        p["clock"]["host"]
+        for p in listed
+        if p["clock"]["calibrated"]
+        and p["clock"]["uncertainty_ns"]
         and p["clock"]["host"] != axis["clock_identity"]
-    }  # fmt: skip
+    }
     calls = _calls(run, listed, files) if hosts else None
     if calls is None:
         return listed
@@ -72,9 +81,11 @@ def _narrowed(processes: list[Process], host: str, least: Bounds, most: Bounds) 
     def moved(process: Process) -> Process:
         since = process["start_ns"] - first["start_ns"]
         clock: Clock = {
-            **process["clock"], "offset_ns": fit.offset_ns + round(since * fit.drift_ppb * 1e-9),
-            "drift_ppb": fit.drift_ppb, "uncertainty_ns": fit.uncertainty_ns,
-        }  # fmt: skip
+            **process["clock"],
+            "offset_ns": fit.offset_ns + round(since * fit.drift_ppb * 1e-9),
+            "drift_ppb": fit.drift_ppb,
+            "uncertainty_ns": fit.uncertainty_ns,
+        }
         return {**process, "clock": clock}
 
     return [moved(p) if p["clock"]["host"] == host else p for p in processes]
@@ -118,12 +129,16 @@ def _bounds(calls: pa.Table, axis: str, host: str) -> tuple[Bounds, Bounds]:
         table = table.append_column(f"{title}_complete", of(clock, "complete_ns"))
     found = table.group_by(["group", "sequence"]).aggregate(
         [
-            ("name", "count_distinct"), ("name", "min"), ("rank", "count"),
-            ("group_size", "min"), ("group_size", "max"), ("bytes", "min"),
+            ("name", "count_distinct"),
+            ("name", "min"),
+            ("rank", "count"),
+            ("group_size", "min"),
+            ("group_size", "max"),
+            ("bytes", "min"),
             *((f"{title}_start", "max") for title in ("axis", "host")),
             *((f"{title}_complete", "min") for title in ("axis", "host")),
         ]
-    )  # fmt: skip
+    )
     good = pc.and_(
         pc.equal(found["name_count_distinct"], 1),
         pc.and_(

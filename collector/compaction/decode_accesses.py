@@ -12,8 +12,15 @@ from .reader import Records, take
 from .record_columns import by_start
 
 DTYPE = np.dtype([(name, kind) for name, kind in ACCESS_FIELDS])
-_HALF = np.dtype([("version0", "<u4"), ("version1", "<u4"), ("storage", "<u8"),
-                  ("offset", "<i8"), ("bytes", "<i8")])  # fmt: skip
+_HALF = np.dtype(
+    [
+        ("version0", "<u4"),
+        ("version1", "<u4"),
+        ("storage", "<u8"),
+        ("offset", "<i8"),
+        ("bytes", "<i8"),
+    ]
+)
 """Both accesses of a record are laid out alike, but for where the first four bytes are used."""
 _FLAGS_BITS = 8  # of one access within `flags`
 

@@ -42,9 +42,7 @@ def parameter_columns(records: Records, texts: Texts, signatures: Signatures) ->
         "trainable": (scope & GradientScope.FROZEN) == 0,
         "skipped": (scope & GradientScope.SKIPPED) != 0,
         "numel": first["extra"],
-        "whole_numel": numbers(
-            np.where(parameter.known, parameter.second, first["extra"]), INT64
-        ),
+        "whole_numel": numbers(np.where(parameter.known, parameter.second, first["extra"]), INT64),
         "dtype": dtypes,
         "device": devices,
         "grad_norm": numbers(_floats(first["sequence"]), FLOAT64, none),
@@ -55,7 +53,7 @@ def parameter_columns(records: Records, texts: Texts, signatures: Signatures) ->
         "lr": _or_null(rule.first, rule.known),
         "weight_decay": _or_null(rule.second, rule.known),
         "rule": texts(rule.signature),
-    }  # fmt: skip
+    }
 
 
 def activation_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:

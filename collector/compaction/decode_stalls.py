@@ -92,9 +92,13 @@ def activity(folder: Path) -> dict[int, dict[str, Any]]:
                 owner = target - 1 if kind == _JOIN else None  # as `threads.joining` put it
         calls[thread.native_id] = mine
         found[thread.native_id] = {
-            "ordinal": thread.ordinal, "last_op": last_op, "waiting": waiting, "collective": None,
-            "lock": lock, "owner": owner,
-        }  # fmt: skip
+            "ordinal": thread.ordinal,
+            "last_op": last_op,
+            "waiting": waiting,
+            "collective": None,
+            "lock": lock,
+            "owner": owner,
+        }
     for native, mine in calls.items():
         for call in mine:
             # Work on a device says nothing of its completion.

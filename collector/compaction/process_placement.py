@@ -173,9 +173,11 @@ def _same(one: AxisReference, other: AxisReference) -> bool:
 
 
 def gathered(
-    axis: AxisReference, listed: Sequence[Process], other_axis: AxisReference,
+    axis: AxisReference,
+    listed: Sequence[Process],
+    other_axis: AxisReference,
     others: Sequence[Process],
-) -> list[Process]:  # fmt: skip
+) -> list[Process]:
     """The processes of two recordings of one job, on the axis of the first.
 
     Those of the second stay where they are if both have the same axis. Else nothing but the wall

@@ -130,9 +130,11 @@ class Options:
     @property
     def collective_stacks(self) -> bool:
         """Whether collectives' and thread events' Python stacks are captured."""
-        return self.op_stacks or self.stacks == "collectives" or (
-            self.stacks == "auto" and self.level == "access"
-        )  # fmt: skip
+        return (
+            self.op_stacks
+            or self.stacks == "collectives"
+            or (self.stacks == "auto" and self.level == "access")
+        )
 
     def to_environment(self) -> str:
         """The value of OPTIONS_VARIABLE."""
@@ -197,9 +199,17 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 
 _SIZES = {
-    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
-}  # fmt: skip
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 
 
 def parse_size(text: str) -> int:

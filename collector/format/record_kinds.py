@@ -90,8 +90,11 @@ ARRIVALS = ("from_numpy", "as_tensor", "frombuffer")
 """Functions of torch that make a tensor of memory that others have."""
 MADE_STORAGE, EXCHANGED_DATA, SAVED = "torch.UntypedStorage", ".data = another", "torch.save"
 NOTED_ACCESSES = GRADIENT_RELEASES | {
-    MADE_STORAGE, EXCHANGED_DATA, SAVED, *(f"torch.{name}" for name in ARRIVALS)
-}  # fmt: skip
+    MADE_STORAGE,
+    EXCHANGED_DATA,
+    SAVED,
+    *(f"torch.{name}" for name in ARRIVALS),
+}
 """Operators that are none: accesses that are noted under these names, and only while there is more
 than one thread, which is chance."""
 
@@ -232,21 +235,31 @@ class SyncKind(enum.IntEnum):
 
 PUBLISHING = frozenset(
     {
-        SyncKind.thread_start, SyncKind.thread_end, SyncKind.lock_release,
-        SyncKind.condition_notify, SyncKind.event_set, SyncKind.semaphore_release,
-        SyncKind.barrier_enter, SyncKind.queue_put, SyncKind.queue_taken, SyncKind.task_done,
-        SyncKind.future_set, SyncKind.callback_post,
+        SyncKind.thread_start,
+        SyncKind.thread_end,
+        SyncKind.lock_release,
+        SyncKind.condition_notify,
+        SyncKind.event_set,
+        SyncKind.semaphore_release,
+        SyncKind.barrier_enter,
+        SyncKind.queue_put,
+        SyncKind.queue_taken,
+        SyncKind.task_done,
+        SyncKind.future_set,
+        SyncKind.callback_post,
     }
-)  # fmt: skip
+)
 """Kinds by which a thread hands on what it did so far."""
 
 OF_DEVICES = frozenset(
     {
-        SyncKind.device_event_record, SyncKind.device_event_wait,
-        SyncKind.device_event_synchronize, SyncKind.stream_synchronize,
+        SyncKind.device_event_record,
+        SyncKind.device_event_wait,
+        SyncKind.device_event_synchronize,
+        SyncKind.stream_synchronize,
         SyncKind.device_synchronize,
     }
-)  # fmt: skip
+)
 """Kinds that order streams. They hand nothing from thread to thread: a wait for an event that
 another thread has not recorded yet returns at once."""
 

@@ -53,9 +53,14 @@ class Pairing:
         self._open.clear()
 
     def _pair(
-        self, group: list[Event], start: I64, bad: Flags, keys: list[Any], lanes: list[int],
+        self,
+        group: list[Event],
+        start: I64,
+        bad: Flags,
+        keys: list[Any],
+        lanes: list[int],
         ends: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         names, counts, waits = self._trace.texts, self._trace.counts, self._open
         done: list[tuple[int, int, int, int]] = []
         for event, at, wrong, key, lane in zip(

@@ -41,11 +41,21 @@ _TOGETHER = {
 
 _KEPT = frozenset(
     {
-        "schemaVersion", "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
-        "hostname", "viztracer_metadata", "displayTimeUnit", "traceName", "otherData", "entries",
-        "pg_config", "pg_status",
+        "schemaVersion",
+        "distributedInfo",
+        "deviceProperties",
+        "baseTimeNanoseconds",
+        "host_name",
+        "hostname",
+        "viztracer_metadata",
+        "displayTimeUnit",
+        "traceName",
+        "otherData",
+        "entries",
+        "pg_config",
+        "pg_status",
     }
-)  # fmt: skip
+)
 """Members of the document that are looked at."""
 
 
@@ -87,10 +97,15 @@ class _Reader:
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.trace = Trace(
-            path, "chrome", Texts(path), Lanes(path), Spill(folder / "slices", SLICE, path),
-            Spill(folder / "values", VALUE, path), Spill(folder / "arrows", ARROW, path),
+            path,
+            "chrome",
+            Texts(path),
+            Lanes(path),
+            Spill(folder / "slices", SLICE, path),
+            Spill(folder / "values", VALUE, path),
+            Spill(folder / "arrows", ARROW, path),
             Spill(folder / "launches", ARROW, path),
-        )  # fmt: skip
+        )
         self._complete = Complete(self.trace)
         self._pairing = Pairing(self.trace)
         self._singles = Singles(self.trace)
@@ -98,9 +113,12 @@ class _Reader:
         self._kept_bytes = self._kept_values = 0
         singles = self._singles
         self._handlers: dict[str, Callable[[list[Event], I64, Flags], None]] = {
-            "B": self._pairing.threads, "b": self._asynchronous, "i": singles.marks,
-            "s": singles.arrows, "C": singles.counters,
-        }  # fmt: skip
+            "B": self._pairing.threads,
+            "b": self._asynchronous,
+            "i": singles.marks,
+            "s": singles.arrows,
+            "C": singles.counters,
+        }
 
     def member(self, member: Member) -> None:
         """A member of the document beside its events."""

@@ -18,12 +18,21 @@ from .timestamps import I64
 
 SYNCHRONISING = frozenset(
     {
-        "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
-        "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter",
-        "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_to_all",
-        "all_to_all_single", "barrier", "monitored_barrier",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "monitored_barrier",
     }
-)  # fmt: skip
+)
 """Operations that end on all ranks together."""
 
 FEWEST = 5

@@ -25,16 +25,20 @@ class _Refusal(click.ClickException):
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="RUN", required=True,
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    required=True,
     help="Folder to make.",
-)  # fmt: skip
+)
 @click.option(
     "--ranks", metavar="0,1,...", help="Ranks of the files, in their order, where they do not say."
 )
 def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
     """Make a RUN of traces of torch.profiler, VizTracer or Perfetto (JSON, also packed with gzip),
     and of flight-recorder dumps: one FILE for each rank.
-    """  # fmt: skip
+    """
     numbers = None
     if ranks is not None:
         pieces = [piece.strip() for piece in ranks.split(",")]

@@ -26,26 +26,61 @@ EXPORTED_PHASE = "phase"
 _STREAM = "gpu_"
 
 _DTYPES = {
-    "float": "float32", "double": "float64", "int": "int32", "long": "int64", "long int": "int64",
-    "short": "int16", "short int": "int16", "signed char": "int8", "unsigned char": "uint8",
-    "bool": "bool", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
-    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
-    "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "long int": "int64",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "unsigned short": "uint16",
+    "unsigned int": "uint32",
+    "unsigned long": "uint64",
+}
 """Kineto's words (C++ types) -> torch's."""
 
 COMMUNICATION_DTYPES = {
-    "Float": "float32", "Double": "float64", "Int": "int32", "Long": "int64", "Short": "int16",
-    "Char": "int8", "Byte": "uint8", "Bool": "bool", "Half": "float16", "BFloat16": "bfloat16",
-}  # fmt: skip
+    "Float": "float32",
+    "Double": "float64",
+    "Int": "int32",
+    "Long": "int64",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+}
 """The same for the dtype of a collective (c10::ScalarType)."""
 
 ITEM_BYTES = {
-    "float32": 4, "float64": 8, "int32": 4, "int64": 8, "int16": 2, "int8": 1, "uint8": 1,
-    "bool": 1, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16, "uint16": 2,
-    "uint32": 4, "uint64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "complex64": 8,
+    "complex128": 16,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
 
 _NODE = "autograd::engine::evaluate_function"
 _GRADIENT = re.compile(r"[A-Z]\w*Backward\d*|torch::autograd::AccumulateGrad")

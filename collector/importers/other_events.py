@@ -50,8 +50,9 @@ class Singles:
         memory = [event.name == _MEMORY for event in group]
         if any(memory):
             chosen = np.array(memory)
-            self._memory([e for e, m in zip(group, memory, strict=True) if m], start[chosen],
-                         bad[chosen])  # fmt: skip
+            self._memory(
+                [e for e, m in zip(group, memory, strict=True) if m], start[chosen], bad[chosen]
+            )
             group = [e for e, m in zip(group, memory, strict=True) if not m]
             start, bad = start[~chosen], bad[~chosen]
         trace = self._trace
@@ -163,9 +164,13 @@ class Singles:
         self._told(group, start, told, series, values)
 
     def _told(
-        self, group: list[Event], start: I64, told: list[int], series: list[int],
+        self,
+        group: list[Event],
+        start: I64,
+        told: list[int],
+        series: list[int],
         values: list[float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Adds what events tell: `told` values each, of the series with these numbers."""
         lanes, counts = self._trace.lanes, self._trace.counts
         telling = [(e, count) for e, count in zip(group, told, strict=True) if count]

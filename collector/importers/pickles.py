@@ -23,14 +23,28 @@ MOST_INSTRUCTIONS = 4_000_000
 _IGNORED = frozenset({"PROTO", "FRAME"})
 _VALUES = frozenset(
     {
-        "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
-        "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINSTRING", "SHORT_BINSTRING",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG1",
+        "BINFLOAT",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINSTRING",
+        "SHORT_BINSTRING",
     }
-)  # fmt: skip
+)
 _CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
-}  # fmt: skip
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK = object()
 

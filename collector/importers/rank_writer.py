@@ -113,9 +113,14 @@ class Writer:
         return _processes(rank, spans)
 
     def _lane(
-        self, rank: Rank, sorted_rows: _Sorted, place: Place, lanes: Sequence[int],
-        spans: dict[str, tuple[Place, int, int]], stacks: dict[str, int],
-    ) -> None:  # fmt: skip
+        self,
+        rank: Rank,
+        sorted_rows: _Sorted,
+        place: Place,
+        lanes: Sequence[int],
+        spans: dict[str, tuple[Place, int, int]],
+        stacks: dict[str, int],
+    ) -> None:
         trace, steps = rank.trace, rank.steps
         mine = sorted_rows.slices.places(lanes)
         is_phase = taken(rank.slices, "kind", mine) >= PHASE
@@ -264,5 +269,9 @@ def _processes(rank: Rank, spans: dict[str, tuple[Place, int, int]]) -> list[Pro
 
 def _clock() -> Clock:
     return {
-        "offset_ns": 0, "drift_ppb": 0.0, "uncertainty_ns": 0, "calibrated": True, "host": "",
-    }  # fmt: skip
+        "offset_ns": 0,
+        "drift_ppb": 0.0,
+        "uncertainty_ns": 0,
+        "calibrated": True,
+        "host": "",
+    }

@@ -30,10 +30,17 @@ PHASE = 16
 
 SLICE = np.dtype(
     [
-        ("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("kind", "u1"),
-        ("sequence", "<i8"), ("signature", "<u4"), ("correlation", "<i8"), ("step", "<i4"),
+        ("start", "<i8"),
+        ("duration", "<i8"),
+        ("name", "<u4"),
+        ("lane", "<u4"),
+        ("kind", "u1"),
+        ("sequence", "<i8"),
+        ("signature", "<u4"),
+        ("correlation", "<i8"),
+        ("step", "<i4"),
     ]
-)  # fmt: skip
+)
 """`sequence`, `correlation` and `step` are NONE where the trace does not tell them."""
 
 VALUE = np.dtype([("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8")])

@@ -47,9 +47,12 @@ class _Open:
 
     def chosen(self, which: NDArray[np.bool_]) -> _Open:
         return _Open(
-            self.where[which], self.start[which], self.duration[which], self.depth[which],
+            self.where[which],
+            self.start[which],
+            self.duration[which],
+            self.depth[which],
             self.own[which],
-        )  # fmt: skip
+        )
 
 
 def stretches(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[Stretch]:

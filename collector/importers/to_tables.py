@@ -110,9 +110,14 @@ class Launches:
 
 
 def op_tables(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32], phases: NDArray[np.uint32], steps: Steps,
-    launches: Launches, device: str,
-) -> Iterator[pa.Table]:  # fmt: skip
+    trace: Trace,
+    rows: Rows,
+    which: NDArray[np.uint32],
+    phases: NDArray[np.uint32],
+    steps: Steps,
+    launches: Launches,
+    device: str,
+) -> Iterator[pa.Table]:
     """The operators of a lane, which are `rows[which]`; `rows[phases]` are those of the same."""
     around = _told_phases(trace, rows, phases)
     signatures = trace.signatures

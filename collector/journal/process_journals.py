@@ -149,10 +149,15 @@ class Store:
         if ordinal is None:
             ordinal = self.reserve_thread()
         journal = ThreadJournal(
-            self._place, pid=os.getpid(), ordinal=ordinal, native_id=native_id,
-            kind=int(kind), created_ns=started, ring=self._ring,
+            self._place,
+            pid=os.getpid(),
+            ordinal=ordinal,
+            native_id=native_id,
+            kind=int(kind),
+            created_ns=started,
+            ring=self._ring,
             grown=self._start_follower if self._follower else None,
-        )  # fmt: skip
+        )
         self._journals[ordinal] = journal
         state = ThreadState(journal)
         if kind is ThreadKind.native:
@@ -169,9 +174,15 @@ class Store:
             journal = self._journals.get(KEPT_ORDINAL)
             if journal is None:
                 journal = self._journals[KEPT_ORDINAL] = ThreadJournal(
-                    self._place, pid=os.getpid(), ordinal=KEPT_ORDINAL, native_id=0,
-                    kind=int(ThreadKind.native), created_ns=0, ring=self._ring, kept=True,
-                )  # fmt: skip
+                    self._place,
+                    pid=os.getpid(),
+                    ordinal=KEPT_ORDINAL,
+                    native_id=0,
+                    kind=int(ThreadKind.native),
+                    created_ns=0,
+                    ring=self._ring,
+                    kept=True,
+                )
             journal.append(*fields)
 
     def put_sync(
@@ -180,9 +191,21 @@ class Store:
         """Store that the calling thread published or received now; `start`: waited since, or 0."""
         now = clock.now()
         state.journal.append(
-            int(Kind.SYNC), kind, 0, 0, start or now, now, 0, step, state.module, 0, stack,
-            state.phase, 0, target,
-        )  # fmt: skip
+            int(Kind.SYNC),
+            kind,
+            0,
+            0,
+            start or now,
+            now,
+            0,
+            step,
+            state.module,
+            0,
+            stack,
+            state.phase,
+            0,
+            target,
+        )
 
     def handover_of(self, kind: int) -> Callable[[Any], object] | None:
         """Stores such a hand-over of an object that nobody waited for, where that is quicker."""

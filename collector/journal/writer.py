@@ -68,9 +68,18 @@ class ThreadJournal:
     )
 
     def __init__(
-        self, folder: Path, *, pid: int, ordinal: int, native_id: int, kind: int, created_ns: int,
-        ring: Ring | None = None, kept: bool = False, grown: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        pid: int,
+        ordinal: int,
+        native_id: int,
+        kind: int,
+        created_ns: int,
+        ring: Ring | None = None,
+        kept: bool = False,
+        grown: Callable[[], None] | None = None,
+    ) -> None:
         self._folder = folder
         self._ring = ring
         self._kept = kept
@@ -121,9 +130,23 @@ class ThreadJournal:
             return  # closed at this moment, by the thread that ends the recording
         try:
             RECORD.pack_into(
-                buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
-                signature, stack, phase, aux, extra,
-            )  # fmt: skip
+                buffer,
+                offset,
+                0,
+                scope,
+                depth,
+                name,
+                start,
+                end,
+                sequence,
+                step,
+                module,
+                signature,
+                stack,
+                phase,
+                aux,
+                extra,
+            )
             buffer[offset] = kind
             if kind == _THREAD:
                 (self._name,) = _RECORD_BYTES.unpack_from(buffer, offset)
@@ -144,14 +167,35 @@ class ThreadJournal:
         return self._segment * LAST_SEGMENT_BYTES + self._offset
 
     def push_open(
-        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,
-        stack: int = 0, extra: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        level: int,
+        kind: int,
+        scope: int,
+        name: int,
+        start: int,
+        step: int,
+        phase: int,
+        stack: int = 0,
+        extra: int = 0,
+    ) -> None:
         """Note that an event began, at nesting `level`, in case it never ends."""
         self.push_open_record(
-            level, kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0,
+            level,
+            kind,
+            scope,
+            level,
+            name,
+            start,
+            0,
+            NO_SEQUENCE,
+            step,
+            0,
+            0,
+            stack,
+            phase,
+            0,
             extra,
-        )  # fmt: skip
+        )
 
     def push_open_record(self, level: int, *fields: int) -> None:
         """The same where more is known of the event: fields in the order of `RECORD`."""
@@ -223,10 +267,21 @@ class ThreadJournal:
             return False
         buffer = mapping.view
         HEADER.pack_into(
-            buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES, (size - HEADER_BYTES) // RECORD_BYTES,
-            self.ordinal, segment, self.kind, self.pid, self.native_id, self.created_ns,
-            self.dropped, 0,
-        )  # fmt: skip
+            buffer,
+            0,
+            MAGIC,
+            RECORD_BYTES,
+            HEADER_BYTES,
+            (size - HEADER_BYTES) // RECORD_BYTES,
+            self.ordinal,
+            segment,
+            self.kind,
+            self.pid,
+            self.native_id,
+            self.created_ns,
+            self.dropped,
+            0,
+        )
         offset = HEADER_BYTES
         if before is not None:
             # Open events stay open across segments: the reader looks at the last one only.

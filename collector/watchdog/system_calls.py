@@ -41,7 +41,7 @@ _NAMES = {
     "waitid": ("the end of another process", 247, 95),
     "nanosleep": ("the end of a sleep", 35, 101),
     "clock_nanosleep": ("the end of a sleep", 230, 115),
-}  # fmt: skip
+}
 """System call -> words, number on x86_64, number on aarch64. A futex may be any lock: no words."""
 
 _MACHINES = {"x86_64": 1, "aarch64": 2}

@@ -64,9 +64,12 @@ class Watchdog:
     """Watches this process from `start` to `stop`."""
 
     def __init__(
-        self, recorder: Recorder, library: Any, holder: Callable[[int], int | None],
+        self,
+        recorder: Recorder,
+        library: Any,
+        holder: Callable[[int], int | None],
         is_library: Callable[[str], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`holder` tells by a lock's number the ident of the thread that holds it, `is_library` by
         a file whether its code is not the program's own."""
         options = recorder.options

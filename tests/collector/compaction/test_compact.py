@@ -30,8 +30,14 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def complete(recorder: Recorder) -> None:
     for i in range(0, OPS, 1_000):
-        recorder.put(recorder.thread(), Kind.COLLECTIVE_END, name=recorder.intern("all_reduce"),
-                     end=9_000_000 + i, sequence=i, aux=recorder.intern("dp\t2\t"))  # fmt: skip
+        recorder.put(
+            recorder.thread(),
+            Kind.COLLECTIVE_END,
+            name=recorder.intern("all_reduce"),
+            end=9_000_000 + i,
+            sequence=i,
+            aux=recorder.intern("dp\t2\t"),
+        )
 
 
 def read(run: Path, table: str) -> pa.Table:

@@ -72,8 +72,10 @@ def test_each_kind_of_event_has_its_place(tmp_path: Path) -> None:
         ("request", 8_000, 3_000, 3_000, 0),
     ]
     assert [(t.name, t.kind) for t in run.threads] == [
-        ("thread 7", "main"), ("worker", "native"), ("net (asynchronous)", "native"),
-    ]  # fmt: skip
+        ("thread 7", "main"),
+        ("worker", "native"),
+        ("net (asynchronous)", "native"),
+    ]
     assert rows(run, "phase", "name", "kind", "start_ns") == [("here", "mark", 5_000)]
     assert rows(run, "value", "name", "value") == [("heap used", 3.0), ("heap free", 4.0)]
     kinds = rows(run, "sync", "kind", "object")
@@ -103,8 +105,9 @@ def test_instants_are_exact_to_the_nanosecond() -> None:
     lengths, missing, bad = rounded_ns([63.813, 2, None, -1.0, 1e300])
     assert lengths.tolist() == [63_813, 2_000, 0, 0, 0]
     assert (missing.tolist(), bad.tolist()) == (
-        [False, False, True, False, False], [False, False, False, True, True],
-    )  # fmt: skip
+        [False, False, True, False, False],
+        [False, False, False, True, True],
+    )
 
 
 def nested(start: I64, duration: I64) -> tuple[I64, I64]:
@@ -231,24 +234,42 @@ def test_an_event_with_what_json_has_not_is_read_alone(tmp_path: Path) -> None:
 def test_kernels_lie_on_streams_and_know_who_launched_them(tmp_path: Path) -> None:
     call = {"correlation": 5}
     events = [
-        slice_("aten::mm", 0, 10, cat="cpu_op", args={
-            "Sequence number": 4, "Input Dims": [[2, 3], [3, 4], []],
-            "Input type": ["float", "c10::BFloat16", "Scalar"], "Fwd thread id": 0,
-        }),
+        slice_(
+            "aten::mm",
+            0,
+            10,
+            cat="cpu_op",
+            args={
+                "Sequence number": 4,
+                "Input Dims": [[2, 3], [3, 4], []],
+                "Input type": ["float", "c10::BFloat16", "Scalar"],
+                "Fwd thread id": 0,
+            },
+        ),
         slice_("cudaLaunchKernel", 2, 3, cat="cuda_runtime", args=call),
         kernel("gemm", 20, 5, 7, 5),
-        slice_("MmBackward0", 40, 4, cat="cpu_op", tid=9, args={
-            "Sequence number": 4, "Fwd thread id": 1,
-        }),
+        slice_(
+            "MmBackward0",
+            40,
+            4,
+            cat="cpu_op",
+            tid=9,
+            args={
+                "Sequence number": 4,
+                "Fwd thread id": 1,
+            },
+        ),
         slice_("ProfilerStep#3", 0, 30, cat="user_annotation"),
         slice_("Optimizer.step#SGD.step", 25, 4, cat="user_annotation"),
         slice_("mine", 26, 1, cat="user_annotation"),
         {"ph": "f", "cat": "ac2g", "id": 5, "ts": 20, "pid": 0, "tid": 7, "name": "ac2g"},
-    ]  # fmt: skip
+    ]
     run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json.gz", events))
     assert [(t.name, t.kind) for t in run.threads] == [
-        ("thread 7", "main"), ("thread 9", "native"), ("stream 7 (cuda:0)", "stream"),
-    ]  # fmt: skip
+        ("thread 7", "main"),
+        ("thread 9", "native"),
+        ("stream 7 (cuda:0)", "stream"),
+    ]
     columns = ("name", "scope", "device", "launch_ns", "launch_thread")
     assert rows(run, "op", *columns) == [
         ("aten::mm", "function", "cpu", None, ""),
@@ -258,12 +279,17 @@ def test_kernels_lie_on_streams_and_know_who_launched_them(tmp_path: Path) -> No
         ("gemm", "kernel", "cuda:0", 2_000, "7-0"),
     ]
     assert rows(run, "op", "sequence", "shapes", "dtypes", "step", "phase", thread="7-0")[0] == (
-        4, "[2, 3] [3, 4]", "float32 bfloat16", 3, "",
-    )  # fmt: skip
+        4,
+        "[2, 3] [3, 4]",
+        "float32 bfloat16",
+        3,
+        "",
+    )
     assert rows(run, "op", "phase", thread="7-0")[2] == ("SGD.step",)
     assert rows(run, "phase", "name", "kind", "step", "depth") == [
-        ("ProfilerStep#3", "user", 3, 0), ("SGD.step", "optimizer", 3, 1),
-    ]  # fmt: skip
+        ("ProfilerStep#3", "user", 3, 0),
+        ("SGD.step", "optimizer", 3, 1),
+    ]
     assert run.steps(0).index.tolist() == [3]
 
 
@@ -271,16 +297,24 @@ def test_breakdown_of_a_device_can_be_worked_out_on_paper(tmp_path: Path) -> Non
     # Stream 1:  ####......####     0-4 and 10-14 compute
     # Stream 2:  ..nnnnnn...cc..    2-8 communication, 11-13 copy
     events = [
-        kernel("gemm", 0, 4, 1), kernel("gemm", 10, 4, 1),
-        kernel("ncclDevKernel_AllReduce", 2, 6, 2), kernel("Memcpy DtoH", 11, 2, 2),
+        kernel("gemm", 0, 4, 1),
+        kernel("gemm", 10, 4, 1),
+        kernel("ncclDevKernel_AllReduce", 2, 6, 2),
+        kernel("Memcpy DtoH", 11, 2, 2),
         slice_("aten::mm", 0, 20, cat="cpu_op"),
-    ]  # fmt: skip
+    ]
     run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", events))
     (row,) = temporal_breakdown(run).to_dict("records")
     assert row == {
-        "rank": 0, "kernel_time_ns": 14_000, "idle_ns": 2_000, "compute_ns": 8_000,
-        "non_compute_ns": 4_000, "communication_ns": 6_000, "overlap_ns": 2_000, "overlap": 1 / 3,
-    }  # fmt: skip
+        "rank": 0,
+        "kernel_time_ns": 14_000,
+        "idle_ns": 2_000,
+        "compute_ns": 8_000,
+        "non_compute_ns": 4_000,
+        "communication_ns": 6_000,
+        "overlap_ns": 2_000,
+        "overlap": 1 / 3,
+    }
     assert comm_compute_overlap(run, 0) == 1 / 3  # the operator on the host does not count
 
 
@@ -321,8 +355,13 @@ def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_numbers_that_no_column_holds_are_told_apart(tmp_path: Path) -> None:
-    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 1 << 70,
-            "In msg nelems": 1 << 70, "dtype": "Float"}  # fmt: skip
+    told = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Group size": 1 << 70,
+        "In msg nelems": 1 << 70,
+        "dtype": "Float",
+    }
     events = [
         slice_("record_param_comms", 1, 5, cat="cpu_op", args=told),
         slice_("a text that is a number", 20, "3.5"),

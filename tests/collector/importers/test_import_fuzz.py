@@ -33,8 +33,13 @@ from tests.support.trace_files import accounted, imported, kernel, slice_, write
 def seeds() -> list[bytes]:
     """A small file of each kind."""
     args = {"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"], "Sequence number": 3}
-    comm = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
-            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    comm = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Group size": 2,
+        "In msg nelems": 4,
+        "dtype": "Float",
+    }
     memory = {"Total Allocated": 5, "Device Type": 1, "Device Id": 0}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}},
@@ -55,24 +60,65 @@ def seeds() -> list[bytes]:
         {"ph": "f", "cat": "flow", "name": "f", "id": 4, "ts": 53, "pid": 7, "tid": 8},
     ]
     info = {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
-    whole = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events,
-             "baseTimeNanoseconds": 10**18}  # fmt: skip
+    whole = {
+        "schemaVersion": 1,
+        "distributedInfo": info,
+        "traceEvents": events,
+        "baseTimeNanoseconds": 10**18,
+    }
     frames = [{"name": "main", "filename": "train.py", "line": 3}]
     dumped = dump(1, 2, 3, pg_status={"0": {"last_enqueued_collective": 3}})
     dumped["entries"][0]["frames"] = frames
     return [
-        json.dumps(whole).encode(), json.dumps(events).encode(), json.dumps(dumped).encode(),
-        pickle.dumps(dumped, 2), pickle.dumps(dumped, 4), gzip.compress(json.dumps(whole).encode()),
-    ]  # fmt: skip
+        json.dumps(whole).encode(),
+        json.dumps(events).encode(),
+        json.dumps(dumped).encode(),
+        pickle.dumps(dumped, 2),
+        pickle.dumps(dumped, 4),
+        gzip.compress(json.dumps(whole).encode()),
+    ]
 
 
 PIECES = [
-    b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\\ud800", b"\xff", b"null", b"NaN", b"-1",
-    b"1e999", b"9" * 30, b"9223372036854775807", b"-9223372036854775808", b"true", b"{}", b"[]",
-    b'"X"', b'"\\u0000"', b"0.0000000001", b"\x00", b"\x1f\x8b", b"\x80\x04", b'{"a":' * 50,
-    b"[" * 2000, b"1152921504606846976", b'"E"', b'"ts"', b'"name"', b"R", b"b", b"c", b"\x95",
-    b'"\xc2\xb2"', b'"--5"',
-]  # fmt: skip
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b'"',
+    b",",
+    b":",
+    b"\\",
+    b"\\ud800",
+    b"\xff",
+    b"null",
+    b"NaN",
+    b"-1",
+    b"1e999",
+    b"9" * 30,
+    b"9223372036854775807",
+    b"-9223372036854775808",
+    b"true",
+    b"{}",
+    b"[]",
+    b'"X"',
+    b'"\\u0000"',
+    b"0.0000000001",
+    b"\x00",
+    b"\x1f\x8b",
+    b"\x80\x04",
+    b'{"a":' * 50,
+    b"[" * 2000,
+    b"1152921504606846976",
+    b'"E"',
+    b'"ts"',
+    b'"name"',
+    b"R",
+    b"b",
+    b"c",
+    b"\x95",
+    b'"\xc2\xb2"',
+    b'"--5"',
+]
 """What mutations put in."""
 
 
@@ -207,33 +253,39 @@ def test_what_is_too_much_is_refused_or_said(
     for name in ("MOST_ROWS", "MOST_TEXTS"):
         monkeypatch.setattr(spill, name, 100)
     for name, module in (
-        ("MOST_NAMED", other_events), ("MOST_VALUES", chrome), ("MOST_STEPS", steps),
-        ("MOST_LAUNCHES", to_tables), ("MOST_PHASES", to_tables), ("MOST_CALLS", complete_events),
+        ("MOST_NAMED", other_events),
+        ("MOST_VALUES", chrome),
+        ("MOST_STEPS", steps),
+        ("MOST_LAUNCHES", to_tables),
+        ("MOST_PHASES", to_tables),
+        ("MOST_CALLS", complete_events),
         ("MOST_LAUNCHING_ARROWS", to_tables),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(module, name, 20)
     count = range(60)
     for words, every in (
         ("more than 100 slices", [slice_("a", n, 1) for n in range(101)]),
-        ("more than 100 values", [
-            {"ph": "C", "name": "c", "ts": n, "args": {"x": 1, "y": 2}} for n in count
-        ]),
+        (
+            "more than 100 values",
+            [{"ph": "C", "name": "c", "ts": n, "args": {"x": 1, "y": 2}} for n in count],
+        ),
         ("more than 100 arrows", [{"ph": "t", "id": n, "ts": n} for n in count]),
         ("100 of different names", [slice_(f"{n}", n, 1) for n in range(101)]),
         ("id has more than 2000", [slice_("a", 1, 1, tid="x" * 2001)]),
-    ):  # fmt: skip
+    ):
         path = write_trace(tmp_path / "trace.json", every)
         assert words in refusal(path, tmp_path / "run")
     for words, every in (
         ("names", [{"ph": "M", "name": "thread_name", "tid": n, "args": {}} for n in count]),
-        ("launches", [
-            slice_("l", n, 1, cat="cuda_runtime", args={"correlation": n}) for n in count
-        ]),
+        (
+            "launches",
+            [slice_("l", n, 1, cat="cuda_runtime", args={"correlation": n}) for n in count],
+        ),
         ("ends of steps", [slice_("Optimizer.step#a", n, 1, cat="user_annotation") for n in count]),
         ("phases", [slice_("Optimizer.step#a", n, 1, cat="user_annotation") for n in count]),
         ("collectives", [slice_("c10d::send", n, 1, cat="cpu_op") for n in count]),
         ("arrows of launches", [{"ph": "s", "cat": "launch", "id": n, "ts": n} for n in count]),
-    ):  # fmt: skip
+    ):
         path = write_trace(tmp_path / "trace.json", [slice_("a", 0, 1), *every])
         run = imported(tmp_path / words, path)
         accounted(run)

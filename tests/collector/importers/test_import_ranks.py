@@ -100,8 +100,10 @@ def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -
     assert finding.title.startswith("rank 1 never entered all_reduce #")
     evidence = finding.evidence
     assert (evidence["group"], evidence["waiting"], evidence["op"]) == (
-        "0", [0], {"0": "all_reduce"},
-    )  # fmt: skip
+        "0",
+        [0],
+        {"0": "all_reduce"},
+    )
     made = rows(run, "collective", "name", "sequence", rank=0)
     assert ("all_reduce", evidence["sequence"]) == made[-1]
     if not files.endswith("json"):  # those have no stacks
@@ -114,14 +116,19 @@ def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -
 def dump(*sequences: int, **fields: Any) -> dict[str, Any]:
     entries = [
         {
-            "record_id": sequence - 1, "process_group": ("0", "default_pg"),
-            "collective_seq_id": sequence, "profiling_name": "nccl:all_reduce",
-            "time_created_ns": 10**18 + sequence * 10**6, "input_sizes": [[4]],
-            "input_dtypes": ["Float"], "state": "completed", "retired": True,
+            "record_id": sequence - 1,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": sequence,
+            "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 10**18 + sequence * 10**6,
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "state": "completed",
+            "retired": True,
             "time_discovered_completed_ns": 10**18 + sequence * 10**6 + 500,
         }
         for sequence in sequences
-    ]  # fmt: skip
+    ]
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     return {"version": "2.4", "pg_config": groups, "entries": entries, **fields}
 
@@ -155,7 +162,7 @@ class Evil:
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
         b"\x80\x02K\x01K\x02.",
     ],
-)  # fmt: skip
+)
 def test_pickles_of_more_than_plain_values_are_refused(
     data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,8 +259,10 @@ def test_command(tmp_path: Path) -> None:
     assert "1 (unsupported)" in told.output
     as_json = json.loads(CliRunner().invoke(main, ["info", "--json", run]).output)
     assert as_json["imported"] == {
-        "read_events": 2, "imported_slices": 1, "dropped_unsupported": 1,
-    }  # fmt: skip
+        "read_events": 2,
+        "imported_slices": 1,
+        "dropped_unsupported": 1,
+    }
     for arguments, words in (
         ([str(trace), "-o", run], "exists already"),
         ([str(tmp_path / "none.json"), "-o", f"{run}2"], "No such file"),

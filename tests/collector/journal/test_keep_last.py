@@ -144,7 +144,8 @@ def test_what_is_kept_takes_its_share_only(tmp_path: Path) -> None:
 def test_a_real_program(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,
-        HELD + """
+        HELD
+        + """
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -167,8 +168,11 @@ def test_a_real_program(tmp_path: Path, engine: str) -> None:
     x.sinh()
     print(most)
     """,
-        "--keep-last", "1MB", "--engine", engine,
-    )  # fmt: skip
+        "--keep-last",
+        "1MB",
+        "--engine",
+        engine,
+    )
     assert recorded.status == 0, recorded.stderr
     assert LIMIT // 2 < int(recorded.stdout) <= LIMIT
     run = open_run(recorded.run)
@@ -219,7 +223,8 @@ def test_a_killed_program_leaves_its_last_events(tmp_path: Path, engine: str) ->
 def test_threads_that_come_and_go(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
         tmp_path,
-        HELD + """
+        HELD
+        + """
     def work():
         for _ in range(3):
             torch.ones(2).tan()
@@ -232,8 +237,11 @@ def test_threads_that_come_and_go(tmp_path: Path, engine: str) -> None:
         look()
     print(most)
     """,
-        "--keep-last", "1MB", "--engine", engine,
-    )  # fmt: skip
+        "--keep-last",
+        "1MB",
+        "--engine",
+        engine,
+    )
     assert recorded.status == 0, recorded.stderr
     assert int(recorded.stdout) <= LIMIT
     run = open_run(recorded.run)
@@ -274,9 +282,15 @@ def test_in_code_and_in_forked_children(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("512KB", 512_000), ("64MB", 64_000_000), ("2 gb", 2_000_000_000), ("1MiB", 1_048_576),
-     ("1.5MB", 1_500_000), ("300000", 300_000)],
-)  # fmt: skip
+    [
+        ("512KB", 512_000),
+        ("64MB", 64_000_000),
+        ("2 gb", 2_000_000_000),
+        ("1MiB", 1_048_576),
+        ("1.5MB", 1_500_000),
+        ("300000", 300_000),
+    ],
+)
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 

@@ -47,8 +47,11 @@ def test_shapes_that_never_repeat(tmp_path: Path, engine: str) -> None:
         for i in range(70_000):
             torch.empty((i, 0)).neg()
         """,
-        "--engine", engine, "--level", "timing",
-    )  # fmt: skip
+        "--engine",
+        engine,
+        "--level",
+        "timing",
+    )
     assert recorded.status == 0, recorded.stderr
     shapes = recorded.table("op")["shapes"].to_pylist()
     left_out = shapes.count(LEFT_OUT)

@@ -115,9 +115,12 @@ def test_what_validators_find(pair: tuple[Recorded, Recorded]) -> None:
     assert (one.severity, one.rank, one.step) == ("error", 0, 0)
     assert one.title == "validator block_sums_to_one of Block failed 4 times, first: sums to 2"
     assert one.evidence == {
-        "validator": "block_sums_to_one", "target": "Block", "verdict": "failed:", "times": 4,
+        "validator": "block_sums_to_one",
+        "target": "Block",
+        "verdict": "failed:",
+        "times": 4,
         "message": "sums to 2",
-    }  # fmt: skip
+    }
     assert one.link.startswith("/timeline?t=")
     assert found["broken"].title == (
         "validator broken of aten::relu itself raised 3 times, first: KeyError: 'no such key'"

@@ -89,9 +89,13 @@ def test_threads_that_begin_and_end_are_no_rest() -> None:
 
 
 def stands(
-    main: Actor, threads: dict[int, ThreadState], *others: Actor, handlers: bool = False,
-    traced: bool = False, known: bool = True,
-) -> Standing:  # fmt: skip
+    main: Actor,
+    threads: dict[int, ThreadState],
+    *others: Actor,
+    handlers: bool = False,
+    traced: bool = False,
+    known: bool = True,
+) -> Standing:
     rest = Rest()
     for at in (0, 60 * S):
         rest.look(Sample(at, threads, traced, known))
@@ -170,8 +174,15 @@ class Job:
     def add(self, name: str, **process: object) -> Path:
         folder = self.journal / name
         folder.mkdir(parents=True)
-        about = {"pid": os.getpid(), "parent_pid": 1, "role": "rank", "host": os.uname().nodename,
-                 "start_ns": 1, "closed": False, **process}  # fmt: skip
+        about = {
+            "pid": os.getpid(),
+            "parent_pid": 1,
+            "role": "rank",
+            "host": os.uname().nodename,
+            "start_ns": 1,
+            "closed": False,
+            **process,
+        }
         (folder / PROCESS_FILE).write_bytes(json_bytes(about))
         return folder
 
@@ -249,8 +260,10 @@ def test_threads_of_this_process_as_the_system_tells_of_them() -> None:
             seen = {n: sample.threads[t.native_id or 0] for n, t in threads.items()}
         assert sample.known
         assert (seen["sleeps"].sleeps, seen["limited"].sleeps, seen["reads"].sleeps) == (
-            True, False, False,
-        )  # fmt: skip
+            True,
+            False,
+            False,
+        )
         assert {state.state for state in seen.values()} == {"S"}
         assert sample.threads[threading.get_native_id()].used_ns > 0
     finally:
