@@ -1,4 +1,4 @@
-"""`lanescope import`: makes a run of what other tools recorded."""
+"""Defines `lanescope import`, which makes a run of traces of other tools."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from .errors import Refused
+from .limits import ImportRejected
 from .run_writer import import_files
 
 
-class _Refusal(click.ClickException):
+class _Rejection(click.ClickException):
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
@@ -47,8 +47,8 @@ def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
         numbers = [int(piece) for piece in pieces]
     try:
         import_files(files, output, numbers)
-    except Refused as error:
-        raise _Refusal(str(error)) from None
+    except ImportRejected as error:
+        raise _Rejection(str(error)) from None
     except OSError as error:
-        raise _Refusal(f"{output}: cannot be written ({error.strerror or error})") from None
+        raise _Rejection(f"{output}: cannot be written ({error.strerror or error})") from None
     click.echo(f"{output}")

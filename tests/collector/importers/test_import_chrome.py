@@ -11,12 +11,19 @@ import pyarrow.compute as pc
 import pytest
 
 from lanescope.collector.importers import time_chunks
-from lanescope.collector.importers.errors import Refused
 from lanescope.collector.importers.events import Event, decode_events, decode_one
 from lanescope.collector.importers.json_stream import Document, Member
-from lanescope.collector.importers.nesting import DEEPEST, around, ends, in_order, left, spend
-from lanescope.collector.importers.spill import UNFINISHED, VALUE, new_slices
-from lanescope.collector.importers.timestamps import I64, exact_ns, rounded_ns
+from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.nesting import (
+    MAX_DEPTH,
+    end_times,
+    nesting_of,
+    nesting_order,
+    remaining,
+    subtract_children,
+)
+from lanescope.collector.importers.spill import UNFINISHED, VALUE_ROW, new_slices
+from lanescope.collector.importers.timestamps import Int64Array, exact_ns, rounded_ns
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
@@ -110,19 +117,19 @@ def test_instants_are_exact_to_the_nanosecond() -> None:
     )
 
 
-def nested(start: I64, duration: I64) -> tuple[I64, I64]:
+def nested(start: Int64Array, duration: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Depth of each slice of a lane, and its duration less that of its direct children."""
-    depths, parents = around(start, ends(start, duration))
+    depths, parents = nesting_of(start, end_times(start, duration))
     own = duration.copy()
-    spend(own, duration, parents)
-    return np.minimum(depths, DEEPEST), left(own, duration)
+    subtract_children(own, duration, parents)
+    return np.minimum(depths, MAX_DEPTH), remaining(own, duration)
 
 
 def test_depth_is_the_number_of_slices_around() -> None:
     random = np.random.default_rng(3)
     start = random.integers(0, 60, 200)
     length = random.integers(0, 30, 200)
-    order = in_order(start, length)
+    order = nesting_order(start, length)
     start, length = start[order], length[order]
     depth, own = nested(start, length)
     end = start + length
@@ -138,51 +145,53 @@ def test_depth_is_the_number_of_slices_around() -> None:
 def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
     most: int, crowd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_chunks, "MOST", most)
+    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", most)
     random = np.random.default_rng(6)
-    rows = np.zeros(900, VALUE)
+    rows = np.zeros(900, VALUE_ROW)
     rows["start"] = random.integers(0, 400, 900)
     rows["start"][random.permutation(900)[:crowd]] = 77
     which = np.sort(random.permutation(900)[:800]).astype(np.uint32)
-    found = list(time_chunks.in_time(rows, which))
+    found = list(time_chunks.batches_by_start(rows, which))
     assert max(map(len, found)) <= max(4 * most, 40)
-    told = np.concatenate(found)
-    assert told.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
+    ordered = np.concatenate(found)
+    assert ordered.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
 
 
 @pytest.mark.parametrize(("most", "longest"), [(7, 30), (40, 4), (40, 400), (10**6, 30)])
 def test_a_lane_is_the_same_in_stretches_of_any_length(
     most: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_chunks, "MOST", most)
+    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", most)
     random = np.random.default_rng(5)
     lane = new_slices(900)
     lane["start"] = random.integers(0, 400, 900)
     lane["duration"] = random.integers(0, longest, 900)
     lane["duration"][::90] = UNFINISHED
     which = random.permutation(900)[:800].astype(np.uint32)
-    order = in_order(lane["start"][which], lane["duration"][which])
+    order = nesting_order(lane["start"][which], lane["duration"][which])
     mine = lane[which[order]]
     depth, own = nested(mine["start"], mine["duration"])
-    found = list(time_chunks.stretches(lane, which, Path("trace")))
+    found = list(time_chunks.time_chunks_of(lane, which, Path("trace")))
     assert len(found) >= min(800 // most, 20)
     for one in found:
         assert (np.diff(lane["start"][one.where]) >= 0).all()
-    told = [column for one in found for column in zip(one.where, one.depth, one.own, strict=True)]
-    assert sorted(told) == sorted(zip(which[order], depth, own, strict=True))
+    columns = [
+        column for one in found for column in zip(one.where, one.depth, one.own, strict=True)
+    ]
+    assert sorted(columns) == sorted(zip(which[order], depth, own, strict=True))
 
 
-def test_more_slices_at_one_instant_than_a_program_has_are_refused(
+def test_more_slices_at_one_instant_than_a_program_has_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(time_chunks, "MOST", 20)
-    monkeypatch.setattr(time_chunks, "_MOST_OPEN", 30)
+    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(time_chunks, "_MAX_OPEN", 30)
     every = np.arange(100, dtype=np.uint32)
     together, unfinished = new_slices(100), new_slices(100)
     unfinished["start"], unfinished["duration"] = every, UNFINISHED
     for lane in (together, unfinished):
-        with pytest.raises(Refused, match="slices at one instant of a thread"):
-            list(time_chunks.stretches(lane, every, Path("trace")))
+        with pytest.raises(ImportRejected, match="slices at one instant of a thread"):
+            list(time_chunks.time_chunks_of(lane, every, Path("trace")))
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 200, 5000])
@@ -231,7 +240,7 @@ def test_an_event_with_what_json_has_not_is_read_alone(tmp_path: Path) -> None:
     assert one == Event(ph="X", name=5, ts=one.ts, dur=one.dur) if one else False
 
 
-def test_kernels_lie_on_streams_and_know_who_launched_them(tmp_path: Path) -> None:
+def test_kernels_are_on_streams_with_the_thread_that_launched_them(tmp_path: Path) -> None:
     call = {"correlation": 5}
     events = [
         slice_(
@@ -336,7 +345,7 @@ def test_real_traces_are_accounted_for(path: Path, tmp_path: Path) -> None:
                 assert overlaps == 0, (thread.name, level)
 
 
-def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_other_files_are_rejected_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     for content, words in (
         (b"", "is empty"),
@@ -347,15 +356,15 @@ def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
         (b"\x1f\x8bnonsense", "not the gzip file"),
     ):
         path.write_bytes(content)
-        with pytest.raises(Refused, match=words) as refusal:
+        with pytest.raises(ImportRejected, match=words) as refusal:
             imported(tmp_path / "run", path)
         assert "\n" not in str(refusal.value)
         assert not (tmp_path / "run").exists()
     assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
 
 
-def test_numbers_that_no_column_holds_are_told_apart(tmp_path: Path) -> None:
-    told = {
+def test_numbers_beyond_a_column_become_null(tmp_path: Path) -> None:
+    args = {
         "Collective name": "allreduce",
         "Process Group Name": "0",
         "Group size": 1 << 70,
@@ -363,9 +372,9 @@ def test_numbers_that_no_column_holds_are_told_apart(tmp_path: Path) -> None:
         "dtype": "Float",
     }
     events = [
-        slice_("record_param_comms", 1, 5, cat="cpu_op", args=told),
+        slice_("record_param_comms", 1, 5, cat="cpu_op", args=args),
         slice_("a text that is a number", 20, "3.5"),
-        slice_("a text that is none", 20, "long"),
+        slice_("a text without length", 20, "long"),
         slice_("longer than can be", 20, 10**30),
         slice_("before 1970", -(2**40), 1),
     ]
