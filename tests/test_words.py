@@ -13,7 +13,11 @@ import pytest
 from tests.support import ROOT
 
 CLEAN = (
+    "collector/api.py",
+    "collector/cli.py",
+    "collector/format",
     "collector/importers",
+    "tests/collector/format",
     "tests/collector/importers",
 )
 

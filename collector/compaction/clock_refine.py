@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..format.collective_names import PAIRED
+from ..format.names import PAIRED
 from ..format.schema import AxisReference, Clock, Process
 from .clock_causality import Bounds, Contradiction, refined
 from .clock_fit import Fit

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from ..format import schema
-from ..format.record_kinds import JOURNAL_FOLDER
+from ..format.file_names import JOURNAL_FOLDER
 from . import manifest as manifests
 from .clock_refine import narrow
 from .decode import Decoder

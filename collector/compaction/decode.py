@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..format.file_names import thread_id
 from ..format.record_kinds import (
-    FARTHEST_NS,
     FX_NODE,
+    MAX_TIME_NS,
     GradientScope,
     OpScope,
     PhaseKind,
     SyncKind,
     ThreadKind,
-    thread_id,
 )
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from ..journal.journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
@@ -235,7 +235,7 @@ class Decoder:
     def _possible(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where instants are near enough to the process's start, and of no damaged record."""
         start = int(self.log.process["start_ns"])
-        return (instants >= start - FARTHEST_NS) & (instants <= start + FARTHEST_NS)
+        return (instants >= start - MAX_TIME_NS) & (instants <= start + MAX_TIME_NS)
 
     # one table each ------------------------------------------------------------------------
 

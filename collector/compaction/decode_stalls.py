@@ -12,7 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..format.record_kinds import JOIN, SyncKind, thread_id
+from ..format.file_names import thread_id
+from ..format.names import JOIN
+from ..format.record_kinds import SyncKind
 from ..journal.journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
 from .reader import (
     NO_JSON,

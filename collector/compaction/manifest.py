@@ -14,8 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..format.file_names import LOCK_FILE, MANIFEST
 from ..format.options import Options
-from ..format.record_kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
+from ..format.record_kinds import FORMAT_VERSION
 from ..journal.journal import write_json
 
 

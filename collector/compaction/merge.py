@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..format.record_kinds import part_file, rank_folder, thread_folder
+from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.schema import TABLES, File
 from . import manifest as manifests
 from .arrow_arrays import numbers

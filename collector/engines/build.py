@@ -175,7 +175,7 @@ def layout_header() -> str:
         "PAGE_BYTES": mmap.PAGESIZE,
         "RUNNABLE_UNIT_NS": journal.RUNNABLE_UNIT_NS,
         "RUNNABLE_INTERVAL_NS": journal.RUNNABLE_INTERVAL_NS,
-        "SMALLEST_SEGMENT_BYTES": segment_ring.SMALLEST_SEGMENT_BYTES,
+        "MIN_SEGMENT_BYTES": segment_ring.MIN_SEGMENT_BYTES,
         "FOLLOWER_FIRST_SEGMENT": background_compactor.FIRST_SEGMENT,
         "FOLLOWER_AGAIN": background_compactor.AGAIN,
         "RING_SHARE": segment_ring.SHARE,

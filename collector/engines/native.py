@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..format.names import NOT_COMPUTING
 from ..format.options import Options
-from ..format.record_kinds import NOT_COMPUTING, ThreadKind
+from ..format.record_kinds import ThreadKind
 from ..hooks.stacks import Stacks
 from ..journal.journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
 from ..journal.process_journals import ModuleCalls, Store, ThreadState

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..format.filters import OpFilter
+from ..format.names import OpFilter
 from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
 from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives

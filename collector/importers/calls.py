@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ..format.collective_names import NAMES, PAIRED, UNMOVED
+from ..format.names import COLLECTIVE_NAMES, PAIRED, UNMOVED
 from .events import CommunicationArgs, decode_communication
 from .kineto import COMMUNICATION_DTYPES, ITEM_BYTES
 from .spill import CollectiveCall, CollectiveSlice, Trace
@@ -178,7 +178,7 @@ def _call(
 def _name(parts: _Parts) -> str:
     if parts.operator is not None:
         short = parts.operator.name.rpartition("::")[2]
-        return NAMES.get(short, short.rstrip("_"))
+        return COLLECTIVE_NAMES.get(short, short.rstrip("_"))
     if parts.work is not None:
         return backend_name(parts.work.name)
     described = parts.described.name.lower() if parts.described else ""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..format.activities import ON_DEVICE
+from ..format.names import ON_DEVICE
 from ..format.record_kinds import PhaseKind
 from .events import Args, Event, decode_args, decode_plain
 from .kineto import (

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..format.collective_names import UNMOVED
+from ..format.names import UNMOVED
 from .base import Importer
 from .calls import backend_name, bytes_of, groups_of
 from .decompress import Blocks

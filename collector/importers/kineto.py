@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ..format.activities import LAUNCHING, ON_DEVICE
+from ..format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ..format.record_kinds import PhaseKind
 from .base import Dialect
-from .spill import BACKWARD, FUNCTION, KERNEL, USER
-from .spill import LAUNCHING as LAUNCHING_KIND
+from .spill import BACKWARD, FUNCTION, KERNEL, LAUNCHING, USER
 
 DIALECT = Dialect("kineto", lambda found: "schemaVersion" in found or "distributedInfo" in found)
 
@@ -96,7 +95,7 @@ def kind_of(category: str) -> int:
         return KERNEL
     if category == "cpu_op":
         return FUNCTION
-    return LAUNCHING_KIND if category.endswith(LAUNCHING) else USER
+    return LAUNCHING if category.endswith(LAUNCH_SUFFIXES) else USER
 
 
 def on_stream(category: str) -> bool:
@@ -108,7 +107,7 @@ def merged_category(category: Any) -> str:
     """Returns one category for all with the same meaning, so that they are read together."""
     if not isinstance(category, str):
         return ""
-    if category in WITH_ARGS or category == EXPORTED_PHASE or category.endswith(LAUNCHING):
+    if category in WITH_ARGS or category == EXPORTED_PHASE or category.endswith(LAUNCH_SUFFIXES):
         return category
     return _STREAM if on_stream(category) else ""
 

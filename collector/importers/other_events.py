@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..format.activities import stream_name
+from ..format.names import stream_name
 from ..format.record_kinds import PhaseKind
 from .events import Event, Label, decode_memory, decode_numbers, decode_plain, is_number
 from .lanescope_export import LAUNCH

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ..compaction.arrow_arrays import numbers
 from ..compaction.parquet import write_part
 from ..compaction.record_columns import frames_column, to_table
-from ..format.record_kinds import FARTHEST_NS, part_file, rank_folder, thread_folder
+from ..format.file_names import part_file, rank_folder, thread_folder
+from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process
 from .limits import MAX_COLLECTIVES
 from .spill import (
@@ -205,7 +206,7 @@ def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[In
     for first in range(0, len(which), _BATCH_ROWS):
         some = slices[which[first : first + _BATCH_ROWS]]
         release_pages(slices)
-        some = some[np.abs(some["start"] - usual) <= FARTHEST_NS // 2]
+        some = some[np.abs(some["start"] - usual) <= MAX_TIME_NS // 2]
         if not len(some):
             continue
         lasting = "duration" in (slices.dtype.names or ())

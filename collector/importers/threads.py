@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..format.record_kinds import ThreadKind, thread_id
+from ..format.file_names import thread_id
+from ..format.record_kinds import ThreadKind
 from .events import Label
 from .other_events import GLOBAL
 from .spill import PHASE_KIND, USER, Lane, Rows, Trace, column, rows_per_lane

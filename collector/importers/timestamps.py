@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..format.record_kinds import FARTHEST_NS
+from ..format.record_kinds import MAX_TIME_NS
 
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -57,7 +57,7 @@ def rounded_ns(microseconds: list[float | int | None]) -> tuple[Int64Array, Bool
     values = np.array(microseconds, np.float64)  # None becomes NaN
     missing = np.isnan(values)
     values = np.where(missing, 0.0, values * 1000)
-    bad = (values < 0) | (values > FARTHEST_NS)
+    bad = (values < 0) | (values > MAX_TIME_NS)
     return np.rint(np.where(bad, 0, values)).astype(np.int64), missing, bad
 
 

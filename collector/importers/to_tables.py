@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..compaction.arrow_arrays import dictionary, numbers
 from ..compaction.record_columns import codes_of, to_table
-from ..format.collective_names import PAIRED
+from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from .kineto import PROFILER_STEP

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-SMALLEST_SEGMENT_BYTES = 2 * mmap.PAGESIZE
+MIN_SEGMENT_BYTES = 2 * mmap.PAGESIZE
 SHARE = 16
 """A segment is at most this part of the bound: with it goes what is overwritten at a time."""
 
@@ -45,7 +45,7 @@ class Ring:
         with self._lock:
             if kept and self._kept + wanted > self._limit // KEPT_SHARE:
                 return 0
-            while wanted > SMALLEST_SEGMENT_BYTES and self._live + wanted > self._limit // 2:
+            while wanted > MIN_SEGMENT_BYTES and self._live + wanted > self._limit // 2:
                 wanted = _whole(wanted // 2)
             while self._total + wanted > self._limit and self._history:
                 path, size, records = self._history.popleft()
@@ -71,4 +71,4 @@ class Ring:
 
 
 def _whole(size: int) -> int:
-    return max(SMALLEST_SEGMENT_BYTES, size // mmap.PAGESIZE * mmap.PAGESIZE)
+    return max(MIN_SEGMENT_BYTES, size // mmap.PAGESIZE * mmap.PAGESIZE)

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..format.file_names import JOURNAL_FOLDER
+from ..format.names import UNSEEN_BY
 from ..format.options import Options
-from ..format.record_kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
+from ..format.record_kinds import PhaseKind, SyncKind, ThreadKind
 from ..journal import clock, own_files
 from ..journal.interruptions import is_interruption
 from ..journal.journal import Kind, float_bits

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from ..engines import native, portable
+from ..format.names import MISSING
 from ..format.options import SUPERVISOR_VARIABLE, Options
-from ..format.record_kinds import MISSING
 from ..hooks import exceptions, validators
 from ..hooks.accesses import data_swap, external_memory, gradient_release
 from ..hooks.collectives import clocks, init_process_group, ranks

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
+from ...format.names import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
 from ...recorder.recorder import Recorder
 from ..stacks import Stacks
 from ..threads.sync_events import Handovers

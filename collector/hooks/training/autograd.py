@@ -11,7 +11,8 @@ from typing import Any
 import torch.autograd
 import torch.autograd.graph
 
-from ...format.record_kinds import RAISED_IN_BACKWARD, PhaseKind
+from ...format.marks import BackwardRaised
+from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..exceptions import sentence
@@ -65,7 +66,7 @@ def install(
         except Exception as error:
             with recorder.guarded():
                 caller = _caller(sys._getframe(1), is_library)
-                recorder.mark(f"{RAISED_IN_BACKWARD}{sentence(error)}{caller}")
+                recorder.mark(BackwardRaised(sentence(error), caller).encode())
             raise
         finally:
             try:
@@ -86,7 +87,7 @@ def install(
 
 
 def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
-    """` (file.py:12)`: the line of the program that called, from the innermost frame on."""
+    """Returns the line of the program that called, `file.py:12`, from the innermost frame on."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    return "" if frame is None else f" ({frame.f_code.co_filename}:{frame.f_lineno})"
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

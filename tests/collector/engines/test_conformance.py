@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.format.filters import OpFilter
-from lanescope.collector.format.record_kinds import UNSEEN_BY
+from lanescope.collector.format.names import UNSEEN_BY, OpFilter
 from lanescope.webapp import open_run
 from tests.support.recording import BIN, Recorded, record_program, run_program
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.collector.numerics.fingerprint import hash_of
 from lanescope.webapp import open_run
 from lanescope.webapp.plugins.numerics.values import not_finite, unrecorded_writes

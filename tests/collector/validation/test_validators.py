@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector.format.record_kinds import VALIDATOR_IDLE
+from lanescope.collector.format.marks import ValidatorVerdict
 from lanescope.collector.validation import validators
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
@@ -170,7 +170,7 @@ def test_collectives(tmp_path: Path, engine: str, kind: str) -> None:
 
 def test_one_that_was_not_called(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
-    builder.phase(START_NS, 0, "mark", name=f"{VALIDATOR_IDLE} checked at Norm")
+    builder.phase(START_NS, 0, "mark", name=ValidatorVerdict("idle", "checked", "Norm").encode())
     (found,) = [f for f in findings(open_run(builder.write())) if f.kind == "validator"]
     assert found.severity == "info"
     assert found.title == "validator checked was never called: no Norm was seen"

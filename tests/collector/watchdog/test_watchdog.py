@@ -381,7 +381,7 @@ def test_a_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
 
 
 def test_what_is_no_timeout_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_timeout("soon")
     with pytest.raises(ValueError, match="on_hang is 'explode'"):
         Options(on_hang="explode")
