@@ -21,7 +21,7 @@ from ..format.record_kinds import ThreadKind
 from ..hooks.stacks import Stacks
 from ..journal.journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
 from ..journal.process_journals import ModuleCalls, Store, ThreadState
-from ..journal.string_table import MAXIMUM_SIGNATURES
+from ..journal.string_table import MAX_SIGNATURES
 from ..journal.writer import ThreadJournal
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
@@ -287,7 +287,7 @@ class NativeStore(Store):
             data = text.encode("utf-8", "replace")
             found = self._library.intern(data, len(data))
             if found:
-                if len(self._ids) >= MAXIMUM_SIGNATURES:
+                if len(self._ids) >= MAX_SIGNATURES:
                     self._ids.clear()
                 self._ids[text] = found
         return found

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..compaction.arrow_arrays import numbers
+from ..compaction.arrow_columns import frames_column, numbers, to_table
 from ..compaction.parquet import write_part
-from ..compaction.record_columns import frames_column, to_table
 from ..format.file_names import part_file, rank_folder, thread_folder
 from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..compaction.arrow_arrays import dictionary, numbers
-from ..compaction.record_columns import codes_of, to_table
+from ..compaction.arrow_columns import codes_of, dictionary, numbers, to_table
 from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT

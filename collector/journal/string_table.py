@@ -14,11 +14,11 @@ from pathlib import Path
 from .journal import STRINGS_FILE
 from .own_files import Mapping, may_pass
 
-MAXIMUM_SIGNATURES = 65_536
+MAX_SIGNATURES = 65_536
 """Distinct texts of shapes, dtypes and device in a process. A program whose shapes never repeat
 would fill memory and disk with them."""
 
-MAXIMUM_BYTES = 64_000_000
+MAX_TEXT_BYTES = 64_000_000
 """Of all texts of a process together: names that hold a number never repeat either."""
 
 LEFT_OUT = "…"
@@ -72,7 +72,7 @@ class StringTable:
         if found is not None:
             return found
         with self._lock:
-            if self._bytes >= MAXIMUM_BYTES:
+            if self._bytes >= MAX_TEXT_BYTES:
                 self.left_out["texts_left_out"] += 1
                 text = LEFT_OUT
             return self._add(text)
@@ -86,7 +86,7 @@ class StringTable:
         if found is not None:
             return found, True
         with self._lock:
-            if self._signatures >= MAXIMUM_SIGNATURES or self._bytes >= MAXIMUM_BYTES:
+            if self._signatures >= MAX_SIGNATURES or self._bytes >= MAX_TEXT_BYTES:
                 self.left_out["signatures_left_out"] += 1
                 return self._add(LEFT_OUT), False
             self._signatures += 1

@@ -169,7 +169,7 @@ def test_the_order_in_which_processes_finish_does_not_matter(
 ) -> None:
     axis, listed = None, []
     for one in order:
-        axis, listed = process_placement.joined(axis, listed, one)
+        axis, listed = process_placement.with_process(axis, listed, one)
     assert axis == {"clock_identity": "a", "wall_minus_monotonic_ns": 500}
     found = [
         (p["clock"]["offset_ns"], p["clock"]["uncertainty_ns"], p["clock"]["calibrated"])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector.compaction import chunks, compact, manifest, merge, seal
+from lanescope.collector.compaction import chunks, compact, manifest, parts
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal import journal, writer
 from lanescope.collector.journal.journal import Kind
@@ -106,10 +106,10 @@ def dying(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (merge, "write_part"),
-        (merge.Pending, "commit"),
-        (merge.manifests, "write"),
-        (seal.os, "replace"),
+        (parts, "write_part"),
+        (parts.PendingParts, "commit"),
+        (parts.manifests, "write"),
+        (parts.os, "replace"),
         (Path, "unlink"),
     ],
 )

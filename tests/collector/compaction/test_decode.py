@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lanescope.collector.compaction.arrow_columns import self_times
 from lanescope.collector.compaction.decode import Decoder
-from lanescope.collector.compaction.reader import DTYPE, read_process
-from lanescope.collector.compaction.record_columns import self_times
+from lanescope.collector.compaction.reader import RECORD_DTYPE, read_process
 from lanescope.collector.format.options import Options
 from lanescope.collector.format.record_kinds import (
     FX_NODE,
@@ -502,7 +502,7 @@ def test_self_time_takes_off_direct_children_only() -> None:
     #   2        c [20, 40)      own 20
     #   1      d [80, 90)        own 10
     #   1    e [200, 210)        its parent was filtered out
-    rows = np.zeros(5, DTYPE)
+    rows = np.zeros(5, RECORD_DTYPE)
     rows["start"] = [0, 10, 20, 80, 200]
     rows["depth"] = [0, 1, 2, 1, 1]
     duration = np.array([100, 60, 20, 10, 10])

@@ -150,7 +150,7 @@ def test_a_damaged_segment_is_left_out_and_named(tmp_path: Path) -> None:
     (tmp_path / journal.segment_file(1, 0)).write_bytes(b"no journal")
     log = read_process(tmp_path)
     assert [t.ordinal for t in log.threads] == [0]
-    assert "t00001-00000.lsj: is no journal segment" in log.damage[0]
+    assert "t00001-00000.lsj: is not a journal segment" in log.damage[0]
 
 
 @pytest.mark.parametrize(
