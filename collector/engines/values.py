@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..hooks.collectives.collectives import plan_for
-from ..journal.journal import RECORD, TENSOR, TENSOR_MORE, TENSOR_ORDINAL, Kind, TensorFlag
+from ..journal.journal import (
+    RECORD,
+    TENSOR_MORE_RECORD,
+    TENSOR_ORDINAL,
+    TENSOR_RECORD,
+    Kind,
+    TensorFlag,
+)
 from ..journal.process_journals import ThreadState
 from ..numerics.fingerprint import Fingerprint, fingerprint
 from ..numerics.host_fingerprint import Numbers, numbers_of
@@ -319,7 +326,7 @@ class Values:
 def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, depth: int) -> None:
     more = not found.finite or row.expected is not None or row.unset
     position = row.position | flags | (TensorFlag.MORE if more else 0)
-    packed = TENSOR.pack(
+    packed = TENSOR_RECORD.pack(
         Kind.TENSOR,
         min(depth, 255),
         position,
@@ -334,7 +341,7 @@ def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, d
     )
     state.journal.append(*RECORD.unpack(packed))
     if more:
-        packed = TENSOR_MORE.pack(
+        packed = TENSOR_MORE_RECORD.pack(
             Kind.TENSOR_MORE,
             int(row.expected is not None),
             int(row.unset),

@@ -23,11 +23,11 @@ from lanescope.collector.format.record_kinds import (
 )
 from lanescope.collector.format.schema import TABLES, THREAD_TABLES
 from lanescope.collector.journal.journal import (
-    ACCESS,
+    ACCESS_RECORD,
     NO_SEQUENCE,
     RECORD,
-    TENSOR,
-    TENSOR_MORE,
+    TENSOR_MORE_RECORD,
+    TENSOR_RECORD,
     AccessFlag,
     Kind,
     TensorFlag,
@@ -95,7 +95,9 @@ def write_op(r: Recorder) -> dict[str, Any]:
 def write_access(r: Recorder) -> dict[str, Any]:
     first = (AccessFlag.WRITE | AccessFlag.BIRTH, 1, 0x7F0000000040, 8, 24)
     second = (0, 3, 0xFFFF0000000080, 0, 2**40)
-    packed = ACCESS.pack(0, 2, first[0] | second[0] << 8, *first[1:], second[1], 3, *second[2:])
+    packed = ACCESS_RECORD.pack(
+        0, 2, first[0] | second[0] << 8, *first[1:], second[1], 3, *second[2:]
+    )
     r.thread().journal.append(Kind.ACCESS, *RECORD.unpack(packed)[1:])
     write_op(r)
     return {
@@ -363,8 +365,8 @@ def write_tensor(r: Recorder) -> dict[str, Any]:
     flags = TensorFlag.FOUND | TensorFlag.MORE | TensorFlag.KNOWN
     signature = r.intern("[4, 8]\tfloat32\tcpu")
     for packed in (
-        TENSOR.pack(Kind.TENSOR, 3, 7 | flags, signature, 100, -5, 6, 0.5, 2.5, -1, 1.5),
-        TENSOR_MORE.pack(Kind.TENSOR_MORE, 1, 0, 0, 2, 1, -9, 0, 0, 0, 0),
+        TENSOR_RECORD.pack(Kind.TENSOR, 3, 7 | flags, signature, 100, -5, 6, 0.5, 2.5, -1, 1.5),
+        TENSOR_MORE_RECORD.pack(Kind.TENSOR_MORE, 1, 0, 0, 2, 1, -9, 0, 0, 0, 0),
     ):
         r.thread().journal.append(*RECORD.unpack(packed))
     return {
@@ -445,7 +447,7 @@ def test_rank_tables(recorder: Recorder) -> None:
 
 def test_accesses_belong_to_the_op_whose_record_follows(recorder: Recorder) -> None:
     def access(storage: int) -> None:
-        packed = ACCESS.pack(0, 1, 0, 0, storage, 0, 4, 0, 0, 0, 0, 0)
+        packed = ACCESS_RECORD.pack(0, 1, 0, 0, storage, 0, 4, 0, 0, 0, 0, 0)
         recorder.thread().journal.append(Kind.ACCESS, *RECORD.unpack(packed)[1:])
 
     def op(start: int, depth: int) -> None:

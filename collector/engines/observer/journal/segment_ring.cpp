@@ -10,7 +10,7 @@ namespace lanescope {
 namespace {
 
 uint64_t whole_pages(uint64_t bytes) {
-  return std::max<uint64_t>(layout::MIN_SEGMENT_BYTES,
+  return std::max<uint64_t>(layout::SMALLEST_SEGMENT_BYTES,
                             bytes / layout::PAGE_BYTES * layout::PAGE_BYTES);
 }
 
@@ -35,7 +35,7 @@ uint64_t Ring::take(uint64_t wanted, bool kept) {
   if (kept && kept_ + wanted > limit_ / layout::RING_KEPT_SHARE) {
     return 0;
   }
-  while (wanted > layout::MIN_SEGMENT_BYTES && live_ + wanted > limit_ / 2) {
+  while (wanted > layout::SMALLEST_SEGMENT_BYTES && live_ + wanted > limit_ / 2) {
     wanted = whole_pages(wanted / 2);
   }
   while (total_ + wanted > limit_ && !history_.empty()) {
