@@ -1,4 +1,4 @@
-"""The in-code interface: begin and end a recording, and say what the program is doing."""
+"""The in-code interface: start and stop a recording, add marks, phases, values and steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .compaction import manifest
 from .format.options import RUN_VARIABLE, SUPERVISOR_VARIABLE, Options, default_run
 from .format.record_kinds import PhaseKind
-from .journal.limits import resident_bytes
+from .journal.limits import check_buffer, resident_bytes
 from .recorder.messages import say
 from .recorder.versions import unsupported
 
@@ -22,28 +22,29 @@ if TYPE_CHECKING:
     from .session.session import Session
 
 _session: Session | None = None
-"""The recording of this process. A process has one dispatcher, hence one recording."""
+"""The active recording. A process has one dispatcher, hence one recording."""
 
 
 def active() -> Session | None:
-    """The recording that is on, if any."""
+    """Returns the active recording, if any."""
     return _session
 
 
 def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-    """Record this process into the folder `run` until `stop`; without one into
-    `runs/<date>-<time>`, which is said.
+    """Starts recording this process into the folder `run`, until `stop`.
 
-    `settings` are those of `lanescope record`, as level, stacks, stack_depth, include, or
-    `hang_timeout="5m"`, `min_duration="1ms"`, `keep_last="64MB"`, `steps="10:20"`. Where a
-    recording is on already (the program runs under `lanescope record`), that one goes on.
-    Raises ValueError for a setting that makes no sense, TypeError for one that there is not.
+    Without `run` the folder is `runs/<date>-<time>`, and its name is printed. `settings` are those
+    of `lanescope record`: level, stacks, stack_depth, include, `hang_timeout="5m"`,
+    `min_duration="1ms"`, `keep_last="64MB"`, `steps="10:20"`. An active recording (the program
+    runs under `lanescope record`) continues unchanged. Raises ValueError for an invalid setting,
+    TypeError for an unknown one.
     """
     global _session
     if _session is not None:
         return
     options = Options.of(**settings)
-    torch = importlib.import_module("torch")  # or its memory would count as the recorder's
+    check_buffer(options.keep_last_bytes)
+    torch = importlib.import_module("torch")  # else its memory would count as the recorder's
     reason = unsupported(torch)
     if reason is not None:
         say(f"this process is not recorded: {reason}")
@@ -69,26 +70,26 @@ def start(run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
     try:
         session.start()
     except Exception:
-        session.stop()  # or half of its hooks would stay
+        session.stop()  # removes the hooks that were installed so far
         raise
     _session = session
     atexit.register(stop)
 
 
 def _is_another_run(folder: Path) -> bool:
-    """Whether a folder holds a run that had ended before this process, or its job, began."""
+    """Returns True if the folder holds a run that ended before this process or its job started."""
     joins = os.environ.get(SUPERVISOR_VARIABLE) is not None
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     try:
         found = manifest.read(folder)
     except (OSError, ValueError):
-        return False  # what is there is not for this process to judge
+        return False
     known = {process["pid"] for process in found["processes"]}
     return bool(found["complete"]) and os.getpid() not in known and not joins and not again
 
 
 def stop() -> None:
-    """End the recording that `start` began, and turn it into Parquet. Without one: nothing."""
+    """Stops the recording of `start` and converts it to Parquet. Does nothing without one."""
     global _session
     session, _session = _session, None
     if session is None:
@@ -103,7 +104,7 @@ def stop() -> None:
 
 @contextlib.contextmanager
 def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterator[None]:
-    """Record what is inside the block; see `start`. Inside another recording: marks only."""
+    """Records the block; see `start`. Within an active recording the block is part of it."""
     if _session is not None:
         yield
         return
@@ -115,7 +116,7 @@ def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterat
 
 
 def start_from_environment() -> None:
-    """Record this process if LANESCOPE_RECORD says so; what cannot start says why, once."""
+    """Starts recording if LANESCOPE_RECORD names a run."""
     global _session
     run = os.environ.get(RUN_VARIABLE)
     if not run or _session is not None:
@@ -124,7 +125,7 @@ def start_from_environment() -> None:
 
 
 def mark(name: str) -> None:
-    """An instant on the calling thread's lane."""
+    """Records an instant on the calling thread's lane."""
     if (session := _session) is not None:
         with session.recorder.guarded():
             session.recorder.mark(name)
@@ -132,10 +133,10 @@ def mark(name: str) -> None:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """An interval on the calling thread's lane.
+    """Records the block as an interval on the calling thread's lane.
 
-    A name of one of the kinds (forward, backward, optimizer, data, evaluation) counts as that
-    kind: `phase("backward")` enters the overlap rate of backward.
+    A name of one of the kinds (forward, backward, optimizer, data, evaluation) has that kind:
+    `phase("backward")` counts for the overlap of backward.
     """
     session = _session
     if session is None:
@@ -155,14 +156,14 @@ def phase(name: str) -> Iterator[None]:
 
 
 def value(name: str, number: float) -> None:
-    """One number of a series, now, with the current step."""
+    """Records a number of a series, with the current time and step."""
     if (session := _session) is not None:
         with session.recorder.guarded():
             session.recorder.value(name, float(number))
 
 
 def step() -> None:
-    """A training step ends here. From the first call on, only these calls end steps."""
+    """Ends a training step. From the first call on, only these calls end steps."""
     if (session := _session) is not None and session.optimizers is not None:
         with session.recorder.guarded():
             session.optimizers.mark_step()

@@ -86,9 +86,13 @@ class GradCheck(NowAndThen):
     def _disagreement(self, compute: Callable[..., Any], values: list[torch.Tensor]) -> str:
         try:
             torch.autograd.gradcheck(
-                compute, values, rtol=self._tolerance, fast_mode=True, nondet_tol=1e-6,
+                compute,
+                values,
+                rtol=self._tolerance,
+                fast_mode=True,
+                nondet_tol=1e-6,
                 check_undefined_grad=False,
-            )  # fmt: skip
+            )
         except GradcheckError as error:
             return str(error).strip().partition("\n")[0]
         return ""

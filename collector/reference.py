@@ -142,9 +142,13 @@ def rotary(
 
 
 def attention(
-    *, causal: bool, scale: float | None = None, heads: int | None = None,
-    projections: Sequence[str] = (), every: int = 100,
-) -> Reference:  # fmt: skip
+    *,
+    causal: bool,
+    scale: float | None = None,
+    heads: int | None = None,
+    projections: Sequence[str] = (),
+    every: int = 100,
+) -> Reference:
     """softmax(q k^T scale + mask) v, with as many query heads per key head as the shapes say.
 
     For modules called with q, k, v of shape (batch, heads, tokens, d), and for those called with

@@ -68,7 +68,6 @@ SHIMS = {f"webapp.analysis.{name}" for name in ("backward_threads", "low_precisi
 """Old names of modules that others import; kept for one release."""
 
 DEBT = {
-    ("collector.format.options", "collector.journal.limits"),
     ("webapp.analysis.tensor_fingerprints", "webapp.timeline.row_layout"),
     ("webapp.plugins.autograd_graph.page_graph_parts", "webapp.plugins.gradients.layer_map"),
     ("webapp.plugins.checks.checks", "webapp.plugins.autograd_graph.traceability"),

@@ -1,4 +1,4 @@
-"""Portions of a thread's journal: the records that become one part file of each table."""
+"""Splits a thread's journal into chunks, which become one part file of each table."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..journal.journal import Kind
-from .reader import Records, ThreadLog, joined
+from .reader import Records, ThreadLog, concatenated
 
 CHUNK_RECORDS = 1_000_000
-"""Records decoded at a time: bounds memory, and is the size of a part file."""
+"""Records decoded at a time: bounds memory and the size of a part file."""
 
 
 @dataclass(frozen=True)
-class Portion:
+class Chunk:
     """Records of a thread that become one part file of each table."""
 
     part: int
     records: Records
-    left: Records  # behind the cut, for the next portion
-    segments: int  # how many of the thread's segments are used up with it
+    rest: Records  # behind the cut, for the next chunk
+    segments: int  # number of the thread's segments that are complete with it
 
 
-def portions(thread: ThreadLog, *, ended: bool) -> Iterator[Portion]:
-    """A thread's records, cut where no op is open, so that parents stay with children.
+def chunks_of(thread: ThreadLog, *, ended: bool) -> Iterator[Chunk]:
+    """Yields a thread's records, cut where no op is open, so that parents stay with children.
 
-    Where the thread has `ended`, all of them, and last the events that were still open. Else the
-    segment that is being written to and a last small portion are left out. The same on every
-    attempt, so that a part that was written twice is the same file.
+    If the thread has `ended`, all records, with the events that were still open last. Else without
+    the segment being written to and a small last chunk. The cuts are the same on every attempt, so
+    that a part that is written twice is the same file.
     """
     held: list[Records] = []
     count, part = 0, thread.parts
@@ -40,19 +40,19 @@ def portions(thread: ThreadLog, *, ended: bool) -> Iterator[Portion]:
         count += len(records)
         if count < CHUNK_RECORDS:
             continue
-        whole = joined(held)
+        whole = concatenated(held)
         cut = _outermost_end(whole)
         if cut:
-            yield Portion(part, whole[:cut], whole[cut:], position + 1)
+            yield Chunk(part, whole[:cut], whole[cut:], position + 1)
             part += 1
             held, count = [whole[cut:]], len(whole) - cut
     if ended:
         held.append(thread.open_events())
-        whole = joined(held)
-        yield Portion(part, whole, whole[:0], len(thread.segments))
+        whole = concatenated(held)
+        yield Chunk(part, whole, whole[:0], len(thread.segments))
 
 
 def _outermost_end(records: Records) -> int:
-    """How many records there are up to the last op that no other contains."""
+    """Returns the number of records up to the last outermost op."""
     outermost = np.flatnonzero((records["kind"] == Kind.OP) & (records["depth"] == 0))
     return int(outermost[-1]) + 1 if len(outermost) else 0

@@ -1,7 +1,7 @@
-"""What the order of cause and effect adds to measured clock offsets.
+"""Narrows measured clock offsets by causality.
 
-No rank leaves a collective of all ranks before the last one entered it. So between two clocks each
-such call tells two things: how far one may be ahead of the other at most, and at least.
+No rank leaves a collective before the last one entered it. So each call bounds the offset of two
+clocks from both sides.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from numpy.typing import NDArray
 
 from .clock_fit import UNMEASURED_DRIFT_PPB, Fit
 
-_HALVINGS = 80
-"""Of the search for the slope: (2/3)^80 of what is possible is far below a nanosecond a year."""
+_ITERATIONS = 80
+"""Of the search for the slope: (2/3)^80 of the range is far below a nanosecond a year."""
 
 _ROUNDING_NS = 2
 """Offset, drift's share and the uncertainty itself are rounded to whole nanoseconds."""
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
 
 
 class Bounds(NamedTuple):
-    """At `local_ns` of a clock, the reference clock read at least (or at most) `reference_ns`."""
+    """At `local_ns` of a clock the reference clock read at least (or at most) `reference_ns`."""
 
-    local_ns: Ints
-    reference_ns: Ints
+    local_ns: Int64Array
+    reference_ns: Int64Array
 
 
 class Contradiction(ValueError):
-    """The bounds exclude each other, or what was measured: one of them is not true."""
+    """The bounds exclude each other or the measurement."""
 
 
 def refined(found: Fit, start_ns: int, end_ns: int, least: Bounds, most: Bounds) -> Fit:
-    """`found` made narrower by what must have been, for local times from `start_ns` to `end_ns`.
+    """Returns `found` narrowed by the bounds, for local times from `start_ns` to `end_ns`.
 
-    The true error of `found` lies within its uncertainty at any time, within every bound at its
-    own, and changes by UNMEASURED_DRIFT_PPB (and the drift that was fitted) at most: together they
-    make a band. The answer is the line through the band's middle that strays least from its edges,
-    and the uncertainty is by how much. So it is as true as `found` and the bounds are, and no
-    steadiness of the drift is assumed. Where the answer is not narrower, `found` itself.
+    The true error of `found` is within its uncertainty at any time, within every bound at its time,
+    and changes at most by UNMEASURED_DRIFT_PPB plus the fitted drift. Together these form a band.
+    The result is the line through the band with the least distance to its edges, and that distance
+    is the uncertainty. So the result holds if `found` and the bounds hold; a constant drift is not
+    assumed. Returns `found` itself if the result is not narrower.
 
-    Raises Contradiction where nothing lies within all bounds.
+    Raises Contradiction if no line is within all bounds.
     """
     length = float(end_ns - start_ns)
     if length <= 0 or len(least.local_ns) + len(most.local_ns) == 0:
@@ -62,7 +62,7 @@ def refined(found: Fit, start_ns: int, end_ns: int, least: Bounds, most: Bounds)
         return float((over - turn * at).max()), float((under - turn * below).min())
 
     low, high = -2 * wide / length, 2 * wide / length
-    for _ in range(_HALVINGS):  # the width is convex in the slope
+    for _ in range(_ITERATIONS):  # the width is convex in the slope
         first, second = low + (high - low) / 3, high - (high - low) / 3
         above, beneath = strays(first)
         if above - beneath <= np.subtract(*strays(second)):
@@ -78,17 +78,19 @@ def refined(found: Fit, start_ns: int, end_ns: int, least: Bounds, most: Bounds)
     return Fit(found.offset_ns + middle, found.drift_ppb + turn * 1e9, uncertainty)
 
 
-def _errors(found: Fit, start_ns: int, bounds: Bounds, sign: int = 1) -> tuple[Floats, Floats]:
-    """Instants from the start, and what each bound says of the error of `found` then."""
+def _errors(
+    found: Fit, start_ns: int, bounds: Bounds, sign: int = 1
+) -> tuple[Float64Array, Float64Array]:
+    """Returns times since the start, and each bound on the error of `found` at that time, ns."""
     at = (bounds.local_ns - start_ns).astype(np.float64)
     offset = bounds.reference_ns - bounds.local_ns - found.offset_ns  # whole numbers: exact
     return at, sign * (offset - at * (found.drift_ppb * 1e-9))
 
 
 def _edge(
-    at: Floats, limits: Floats, wide: float, length: float, slope: float
-) -> tuple[Floats, Floats]:
-    """Corners of the highest curve below all limits and `wide` that rises and falls by `slope`."""
+    at: Float64Array, limits: Float64Array, wide: float, length: float, slope: float
+) -> tuple[Float64Array, Float64Array]:
+    """Returns times and heights of the highest curve below `limits` and `wide`, with +-`slope`."""
     at = np.concatenate([at, [0.0, length]])
     limits = np.minimum(np.concatenate([limits, [wide, wide]]), wide)
     order = np.argsort(at, kind="stable")
@@ -96,7 +98,7 @@ def _edge(
     rising = np.minimum.accumulate(limits - slope * at) + slope * at
     falling = np.minimum.accumulate((limits + slope * at)[::-1])[::-1] - slope * at
     edge = np.minimum(rising, falling)
-    # Between two corners the curve rises from the one and falls to the other; it may be cut flat.
+    # Between two corners the curve rises, may stay flat at `wide`, and falls.
     left, right = edge[:-1], edge[1:]
     up = ((right - left) / slope + np.diff(at)) / 2
     up = np.minimum(up, (wide - left) / slope)

@@ -1,4 +1,4 @@
-"""From measured clock offsets to one mapping, with what remains uncertain of it."""
+"""Fits measured clock offsets by one mapping with its uncertainty."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 UNMEASURED_DRIFT_PPB = 100_000.0
-"""Bound for the drift of a clock that was measured once or for too short a time to tell: quartz is
-good to about 50 parts per million, and two clocks may err in opposite directions."""
+"""Bound for the drift of a clock that was measured once or for too short a time: quartz deviates by
+about 50 parts per million, and two clocks may deviate in opposite directions."""
 
 
 class Point(NamedTuple):
-    """One measurement: the reference clock read `local_ns + offset_ns`, give or take `half_ns`."""
+    """One measurement: the reference clock read `local_ns + offset_ns` +- `half_ns`."""
 
     local_ns: int
     offset_ns: int
-    half_ns: int  # half of the round trip that told: the answer was written within it
+    half_ns: int  # half of the round trip
 
 
 class Calibration(NamedTuple):
-    """What a process measured of its clock against that of another, the reference."""
+    """A process's measurements of its clock against a reference clock."""
 
     reference: str  # identity of the reference clock
     wall_minus_monotonic_ns: int  # of the reference
@@ -27,14 +27,14 @@ class Calibration(NamedTuple):
 
     @classmethod
     def parse(cls, data: Any) -> Calibration:
-        """From JSON. Raises KeyError, TypeError or ValueError where it is not one."""
+        """Reads JSON. Raises KeyError, TypeError or ValueError for other contents."""
         points = tuple(sorted(Point(*map(_whole, point)) for point in data["points"]))
         if not points or not isinstance(data["reference"], str):
             raise ValueError("no calibration")
         return cls(data["reference"], _whole(data["wall_minus_monotonic_ns"]), points)
 
     def to_json(self) -> dict[str, Any]:
-        """What `parse` reads."""
+        """Returns the value that `parse` reads."""
         return self._asdict()
 
 
@@ -47,15 +47,14 @@ class Fit(NamedTuple):
 
 
 def fit(points: Sequence[Point], start_ns: int, end_ns: int) -> Fit:
-    """The mapping for a process that ran from `start_ns` to `end_ns` of its own clock.
+    """Returns the mapping for a process that ran from `start_ns` to `end_ns` of its own clock.
 
-    Two candidates, of which the one with the smaller uncertainty is taken. A line through the
-    first and the last point: its error between them is at most that of its ends and what the
-    points between stray from it; beyond them the slope's error grows with the distance. And the
-    tightest point alone with no drift, which is all there is after a short time: then the error
-    grows by UNMEASURED_DRIFT_PPB.
+    Takes the candidate with the smaller uncertainty. One is the line through the first and the last
+    point: between them the error is at most that of the ends plus the largest deviation of a point;
+    beyond them the slope's error grows with the distance. The other is the tightest point without
+    drift, whose error grows by UNMEASURED_DRIFT_PPB; it wins after a short time.
     """
-    end_ns = max(end_ns, points[-1].local_ns)  # it may be running still
+    end_ns = max(end_ns, points[-1].local_ns)  # the process may still run
     best = min(points, key=lambda point: point.half_ns)
     far = max(abs(best.local_ns - start_ns), abs(end_ns - best.local_ns))
     still = Fit(best.offset_ns, 0.0, best.half_ns + round(far * UNMEASURED_DRIFT_PPB * 1e-9))
@@ -79,5 +78,5 @@ def fit(points: Sequence[Point], start_ns: int, end_ns: int) -> Fit:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or abs(value) >= 2**62:
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     return value

@@ -1,4 +1,4 @@
-"""Makes a finished run's clocks truer by what its collectives say of them (`clock_causality`)."""
+"""Narrows the clock uncertainty of a finished run by its collectives (`clock_causality`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..format.collective_names import PAIRED
+from ..format.names import PAIRED
 from ..format.schema import AxisReference, Clock, Process
 from .clock_causality import Bounds, Contradiction, refined
 from .clock_fit import Fit
 
 LEFT_TOGETHER = (
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
-    "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter",
-    "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "barrier",
-)  # fmt: skip
-"""Operations of which no rank's part is complete before every rank has entered, whatever each of
-them sends: in an all_to_all two ranks may have nothing for each other."""
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "barrier",
+)
+"""Operations that complete on no rank before every rank has entered, whatever each one sends: in an
+all_to_all two ranks may exchange nothing."""
 
 _COLUMNS = ["start_ns", "complete_ns", "name", "group", "group_size", "sequence", "bytes"]
 
@@ -30,20 +37,22 @@ _COLUMNS = ["start_ns", "complete_ns", "name", "group", "group_size", "sequence"
 def with_causality(
     run: Path, axis: AxisReference | None, processes: Sequence[Process], files: Sequence[str]
 ) -> list[Process]:
-    """The processes of a whole run, their clocks narrowed by its collectives.
+    """Returns the processes of a complete run with clocks narrowed by its collectives.
 
-    Clocks that were not measured stay as they are: then nothing says which calls to believe. So do
-    those of a job that failed: a call that failed looks like one that was complete. `files` are
-    the names of the run's part files. Doing it again changes nothing.
+    Clocks that were not measured stay unchanged, because a wrong call could not be recognised. So
+    do those of a failed job, where a failed call looks complete. `files` are the names of the
+    run's part files. Repeating it changes nothing.
     """
     listed = list(processes)
     if axis is None or any(p["exception"] or not p["closed"] for p in listed):
         return listed
     hosts = {
-        p["clock"]["host"] for p in listed
-        if p["clock"]["calibrated"] and p["clock"]["uncertainty_ns"]
+        p["clock"]["host"]
+        for p in listed
+        if p["clock"]["calibrated"]
+        and p["clock"]["uncertainty_ns"]
         and p["clock"]["host"] != axis["clock_identity"]
-    }  # fmt: skip
+    }
     calls = _calls(run, listed, files) if hosts else None
     if calls is None:
         return listed
@@ -58,7 +67,7 @@ def _narrowed(processes: list[Process], host: str, least: Bounds, most: Bounds) 
     first = min(mine, key=lambda p: p["start_ns"])
     known = first["clock"]
     if any(p["clock"]["drift_ppb"] != known["drift_ppb"] for p in mine):
-        return processes  # not one line: nothing to be moved as one
+        return processes  # not on one line, so they cannot move together
     widest = max(p["clock"]["uncertainty_ns"] for p in mine)
     end = max(p["end_ns"] for p in mine)
     before = Fit(known["offset_ns"], known["drift_ppb"], widest)
@@ -72,16 +81,18 @@ def _narrowed(processes: list[Process], host: str, least: Bounds, most: Bounds) 
     def moved(process: Process) -> Process:
         since = process["start_ns"] - first["start_ns"]
         clock: Clock = {
-            **process["clock"], "offset_ns": fit.offset_ns + round(since * fit.drift_ppb * 1e-9),
-            "drift_ppb": fit.drift_ppb, "uncertainty_ns": fit.uncertainty_ns,
-        }  # fmt: skip
+            **process["clock"],
+            "offset_ns": fit.offset_ns + round(since * fit.drift_ppb * 1e-9),
+            "drift_ppb": fit.drift_ppb,
+            "uncertainty_ns": fit.uncertainty_ns,
+        }
         return {**process, "clock": clock}
 
     return [moved(p) if p["clock"]["host"] == host else p for p in processes]
 
 
 def _calls(run: Path, processes: list[Process], files: Sequence[str]) -> pa.Table | None:
-    """The collectives of all ranks on their own clocks, with `rank` and `host`; None: unusable."""
+    """Returns the collectives of all ranks on their own clocks, with `rank` and `host`, or None."""
     host_of = {(p["rank"], p["pid"]): p["clock"]["host"] for p in processes}
     tables = []
     for name in files:
@@ -107,7 +118,7 @@ def _calls(run: Path, processes: list[Process], files: Sequence[str]) -> pa.Tabl
 
 
 def _bounds(calls: pa.Table, axis: str, host: str) -> tuple[Bounds, Bounds]:
-    """What the calls in which both clocks took part say of the axis at times of `host`'s clock."""
+    """Returns lower and upper bounds of the axis at times of `host`'s clock, from shared calls."""
 
     def of(clock: str, column: str) -> pa.ChunkedArray:
         return pc.if_else(pc.equal(calls["host"], clock), calls[column], None)
@@ -118,12 +129,16 @@ def _bounds(calls: pa.Table, axis: str, host: str) -> tuple[Bounds, Bounds]:
         table = table.append_column(f"{title}_complete", of(clock, "complete_ns"))
     found = table.group_by(["group", "sequence"]).aggregate(
         [
-            ("name", "count_distinct"), ("name", "min"), ("rank", "count"),
-            ("group_size", "min"), ("group_size", "max"), ("bytes", "min"),
+            ("name", "count_distinct"),
+            ("name", "min"),
+            ("rank", "count"),
+            ("group_size", "min"),
+            ("group_size", "max"),
+            ("bytes", "min"),
             *((f"{title}_start", "max") for title in ("axis", "host")),
             *((f"{title}_complete", "min") for title in ("axis", "host")),
         ]
-    )  # fmt: skip
+    )
     good = pc.and_(
         pc.equal(found["name_count_distinct"], 1),
         pc.and_(
@@ -140,14 +155,14 @@ def _bounds(calls: pa.Table, axis: str, host: str) -> tuple[Bounds, Bounds]:
         known = found.filter(pc.and_(pc.is_valid(found[local]), pc.is_valid(found[reference])))
         return Bounds(*(known[n].to_numpy().astype(np.int64) for n in (local, reference)))
 
-    # Seen to be complete there: the last one here had come. And the other way round.
+    # Complete on one clock: the last rank of the other clock had entered. And vice versa.
     return pairs("host_complete_min", "axis_start_max"), pairs(
         "host_start_max", "axis_complete_min"
     )
 
 
 def _whole(calls: pa.Table) -> pa.Array:
-    """Groups of which all ranks counted to the same number: none began or stopped on its own."""
+    """Returns the groups in which all ranks made the same number of calls."""
     last = calls.group_by(["group", "rank"]).aggregate([("sequence", "max")])
     ends = last.group_by(["group"]).aggregate([("sequence_max", "min"), ("sequence_max", "max")])
     whole = pc.equal(ends["sequence_max_min"], ends["sequence_max_max"])
@@ -155,7 +170,7 @@ def _whole(calls: pa.Table) -> pa.Array:
 
 
 def narrow(run: Path, manifest: dict[str, Any]) -> None:
-    """`with_causality` for a manifest that is about to be written, where the run is whole."""
+    """Applies `with_causality` to a manifest before it is written, if the run is complete."""
     options = manifest["options"]
     if manifest["complete"] and not (options.get("steps") or options.get("window")):
         manifest["processes"] = with_causality(

@@ -1,10 +1,10 @@
-"""Journal -> Parquet: runs in a process of its own, beside or after the recorded ones.
+"""Converts journals to Parquet, in a process of its own, while or after the program runs.
 
     python -m lanescope.collector.compaction.compact RUN
 
 Each step leaves a run that opens: parts are written under temporary names and renamed, then the
-manifest names them, then the journal gives up what is in them. Doing a step again after a death in
-between gives the same files.
+manifest lists them, then their records are removed from the journal. Repeating a step after a
+death in between writes the same files.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 
 from ..format import schema
-from ..format.record_kinds import JOURNAL_FOLDER
+from ..format.file_names import JOURNAL_FOLDER
 from . import manifest as manifests
 from .clock_refine import narrow
 from .decode import Decoder
-from .merge import Pending
+from .parts import PendingParts, seal_threads
 from .process_placement import first_ordinal
 from .reader import JournalError, read_process, read_process_file
-from .seal import seal_threads
 
 _UNREADABLE = "unreadable-"
 
@@ -32,11 +31,11 @@ _UNREADABLE = "unreadable-"
 def compact(
     run: Path, *, wait_s: float = 0.0, exit_status: int | None = None, stopped: str = ""
 ) -> None:
-    """Turn the journals of all processes that ended into Parquet, and finish the manifest.
+    """Converts the journals of all processes that ended, and completes the manifest.
 
-    Processes still alive get up to `wait_s` seconds to end; what lives on keeps its journal.
-    `stopped` names the signal by which someone stopped the command. Raises OSError where the run
-    cannot be written.
+    Waits up to `wait_s` seconds for live processes; those that stay alive keep their journals.
+    `stopped` names the signal that stopped the command. Raises OSError where the run cannot be
+    written.
     """
     deadline = time.monotonic() + wait_s
     while not advance(run) and time.monotonic() < deadline:
@@ -56,15 +55,15 @@ def compact(
 
 
 def advance(run: Path) -> bool:
-    """Compact what can be by now; whether nothing is left of any journal."""
+    """Compacts all complete records; returns True if no journal is left."""
     done = True
     with manifests.locked(run):
         folders = _folders(run)
         latest = {_pid(folder): folder for folder in folders}
         for folder in folders:
-            # A process that began another journal has left this one, by exec.
-            left = latest[_pid(folder)] != folder
-            done &= _advance_process(run, folder, ended=left or _ended(folder))
+            # A process that started a later journal, by exec, does not write to this one.
+            superseded = latest[_pid(folder)] != folder
+            done &= _advance_process(run, folder, ended=superseded or _ended(folder))
     return done
 
 
@@ -73,20 +72,20 @@ def _folders(run: Path) -> list[Path]:
     if not journal.is_dir():
         return []
     found = [f for f in journal.iterdir() if f.is_dir() and not f.name.startswith(_UNREADABLE)]
-    # By start, which follows the process id in the name: parents before what they forked.
+    # By start, which follows the process id in the name: parents before their children.
     return sorted(found, key=lambda f: int(f.name.partition("-")[2] or 0))
 
 
 def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
-    """Whether the journal is dealt with: turned into Parquet, or found to be of no use.
+    """Returns True if the journal is finished: converted, or set aside as unreadable.
 
-    `ended` was seen before the log is read: a process that ends now is left for the next time.
+    `ended` was read before the log, so a process that ends now is finished by the next call.
     """
-    pending = Pending(run)
+    pending = PendingParts(run)
     try:
         log = read_process(folder)
     except JournalError as error:
-        if not ended:  # it is only just being made
+        if not ended:  # the process is just creating it
             return False
         pending.note(str(error))
         folder.rename(folder.with_name(_UNREADABLE + folder.name))
@@ -95,7 +94,7 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
     stacks = pending.rank_table(log.rank, "stack")
     decoder = Decoder(log, stacks, first_ordinal(log, threads))
     if not ended:
-        # Where later records overwrite earlier ones, which stay is not known before the end.
+        # With --keep-last, later records overwrite earlier ones until the end.
         if not log.process.get("keep_last_bytes"):
             seal_threads(decoder, pending)
         return False
@@ -108,14 +107,14 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> bool:
 
 
 def _ended(folder: Path) -> bool:
-    """Whether the process closed its journal or is gone. A folder without a process is one."""
+    """Returns True if the process closed its journal or has ended."""
     try:
         process = read_process_file(folder)
     except JournalError:
         return not _alive(_pid(folder))
     if process["closed"]:
         return True
-    # On another host, a process of that id is another one.
+    # On another host, the id belongs to another process.
     return process["host"] == socket.gethostname() and not _alive(int(process["pid"]))
 
 
@@ -130,7 +129,7 @@ def _alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    try:  # a zombie has written its last
+    try:  # a zombie writes no more
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return True
@@ -138,7 +137,7 @@ def _alive(pid: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """`RUN`; 0, or 2 with a sentence where the run cannot be written."""
+    """Compacts the run `arguments[0]`; returns 0, or 2 with a message if it cannot be written."""
     os.nice(10)
     run = Path(arguments[0])
     try:

@@ -1,7 +1,7 @@
-"""Journal records -> Arrow tables of `schema`. Pure: reads a journal, writes nothing.
+"""Decodes journal records into Arrow tables of `schema`; writes nothing.
 
-The compactor uses it to make Parquet, and a reader to recover a run whose processes died before
-anyone could.
+Compaction writes the tables as Parquet. A reader uses them directly for processes that died before
+compaction.
 """
 
 from __future__ import annotations
@@ -15,82 +15,75 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..format.file_names import thread_id
 from ..format.record_kinds import (
-    FARTHEST_NS,
     FX_NODE,
+    MAX_TIME_NS,
     GradientScope,
     OpScope,
     PhaseKind,
     SyncKind,
     ThreadKind,
-    thread_id,
 )
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
 from ..journal.journal import NO_SEQUENCE, RUNNABLE_UNIT_NS, Kind
-from .arrow_arrays import dictionary, numbers
-from .chunks import portions
-from .decode_accesses import access_columns
-from .decode_parameters import activation_columns, fx_columns, node_columns, parameter_columns
-from .decode_stalls import rows_of
-from .decode_tensors import tensor_columns
-from .reader import ProcessLog, Records, ThreadLog, take
-from .record_columns import (
+from .arrow_columns import (
+    TextColumns,
     by_start,
-    codes_of,
+    dictionary,
     durations,
     enum_column,
     frames_column,
     integers,
+    numbers,
     self_times,
     to_table,
     with_hashes,
 )
+from .chunks import chunks_of
+from .decode_accesses import access_columns
+from .decode_parameters import activation_columns, fx_columns, node_columns, parameter_columns
+from .decode_stalls import dump_rows
+from .decode_tensors import tensor_columns
+from .reader import ProcessLog, Records, ThreadLog, take
 
 _EVENTS = (Kind.OP, Kind.COLLECTIVE, Kind.PHASE, Kind.GRADIENT, Kind.VALUE)
 _TIMED = (*_EVENTS, Kind.SYNC)
 _SAMPLED = GradientScope.SAMPLE | GradientScope.ACTIVATION | GradientScope.NODE
-_NULL_TEXT = 0
 _UNKNOWN = -1
 
 
 @dataclass
 class Decoder:
-    """Turns one process's journal into tables.
+    """Decodes one process's journal.
 
-    `known_stacks` are the rows of the rank's stack table so far: a stack that is there keeps its
-    id, and only new ones come out of `rank_tables`.
+    `known_stacks` are the rows of the rank's stack table so far: a known stack keeps its id, and
+    `rank_tables` returns only new ones.
     """
 
     log: ProcessLog
     known_stacks: pa.Table | None = None
-    first_ordinal: int = 0  # what the ordinals of this journal's threads are counted from
-    _stack_ids: dict[str, int] = field(init=False, default_factory=dict)
-    _stacks_before: int = field(init=False, default=0)
-    _texts: NDArray[np.object_] = field(init=False)
+    first_ordinal: int = 0  # added to the ordinals of this journal's threads
+    _texts: TextColumns = field(init=False)
     _modules: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
     _storages: dict[tuple[int, str], None] = field(init=False, default_factory=dict)
     _threads: dict[str, dict[str, Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._texts = np.array(self.log.texts, dtype=object)
-        if self.known_stacks is not None:
-            for row in self.known_stacks.to_pylist():
-                frames = (f"{f['file']}\t{f['line']}\t{f['function']}" for f in row["frames"])
-                self._stack_ids["\n".join(frames)] = row["stack"]
-        self._stacks_before = len(self._stack_ids)
+        self._texts = TextColumns(self.log.texts, self.known_stacks)
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Process id."""
         return int(self.log.process["pid"])
 
     def thread_name(self, thread: ThreadLog) -> str:
-        """Identity of a thread within the run."""
+        """Returns the identity of a thread within the run."""
         return thread_id(self.pid, self.first_ordinal + thread.ordinal)
 
     def is_empty(self) -> bool:
-        """Whether the process is not worth a lane: it did nothing (a launcher, a helper), and is
-        no rank that others wait for."""
+        """Returns True for a process without events (a launcher, a helper) that others do not
+        expect as a rank."""
         awaited = bool(self.log.process.get("expected")) and bool(self.log.threads)
         return not awaited and not any(
             np.isin(records["kind"], _EVENTS).any()
@@ -99,26 +92,26 @@ class Decoder:
         )
 
     def thread_tables(self) -> Iterator[tuple[str, str, int, pa.Table]]:
-        """(thread id, table, part, rows): all that the journal holds, sorted by start."""
+        """Yields (thread id, table, part, rows) of the whole journal, by start."""
         for thread in self.log.threads:
-            for portion in portions(thread, ended=True):
-                for table, rows in self.decode(thread, portion.records):
-                    yield self.thread_name(thread), table, portion.part, rows
+            for chunk in chunks_of(thread, ended=True):
+                for table, rows in self.decode(thread, chunk.records):
+                    yield self.thread_name(thread), table, chunk.part, rows
 
     def decode(
         self, thread: ThreadLog, records: Records, *, collectives: bool = True
     ) -> Iterator[tuple[str, pa.Table]]:
-        """(table, rows) of some records of a thread.
+        """Yields (table, rows) of some records of a thread.
 
-        Without `collectives` these are left for later: their completion may not be known yet.
+        Leaves out collectives unless `collectives`: they may not be complete yet.
         """
         kinds = np.ascontiguousarray(records["kind"])
         self._note_thread(thread, records, kinds)
         for module in take(records, kinds == Kind.MODULE):
-            path = self._text(int(module["name"]))
-            self._modules[path] = (self._text(int(module["aux"])), int(module["extra"]))
+            path = self._texts[int(module["name"])]
+            self._modules[path] = (self._texts[int(module["aux"])], int(module["extra"]))
         for storage in take(records, kinds == Kind.STORAGE):
-            self._storages[int(storage["extra"]), self._text(int(storage["name"]))] = None
+            self._storages[int(storage["extra"]), self._texts[int(storage["name"])]] = None
         for kind, table, columns in (
             (Kind.OP, "op", self._op),
             (Kind.COLLECTIVE, "collective", self._collective),
@@ -139,16 +132,16 @@ class Decoder:
         accesses = access_columns(records, kinds)
         if accesses is not None:
             yield "access", to_table(TABLES["access"], accesses)
-        tensors = tensor_columns(records, kinds, self._texts)
+        tensors = tensor_columns(records, kinds, self._texts.texts)
         if tensors is not None:
             yield "tensor", to_table(TABLES["tensor"], tensors)
 
     def rank_tables(self) -> dict[str, pa.Table]:
-        """Threads, modules, the watchdog's dumps and new stacks, of what was decoded so far."""
+        """Returns threads, modules, storages, stalls and new stacks of the records so far."""
         if not self._threads:
             self._note_presence()
         stalls = self._stalls()
-        new = list(self._stack_ids.items())[self._stacks_before :]
+        new = self._texts.new_stacks()
         threads, modules = self._threads.values(), self._modules
         columns: dict[str, dict[str, Any]] = {
             "thread": {
@@ -176,20 +169,18 @@ class Decoder:
         return tables if stalls is None else {**tables, "stall": stalls}
 
     def _stalls(self) -> pa.Table | None:
-        rows = rows_of(self.log, self.first_ordinal)
+        rows = dump_rows(self.log, self.first_ordinal)
         for row in rows:
             text = row.pop("frames")
-            known = self._stack_ids.setdefault(text, len(self._stack_ids)) if text else None
-            row["stack"] = known
+            row["stack"] = self._texts.stack_id(text) if text else None
         return pa.Table.from_pylist(rows, TABLES["stall"].arrow()) if rows else None
 
     def thread_row(self, thread: ThreadLog) -> dict[str, Any] | None:
-        """The thread's row of the thread table so far; None where it has no events."""
+        """Returns the thread's row of the thread table so far; None without events."""
         return self._threads.get(self.thread_name(thread))
 
     def _note_presence(self) -> None:
-        """A rank that others wait for, and that recorded nothing, was there all the same: from its
-        start to its end, as far as that is known."""
+        """Adds the main thread of a rank that others expect and that recorded no event."""
         process = self.log.process
         for thread in self.log.threads[:1] if process.get("expected") else ():
             self._threads[self.thread_name(thread)] = {
@@ -203,10 +194,10 @@ class Decoder:
             }
 
     def _note_thread(self, thread: ThreadLog, records: Records, kinds: NDArray[np.uint8]) -> None:
-        """Widen what is known of the thread by these records."""
+        """Extends the thread's row by these records."""
         starts, ends = records["start"], records["end"]
         possible = self._possible(starts)
-        # What compaction left of a thread's earlier records carries their span.
+        # A THREAD record left by compaction carries the time range of earlier records.
         spans = np.isin(kinds, _TIMED) | ((kinds == Kind.THREAD) & (ends > starts))
         spans &= possible
         if not spans.any():  # a backend's thread that only reported completions
@@ -226,42 +217,42 @@ class Decoder:
             },
         )
         if len(named):
-            known["name"] = self._text(int(named[-1]["name"])) or known["name"]
+            known["name"] = self._texts[int(named[-1]["name"])] or known["name"]
         known["start_ns"] = min(known["start_ns"], int(starts[spans].min()))
         ended = ends[spans & self._possible(ends)]
         latest = max(int(starts[spans].max()), int(ended.max(initial=0)))
         known["end_ns"] = max(known["end_ns"], latest)
 
     def _possible(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Where instants are near enough to the process's start, and of no damaged record."""
+        """Returns True for instants near the process's start; others are from damaged records."""
         start = int(self.log.process["start_ns"])
-        return (instants >= start - FARTHEST_NS) & (instants <= start + FARTHEST_NS)
+        return (instants >= start - MAX_TIME_NS) & (instants <= start + MAX_TIME_NS)
 
     # one table each ------------------------------------------------------------------------
 
     def _op(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)
-        shapes, dtypes, devices = self._signature(rows["signature"])
+        shapes, dtypes, devices = self._texts.signature(rows["signature"])
         return {
             "start_ns": rows["start"],
             "duration_ns": numbers(duration, INT64, unfinished),
             "self_ns": numbers(self_times(rows, duration), INT64, unfinished),
-            "name": self._dictionary(rows["name"]),
+            "name": self._texts.dictionary(rows["name"]),
             "scope": enum_column(rows["scope"], OpScope),
             "depth": rows["depth"],
             "step": rows["step"],
-            "phase": self._dictionary(rows["phase"]),
-            "module": self._dictionary(rows["module"]),
+            "phase": self._texts.dictionary(rows["phase"]),
+            "module": self._texts.dictionary(rows["module"]),
             "sequence": numbers(rows["sequence"], INT64, rows["sequence"] == NO_SEQUENCE),
             "shapes": shapes,
             "dtypes": dtypes,
             "device": devices,
-            "stack": self._stack(rows["stack"]),
+            "stack": self._texts.stacks(rows["stack"]),
             **self._launch(rows),
         }
 
     def _launch(self, rows: Records) -> dict[str, Any]:
-        """What launched a device's activity; nothing of other ops."""
+        """Returns the call that launched each device activity; null for other ops."""
         on_device = rows["scope"] == OpScope.kernel
         instants = np.where(on_device, rows["extra"], 0)
         threads, codes = np.unique(np.where(on_device, rows["aux"], 0), return_inverse=True)
@@ -274,15 +265,15 @@ class Decoder:
 
     def _collective(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)
-        shapes, dtypes, _ = self._signature(rows["signature"])
-        group, size, peer, root, reduce_op = self._split(rows["aux"], 5)
+        shapes, dtypes, _ = self._texts.signature(rows["signature"])
+        group, size, peer, root, reduce_op = self._texts.split(rows["aux"], 5)
         runnable = rows["depth"].astype(np.int64) - 1
         ends = np.array([self._completions.get(_call(row), _UNKNOWN) for row in rows])
         return {
             "start_ns": rows["start"],
             "duration_ns": numbers(duration, INT64, unfinished),
             "complete_ns": numbers(ends, INT64, ends == _UNKNOWN),
-            "name": self._dictionary(rows["name"]),
+            "name": self._texts.dictionary(rows["name"]),
             "group": group,
             "group_size": integers(size),
             "sequence": rows["sequence"],
@@ -295,9 +286,9 @@ class Decoder:
             "asynchronous": rows["scope"] == 1,
             "runnable_ns": numbers(runnable * RUNNABLE_UNIT_NS, INT64, runnable < 0),
             "step": rows["step"],
-            "phase": self._dictionary(rows["phase"]),
-            "module": self._dictionary(rows["module"]),
-            "stack": self._stack(rows["stack"]),
+            "phase": self._texts.dictionary(rows["phase"]),
+            "module": self._texts.dictionary(rows["module"]),
+            "stack": self._texts.stacks(rows["stack"]),
         }
 
     def _phase(self, rows: Records) -> dict[str, Any]:
@@ -305,21 +296,21 @@ class Decoder:
         return {
             "start_ns": rows["start"],
             "duration_ns": numbers(duration, INT64, unfinished),
-            "name": self._dictionary(rows["name"]),
+            "name": self._texts.dictionary(rows["name"]),
             "kind": enum_column(rows["scope"], PhaseKind),
             "depth": rows["depth"],
             "step": rows["step"],
-            "module": self._dictionary(rows["module"]),
+            "module": self._texts.dictionary(rows["module"]),
         }
 
     def _gradient(self, rows: Records) -> dict[str, Any]:
         rows, grad_hash, param_hash = with_hashes(rows)
-        _, dtypes, devices = self._signature(rows["signature"])
+        _, dtypes, devices = self._texts.signature(rows["signature"])
         norms = np.ascontiguousarray(rows["sequence"]).view("<f8")
         return {
             "time_ns": rows["start"],
             "step": rows["step"],
-            "parameter": self._dictionary(rows["name"]),
+            "parameter": self._texts.dictionary(rows["name"]),
             "norm": numbers(norms, FLOAT64, (rows["scope"] & GradientScope.NONE) != 0),
             "numel": rows["extra"],
             "dtype": dtypes,
@@ -330,23 +321,23 @@ class Decoder:
         }
 
     def _sampled(self, rows: Records) -> Iterator[tuple[str, pa.Table]]:
-        """Tables that are made of gradient records of a scope of their own."""
+        """Yields the tables that consist of gradient records with a scope of their own."""
         for scope, table, columns in (
             (GradientScope.SAMPLE, "parameter", parameter_columns),
             (GradientScope.ACTIVATION, "activation", activation_columns),
             (GradientScope.NODE, "node", node_columns),
-            (GradientScope.NODE, "fx", partial(fx_columns, stacks=self._stack)),
+            (GradientScope.NODE, "fx", partial(fx_columns, stacks=self._texts.stacks)),
         ):
             fx = (rows["scope"] & GradientScope.NODE != 0) & (rows["depth"] == FX_NODE)
             mine = take(rows, (rows["scope"] & scope != 0) & (fx == (table == "fx")))
             if len(mine):
-                found = columns(mine, self._dictionary, self._signature)
+                found = columns(mine, self._texts.dictionary, self._texts.signature)
                 yield table, to_table(TABLES[table], found)
 
     def _sync(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)
         first = self.first_ordinal - 1
-        # A join that had not returned names its thread where others name an object.
+        # An unfinished join has the thread in the field of the object.
         joining = (rows["scope"] == SyncKind.thread_join) & (rows["aux"] == 0)
         other = np.where(joining, rows["extra"], rows["aux"])
         peers = [thread_id(self.pid, first + int(a)) if a else None for a in other]
@@ -358,48 +349,20 @@ class Decoder:
             "object": numbers(rows["extra"], INT64, (rows["extra"] == 0) | joining),
             "stream": numbers(rows["sequence"], INT32, rows["sequence"] <= 0),
             "step": rows["step"],
-            "stack": self._stack(rows["stack"]),
+            "stack": self._texts.stacks(rows["stack"]),
         }
 
     def _value(self, rows: Records) -> dict[str, Any]:
         return {
             "time_ns": rows["start"],
-            "name": self._dictionary(rows["name"]),
+            "name": self._texts.dictionary(rows["name"]),
             "value": np.ascontiguousarray(rows["sequence"]).view("<f8"),
             "step": rows["step"],
         }
 
-    # texts ---------------------------------------------------------------------------------
-
-    def _text(self, identity: int) -> str:
-        return self.log.texts[identity] if identity < len(self.log.texts) else ""
-
-    def _dictionary(self, ids: NDArray[np.uint32]) -> pa.DictionaryArray:
-        codes, present = codes_of(ids, len(self._texts))
-        return dictionary(codes, [self._texts[i] for i in present])
-
-    def _split(self, ids: NDArray[np.uint32], count: int) -> tuple[pa.DictionaryArray, ...]:
-        """Columns from texts of `count` parts, each with a dictionary of its own."""
-        codes, present = codes_of(ids, len(self._texts))
-        parts = [[*self._texts[i].split("\t"), *[""] * count][:count] for i in present]
-        return tuple(dictionary(codes, [p[column] for p in parts]) for column in range(count))
-
-    def _signature(self, ids: NDArray[np.uint32]) -> tuple[pa.DictionaryArray, ...]:
-        """Shapes, dtypes, device."""
-        return self._split(ids, 3)
-
-    def _stack(self, ids: NDArray[np.uint32]) -> pa.Array:
-        codes, present = codes_of(ids, len(self._texts))
-        known = np.zeros(max(1, len(present)), np.int32)
-        for position, identity in enumerate(present):
-            if identity != _NULL_TEXT:
-                text = self._texts[identity]
-                known[position] = self._stack_ids.setdefault(text, len(self._stack_ids))
-        return numbers(known[codes], INT32, ids == _NULL_TEXT)
-
     @cached_property
     def _completions(self) -> dict[tuple[int, int, int], int]:
-        """Call -> instant, of all threads: any of them may have noticed it."""
+        """Call -> completion in ns, from all threads: any may record it."""
         return {
             _call(end): int(end["end"])
             for thread in self.log.threads
@@ -409,5 +372,5 @@ class Decoder:
 
 
 def _call(row: np.void) -> tuple[int, int, int]:
-    """What tells a collective's call from all others of the process."""
+    """Returns the identity of a collective call within the process."""
     return int(row["name"]), int(row["aux"]), int(row["sequence"])

@@ -1,4 +1,4 @@
-"""ACCESS records -> the access table: what operators read and wrote, and when."""
+"""Decodes ACCESS records into the access table."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..journal.journal import ACCESS_FIELDS, AccessFlag, Kind
+from .arrow_columns import by_start
 from .reader import Records, take
-from .record_columns import by_start
 
-DTYPE = np.dtype([(name, kind) for name, kind in ACCESS_FIELDS])
-_HALF = np.dtype([("version0", "<u4"), ("version1", "<u4"), ("storage", "<u8"),
-                  ("offset", "<i8"), ("bytes", "<i8")])  # fmt: skip
-"""Both accesses of a record are laid out alike, but for where the first four bytes are used."""
+ACCESS_DTYPE = np.dtype([(name, kind) for name, kind in ACCESS_FIELDS])
+_HALF = np.dtype(
+    [
+        ("version0", "<u4"),
+        ("version1", "<u4"),
+        ("storage", "<u8"),
+        ("offset", "<i8"),
+        ("bytes", "<i8"),
+    ]
+)
+"""Layout of either access of a record; each uses another one of the two versions."""
 _FLAGS_BITS = 8  # of one access within `flags`
 
 
 def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any] | None:
-    """Columns of the access table, sorted by start; None without accesses.
+    """Returns the columns of the access table, by start; None without accesses.
 
-    An access belongs to the next OP record of its thread, unless it has an instant of its own.
-    Those of an operator that had not ended are left out: its record never came, and the next one is
-    another's. `kinds` are the records'.
+    An access belongs to the next OP record of its thread, unless it has its own instant. Accesses
+    of an operator that had not ended are left out, because the next OP record belongs to another.
+    `kinds` is the column of the records.
     """
     positions = np.flatnonzero(kinds == Kind.ACCESS)
     if not len(positions):
@@ -31,7 +38,7 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
     is_op = (kinds == Kind.OP) & (records["end"] != 0)
     ops = take(records, np.flatnonzero(is_op))
     owners = np.cumsum(is_op, dtype=np.int32)[positions]
-    pairs = take(records, positions).view(DTYPE)
+    pairs = take(records, positions).view(ACCESS_DTYPE)
     apart = (pairs["flags"] & AccessFlag.APART) != 0
     made = pairs["storage1"][apart].astype(np.int64)
     owned = (owners < len(ops)) | apart
@@ -41,7 +48,7 @@ def access_columns(records: Records, kinds: NDArray[np.uint8]) -> dict[str, Any]
     pairs, owners = pairs[owned], owners[owned]
     if not len(pairs):
         return None
-    # In the order of the op table; those of one operator as they were stored.
+    # In the order of the op table; accesses of one operator as stored.
     rank = np.empty(len(starts), np.int32)
     rank[by_start(starts, depths)] = np.arange(len(starts), dtype=np.int32)
     order = np.argsort(rank[owners], kind="stable")

@@ -1,4 +1,4 @@
-"""Columns of the tables that are made of gradient records of a `GradientScope` of their own."""
+"""Decodes the tables that consist of gradient records with a `GradientScope` of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..format.record_kinds import GradientScope, SampleRecord
 from ..format.schema import FLOAT64, INT32, INT64
 from ..journal.journal import NO_SEQUENCE
-from .arrow_arrays import numbers
+from .arrow_columns import numbers
 from .reader import Records, take
 
 Texts = Callable[[NDArray[np.uint32]], pa.DictionaryArray]
@@ -22,9 +22,9 @@ _KEY = ("name", "aux", "start")
 
 
 def parameter_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:
-    """One row per sample, sorted by time. A sample's records are of one name, optimizer and start.
+    """Returns one row per sample, by time; its records share name, optimizer and start.
 
-    The record `gradient` makes the row; of the others any may be missing.
+    Every sample has the record `gradient`; any other may be missing.
     """
     first = _by_time(take(records, records["depth"] == SampleRecord.gradient))
     found = {part: _Part(records, part, first) for part in SampleRecord}
@@ -42,9 +42,7 @@ def parameter_columns(records: Records, texts: Texts, signatures: Signatures) ->
         "trainable": (scope & GradientScope.FROZEN) == 0,
         "skipped": (scope & GradientScope.SKIPPED) != 0,
         "numel": first["extra"],
-        "whole_numel": numbers(
-            np.where(parameter.known, parameter.second, first["extra"]), INT64
-        ),
+        "whole_numel": numbers(np.where(parameter.known, parameter.second, first["extra"]), INT64),
         "dtype": dtypes,
         "device": devices,
         "grad_norm": numbers(_floats(first["sequence"]), FLOAT64, none),
@@ -55,11 +53,11 @@ def parameter_columns(records: Records, texts: Texts, signatures: Signatures) ->
         "lr": _or_null(rule.first, rule.known),
         "weight_decay": _or_null(rule.second, rule.known),
         "rule": texts(rule.signature),
-    }  # fmt: skip
+    }
 
 
 def activation_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:
-    """One row per record, sorted by time."""
+    """Returns one row per record, by time."""
     rows = _by_time(records)
     _, dtypes, devices = signatures(rows["signature"])
     return {
@@ -75,7 +73,7 @@ def activation_columns(records: Records, texts: Texts, signatures: Signatures) -
 
 
 def node_columns(records: Records, texts: Texts, signatures: Signatures) -> dict[str, Any]:
-    """One row per record, sorted by time; nodes of a graph share theirs."""
+    """Returns one row per record, by time; nodes of a graph share their time."""
     rows = _by_time(records)
     following, _, _ = signatures(rows["signature"])
     return {
@@ -92,7 +90,7 @@ def node_columns(records: Records, texts: Texts, signatures: Signatures) -> dict
 def fx_columns(
     records: Records, texts: Texts, signatures: Signatures, stacks: Callable[..., Any]
 ) -> dict[str, Any]:
-    """One row per record, in the order of the graphs and of their nodes."""
+    """Returns one row per record, by graph and node."""
     rows = _by_time(records)
     users, operations, graphs = signatures(rows["signature"])
     return {
@@ -110,7 +108,7 @@ def fx_columns(
 
 
 class _Part:
-    """What the records of one part say, in the order of the rows that they belong to."""
+    """Fields of one kind of sample record, in the order of the rows that they belong to."""
 
     def __init__(self, records: Records, part: SampleRecord, rows: Records) -> None:
         mine = take(records, records["depth"] == part)

@@ -1,4 +1,4 @@
-"""What a process's threads were doing, from its journal, and dumps of the watchdog as rows.
+"""Reads the current activity of threads from a journal, and decodes dumps of the watchdog.
 
 Needs numpy, not Arrow: the watchdog uses it inside the recorded process.
 """
@@ -12,25 +12,28 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..format.record_kinds import JOIN, SyncKind, thread_id
+from ..format.file_names import thread_id
+from ..format.names import JOIN
+from ..format.record_kinds import SyncKind
 from ..journal.journal import QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, Kind
 from .reader import (
-    NO_JSON,
+    INVALID_JSON,
     JournalError,
     ProcessLog,
+    ThreadLog,
     read_process,
     read_records,
     terminated_ns,
 )
 
 RECENT_SEGMENTS = 2
-"""Segments of a thread that are searched for its last op and its open collectives."""
+"""Last segments of a thread that are searched for its last op and open collectives."""
 
-_MAXIMUM_BYTES = 64 << 20
-"""Of dumps that are read: a hang leaves some ten lines."""
+_MAX_DUMP_BYTES = 64 << 20
+"""Largest file of dumps; a hang leaves about ten lines."""
 
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
-"""What a dump raises that is JSON and no dump."""
+"""Exceptions of decoding JSON that is not a dump."""
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]{1,9}) in (.*)')
@@ -51,66 +54,74 @@ _WAITS = {
 
 
 def activity(folder: Path) -> dict[int, dict[str, Any]]:
-    """Native thread id -> ordinal, last op, what it waits for, its last incomplete collective.
+    """Returns the activity of each thread, by native id.
 
-    A collective is `[name, group, sequence]`. `lock` is the number of the lock that it waits for,
-    `owner` the ordinal of the thread whose end it waits for; None: no such thing.
+    Keys: `ordinal`; `last_op`; `waiting`, the cause of its wait in words; `collective`, the first
+    incomplete one as "name TAB group TAB sequence" or None; `lock`, the number of the lock that it
+    waits for, or None; `owner`, the ordinal of the thread that it joins, or None.
     """
     try:
         log = read_process(folder)
     except (JournalError, OSError):
         return {}
-    texts = log.texts
-
-    def text(identity: Any) -> str:
-        return texts[int(identity)] if int(identity) < len(texts) else ""
-
     complete: set[tuple[int, int, int]] = set()
     found: dict[int, dict[str, Any]] = {}
     calls: dict[int, list[Any]] = {}
     for thread in log.threads:
-        last_op, waiting = "", ""
-        lock, owner = None, None
-        mine: list[Any] = []
-        for path in thread.segments[-RECENT_SEGMENTS:]:
-            records = read_records(path)
-            ops = records[records["kind"] == Kind.OP]
-            if len(ops):
-                last_op = text(ops[ops["end"].argmax()]["name"])
-            mine += list(records[records["kind"] == Kind.COLLECTIVE])
-            ends = records[records["kind"] == Kind.COLLECTIVE_END]
-            complete |= {_call(end) for end in ends}
-        for event in thread.open_events():
-            if event["kind"] == Kind.OP:
-                last_op = text(event["name"])
-            elif event["kind"] == Kind.COLLECTIVE:
-                mine.append(event)
-            elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
-                kind, target = int(event["scope"]), int(event["extra"])
-                waiting = _WAITS.get(kind, "")
-                lock = target if kind == _ACQUIRE else None
-                owner = target - 1 if kind == _JOIN else None  # as `threads.joining` put it
-        calls[thread.native_id] = mine
-        found[thread.native_id] = {
-            "ordinal": thread.ordinal, "last_op": last_op, "waiting": waiting, "collective": None,
-            "lock": lock, "owner": owner,
-        }  # fmt: skip
+        found[thread.native_id], calls[thread.native_id] = _thread_activity(log, thread, complete)
     for native, mine in calls.items():
         for call in mine:
-            # Work on a device says nothing of its completion.
-            device = text(call["signature"]).rpartition("\t")[2]
+            # Completion of work on a device is not recorded.
+            device = _text(log, call["signature"]).rpartition("\t")[2]
             if _call(call) not in complete and device == "cpu":
-                group = text(call["aux"]).partition("\t")[0]
-                name, sequence = text(call["name"]), int(call["sequence"])
+                group = _text(log, call["aux"]).partition("\t")[0]
+                name, sequence = _text(log, call["name"]), int(call["sequence"])
                 found[native]["collective"] = f"{name}\t{group}\t{sequence}"
                 whole = f"{name} #{sequence} of group {group}"
                 found[native]["waiting"] = name if name == JOIN else whole
-                break  # the first one holds up the others
+                break  # the later ones wait for the first
     return found
 
 
-def rows_of(log: ProcessLog, first_ordinal: int) -> list[dict[str, Any]]:
-    """The dumps of a process, a row per thread; `frames` is the stack's text, "" for none.
+def _thread_activity(
+    log: ProcessLog, thread: ThreadLog, complete: set[tuple[int, int, int]]
+) -> tuple[dict[str, Any], list[Any]]:
+    """Returns a thread's activity and its recent collectives; adds completed ones to `complete`."""
+    found: dict[str, Any] = {
+        "ordinal": thread.ordinal,
+        "last_op": "",
+        "waiting": "",
+        "collective": None,
+        "lock": None,
+        "owner": None,
+    }
+    calls: list[Any] = []
+    for path in thread.segments[-RECENT_SEGMENTS:]:
+        records = read_records(path)
+        ops = records[records["kind"] == Kind.OP]
+        if len(ops):
+            found["last_op"] = _text(log, ops[ops["end"].argmax()]["name"])
+        calls += list(records[records["kind"] == Kind.COLLECTIVE])
+        complete |= {_call(end) for end in records[records["kind"] == Kind.COLLECTIVE_END]}
+    for event in thread.open_events():
+        if event["kind"] == Kind.OP:
+            found["last_op"] = _text(log, event["name"])
+        elif event["kind"] == Kind.COLLECTIVE:
+            calls.append(event)
+        elif event["kind"] == Kind.SYNC and int(event["scope"]) < len(SyncKind):
+            kind, target = int(event["scope"]), int(event["extra"])
+            found["waiting"] = _WAITS.get(kind, "")
+            found["lock"] = target if kind == _ACQUIRE else None
+            found["owner"] = target - 1 if kind == _JOIN else None  # the hook stores ordinal + 1
+    return found, calls
+
+
+def _text(log: ProcessLog, identity: Any) -> str:
+    return log.texts[int(identity)] if int(identity) < len(log.texts) else ""
+
+
+def dump_rows(log: ProcessLog, first_ordinal: int) -> list[dict[str, Any]]:
+    """Returns the dumps of a process, a row per thread; `frames` is the text of the stack.
 
     A damaged dump is left out.
     """
@@ -151,7 +162,7 @@ def _rows(
 
 
 def _int64(value: Any) -> int:
-    """Raises ValueError where a number of a file fits no column."""
+    """Returns a number of a file. Raises ValueError if it does not fit into 64 bits."""
     number = int(value)
     if not -(2**63) <= number < 2**63:
         raise ValueError
@@ -159,16 +170,16 @@ def _int64(value: Any) -> int:
 
 
 def _dumps(log: ProcessLog) -> list[dict[str, Any]]:
-    """By time. What a process did in its last pause matters only where it was its end."""
+    """Returns the dumps by time. The quiet dump counts only if the process did not close."""
     folder, lines = log.folder, []
     for name in (STALLS_FILE,) if log.process.get("closed") else (STALLS_FILE, QUIET_FILE):
-        # Behind the last newline is what a death cut off.
-        lines += _stretch(folder / name, 0, _MAXIMUM_BYTES).split(b"\n")[:-1]
+        # A death may cut off the last line.
+        lines += _read_range(folder / name, 0, _MAX_DUMP_BYTES).split(b"\n")[:-1]
     found = []
     for line in lines:
         try:
             dump = json.loads(line)
-        except NO_JSON:
+        except INVALID_JSON:
             continue
         if isinstance(dump, dict) and {"time_ns", "duration_ns", "reason"} <= dump.keys():
             found.append(dump)
@@ -188,28 +199,28 @@ def _threads(folder: Path, dump: dict[str, Any]) -> list[dict[str, Any]]:
     if "raw" not in dump:
         return list(dump.get("threads", ()))
     first, last = (_int64(at) for at in dump["raw"])
-    raw = _stretch(folder / STALL_STACKS_FILE, first, last).decode("utf-8", "replace")
+    raw = _read_range(folder / STALL_STACKS_FILE, first, last).decode("utf-8", "replace")
     return _with_activity(folder, [t for t in parse_stacks(raw) if not _is_ours(t)])
 
 
-def _stretch(path: Path, first: int, last: int) -> bytes:
-    """The bytes [first, last) of a file, at most _MAXIMUM_BYTES; none of one that is not there."""
+def _read_range(path: Path, first: int, last: int) -> bytes:
+    """Returns the bytes [first, last) of a file, up to _MAX_DUMP_BYTES; empty if it is missing."""
     try:
         with path.open("rb") as file:
             file.seek(max(first, 0))
-            return file.read(max(min(last - first, _MAXIMUM_BYTES), 0))
+            return file.read(max(min(last - first, _MAX_DUMP_BYTES), 0))
     except OSError:
         return b""
 
 
 def _is_ours(thread: dict[str, Any]) -> bool:
-    """Whether a thread does nothing but the recorder's own work."""
+    """Returns True if a stack consists of the recorder's frames."""
     frames = thread["frames"]
     return bool(frames) and all(file.startswith(_OWN) for file, _, _ in frames)
 
 
 def _with_activity(folder: Path, threads: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first thread that Python started comes last in its list; of the others no id is known."""
+    """Adds the main thread's activity: faulthandler lists it last, and prints no native ids."""
     main = next((a for a in activity(folder).values() if a["ordinal"] == _MAIN), None)
     if threads and main is not None:
         threads[-1] |= {"name": "main", **main}
@@ -217,7 +228,7 @@ def _with_activity(folder: Path, threads: list[dict[str, Any]]) -> list[dict[str
 
 
 def parse_stacks(text: str) -> list[dict[str, Any]]:
-    """Stacks as faulthandler writes them, innermost frame first."""
+    """Parses stacks as written by faulthandler, innermost frame first."""
     threads: list[dict[str, Any]] = []
     for line in text.splitlines():
         if line.startswith(("Thread 0x", "Current thread 0x", "Stack (most recent call first)")):

@@ -1,4 +1,4 @@
-"""TENSOR records -> the tensor table: what was in the tensors of operators."""
+"""Decodes TENSOR records into the tensor table."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from numpy.typing import NDArray
 
 from ..format.schema import FLOAT64, INT64
 from ..journal.journal import TENSOR_FIELDS, TENSOR_MORE_FIELDS, TENSOR_ORDINAL, Kind, TensorFlag
-from .arrow_arrays import dictionary, numbers
+from .arrow_columns import by_start, codes_of, dictionary, numbers, whole_number
 from .reader import Records, take
-from .record_columns import by_start, codes_of, whole_number
 
-DTYPE = np.dtype(list(TENSOR_FIELDS))
+TENSOR_DTYPE = np.dtype(list(TENSOR_FIELDS))
 MORE_DTYPE = np.dtype(list(TENSOR_MORE_FIELDS))
 
-_MOST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 def tensor_columns(
     records: Records, kinds: NDArray[np.uint8], texts: NDArray[np.object_]
 ) -> dict[str, Any] | None:
-    """Columns of the tensor table, sorted by start; None without any. `texts`: by their ids.
+    """Returns the columns of the tensor table, by start; None without any. `texts` are by id.
 
-    A record whose other half was lost is left out.
+    A record without its TENSOR_MORE half is left out.
     """
     positions = np.flatnonzero(kinds == Kind.TENSOR)
     if not len(positions):
         return None
-    rows = take(records, positions).view(DTYPE)
+    rows = take(records, positions).view(TENSOR_DTYPE)
     halves = (rows["position"] & TensorFlag.MORE) != 0
     following = np.minimum(positions + 1, len(records) - 1)
     whole = ~halves | (kinds[following] == Kind.TENSOR_MORE)
@@ -84,7 +83,7 @@ def _position(flags: int) -> str:
 def _signatures(
     ids: NDArray[np.uint32], texts: NDArray[np.object_]
 ) -> tuple[pa.Array, pa.Array, pa.Array, NDArray[np.int64]]:
-    """Shape, dtype, device, number of elements."""
+    """Returns shape, dtype, device and number of elements."""
     codes, present = codes_of(ids, len(texts))
     parts = [[*texts[i].split("\t"), "", "", ""][:3] for i in present]
     counts = [_numel(p[0]) for p in parts]
@@ -93,9 +92,11 @@ def _signatures(
 
 
 def _numel(shape: str) -> int:
-    """Elements of `[4, 8]`; 0 for a shape that was left out, or that no tensor has."""
+    """Returns the elements of a shape like `[4, 8]`; 0 for another text."""
     if not shape.startswith("["):
         return 0
-    sizes = [whole_number(size.strip(), _MOST) for size in shape.strip("[]").split(",") if size]
+    sizes = [
+        whole_number(size.strip(), _MAX_INT64) for size in shape.strip("[]").split(",") if size
+    ]
     found = math.prod(size or 0 for size in sizes)
-    return found if found <= _MOST else 0
+    return found if found <= _MAX_INT64 else 0

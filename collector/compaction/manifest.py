@@ -1,4 +1,4 @@
-"""Writes manifest.json: made before recording, completed as processes are compacted."""
+"""Reads and writes manifest.json: created before recording, completed by compaction."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..format.file_names import LOCK_FILE, MANIFEST
 from ..format.options import Options
-from ..format.record_kinds import FORMAT_VERSION, LOCK_FILE, MANIFEST
+from ..format.record_kinds import FORMAT_VERSION
 from ..journal.journal import write_json
 
 
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """One writer of the run's shared files at a time, across processes. OSError: it is gone."""
+    """Locks the run's shared files across processes. Raises OSError where the run is gone."""
     with (run / LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def create(run: Path, options: Options, command: Sequence[str], world_size: int) -> None:
-    """Write the manifest of a run that begins; one that is there already stays.
+    """Writes the manifest of a new run; an existing one stays.
 
-    Needs neither pyarrow nor torch. Raises OSError, also where the place's name is not UTF-8: by
-    such a name Parquet can neither be written nor read.
+    Needs neither pyarrow nor torch. Raises OSError, also where the path is not UTF-8, which
+    Parquet cannot read or write.
     """
     try:
         os.fspath(run.absolute()).encode()
@@ -64,18 +65,18 @@ def create(run: Path, options: Options, command: Sequence[str], world_size: int)
 
 
 def read(run: Path) -> dict[str, Any]:
-    """The manifest as it stands. Raises OSError or ValueError."""
+    """Returns the manifest. Raises OSError or ValueError."""
     manifest: dict[str, Any] = json.loads((run / MANIFEST).read_bytes())
     return manifest
 
 
 def write(run: Path, manifest: dict[str, Any]) -> None:
-    """Replace the manifest atomically. Raises OSError."""
+    """Replaces the manifest atomically. Raises OSError."""
     write_json(run / MANIFEST, manifest)
 
 
 def is_complete(manifest: dict[str, Any]) -> bool:
-    """Whether every expected rank is there and its own processes were closed."""
+    """Returns True if every expected rank is present and its own processes were closed."""
     ranks = [p for p in manifest["processes"] if p["role"] == "rank"]
     present = {p["rank"] for p in ranks}
     return present >= set(range(manifest["world_size"])) and all(p["closed"] for p in ranks)

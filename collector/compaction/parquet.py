@@ -1,4 +1,4 @@
-"""Writes one Parquet file of a run, and says what the manifest must say of it."""
+"""Writes one Parquet file of a run and returns its manifest entry."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 from ..format.schema import TABLES, Column, File
 
 COMPRESSION = "zstd"
-ROW_GROUP = 128 * 1024
-"""Rows: a reader that wants one window of a long log reads a few of these groups."""
+ROW_GROUP_ROWS = 128 * 1024
+"""A reader of one window of a long log reads a few row groups."""
 
-_GROWING = ("start_ns", "time_ns", "complete_ns", "sequence")
+_ASCENDING = ("start_ns", "time_ns", "complete_ns", "sequence")
 
 
 def write_part(path: Path, table: str, rows: pa.Table) -> File:
-    """Write rows of a table under a temporary name and rename it. Raises OSError."""
+    """Writes rows of a table under a temporary name and renames it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     encodings = {c.name: _encoding(c) for c in TABLES[table].columns}
@@ -28,7 +28,7 @@ def write_part(path: Path, table: str, rows: pa.Table) -> File:
             rows,
             temporary,
             compression=COMPRESSION,
-            row_group_size=ROW_GROUP,
+            row_group_size=ROW_GROUP_ROWS,
             use_dictionary=[name for name, encoding in encodings.items() if not encoding],
             column_encoding={name: e for name, e in encodings.items() if e},
             write_page_checksum=True,
@@ -46,14 +46,14 @@ def write_part(path: Path, table: str, rows: pa.Table) -> File:
 
 
 def _encoding(column: Column) -> str | None:
-    """How a column's values are laid out before they are compressed; None: by a dictionary.
+    """Returns the Parquet encoding of a column before compression; None: dictionary.
 
-    Bytes an operator of a GPT: instants, which rows are sorted by, as differences 2.2 (plain 2.5);
-    durations plain 2.4 (as differences 2.6); addresses, few of which differ, by a dictionary 1.4
-    (plain 1.6, as differences 3.6). Integers split by bytes would be smaller still, durations 2.0,
-    but DuckDB 1.2 and pyarrow 16 cannot read them.
+    Measured bytes per operator of a GPT: sorted instants as differences 2.2 (plain 2.5); durations
+    plain 2.4 (differences 2.6); addresses, with few distinct values, dictionary 1.4 (plain 1.6,
+    differences 3.6). BYTE_STREAM_SPLIT of integers would be smaller (durations 2.0), but DuckDB
+    1.2 and pyarrow 16 cannot read it.
     """
-    if column.name in _GROWING:
+    if column.name in _ASCENDING:
         return "DELTA_BINARY_PACKED"
     if pa.types.is_floating(column.type):
         return "BYTE_STREAM_SPLIT"

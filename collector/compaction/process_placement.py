@@ -1,4 +1,4 @@
-"""Where a process's journal belongs in its run: manifest entry, clock, numbers of its threads."""
+"""Places a process's journal in its run: manifest entry, clock, ordinals of its threads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .clock_fit import UNMEASURED_DRIFT_PPB, Calibration, fit
 from .reader import ProcessLog
 
 UNCALIBRATED_NS = 1_000_000_000
-"""Uncertainty stated for hosts aligned by their wall clocks alone: nothing better is known."""
+"""Uncertainty assumed for hosts aligned by their wall clocks alone."""
 
 
 def first_ordinal(log: ProcessLog, threads: pa.Table | None) -> int:
-    """What to count a journal's thread ordinals from, given the rank's thread table so far.
+    """Returns the base of a journal's thread ordinals, given the rank's thread table so far.
 
-    A process id is used again after exec, and in time by the system: the threads of the earlier
-    program of that id keep theirs. The same on every attempt.
+    exec keeps the process id, and the system reuses ids: threads of an earlier program with that
+    id keep their ordinals. The result is the same on every attempt.
     """
     if threads is None:
         return 0
@@ -32,8 +32,7 @@ def first_ordinal(log: ProcessLog, threads: pa.Table | None) -> int:
 
 
 def axis_reference(process: dict[str, Any]) -> AxisReference:
-    """The clock that is the axis if it is this process that decides: the one it was measured by,
-    or else its own."""
+    """Returns the axis that a process would choose: its reference clock, else its own."""
     calibration = process["calibration"]
     if calibration is not None:
         return {
@@ -47,7 +46,7 @@ def axis_reference(process: dict[str, Any]) -> AxisReference:
 
 
 def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
-    """A process as the manifest lists it; `reference` is the clock that the run's axis is."""
+    """Returns the manifest entry of a process; `reference` is the run's axis."""
     return {
         "rank": process["rank"],
         "pid": process["pid"],
@@ -70,7 +69,7 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
 
 
 def _clock(process: dict[str, Any], reference: AxisReference) -> Clock:
-    """How the process's clock maps to the axis, by what it knows itself."""
+    """Returns the mapping of the process's clock to the axis, by its own measurements."""
     identity = process["clock_identity"]
     calibration: Calibration | None = process["calibration"]
     if calibration is not None and calibration.reference == reference["clock_identity"] != identity:
@@ -87,7 +86,7 @@ def _clock(process: dict[str, Any], reference: AxisReference) -> Clock:
 
 
 def _unmeasured(identity: str, reference: AxisReference, offset_ns: int) -> Clock:
-    """The axis's own clock, or one aligned with it by wall clock."""
+    """Returns the mapping of the axis's own clock, or of one aligned by wall clock."""
     shared = identity == reference["clock_identity"]
     return {
         "offset_ns": 0 if shared else offset_ns,
@@ -98,14 +97,13 @@ def _unmeasured(identity: str, reference: AxisReference, offset_ns: int) -> Cloc
     }
 
 
-def joined(
+def with_process(
     axis: AxisReference | None, listed: Sequence[Process], process: dict[str, Any]
 ) -> tuple[AxisReference, list[Process]]:
-    """The run's axis and its processes with one more, or with what is known of one by now.
+    """Returns the run's axis and processes after adding or updating a process.
 
-    The first process decides on the axis, unless it was not measured and a later one was: then
-    all move to the clock that this one was measured by. Processes that share a clock share the
-    mapping that one of them measured.
+    The first process chooses the axis. If it was not measured and a later one was, all move to the
+    later one's reference clock. Processes on one clock share the mapping that any of them measured.
     """
     wanted = axis_reference(process)
     axis = axis or wanted
@@ -120,7 +118,7 @@ def joined(
     for one in listed:
         if (one["rank"], one["pid"]) != (entry["rank"], entry["pid"]):
             others.append(one)
-        else:  # an earlier look at it, or the program before exec
+        else:  # an earlier entry of it, or the program before exec
             start = min(entry["start_ns"], one["start_ns"])
             process = {**process, "start_ns": start}
             entry = process_entry(process, axis)
@@ -128,7 +126,7 @@ def joined(
 
 
 def _sharing(entry: Process, others: list[Process]) -> list[Process]:
-    """The entry and the others, those of its clock with one mapping."""
+    """Returns the entry and the others; those on its clock share one mapping."""
     host = entry["clock"]["host"]
     if entry["clock"]["calibrated"]:
         return [
@@ -142,14 +140,14 @@ def _sharing(entry: Process, others: list[Process]) -> list[Process]:
 
 
 def _like(process: Process, source: Process) -> Process:
-    """A process with the mapping of another one of the same clock."""
+    """Returns a process with the mapping of another one on the same clock."""
     known = source["clock"]
     if not known["uncertainty_ns"]:
         return {**process, "clock": known}
     share = known["drift_ppb"] * 1e-9
     beyond = max(
         source["start_ns"] - process["start_ns"], process["end_ns"] - source["end_ns"], 0
-    )  # of where the uncertainty was worked out for
+    )  # of the range that the uncertainty holds for
     clock: Clock = {
         **known,
         "offset_ns": known["offset_ns"] + round((process["start_ns"] - source["start_ns"]) * share),
@@ -173,13 +171,15 @@ def _same(one: AxisReference, other: AxisReference) -> bool:
 
 
 def gathered(
-    axis: AxisReference, listed: Sequence[Process], other_axis: AxisReference,
+    axis: AxisReference,
+    listed: Sequence[Process],
+    other_axis: AxisReference,
     others: Sequence[Process],
-) -> list[Process]:  # fmt: skip
-    """The processes of two recordings of one job, on the axis of the first.
+) -> list[Process]:
+    """Returns the processes of two recordings of one job, on the axis of the first.
 
-    Those of the second stay where they are if both have the same axis. Else nothing but the wall
-    clocks tells how the axes lie, unless they share a clock with processes of the first.
+    Different axes are aligned by wall clock, except for processes that share a clock with one of
+    the first recording.
     """
     found = list(others)
     if not _same(axis, other_axis):

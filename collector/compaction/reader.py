@@ -1,4 +1,4 @@
-"""Reads journals: of processes that ended, and of those that died in the middle of a record."""
+"""Reads journals, also of processes that died in the middle of a record."""
 
 from __future__ import annotations
 
@@ -36,70 +36,70 @@ from ..journal.journal import (
     STRINGS_FILE,
     Kind,
 )
-from ..journal.string_table import MAXIMUM_BYTES
+from ..journal.string_table import MAX_TEXT_BYTES
 from .clock_fit import Calibration
 
-DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
+RECORD_DTYPE = np.dtype([(name, kind) for name, kind in FIELDS])
 Records = NDArray[np.void]
 
-_MAXIMUM_JSON = 1 << 20
-_MAXIMUM_NAME = 64
-_MAXIMUM_TEXTS = 2 * MAXIMUM_BYTES
-"""Bytes of texts that are read: the recorder writes at most half as many."""
+_MAX_JSON_BYTES = 1 << 20
+_MAX_SIGNAL_BYTES = 64
+_MAX_READ_TEXT_BYTES = 2 * MAX_TEXT_BYTES
+"""The recorder writes at most half as much."""
 
-NO_JSON = (ValueError, RecursionError)
-"""What reading JSON raises that is damaged, or nested deeper than Python's stack."""
+INVALID_JSON = (ValueError, RecursionError)
+"""Exceptions of reading JSON that is damaged, or nested deeper than Python's stack."""
 
 _NUMBERS = {"rank", "world_size", "pid", "start_ns", "end_ns", "wall_minus_monotonic_ns"}
-_FAR = 1 << 63
-"""What process.json says in numbers; a process that has not told one yet leaves it out."""
+_MAX_ABS = 1 << 63
+"""Integers of process.json; each may be missing."""
 
-_THREAD_KINDS = frozenset(ThreadKind)
+_MAX_THREAD_KIND = max(ThreadKind)
 _LAST_KIND = max(Kind)
 _SIGNAL = "signal "
 _TERMINATED = _SIGNAL + "SIGTERM"
 
 
 class JournalError(Exception):
-    """A journal that cannot be read, in one sentence."""
+    """A journal cannot be read; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class ThreadLog:
-    """One thread's segments, oldest first."""
+    """Segments of one thread, oldest first."""
 
     ordinal: int
     native_id: int
     kind: int
     pid: int
     segments: tuple[Path, ...]
-    parts: int  # part files that compaction has made of earlier records
+    parts: int  # part files with earlier records
     ring: bool = False  # the process may overwrite segments at any moment
 
     def records(self) -> Iterator[Records]:
-        """The complete records of each segment, in the order in which they were stored."""
+        """Yields the complete records of each segment, as stored."""
         for path in self.segments:
             yield self.read(path)
 
     def read(self, path: Path) -> Records:
-        """The complete records of one of the segments; none if it was overwritten meanwhile."""
+        """Returns the complete records of a segment; none if it was overwritten meanwhile."""
         try:
             return read_records(path)
         except FileNotFoundError:
             if self.ring:
-                return np.empty(0, DTYPE)
+                return np.empty(0, RECORD_DTYPE)
             raise
 
     def open_events(self) -> Records:
-        """What had begun and not ended when the log ends, outermost first."""
+        """Returns the events that were open when the log ends, outermost first."""
         header = self.last_header()
         (depth,) = struct.unpack_from("<I", header, OPEN_DEPTH_OFFSET)
         count = min(int(depth), OPEN_CAPACITY)
-        found = np.frombuffer(header, DTYPE, count, OPEN_OFFSET)
+        found = np.frombuffer(header, RECORD_DTYPE, count, OPEN_OFFSET)
         return found[_whole(found)]
 
     def last_header(self) -> bytes:
-        """The header of the segment that is, or was last, written to."""
+        """Returns the header of the segment that was written to last."""
         try:
             with self.segments[-1].open("rb") as file:
                 return file.read(HEADER_BYTES)
@@ -111,7 +111,7 @@ class ThreadLog:
 
 @dataclass(frozen=True)
 class ProcessLog:
-    """One process's journal: who it was, its texts, its threads by ordinal."""
+    """Journal of one process: description, texts, and threads by ordinal."""
 
     folder: Path
     process: dict[str, Any]
@@ -121,15 +121,15 @@ class ProcessLog:
 
     @property
     def rank(self) -> int:
-        """The rank as the process knew it last."""
+        """The rank that the process knew last."""
         return int(self.process["rank"])
 
 
 def read_process(folder: Path) -> ProcessLog:
-    """Open one process's journal. Raises JournalError where it is not one.
+    """Reads the journal of one process. Raises JournalError for another folder.
 
-    A process that died could not say what it dropped and overwrote, but its segments' headers did:
-    that is in the `coverage` of `process`.
+    The `coverage` of `process` includes dropped and overwritten records from segment headers,
+    which a process that died could not describe.
     """
     process = read_process_file(folder)
     ring = bool(process.get("keep_last_bytes"))
@@ -178,23 +178,23 @@ def read_process(folder: Path) -> ProcessLog:
 
 
 def read_process_file(folder: Path) -> dict[str, Any]:
-    """process.json. Raises JournalError where it is not there or not what it should be."""
+    """Reads process.json. Raises JournalError where it is missing or invalid."""
     try:
         with (folder / PROCESS_FILE).open("rb") as file:
-            process = json.loads(file.read(_MAXIMUM_JSON))
-    except (OSError, *NO_JSON) as error:
+            process = json.loads(file.read(_MAX_JSON_BYTES))
+    except (OSError, *INVALID_JSON) as error:
         raise JournalError(f"{folder}: {PROCESS_FILE} cannot be read ({error})") from error
     if not isinstance(process, dict):
-        raise JournalError(f"{folder}: {PROCESS_FILE} is no JSON object")
+        raise JournalError(f"{folder}: {PROCESS_FILE} is not a JSON object")
     for name in _NUMBERS & process.keys():
-        if type(process[name]) is not int or abs(process[name]) >= _FAR:
-            raise JournalError(f"{folder}: {name} of {PROCESS_FILE} is no number of 64 bits")
+        if type(process[name]) is not int or abs(process[name]) >= _MAX_ABS:
+            raise JournalError(f"{folder}: {name} of {PROCESS_FILE} is not a 64-bit integer")
     counts = process.get("coverage", {})
     if not isinstance(counts, dict) or any(type(count) is not int for count in counts.values()):
         raise JournalError(f"{folder}: coverage of {PROCESS_FILE} holds no counts")
     with contextlib.suppress(OSError), (folder / ENDED_FILE).open("rb") as file:
-        noted = file.read(_MAXIMUM_NAME).rstrip(b"\0").decode("ascii", "replace")
-        first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # whoever ends it may ask twice
+        noted = file.read(_MAX_SIGNAL_BYTES).rstrip(b"\0").decode("ascii", "replace")
+        first = noted.removeprefix(_SIGNAL).partition(_SIGNAL)[0]  # it may be sent twice
         process["ended"] = _SIGNAL + first if noted else process.get("ended", "")
     if terminated_ns(folder, process) is not None:
         process["ended"] = _TERMINATED
@@ -205,7 +205,7 @@ def read_process_file(folder: Path) -> dict[str, Any]:
 
 
 def segment_names(journal: Path) -> frozenset[str]:
-    """Returns `<process>/<segment>` of every segment in a run's journal; none where it is gone."""
+    """Returns `<process>/<segment>` of every segment in a run's journal; empty if it is gone."""
     try:
         found = journal.glob(f"*/*{SEGMENT_SUFFIX}")
         return frozenset(f"{path.parent.name}/{path.name}" for path in found)
@@ -214,10 +214,10 @@ def segment_names(journal: Path) -> frozenset[str]:
 
 
 def terminated_ns(folder: Path, process: Mapping[str, Any]) -> int | None:
-    """When SIGTERM ended a process of the portable engine; None where it did not.
+    """Returns when SIGTERM ended a process of the portable engine, ns; None if it did not.
 
-    What notes it for Python writes stacks and no instant: that is told by the age of the files. A
-    process whose watchdog looked afterwards lived on; a child that it had just forked was ended.
+    faulthandler writes stacks without a time, so the files' ages are compared. A process whose
+    watchdog looked afterwards lived on: SIGTERM ended a child that it had just forked.
     """
     if process.get("engine") != "portable" or process.get("closed"):
         return None
@@ -230,27 +230,27 @@ def terminated_ns(folder: Path, process: Mapping[str, Any]) -> int | None:
 
 
 def _alive_ns(folder: Path) -> int:
-    """When the process's watchdog last looked; 0: it never did."""
+    """Returns when the process's watchdog last looked, ns; 0: never."""
     with contextlib.suppress(OSError, struct.error), (folder / ALIVE_FILE).open("rb") as file:
         return int(struct.unpack("<q", file.read(8))[0])
     return 0
 
 
 def _calibration(path: Path) -> Calibration | None:
-    """None where the clock was not measured: then the run says that it is not calibrated."""
+    """Returns the measurement of the clock; None: it was not measured."""
     try:
         with path.open("rb") as file:
-            return Calibration.parse(json.loads(file.read(_MAXIMUM_JSON)))
-    except (OSError, *NO_JSON, KeyError, TypeError):
+            return Calibration.parse(json.loads(file.read(_MAX_JSON_BYTES)))
+    except (OSError, *INVALID_JSON, KeyError, TypeError):
         return None
 
 
 def read_texts(folder: Path) -> tuple[str, ...]:
-    """The interned texts by id. They end at a length of 0, or with one that is cut off."""
+    """Returns the interned texts by id, up to a length of 0 or a truncated text."""
     texts = [""]
     try:
         with (folder / STRINGS_FILE).open("rb") as file:
-            data = file.read(_MAXIMUM_TEXTS)
+            data = file.read(_MAX_READ_TEXT_BYTES)
     except OSError:
         return tuple(texts)
     offset = 0
@@ -266,26 +266,26 @@ def read_texts(folder: Path) -> tuple[str, ...]:
 
 
 def read_records(path: Path) -> Records:
-    """The complete records of a segment: those whose kind byte was stored."""
+    """Returns the complete records of a segment: those whose kind byte was stored."""
     size = path.stat().st_size
     count = max(0, size - HEADER_BYTES) // RECORD_BYTES
-    found = np.fromfile(path, DTYPE, count, offset=HEADER_BYTES)
+    found = np.fromfile(path, RECORD_DTYPE, count, offset=HEADER_BYTES)
     whole = _whole(found)
     return found if whole.all() else take(found, whole)
 
 
 def take(records: Records, which: NDArray[Any]) -> Records:
-    """The records at some positions, or where a mask says so.
+    """Returns the records at positions, or of a mask.
 
-    Copied as words: numpy copies structures field by field, which takes 25 times as long.
+    Copied as 64-bit words: numpy copies structures field by field, which takes 25 times as long.
     """
-    chosen: Records = _words(records)[which].reshape(-1).view(DTYPE)
+    chosen: Records = _words(records)[which].reshape(-1).view(RECORD_DTYPE)
     return chosen
 
 
-def joined(parts: Sequence[Records]) -> Records:
-    """Records one after another."""
-    whole: Records = np.concatenate([_words(part) for part in parts]).reshape(-1).view(DTYPE)
+def concatenated(parts: Sequence[Records]) -> Records:
+    """Returns the records of all parts, in order."""
+    whole: Records = np.concatenate([_words(part) for part in parts]).reshape(-1).view(RECORD_DTYPE)
     return whole
 
 
@@ -296,10 +296,10 @@ def _words(records: Records) -> NDArray[np.uint64]:
 def _current(
     segments: list[tuple[int, Path, tuple[Any, ...]]],
 ) -> list[tuple[int, Path, tuple[Any, ...]]]:
-    """In order, from the last one that stands for all before it."""
+    """Returns the segments by number, from the last one that replaces all before it."""
     segments = sorted(segments, key=lambda s: s[0])
-    standing = [i for i, (_, path, _) in enumerate(segments) if _parts(path)]
-    return segments[standing[-1] :] if standing else segments
+    replacing = [i for i, (_, path, _) in enumerate(segments) if _parts(path)]
+    return segments[replacing[-1] :] if replacing else segments
 
 
 def _parts(first: Path) -> int:
@@ -314,9 +314,10 @@ def _whole(records: Records) -> NDArray[np.bool_]:
 
 
 def _cut(header: tuple[Any, ...], *, full: bool) -> bool:
-    """Whether a file ends within a record, or one that another follows was not written to its end.
+    """Returns True if a file ends within a record, or is `full` and shorter than its header says.
 
-    The last one of a thread is trimmed to its records, and so is what compaction leaves of others.
+    A segment is full if another follows. The last one of a thread and those left by compaction are
+    trimmed to their records.
     """
     length = header[13] - HEADER_BYTES
     return length % RECORD_BYTES != 0 or (full and length < header[3] * RECORD_BYTES)
@@ -327,7 +328,7 @@ def _read_header(path: Path) -> tuple[Any, ...]:
         data = file.read(HEADER_BYTES)
         size = os.fstat(file.fileno()).st_size
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
-        raise JournalError(f"{path}: is no journal segment (expected {MAGIC.decode()} first)")
+        raise JournalError(f"{path}: is not a journal segment (expected {MAGIC.decode()} first)")
     header: tuple[Any, ...] = HEADER.unpack_from(data)
     header += (*struct.unpack_from("<Q", data, OVERWRITTEN_OFFSET), size)
     if header[1] != RECORD_BYTES or header[2] != HEADER_BYTES:
@@ -336,18 +337,18 @@ def _read_header(path: Path) -> tuple[Any, ...]:
         )
     if size > 2 * LAST_SEGMENT_BYTES:
         raise JournalError(f"{path}: is larger than any segment")
-    if header[6] not in _THREAD_KINDS:
-        raise JournalError(f"{path}: is of a thread of kind {header[6]}, which there is not")
+    if header[6] > _MAX_THREAD_KIND:
+        raise JournalError(f"{path}: has thread kind {header[6]}, expected 0 to {_MAX_THREAD_KIND}")
     return header
 
 
 __all__ = [
-    "DTYPE",
+    "RECORD_DTYPE",
     "JournalError",
     "ProcessLog",
     "Records",
     "ThreadLog",
-    "joined",
+    "concatenated",
     "read_process",
     "read_process_file",
     "read_records",

@@ -52,9 +52,15 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 """Machine -> how the kernel is compiled for its processors; elsewhere as for any."""
 
 FLAGS = (
-    "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", "-DNDEBUG",
+    "-std=c++20",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-w",
+    "-DNDEBUG",
     "-ffp-contract=off",
-)  # fmt: skip
+)
 """NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
 contraction: every processor shall round the same sums the same way."""
 
@@ -169,13 +175,13 @@ def layout_header() -> str:
         "PAGE_BYTES": mmap.PAGESIZE,
         "RUNNABLE_UNIT_NS": journal.RUNNABLE_UNIT_NS,
         "RUNNABLE_INTERVAL_NS": journal.RUNNABLE_INTERVAL_NS,
-        "SMALLEST_SEGMENT_BYTES": segment_ring.SMALLEST_SEGMENT_BYTES,
+        "SMALLEST_SEGMENT_BYTES": segment_ring.MIN_SEGMENT_BYTES,
         "FOLLOWER_FIRST_SEGMENT": background_compactor.FIRST_SEGMENT,
-        "FOLLOWER_AGAIN": background_compactor.AGAIN,
+        "FOLLOWER_AGAIN": background_compactor.REPEAT_SEGMENTS,
         "RING_SHARE": segment_ring.SHARE,
         "RING_KEPT_SHARE": segment_ring.KEPT_SHARE,
-        "MAXIMUM_SIGNATURES": string_table.MAXIMUM_SIGNATURES,
-        "MAXIMUM_TEXT_BYTES": string_table.MAXIMUM_BYTES,
+        "MAXIMUM_SIGNATURES": string_table.MAX_SIGNATURES,
+        "MAXIMUM_TEXT_BYTES": string_table.MAX_TEXT_BYTES,
         **_members("KIND", journal.Kind),
         **_members("ACCESS", journal.AccessFlag),
         **_members("TENSOR", journal.TensorFlag),
@@ -214,9 +220,14 @@ def layout_header() -> str:
 
 
 _TYPES = {
-    "u1": "uint8_t", "<u2": "uint16_t", "<u4": "uint32_t", "<u8": "uint64_t", "<i4": "int32_t",
-    "<i8": "int64_t", "<f8": "double",
-}  # fmt: skip
+    "u1": "uint8_t",
+    "<u2": "uint16_t",
+    "<u4": "uint32_t",
+    "<u8": "uint64_t",
+    "<i4": "int32_t",
+    "<i8": "int64_t",
+    "<f8": "double",
+}
 
 
 def _structure(name: str, fields: tuple[tuple[str, str], ...]) -> str:
@@ -237,10 +248,16 @@ def _key(torch: Torch, compiler: Path | None) -> str:
     for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h")):
         digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
     identity = (
-        torch.version, torch.new_abi, torch.distributed, FLAGS, KERNELS, LIBRARIES,
+        torch.version,
+        torch.new_abi,
+        torch.distributed,
+        FLAGS,
+        KERNELS,
+        LIBRARIES,
         platform.machine(),
-        platform.libc_ver(), _identity_of(compiler),
-    )  # fmt: skip
+        platform.libc_ver(),
+        _identity_of(compiler),
+    )
     digest.update(repr(identity).encode())
     return f"torch-{torch.version.split()[0]}-{digest.hexdigest()[:16]}"
 
@@ -299,18 +316,34 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
         commands.append((str(compiler), *flags, "-c", str(whole), "-o", str(into / f"{unit}.o")))
     for variant, abilities in KERNELS.get(platform.machine(), {"generic": ()}).items():
         commands.append(
-            (str(compiler), *flags, "-O3", *abilities, f"-DLANESCOPE_VARIANT={variant}", "-c",
-             str(SOURCES / KERNEL), "-o", str(into / f"{variant}.o"))
-        )  # fmt: skip
+            (
+                str(compiler),
+                *flags,
+                "-O3",
+                *abilities,
+                f"-DLANESCOPE_VARIANT={variant}",
+                "-c",
+                str(SOURCES / KERNEL),
+                "-o",
+                str(into / f"{variant}.o"),
+            )
+        )
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for done in pool.map(lambda command: _run(command, into), commands):
             _check(done, compiler)
     objects = [command[-1] for command in commands]
     # torch is in the process when the library is loaded, so it needs no path to it.
     link = (
-        str(compiler), "-shared", "-pthread", *objects, f"-L{torch.folder / 'lib'}", *LIBRARIES,
-        "-ldl", "-o", str(into / LIBRARY),
-    )  # fmt: skip
+        str(compiler),
+        "-shared",
+        "-pthread",
+        *objects,
+        f"-L{torch.folder / 'lib'}",
+        *LIBRARIES,
+        "-ldl",
+        "-o",
+        str(into / LIBRARY),
+    )
     _check(_run(link, into), compiler)
 
 
@@ -323,9 +356,14 @@ def _parts(folders: tuple[str, ...]) -> list[str]:
 def _run(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL, env=_environment(),
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
+        )
     except OSError as error:
         raise BuildError(f"{command[0]} cannot be run ({error.strerror})") from error
 

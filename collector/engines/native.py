@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..format.names import NOT_COMPUTING
 from ..format.options import Options
-from ..format.record_kinds import NOT_COMPUTING, ThreadKind
+from ..format.record_kinds import ThreadKind
 from ..hooks.stacks import Stacks
 from ..journal.journal import NO_SEQUENCE, RECORD, RECORD_BYTES, json_bytes
 from ..journal.process_journals import ModuleCalls, Store, ThreadState
-from ..journal.string_table import MAXIMUM_SIGNATURES
+from ..journal.string_table import MAX_SIGNATURES
 from ..journal.writer import ThreadJournal
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
@@ -30,10 +31,17 @@ from .host_reader import HostReader
 NAME = "native"
 
 _REASONS = (
-    "filtered", "shorter_than_minimum", "traced_without_data", "tensors_without_storage",
-    "recorder_errors", "tensors_not_read", "dropped", "overwritten",
-    "signatures_left_out", "texts_left_out",
-)  # fmt: skip
+    "filtered",
+    "shorter_than_minimum",
+    "traced_without_data",
+    "tensors_without_storage",
+    "recorder_errors",
+    "tensors_not_read",
+    "dropped",
+    "overwritten",
+    "signatures_left_out",
+    "texts_left_out",
+)
 """What the observer counts, in the order of Counters::Reason in process.h."""
 
 
@@ -166,14 +174,35 @@ class _Journal(ThreadJournal):
         self._library.append(records, len(records) // RECORD_BYTES)
 
     def push_open(
-        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,
-        stack: int = 0, extra: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        level: int,
+        kind: int,
+        scope: int,
+        name: int,
+        start: int,
+        step: int,
+        phase: int,
+        stack: int = 0,
+        extra: int = 0,
+    ) -> None:
         """Note that an event began; among open operators its level is known to the observer."""
         self.push_open_record(
-            level, kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0,
+            level,
+            kind,
+            scope,
+            level,
+            name,
+            start,
+            0,
+            NO_SEQUENCE,
+            step,
+            0,
+            0,
+            stack,
+            phase,
+            0,
             extra,
-        )  # fmt: skip
+        )
 
     def push_open_record(self, level: int, *fields: int) -> None:
         """The same where more is known of the event: fields in the order of `RECORD`."""
@@ -258,7 +287,7 @@ class NativeStore(Store):
             data = text.encode("utf-8", "replace")
             found = self._library.intern(data, len(data))
             if found:
-                if len(self._ids) >= MAXIMUM_SIGNATURES:
+                if len(self._ids) >= MAX_SIGNATURES:
                     self._ids.clear()
                 self._ids[text] = found
         return found
@@ -358,10 +387,15 @@ class NativeEngine:
         options = recorder.options
         library.patterns(_lines(options.include), _lines(options.exclude), _lines(NOT_COMPUTING))
         library.settings(
-            options.level != "timing", options.level == "numerics", options.op_stacks,
-            options.sampled_stacks, options.collective_stacks, options.streams,
-            options.activations_every, options.min_duration_ns,
-        )  # fmt: skip
+            options.level != "timing",
+            options.level == "numerics",
+            options.op_stacks,
+            options.sampled_stacks,
+            options.collective_stacks,
+            options.streams,
+            options.activations_every,
+            options.min_duration_ns,
+        )
         inside, packages, standard = stacks.folders
         library.stacks(options.stack_depth, _lines(inside), _lines(packages), os.fsencode(standard))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..format.filters import OpFilter
+from ..format.names import OpFilter
 from ..format.record_kinds import OpScope
 from ..hooks import dispatch_modes
 from ..hooks.collectives.collectives import NAMESPACES, Call, Collectives
@@ -94,9 +94,10 @@ class PortableEngine:
             "torch._C", "_current_autograd_node", "autograd nodes (portable engine)"
         ) or (lambda: None)
         self._next_sequence = optional(
-            "torch._C", "_autograd._get_sequence_nr",
+            "torch._C",
+            "_autograd._get_sequence_nr",
             "which operator made which autograd node (portable engine)",
-        )  # fmt: skip
+        )
         self._main = self.enter()
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
@@ -144,9 +145,14 @@ class PortableEngine:
                 opened = state.open
                 state.open += 1
                 state.journal.push_open(
-                    opened, Kind.OP, OpScope.function, known.name, clock.now(), recorder.step,
+                    opened,
+                    Kind.OP,
+                    OpScope.function,
+                    known.name,
+                    clock.now(),
+                    recorder.step,
                     state.phase,
-                )  # fmt: skip
+                )
                 if call is not None:
                     self._collectives.open(state, call)
         except Exception as error:
@@ -166,9 +172,13 @@ class PortableEngine:
                     self._record(state, known, signature, call, result, args, start, end)
                     if reading is not None and self._values is not None:
                         self._values.end(
-                            state, reading, result, start, state.depth + (state.node is not None),
+                            state,
+                            reading,
+                            result,
+                            start,
+                            state.depth + (state.node is not None),
                             left_out=not known.wanted or end - start < self._minimum,
-                        )  # fmt: skip
+                        )
             except Exception as error:
                 recorder.failed(error)
 
@@ -230,9 +240,15 @@ class PortableEngine:
             return
         state.node = None
         self._recorder.put(
-            state, Kind.OP, scope=OpScope.backward, depth=state.depth, name=node.name,
-            start=node.start, end=node.end, sequence=node.sequence,
-        )  # fmt: skip
+            state,
+            Kind.OP,
+            scope=OpScope.backward,
+            depth=state.depth,
+            name=node.name,
+            start=node.start,
+            end=node.end,
+            sequence=node.sequence,
+        )
 
     def _follow_node(self, state: ThreadState) -> None:
         node: Any = self._current_node()
@@ -292,9 +308,21 @@ class PortableEngine:
             self._recorder.coverage["filtered"] += 1
             return
         state.journal.append(
-            int(Kind.OP), int(OpScope.user), scope.depth, self._recorder.intern(scope.name),
-            scope.start, end, NO_SEQUENCE, scope.step, scope.module, 0, 0, scope.phase, 0, 0,
-        )  # fmt: skip
+            int(Kind.OP),
+            int(OpScope.user),
+            scope.depth,
+            self._recorder.intern(scope.name),
+            scope.start,
+            end,
+            NO_SEQUENCE,
+            scope.step,
+            scope.module,
+            0,
+            0,
+            scope.phase,
+            0,
+            0,
+        )
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         key: list[Any] = []

@@ -57,9 +57,15 @@ class Range:
     __slots__ = ("data", "extent", "finite", "hash", "made", "owned", "probe", "serial", "version")
 
     def __init__(
-        self, tensor: torch.Tensor, found: Numbers, *,
-        written: bool, made: bool, owned: bool, serial: int,
-    ) -> None:  # fmt: skip
+        self,
+        tensor: torch.Tensor,
+        found: Numbers,
+        *,
+        written: bool,
+        made: bool,
+        owned: bool,
+        serial: int,
+    ) -> None:
         self.made = made  # by an operator, not only read
         self.owned = owned  # or it was, before it was found changed; or by a collective
         self.serial = serial
@@ -205,9 +211,13 @@ class Storages:
             finite = found is not None and found.finite
             known.finite = finite and (whole or fresh or known.finite)
             known.remember(
-                tensor, found, written=not result, made=True, owned=True,
+                tensor,
+                found,
+                written=not result,
+                made=True,
+                owned=True,
                 serial=next(self._serials),
-            )  # fmt: skip
+            )
 
     def read(self, tensor: torch.Tensor, found: Numbers | None) -> None:
         """What came from elsewhere was read."""
@@ -223,9 +233,13 @@ class Storages:
                 known.foreign = known.foreign or fresh
                 known.in_flight = False
                 known.remember(
-                    tensor, found, written=False, made=False, owned=owned,
+                    tensor,
+                    found,
+                    written=False,
+                    made=False,
+                    owned=owned,
                     serial=next(self._serials),
-                )  # fmt: skip
+                )
 
     def writes(self, tensor: torch.Tensor) -> None:
         """An operator is about to write the tensor."""

@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..hooks.collectives.collectives import plan_for
-from ..journal.journal import RECORD, TENSOR, TENSOR_MORE, TENSOR_ORDINAL, Kind, TensorFlag
+from ..journal.journal import (
+    RECORD,
+    TENSOR_MORE_RECORD,
+    TENSOR_ORDINAL,
+    TENSOR_RECORD,
+    Kind,
+    TensorFlag,
+)
 from ..journal.process_journals import ThreadState
 from ..numerics.fingerprint import Fingerprint, fingerprint
 from ..numerics.host_fingerprint import Numbers, numbers_of
@@ -28,14 +35,31 @@ from .storages import Storages, readable
 OVERWRITING = frozenset(
     f"aten::{name}"
     for name in (
-        "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
-        "normal_", "random_", "uniform_", "zero_", "_foreach_copy_", "_foreach_zero_",
+        "bernoulli_",
+        "cauchy_",
+        "copy_",
+        "exponential_",
+        "fill_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+        "zero_",
+        "_foreach_copy_",
+        "_foreach_zero_",
     )
-)  # fmt: skip
+)
 """What these change they do not look at."""
 
-NOTHING = ("c10d::", "_c10d_functional", "aten::empty", "aten::new_empty", "aten::_empty",
-           "aten::resize")  # fmt: skip
+NOTHING = (
+    "c10d::",
+    "_c10d_functional",
+    "aten::empty",
+    "aten::new_empty",
+    "aten::_empty",
+    "aten::resize",
+)
 """They make no values, or wait for them."""
 
 
@@ -105,9 +129,10 @@ class Values:
         self._lock = threading.Lock()
         # The program's modes shall not see what is computed here.
         self._unseen = optional(
-            "torch.utils._python_dispatch", "_disable_current_modes",
+            "torch.utils._python_dispatch",
+            "_disable_current_modes",
             "values of tensors (portable engine)",
-        )  # fmt: skip
+        )
         self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
         self._pending: deque[tuple[Any, list[torch.Tensor], Row, int, int, int]] = deque()
 
@@ -162,9 +187,15 @@ class Values:
         reading.written.append((tensor, position))
 
     def end(
-        self, state: ThreadState, reading: Reading, result: Any, start: int, depth: int, *,
+        self,
+        state: ThreadState,
+        reading: Reading,
+        result: Any,
+        start: int,
+        depth: int,
+        *,
         left_out: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The operator ended. Those left out tell nothing, but what they wrote is not known."""
         if self._unseen is None:
             return
@@ -244,9 +275,13 @@ class Values:
         self._storages.wrote(tensor, numbers, result=result, derived=reading.unset)
 
     def _add(
-        self, reading: Reading, tensor: torch.Tensor, found: Numbers | Fingerprint, position: int,
+        self,
+        reading: Reading,
+        tensor: torch.Tensor,
+        found: Numbers | Fingerprint,
+        position: int,
         expected: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if position & TENSOR_ORDINAL == TENSOR_ORDINAL:
             self._recorder.coverage["tensors_not_read"] += 1
             return
@@ -291,16 +326,34 @@ class Values:
 def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, depth: int) -> None:
     more = not found.finite or row.expected is not None or row.unset
     position = row.position | flags | (TensorFlag.MORE if more else 0)
-    packed = TENSOR.pack(
-        Kind.TENSOR, min(depth, 255), position, row.signature, start, found.hash, found.zeros,
-        found.mean, found.l2, found.low, found.high,
-    )  # fmt: skip
+    packed = TENSOR_RECORD.pack(
+        Kind.TENSOR,
+        min(depth, 255),
+        position,
+        row.signature,
+        start,
+        found.hash,
+        found.zeros,
+        found.mean,
+        found.l2,
+        found.low,
+        found.high,
+    )
     state.journal.append(*RECORD.unpack(packed))
     if more:
-        packed = TENSOR_MORE.pack(
-            Kind.TENSOR_MORE, int(row.expected is not None), int(row.unset), 0, found.nan,
-            found.inf, row.expected or 0, 0, 0, 0, 0,
-        )  # fmt: skip
+        packed = TENSOR_MORE_RECORD.pack(
+            Kind.TENSOR_MORE,
+            int(row.expected is not None),
+            int(row.unset),
+            0,
+            found.nan,
+            found.inf,
+            row.expected or 0,
+            0,
+            0,
+            0,
+            0,
+        )
         state.journal.append(*RECORD.unpack(packed))
 
 

@@ -1,4 +1,4 @@
-"""What tables are made of: columns with their units, and those that many tables share."""
+"""Defines tables and columns with units, and the columns that several tables share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .record_kinds import FORMAT_VERSION
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its meaning and unit are part of the contract, not a comment."""
+    """A column: meaning and unit are part of the contract."""
 
     name: str
     type: pa.DataType
@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. `per_thread` tables live in a thread's folder, the others in the rank's."""
+    """A table. Files of `per_thread` tables are in a thread's folder, others in the rank's."""
 
     name: str
     per_thread: bool
@@ -31,7 +31,7 @@ class Table:
     columns: tuple[Column, ...]
 
     def arrow(self) -> pa.Schema:
-        """The Arrow schema, units in the field metadata."""
+        """Returns the Arrow schema, with units in the field metadata."""
         return self._arrow
 
     @cached_property
@@ -59,10 +59,13 @@ IN_PHASE = Column(
     "phase",
     TEXT,
     "",
-    (
-        "innermost phase of the thread at the start; outside, that in which the thread was started "
-        "or the executor's task submitted, empty without"
-    ),
+    "innermost phase of the thread at the start; outside of phases, that in which the thread was "
+    "started or the executor's task submitted; empty: none",
 )
+PID = Column("pid", INT64, "", "process")
+THREAD_NAME = Column("name", pa.string(), "", "name in Python, or the operating system's")
+OP_START = Column("start_ns", INT64, "ns", "start of the operator, as in its op row")
+DTYPE = Column("dtype", TEXT, "", "dtype of the tensor")
+DEVICE = Column("device", TEXT, "", "device of the tensor")
 IN_MODULE = Column("module", TEXT, "", "path of the innermost torch.nn.Module, empty outside")
 STACK_ID = Column("stack", INT32, "", "id in the rank's stack table; null: not captured")

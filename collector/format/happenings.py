@@ -1,4 +1,4 @@
-"""What else happens on threads: collectives, phases, waits, values."""
+"""Tables of other events of threads: collectives, phases, synchronisation, values, stalls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from .columns import (
     IN_PHASE,
     INT32,
     INT64,
+    PID,
     STACK_ID,
     START,
     STEP,
     TEXT,
+    THREAD_NAME,
     TIME,
     Column,
     Table,
@@ -26,12 +28,7 @@ COLLECTIVE = Table(
     (
         START,
         Column("duration_ns", INT64, "ns", "time in the call itself; null: never returned"),
-        Column(
-            "complete_ns",
-            INT64,
-            "ns",
-            "instant at which the operation was complete; null: not seen",
-        ),
+        Column("complete_ns", INT64, "ns", "instant of completion; null: not seen"),
         Column("name", TEXT, "", "all_reduce, broadcast, send, ... as torch.distributed names it"),
         Column("group", TEXT, "", "process group: its name in torch.distributed"),
         Column("group_size", INT32, "ranks", "number of ranks in the group"),
@@ -40,8 +37,8 @@ COLLECTIVE = Table(
             INT64,
             "1",
             "position among the collectives of this group in this process, from 0: the same call "
-            "has the same number on all ranks. Sends, and receives, count on their own per peer: "
-            "the k-th send to a rank meets its k-th recv from this one",
+            "has the same number on all ranks. Sends and receives are numbered per peer: the k-th "
+            "send to a rank matches its k-th recv from this one",
         ),
         Column(
             "peer",
@@ -66,8 +63,8 @@ COLLECTIVE = Table(
             "runnable_ns",
             INT64,
             "ns",
-            "time for which the thread was ready to run and had no processor, since an earlier "
-            "call of its own said so; null: not read (it is at most once in 5 ms, on Linux)",
+            "time that the thread was ready to run without a processor, since its previous call "
+            "with this value; null: not read (read at most once in 5 ms, on Linux)",
             since=2,
         ),
         STEP,
@@ -84,7 +81,7 @@ PHASE = Table(
     (
         START,
         Column("duration_ns", INT64, "ns", "duration; 0 for a mark; null: had not ended"),
-        Column("name", TEXT, "", "what is shown: forward, AdamW.step, thread 3 start"),
+        Column("name", TEXT, "", "forward, AdamW.step, thread 3 start"),
         Column("kind", TEXT, "", "one of PhaseKind"),
         Column("depth", pa.int16(), "1", "nesting among phases of the thread"),
         STEP,
@@ -95,7 +92,7 @@ PHASE = Table(
 SYNC = Table(
     "sync",
     True,
-    "What orders threads: their start and join, locks, events, queues, futures.",
+    "Synchronisation events: start and join of threads, locks, events, queues, futures.",
     (
         START,
         Column("duration_ns", INT64, "ns", "time spent waiting; 0 for instants; null: not ended"),
@@ -105,8 +102,8 @@ SYNC = Table(
             "object",
             INT64,
             "",
-            "what was handed over by: a lock's address, a number below 0 for other objects and for "
-            "an item on its way through a queue; a device event's handle; null: a thread",
+            "the synchronisation object: a lock's address, a number below 0 for other objects and "
+            "for an item in a queue; a device event's handle; null: a thread",
         ),
         Column(
             "stream",
@@ -138,12 +135,12 @@ STALL = Table(
     "What each thread of a process was doing when the watchdog saw no progress, or was asked.",
     (
         TIME,
-        Column("duration_ns", INT64, "ns", "how long no event had been recorded by then"),
+        Column("duration_ns", INT64, "ns", "time since the last recorded event"),
         Column("dump", INT32, "1", "number of the dump in its process, from 0"),
-        Column("pid", INT64, "", "process"),
+        PID,
         Column("thread", pa.string(), "", "id: <pid>-<ordinal>; empty: recorded no event"),
         Column("native_id", INT64, "", "the operating system's thread id; 0: not known"),
-        Column("name", pa.string(), "", "name in Python, or the operating system's"),
+        THREAD_NAME,
         Column(
             "reason",
             TEXT,
@@ -155,18 +152,18 @@ STALL = Table(
             "cpu",
             FLOAT64,
             "1",
-            "share of a core that the thread used of late, or would have used; null: not known",
+            "share of a core that the thread used recently, or waited for; null: not known",
         ),
         STACK_ID,
-        Column("last_op", pa.string(), "", "the operator being run, or the last one; may be empty"),
-        Column("waiting", pa.string(), "", "what it waits for, in words; empty: nothing is known"),
-        Column("owner", pa.string(), "", "id of the thread that holds what it waits for; or null"),
+        Column("last_op", pa.string(), "", "running operator, or the last one; may be empty"),
+        Column("waiting", pa.string(), "", "cause of the wait, in words; empty: not known"),
+        Column("owner", pa.string(), "", "id of the thread that it waits for; null: not known"),
         Column(
             "collective",
             pa.string(),
             "",
-            "last collective it called that is not complete: name, group and sequence, separated "
-            "by tabs; null: none",
+            "its last incomplete collective: name, group and sequence, separated by tabs; null: "
+            "none",
         ),
     ),
 )

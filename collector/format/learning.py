@@ -1,10 +1,10 @@
-"""What a model learns with: gradients, parameters, activations, graphs."""
+"""Tables of training: gradients, parameters, activations, graphs."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from .columns import FLOAT64, INT32, INT64, STACK_ID, STEP, TEXT, TIME, Column, Table
+from .columns import DEVICE, DTYPE, FLOAT64, INT32, INT64, STACK_ID, STEP, TEXT, TIME, Column, Table
 
 GRADIENT = Table(
     "gradient",
@@ -25,9 +25,7 @@ GRADIENT = Table(
             "",
             "hash of the gradient's bits and their order, modulo 2^64; null: not taken",
         ),
-        Column(
-            "param_hash", INT64, "", "the same of the parameter, before the step; null: not taken"
-        ),
+        Column("param_hash", INT64, "", "the same for the parameter, before the step"),
     ),
 )
 
@@ -35,7 +33,7 @@ PARAMETER = Table(
     "parameter",
     True,
     "A parameter, its gradient and its update at an optimizer step, at some steps (the setting "
-    "sample_every). Also of parameters that no optimizer holds; of frozen ones the first time, and "
+    "sample_every). Includes parameters without an optimizer; frozen ones at the first time, and "
     "when requires_grad has changed.",
     (
         TIME,
@@ -45,15 +43,15 @@ PARAMETER = Table(
             "optimizer",
             INT32,
             "",
-            "ordinal of the optimizer whose step it was; null: no optimizer that has stepped so "
-            "far holds the parameter",
+            "ordinal of the optimizer whose step it was; null: no optimizer with a step so far "
+            "holds the parameter",
         ),
         Column("trainable", pa.bool_(), "", "requires_grad"),
         Column(
             "skipped",
             pa.bool_(),
             "",
-            "the gradient scaler left this step out, because a gradient was NaN or infinite",
+            "the gradient scaler skipped this step, because a gradient was NaN or infinite",
         ),
         Column("numel", INT64, "elements", "number of elements on this rank"),
         Column(
@@ -77,22 +75,22 @@ PARAMETER = Table(
         ),
         Column("lr", FLOAT64, "1", "learning rate of its group; null: none, or on a device"),
         Column("weight_decay", FLOAT64, "1", "weight decay of its group; null as lr"),
-        Column("rule", TEXT, "", "class of the optimizer, AdamW; empty: held by none"),
+        Column("rule", TEXT, "", "class of the optimizer, AdamW; empty: no optimizer"),
     ),
 )
 
 ACTIVATION = Table(
     "activation",
     True,
-    "What a module gave, at some steps (the setting activations_every).",
+    "Output of a module, at some steps (the setting activations_every).",
     (
         TIME,
         STEP,
         Column("module", TEXT, "", "path within the outermost module, as in the module table"),
         Column("norm", FLOAT64, "", "L2 norm of the first tensor that it returned"),
         Column("numel", INT64, "elements", "number of elements of that tensor"),
-        Column("dtype", TEXT, "", "its dtype"),
-        Column("device", TEXT, "", "its device"),
+        DTYPE,
+        DEVICE,
         Column("training", pa.bool_(), "", "module.training"),
     ),
 )
@@ -110,11 +108,11 @@ NODE = Table(
             "sequence",
             INT64,
             "1",
-            "autograd sequence number, as in the op table: of the forward op that made the node; "
-            "null: none did",
+            "autograd sequence number, as in the op table, of the forward op that made the node; "
+            "null: none",
         ),
-        Column("parameter", TEXT, "", "that the node adds a gradient to; empty: none"),
-        Column("next", TEXT, "", "numbers of the nodes that it hands gradients to: 3 7"),
+        Column("parameter", TEXT, "", "parameter whose gradient the node accumulates; or empty"),
+        Column("next", TEXT, "", "numbers of the nodes that receive its gradients: 3 7"),
     ),
 )
 
@@ -136,8 +134,8 @@ FX = Table(
             "placeholder, get_attr, call_function, call_method, call_module, output; break: "
             "torch.compile stopped capturing here; untraceable: there is no graph",
         ),
-        Column("target", TEXT, "", "what is called, or taken; of the last two ops, the reason"),
-        Column("module", TEXT, "", "path of the torch.nn.Module whose forward it is in"),
+        Column("target", TEXT, "", "the called or fetched object; the reason for the last two ops"),
+        Column("module", TEXT, "", "path of the torch.nn.Module whose forward holds it"),
         STACK_ID,
         Column("next", TEXT, "", "numbers of the nodes that use its result: 3 7"),
     ),

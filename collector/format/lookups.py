@@ -1,10 +1,10 @@
-"""What rows of other tables refer to, per rank."""
+"""Tables of a rank that rows of other tables refer to."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from .columns import FRAME, INT32, INT64, TEXT, Column, Table
+from .columns import FRAME, INT32, INT64, PID, TEXT, THREAD_NAME, Column, Table
 
 STACK = Table(
     "stack",
@@ -19,9 +19,9 @@ STACK = Table(
 STORAGE = Table(
     "storage",
     False,
-    "Where named tensors lie in memory; from level access on.",
+    "Memory of named tensors; from level access on.",
     (
-        Column("pid", INT64, "", "process"),
+        PID,
         Column("storage", INT64, "address", "first byte of the storage, as in the access table"),
         Column("name", pa.string(), "", "parameter or buffer in it, as in the gradient table"),
     ),
@@ -33,9 +33,9 @@ THREAD = Table(
     "Threads of all processes of the rank, and streams of devices that they used.",
     (
         Column("thread", pa.string(), "", "id: <pid>-<ordinal>, as in the folder's name"),
-        Column("pid", INT64, "", "process"),
+        PID,
         Column("native_id", INT64, "", "the operating system's thread id; 0: a stream"),
-        Column("name", pa.string(), "", "name in Python, or the operating system's"),
+        THREAD_NAME,
         Column("kind", TEXT, "", "one of ThreadKind"),
         Column("start_ns", INT64, "ns", "first event"),
         Column("end_ns", INT64, "ns", "last event"),

@@ -1,15 +1,15 @@
-"""Types of what manifest.json says."""
+"""Types of manifest.json."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 STOPPED = "stopped from outside"
-"""A note of the manifest begins so where someone stopped the recorded command: ": SIGTERM ..."."""
+"""Prefix of the note where a signal stopped the recorded command; ": SIGTERM ..." follows."""
 
 
 class Clock(TypedDict):
-    """How a process's monotonic clock maps to the run's axis: axis = local + offset + drift."""
+    """Maps a process's monotonic clock to the run's axis: axis = local + offset + drift."""
 
     offset_ns: int  # added to a local time
     drift_ppb: float  # parts per billion by which the local clock runs slow
@@ -19,8 +19,8 @@ class Clock(TypedDict):
 
 
 class AxisReference(TypedDict):
-    """The clock that is the run's axis: rank 0's where clocks were compared, or else that of the
-    first process that was finished."""
+    """The clock of the run's axis: rank 0's where clocks were compared, else that of the first
+    compacted process."""
 
     clock_identity: str
     wall_minus_monotonic_ns: int
@@ -32,7 +32,7 @@ class Process(TypedDict):
     rank: int
     pid: int
     parent_pid: int
-    role: str  # "rank", or "child" for what a rank started (data-loader workers, forks)
+    role: str  # "rank", or "child" for a process started by a rank (data-loader worker, fork)
     host: str  # host name
     engine: str
     start_ns: int
@@ -45,18 +45,18 @@ class Process(TypedDict):
     torch: str
     modules_root: str  # class of the outermost module, empty where none was called
     clock: Clock
-    coverage: dict[str, int]  # what was dropped, filtered or not seen: reason -> count
+    coverage: dict[str, int]  # reason -> count of dropped, filtered or unseen events
 
 
 class Group(TypedDict):
-    """A process group, as the ranks that are in it know it."""
+    """A process group, as its ranks describe it."""
 
     ranks: list[int]  # global ranks, by their position in the group
     description: str  # default_pg, mesh_dp, ... as torch.distributed describes it; may be empty
 
 
 class File(TypedDict):
-    """One file of the run: what it must look like."""
+    """Size, rows and hash of one file of the run."""
 
     bytes: int
     rows: int
@@ -78,5 +78,5 @@ class Manifest(TypedDict):
     notes: list[str]  # sentences for the user: what is missing and why
     axis: AxisReference | None  # None while no process is listed
     processes: list[Process]
-    groups: dict[str, Group]  # by the name that stands in the collective table
-    files: dict[str, File]  # path relative to the run -> what it must look like
+    groups: dict[str, Group]  # by the name used in the collective table
+    files: dict[str, File]  # by path relative to the run

@@ -1,4 +1,4 @@
-"""What operators are, touch and compute."""
+"""Tables of operators, their memory accesses and their tensors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .columns import (
     IN_PHASE,
     INT32,
     INT64,
+    OP_START,
     STACK_ID,
     START,
     STEP,
@@ -38,8 +39,8 @@ OP = Table(
             "sequence",
             INT64,
             "1",
-            "autograd sequence number: the backward node with the same number was made by this "
-            "forward op (per forward thread); null: none",
+            "autograd sequence number (per forward thread): this forward op made the backward node "
+            "with the same number; null: none",
         ),
         Column("shapes", TEXT, "elements", "shapes of tensor inputs: [4, 8] [8]; empty: none"),
         Column("dtypes", TEXT, "", "dtypes of tensor inputs: float32 float32"),
@@ -49,8 +50,8 @@ OP = Table(
             "launch_ns",
             INT64,
             "ns",
-            "scope kernel: when the call that launched it began; it lies within the operator, on "
-            "launch_thread, that made the call. Null: not known, or another scope",
+            "scope kernel: start of the call that launched it, within the operator on "
+            "launch_thread that made the call. Null: not known, or another scope",
         ),
         Column(
             "launch_thread",
@@ -70,12 +71,12 @@ ACCESS = Table(
             "start_ns",
             INT64,
             "ns",
-            "start of the operator, as in its op row; of one that was left out and that no other "
-            "had called, the instant when it had made the storage",
+            "start of the operator, as in its op row; for an outermost filtered operator, the "
+            "instant when it had allocated the storage",
         ),
-        Column("duration_ns", INT64, "ns", "duration of the operator; 0: of one left out"),
+        Column("duration_ns", INT64, "ns", "duration of the operator; 0: it was filtered"),
         Column("depth", pa.int16(), "1", "depth of the operator, as in its op row"),
-        Column("storage", INT64, "address", "first byte of the storage, which it is known by"),
+        Column("storage", INT64, "address", "first byte of the storage, its identity"),
         Column("offset", INT64, "B", "first byte of the range, from the storage's first"),
         Column("bytes", INT64, "B", "length of the range, gaps of strided tensors included"),
         Column("run", INT64, "B", "bytes of the range that follow one another; all: no gaps"),
@@ -84,8 +85,8 @@ ACCESS = Table(
             "stream",
             INT32,
             "1",
-            "stream of a device that it was given to, numbered in the process from 1, the default "
-            "streams; 0: the host did it, or it was not asked for (--streams)",
+            "stream of the device, numbered per process, default streams first, from 1; 0: the "
+            "host's access, or recorded without --streams",
             since=3,
         ),
         Column("version", INT64, "1", "the tensor's version counter before; 0 for a result"),
@@ -94,8 +95,8 @@ ACCESS = Table(
             "birth",
             pa.bool_(),
             "",
-            "the storage was made by this operator, or by one within it that was left out: what "
-            "was at its address before is another",
+            "this operator, or a filtered one within it, allocated the storage: earlier rows of "
+            "the address mean another storage",
         ),
     ),
 )
@@ -103,10 +104,9 @@ ACCESS = Table(
 TENSOR = Table(
     "tensor",
     True,
-    "What was in a tensor of an operator; at level numerics. The hash and the numbers are defined "
-    "in values.md.",
+    "Contents of a tensor of an operator; at level numerics. values.md defines hash and numbers.",
     (
-        Column("start_ns", INT64, "ns", "start of the operator, as in its op row"),
+        OP_START,
         Column("depth", pa.int16(), "1", "depth of the operator, as in its op row; at most 255"),
         Column(
             "position",
@@ -131,20 +131,20 @@ TENSOR = Table(
             "expected",
             INT64,
             "",
-            "hash that was last recorded of an input, where the input is no longer that; else null",
+            "last recorded hash of an input, where the input has changed since; else null",
         ),
         Column(
             "unset",
             pa.bool_(),
             "",
-            "made of memory that nobody had set (torch.empty): chance decides what is in it",
+            "made of uninitialised memory (torch.empty): its contents vary from run to run",
             since=3,
         ),
         Column(
             "finite_inputs",
             pa.bool_(),
             "",
-            "the operator's inputs held neither NaN nor Inf; null: that is not known of all",
+            "the operator's inputs held neither NaN nor Inf; null: not known for all inputs",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""How to record: every setting with its unit, and its way into child processes."""
+"""Settings of a recording with units, and how they reach child processes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..journal import limits
 from .variables import RUN_VARIABLE as RUN_VARIABLE
 
 OPTIONS_VARIABLE = "LANESCOPE_OPTIONS"
 SUPERVISOR_VARIABLE = "LANESCOPE_SUPERVISOR"
-"""Set by `lanescope record`: the recorded processes leave the finishing to it."""
+"""Set by `lanescope record`, which compacts the run in place of the recorded processes."""
 
 LEVELS = ("timing", "access", "numerics")
 STACKS = ("auto", "none", "collectives", "all")
@@ -27,7 +26,7 @@ DEVICES = ("auto", "on", "off")
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a recording. Raises ValueError, in one sentence, for what makes no sense."""
+    """Settings of a recording. Raises ValueError with one sentence for invalid ones."""
 
     level: str = "access"
     engine: str = "auto"
@@ -37,14 +36,14 @@ class Options:
     steps: tuple[int, int] | None = None  # first, one past the last
     include: tuple[str, ...] = ()  # patterns of op names, as in fnmatch
     exclude: tuple[str, ...] = ()
-    keep_last_bytes: int | None = None  # what the journals of a process may hold; None: all
-    hang_timeout_ns: int = 60_000_000_000  # without a record; 0: never looked for
-    on_hang: str = "report"  # then: say so, abort, or continue in silence
+    keep_last_bytes: int | None = None  # size limit of a process's journal; None: unlimited
+    hang_timeout_ns: int = 60_000_000_000  # without a record; 0: hangs are not detected
+    on_hang: str = "report"  # one of ON_HANG
     compile_backend: str | None = None  # of torch.compile, in place of the program's
-    device: str = "auto"  # whether what runs on devices is recorded
-    streams: bool = False  # which streams of devices are given what, and what orders them
-    sample_every: int = 10  # steps from one full look at all parameters to the next; 0: none
-    activations_every: int = 100  # steps from one look at modules' outputs to the next; 0: none
+    device: str = "auto"  # one of DEVICES: record kernels, copies and fills
+    streams: bool = False  # record the streams of accesses, and what orders streams
+    sample_every: int = 10  # steps between samples of all parameters; 0: never
+    activations_every: int = 100  # steps between samples of modules' outputs; 0: never
     trace_model: bool = False  # torch.fx graphs of models, traced in a copy of the process
 
     def __post_init__(self) -> None:
@@ -74,18 +73,17 @@ class Options:
                 raise ValueError(f"{name} is {getattr(self, name)} steps; it must not be < 0")
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
             raise ValueError(f"steps are {self.steps[0]}:{self.steps[1]}; A:B needs 0 <= A < B")
-        if self.keep_last_bytes is not None:
-            limits.check_buffer(self.keep_last_bytes)
-            if self.device == "on":
-                raise ValueError(
-                    "device is 'on' together with keep-last, which does not bound device activity; "
-                    "leave out one of them"
-                )
+        if self.keep_last_bytes is not None and self.device == "on":
+            raise ValueError(
+                "device is 'on' together with keep-last, which does not bound device activity; "
+                "leave out one of them"
+            )
 
     @classmethod
     def of(cls, **settings: Any) -> Options:
-        """Settings as a command or a program gives them: fields, or those of `_TEXTS` as texts;
-        None is the default. Raises ValueError, and TypeError for a name that is no setting.
+        """Returns settings given by a command or program: fields, or texts for those of `_TEXTS`.
+
+        None means the default. Raises ValueError, and TypeError for an unknown name.
         """
         values: dict[str, Any] = {}
         for name, value in settings.items():
@@ -102,45 +100,47 @@ class Options:
         known = [one.name for one in fields(cls)]
         for name in values:
             if name not in known:
-                raise TypeError(f"no setting {name!r}; there are {', '.join([*known, *_TEXTS])}")
+                raise TypeError(f"no setting {name!r}; expected {', '.join([*known, *_TEXTS])}")
         return cls(**values)
 
     @property
     def native(self) -> bool:
-        """Whether the native engine records, where it can be had."""
+        """True if the native engine records, where it is available."""
         return self.engine != "portable"
 
     @property
     def device_activity(self) -> bool:
-        """Whether what runs on devices is recorded, where one is in use."""
+        """True if kernels, copies and fills of devices are recorded."""
         if self.device == "auto":
             return self.steps is not None and self.keep_last_bytes is None
         return self.device == "on"
 
     @property
     def op_stacks(self) -> bool:
-        """Whether every op's Python stack is captured."""
+        """True if every op's Python stack is captured."""
         return self.stacks == "all" or (self.stacks == "auto" and self.level == "numerics")
 
     @property
     def sampled_stacks(self) -> bool:
-        """Whether the Python stacks of some ops of each kind are captured."""
+        """True if the Python stacks of some ops of each kind are captured."""
         return self.stacks == "auto" and self.level == "access"
 
     @property
     def collective_stacks(self) -> bool:
-        """Whether collectives' and thread events' Python stacks are captured."""
-        return self.op_stacks or self.stacks == "collectives" or (
-            self.stacks == "auto" and self.level == "access"
-        )  # fmt: skip
+        """True if the Python stacks of collectives and thread events are captured."""
+        return (
+            self.op_stacks
+            or self.stacks == "collectives"
+            or (self.stacks == "auto" and self.level == "access")
+        )
 
     def to_environment(self) -> str:
-        """The value of OPTIONS_VARIABLE."""
+        """Returns the value of OPTIONS_VARIABLE."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        """The settings that a parent process passed on; the defaults where it passed none."""
+        """Returns the settings that a parent process passed on, else the defaults."""
         text = environment.get(OPTIONS_VARIABLE)
         if not text:
             return cls()
@@ -162,7 +162,7 @@ _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_00
 
 
 def parse_duration(text: str) -> int:
-    """`1ms`, `250us`, `2s`, `40ns` as nanoseconds. Raises ValueError."""
+    """Converts `1ms`, `250us`, `2s`, `40ns` to nanoseconds. Raises ValueError."""
     for unit in ("ns", "us", "µs", "ms", "s"):
         if text.endswith(unit):
             number = text[: -len(unit)].strip()
@@ -173,11 +173,11 @@ def parse_duration(text: str) -> int:
             if 0 <= value < 2**62:
                 return round(value)
             break
-    raise ValueError(f"{text!r} is no duration; write a number with ns, us, ms or s, as in 1ms")
+    raise ValueError(f"{text!r} is not a duration; write a number with ns, us, ms or s, as in 1ms")
 
 
 def parse_timeout(text: str) -> int:
-    """`60` (seconds), `90s`, `500ms`, `5m`, `1h` as nanoseconds. Raises ValueError."""
+    """Converts `60` (seconds), `90s`, `500ms`, `5m`, `1h` to nanoseconds. Raises ValueError."""
     for unit, seconds in (("h", 3600), ("m", 60), ("", 1)):
         number = text.removesuffix(unit) if unit else text
         if (not unit or text.endswith(unit)) and number.replace(".", "", 1).isdigit():
@@ -186,29 +186,37 @@ def parse_timeout(text: str) -> int:
 
 
 def parse_steps(text: str) -> tuple[int, int]:
-    """`10:20` as (10, 20): steps 10 to 19. `:20` begins at 0. Raises ValueError."""
+    """Converts `10:20` to (10, 20), steps 10 to 19; `:20` starts at 0. Raises ValueError."""
     first, colon, last = text.partition(":")
     try:
         if not colon:
             raise ValueError
         return (int(first or 0), int(last) if last else 2**31 - 1)
     except ValueError:
-        raise ValueError(f"{text!r} is no step window; write A:B, as in 10:20") from None
+        raise ValueError(f"{text!r} is not a step window; write A:B, as in 10:20") from None
 
 
 _SIZES = {
-    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
-}  # fmt: skip
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 
 
 def parse_size(text: str) -> int:
-    """`512KB`, `64MB`, `2GB`, `64MiB` or plain bytes as bytes. Raises ValueError."""
+    """Converts `512KB`, `64MB`, `2GB`, `64MiB` or plain bytes to bytes. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if found is not None and found[2].upper() in _SIZES:
         return round(float(found[1]) * _SIZES[found[2].upper()])
     raise ValueError(
-        f"{text!r} is no size; write a number of bytes or with KB, MB or GB, as in 64MB"
+        f"{text!r} is not a size; write a number of bytes or with KB, MB or GB, as in 64MB"
     )
 
 
@@ -217,9 +225,9 @@ _TEXTS: dict[str, tuple[str, Callable[[str], int]]] = {
     "min_duration": ("min_duration_ns", parse_duration),
     "hang_timeout": ("hang_timeout_ns", parse_timeout),
 }
-"""Settings that can be given as the command line has them -> the field, and how it is read."""
+"""Settings that may be given as text -> field, and parser of the text."""
 
 
 def default_run() -> Path:
-    """Where a recording goes that was told no place: a new folder's name, by date and time."""
+    """Returns the folder of a recording without a given one, named by date and time."""
     return Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"

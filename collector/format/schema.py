@@ -1,6 +1,6 @@
-"""The contract between recording and viewing: tables, columns, units, kinds, file names.
+"""Contract between recorder and reader: tables, columns, units, kinds, file names.
 
-Both sides import this package and nothing else of each other. A run on disk is
+The two sides share nothing else. A run on disk is
 
     RUN/manifest.json
     RUN/rank=00000/{thread,module,stack}.parquet
@@ -14,41 +14,42 @@ path (Hive style), so pandas, pyarrow, DuckDB and Polars add them when they read
 from __future__ import annotations
 
 from .columns import FLOAT64, FRAME, INT32, INT64, TEXT, Column, Table
-from .happenings import COLLECTIVE, PHASE, STALL, SYNC, VALUE
-from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
-from .lookups import MODULE, STACK, STORAGE, THREAD
-from .manifest import STOPPED, AxisReference, Clock, File, Group, Manifest, Process
-from .operators import ACCESS, OP, TENSOR
-from .record_kinds import (
-    ADDED_NORM,
-    ADDED_NORM_OF,
-    COMPILED,
-    CUDA_CONTEXT,
-    FARTHEST_NS,
-    FORMAT_VERSION,
-    GRADIENT_RELEASES,
-    GRAPH_SERIES,
-    JOIN,
+from .file_names import (
     JOURNAL_FOLDER,
     LOCK_FILE,
-    LOST_CONTEXT,
     MANIFEST,
-    NOT_COMPUTING,
-    NOTED_ACCESSES,
-    OF_DEVICES,
-    PUBLISHING,
-    RAISED_IN_BACKWARD,
-    RECEIVING,
-    RECORDER_MEMORY,
-    RENDEZVOUS,
-    OpScope,
-    PhaseKind,
-    SyncKind,
-    ThreadKind,
     part_file,
     rank_folder,
     thread_folder,
     thread_id,
+)
+from .happenings import COLLECTIVE, PHASE, STALL, SYNC, VALUE
+from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
+from .lookups import MODULE, STACK, STORAGE, THREAD
+from .manifest import STOPPED, AxisReference, Clock, File, Group, Manifest, Process
+from .names import (
+    ADDED_NORM,
+    ADDED_NORM_OF,
+    COMPILED,
+    GRADIENT_RELEASES,
+    GRAPH_SERIES,
+    JOIN,
+    NOT_COMPUTING,
+    NOTED_ACCESSES,
+    RECORDER_MEMORY,
+    RENDEZVOUS,
+)
+from .operators import ACCESS, OP, TENSOR
+from .record_kinds import (
+    FORMAT_VERSION,
+    MAX_TIME_NS,
+    OF_DEVICES,
+    PUBLISHING,
+    RECEIVING,
+    OpScope,
+    PhaseKind,
+    SyncKind,
+    ThreadKind,
 )
 
 TABLES: dict[str, Table] = {
@@ -79,8 +80,6 @@ __all__ = [
     "ADDED_NORM",
     "ADDED_NORM_OF",
     "COMPILED",
-    "CUDA_CONTEXT",
-    "FARTHEST_NS",
     "FLOAT64",
     "FORMAT_VERSION",
     "FRAME",
@@ -91,13 +90,12 @@ __all__ = [
     "JOIN",
     "JOURNAL_FOLDER",
     "LOCK_FILE",
-    "LOST_CONTEXT",
     "MANIFEST",
+    "MAX_TIME_NS",
     "NOTED_ACCESSES",
     "NOT_COMPUTING",
     "OF_DEVICES",
     "PUBLISHING",
-    "RAISED_IN_BACKWARD",
     "RECEIVING",
     "RECORDER_MEMORY",
     "RENDEZVOUS",

@@ -16,16 +16,11 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 
-from ..format.record_kinds import (
-    VALIDATOR_COMPILED,
-    VALIDATOR_FAILED,
-    VALIDATOR_IDLE,
-    VALIDATOR_RAISED,
-)
+from ..format.marks import ValidatorVerdict
 from ..journal import clock
 from ..recorder.private_names import optional
 from ..recorder.recorder import Recorder
-from ..validation.validators import ENTRY_POINTS, KNOWN, LISTENERS, LOADED, Event, Validator
+from ..validation.validators import ENTRY_POINTS, LISTENERS, LOADED, VALIDATORS, Event, Validator
 from . import dispatch_modes
 from .collectives.collectives import _flatten, _work, plan_for
 from .graphs import compiled_calls
@@ -64,7 +59,7 @@ class Validators:
     def install(self) -> Callable[[], None]:
         """Attach those that are registered, by packages that are installed too, now and later."""
         self._load()
-        for one in KNOWN:
+        for one in VALIDATORS:
             self._attach(one)
         LISTENERS.append(self._attach)
         return self._stop
@@ -80,7 +75,8 @@ class Validators:
                     found()
             except Exception as error:  # of a package that the program may not even use
                 text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_MESSAGE]
-                self._recorder.mark(f"{VALIDATOR_RAISED} {entry.name} at {ENTRY_POINTS}: {text}")
+                mark = ValidatorVerdict("raised", entry.name, ENTRY_POINTS, text)
+                self._recorder.mark(mark.encode())
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
@@ -122,7 +118,7 @@ class Validators:
         known = [*self._classes, *(one for group in self._by_name.values() for one in group)]
         for one in known:
             if id(one) not in self._ran | self._passed_over:
-                recorder.mark(f"{VALIDATOR_IDLE} {one.name} at {one.place}")
+                recorder.mark(ValidatorVerdict("idle", one.name, one.place).encode())
 
     # what is looked at ---------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class Validators:
     def _pass_over(self, one: Validator, message: str) -> None:
         if id(one) not in self._passed_over:
             self._passed_over.add(id(one))
-            self._mark(VALIDATOR_COMPILED, one, message)
+            self._mark("compiled", one, message)
 
     # how -----------------------------------------------------------------------------------
 
@@ -278,20 +274,20 @@ class Validators:
                 result = one.function(event, inputs, outputs)
                 number = None if result is None else float(result)
         except AssertionError as error:
-            self._mark(VALIDATOR_FAILED, one, str(error))
+            self._mark("failed", one, str(error))
         except Exception as error:  # the user's code must not end the program it looks at
-            self._mark(VALIDATOR_RAISED, one, f"{type(error).__name__}: {error}")
+            self._mark("raised", one, f"{type(error).__name__}: {error}")
         else:
             if isinstance(result, bool):
                 if not result:
-                    self._mark(VALIDATOR_FAILED, one, "")
+                    self._mark("failed", one, "")
             elif number is not None:
                 recorder.value(f"validator/{one.name}", number)
 
     def _mark(self, verdict: str, one: Validator, message: str) -> None:
         short = " ".join(message.split())[:LONGEST_MESSAGE]
-        text = f"{verdict} {one.name} at {one.place}"
         if short and (short in self._messages or len(self._messages) < MOST_MESSAGES):
             self._messages.add(short)
-            text = f"{text}: {short}"
-        self._recorder.mark(text)
+        else:
+            short = ""
+        self._recorder.mark(ValidatorVerdict(verdict, one.name, one.place, short).encode())

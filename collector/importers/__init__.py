@@ -1,8 +1,9 @@
 """Makes runs of what other tools recorded: profiler traces and flight-recorder dumps.
 
-    files -> decompress -> json_stream -> events -> chrome -> spill -> calls, nesting, steps
-    -> rank_writer
+    files -> formats -> decompress -> json_stream -> events -> chrome -> spill
+    -> calls, nesting, steps -> to_tables -> rank_writer -> run_writer
 
-What is read is untrusted: every size is limited before memory is taken, and what cannot be read
-becomes one sentence (`Refused`) or is counted in the run's coverage.
+Files are untrusted. Every size is checked before memory is allocated. An unreadable file raises
+`ImportRejected`; an unreadable event is counted in the run's coverage. To add a format, see
+`base.py`.
 """

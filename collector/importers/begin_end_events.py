@@ -1,4 +1,4 @@
-"""Slices whose begin and end are events of their own."""
+"""Pairs begin and end events into slices."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from .errors import Refused
 from .events import Event
+from .limits import ImportRejected
 from .spill import UNFINISHED, USER, Trace, new_slices
-from .timestamps import I64, Flags
+from .timestamps import BoolArray, Int64Array
 
-_MOST_OPEN = 1 << 20
-_LONG = 100
+_MAX_OPEN = 1 << 20
+_MAX_ID_CHARS = 100
 
 
 def _short(label: object) -> str | bytes:
-    """An id as a text, a long one as its digest: there may be many."""
+    """Returns an id as text, or its digest where it is long: a trace may hold many."""
     text = str(label)
-    return text if len(text) <= _LONG else blake2b(text.encode("utf-8", "replace")).digest()
+    return text if len(text) <= _MAX_ID_CHARS else blake2b(text.encode("utf-8", "replace")).digest()
 
 
-class Pairing:
-    """Begins that wait for their ends: per thread the last first, and by id where asynchronous."""
+class BeginEndPairing:
+    """Pairs begins with ends: per thread the latest first, asynchronous ones by id."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._open: dict[Any, list[tuple[int, int, int]]] = {}
         self._waiting = 0
 
-    def threads(self, group: list[Event], start: I64, bad: Flags) -> None:
-        """Events B and E, in their order."""
+    def threads(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        """Takes events B and E, in the order of the file; `start` in ns, `bad`: has no time."""
         lanes = self._trace.lanes
         keys = [lanes[event.pid, event.tid, False] for event in group]
         self._pair(group, start, bad, keys, keys, "E")
 
-    def asynchronous(self, group: list[Event], start: I64, bad: Flags) -> None:
-        """Events b and e, or S and F, in their order: each category has a lane of its own."""
+    def asynchronous(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        """Takes events b and e, or S and F, as `threads`; each category gets its own lane."""
         lanes = self._trace.lanes
         keys = [
             (event.pid, str(event.cat), _short(event.id if event.id2 is None else event.id2))
@@ -47,15 +47,20 @@ class Pairing:
         self._pair(group, start, bad, keys, own, "eF")
 
     def finish(self) -> None:
-        """What never ended is a slice without an end."""
+        """Adds the slices that never ended."""
         found = [one for waiting in self._open.values() for one in waiting]
         self._add([(start, UNFINISHED, name, lane) for start, name, lane in found])
         self._open.clear()
 
     def _pair(
-        self, group: list[Event], start: I64, bad: Flags, keys: list[Any], lanes: list[int],
+        self,
+        group: list[Event],
+        start: Int64Array,
+        bad: BoolArray,
+        keys: list[Any],
+        lanes: list[int],
         ends: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         names, counts, waits = self._trace.texts, self._trace.counts, self._open
         done: list[tuple[int, int, int, int]] = []
         for event, at, wrong, key, lane in zip(
@@ -80,9 +85,9 @@ class Pairing:
                 counts["dropped_unmatched_ends"] += 1
         counts["imported_ends"] += len(done)
         self._waiting -= len(done)
-        if self._waiting > _MOST_OPEN:
-            raise Refused(
-                f"{self._trace.path}: more than {_MOST_OPEN} slices begin and do not end, expected "
+        if self._waiting > _MAX_OPEN:
+            raise ImportRejected(
+                f"{self._trace.path}: more than {_MAX_OPEN} slices begin and do not end, expected "
                 "a trace"
             )
         self._add(done)

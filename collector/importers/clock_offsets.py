@@ -1,9 +1,9 @@
-"""The clocks of several ranks' files on one axis.
+"""Puts the clocks of several ranks' files on one axis.
 
-Files tell instants of the wall clock, which hosts agree on to milliseconds at best. No rank leaves
-an all_reduce before all have entered, and all leave it together: the median difference of the
-instants at which the same calls were complete is the offset between two files, and how far calls
-are from it is how well it is known. Files of one host share its clock, unless that says otherwise.
+Files hold wall-clock times, on which hosts agree to milliseconds at best. All ranks leave an
+all_reduce together, so the median difference between the completions of the same calls is the
+offset of two files, and the spread around it the uncertainty. Files of one host share its clock
+unless the calls contradict.
 """
 
 from __future__ import annotations
@@ -13,40 +13,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .spill import Call
-from .timestamps import I64
+from ..compaction.process_placement import UNCALIBRATED_NS
+from .spill import CollectiveCall
+from .timestamps import Int64Array
 
 SYNCHRONISING = frozenset(
-    {
-        "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
-        "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter",
-        "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_to_all",
-        "all_to_all_single", "barrier", "monitored_barrier",
-    }
-)  # fmt: skip
+    [
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "monitored_barrier",
+    ]
+)
 """Operations that end on all ranks together."""
 
-FEWEST = 5
-"""Calls below which a median says little."""
-
-UNCALIBRATED_NS = 1_000_000_000
-"""Uncertainty stated where files are aligned by wall clock alone."""
-
+MIN_CALLS = 5
+"""Calls that a median needs."""
 
 _ANY_HOST = ("", "localhost")
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a file says of its clock."""
+    """Clock of a file."""
 
-    base_ns: int  # what its times count from, of the wall clock
-    host: str  # name of the host; empty: not told
+    base_ns: int  # wall-clock time that the file's times count from
+    host: str  # name of the host; empty: unknown
 
 
 @dataclass(frozen=True)
 class Offset:
-    """What to add to a file's times, how exactly that is known, and by which clock it was made."""
+    """Offset to add to a file's times, with its uncertainty and the clock it was measured by."""
 
     offset_ns: int
     uncertainty_ns: int
@@ -55,9 +61,9 @@ class Offset:
 
 
 def offsets(
-    sources: Mapping[int, Source], calls: Mapping[int, Sequence[Call]]
+    sources: Mapping[int, Source], calls: Mapping[int, Sequence[CollectiveCall]]
 ) -> dict[int, Offset]:
-    """Offset of each rank's file. The lowest rank's file is the axis."""
+    """Returns the offset of each rank's file. The lowest rank's file is the axis."""
     reference = min(sources)
     first = sources[reference]
     clock = f"host {first.host}" if first.host not in _ANY_HOST else f"file of rank {reference}"
@@ -69,9 +75,9 @@ def offsets(
         apart = _apart(known, _completions(calls.get(rank, ())))
         middle = int(np.median(apart)) if len(apart) else base
         spread = np.sort(np.abs(apart - middle))
-        # A tenth may be calls that one rank's thread noticed late.
+        # A tenth may be calls whose completion one rank's thread noticed late.
         within = int(spread[int(0.9 * (len(spread) - 1))]) + 1 if len(spread) else 0
-        measured = len(apart) >= FEWEST
+        measured = len(apart) >= MIN_CALLS
         own = f"file of rank {rank}"
         if source.host == first.host not in _ANY_HOST and (
             not measured or abs(middle - base) <= within
@@ -84,13 +90,13 @@ def offsets(
     return found
 
 
-def _apart(known: Mapping[tuple[str, int], int], mine: Mapping[tuple[str, int], int]) -> I64:
-    """How much later the same calls were complete by the first clock than by the other."""
+def _apart(known: Mapping[tuple[str, int], int], mine: Mapping[tuple[str, int], int]) -> Int64Array:
+    """Returns by how many ns the calls of both completed later on the first clock."""
     shared = sorted(set(known) & set(mine))
     return np.array([known[key] - mine[key] for key in shared], np.int64)
 
 
-def _completions(calls: Sequence[Call]) -> dict[tuple[str, int], int]:
+def _completions(calls: Sequence[CollectiveCall]) -> dict[tuple[str, int], int]:
     return {
         (call.group, call.sequence): call.complete
         for call in calls
@@ -98,11 +104,10 @@ def _completions(calls: Sequence[Call]) -> dict[tuple[str, int], int]:
     }
 
 
-def comparable(calls: Mapping[int, Sequence[Call]]) -> set[str]:
-    """Groups whose calls are the same, in the same order, on all ranks that have any.
+def comparable(calls: Mapping[int, Sequence[CollectiveCall]]) -> set[str]:
+    """Returns the groups whose calls are the same, in the same order, on all ranks that have any.
 
-    A trace begins and ends somewhere in a training; only then is the k-th call of one rank that of
-    another.
+    A trace covers a window of a training; only in these groups the k-th calls of ranks match.
     """
     seen: dict[str, dict[int, list[tuple[str, str]]]] = {}
     for rank, own in calls.items():

@@ -1,4 +1,4 @@
-"""`lanescope import`: makes a run of what other tools recorded."""
+"""Defines `lanescope import`, which makes a run of traces of other tools."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from .errors import Refused
+from .limits import ImportRejected
 from .run_writer import import_files
 
 
-class _Refusal(click.ClickException):
+class _Rejection(click.ClickException):
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
@@ -25,16 +25,20 @@ class _Refusal(click.ClickException):
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="RUN", required=True,
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    required=True,
     help="Folder to make.",
-)  # fmt: skip
+)
 @click.option(
     "--ranks", metavar="0,1,...", help="Ranks of the files, in their order, where they do not say."
 )
 def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
     """Make a RUN of traces of torch.profiler, VizTracer or Perfetto (JSON, also packed with gzip),
     and of flight-recorder dumps: one FILE for each rank.
-    """  # fmt: skip
+    """
     numbers = None
     if ranks is not None:
         pieces = [piece.strip() for piece in ranks.split(",")]
@@ -43,8 +47,8 @@ def import_(files: tuple[Path, ...], output: Path, ranks: str | None) -> None:
         numbers = [int(piece) for piece in pieces]
     try:
         import_files(files, output, numbers)
-    except Refused as error:
-        raise _Refusal(str(error)) from None
+    except ImportRejected as error:
+        raise _Rejection(str(error)) from None
     except OSError as error:
-        raise _Refusal(f"{output}: cannot be written ({error.strerror or error})") from None
+        raise _Rejection(f"{output}: cannot be written ({error.strerror or error})") from None
     click.echo(f"{output}")

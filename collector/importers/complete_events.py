@@ -1,7 +1,7 @@
-"""Complete events, which are most of a trace: many of one category become rows at once.
+"""Takes complete events (phase X), most of a trace: many of one category become rows at once.
 
-What is done per event is what costs, so columns are made of whole lists, and what a name or a
-signature means is looked up once for each different one.
+Work per event dominates the import, so columns are built from whole lists, and each distinct name
+or signature is interpreted once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..format.activities import ON_DEVICE
+from ..format.names import ON_DEVICE
 from ..format.record_kinds import PhaseKind
 from .events import Args, Event, decode_args, decode_plain
 from .kineto import (
+    COLLECTIVE_PREFIXES,
     EXPORTED_PHASE,
-    TALKS,
     WITH_ARGS,
     function_kind,
     kind_of,
@@ -28,39 +28,39 @@ from .kineto import (
     signature_of,
 )
 from .lanescope_export import phase_kind
-from .limits import MOST_CALLS, MOST_SIGNATURE_TEXT, MOST_SIGNATURES
+from .limits import MAX_COLLECTIVES, MAX_SIGNATURE_CHARS, MAX_SIGNATURES
 from .spill import (
     FUNCTION,
     LAUNCHING,
     NONE,
-    PHASE,
+    PHASE_KIND,
     UNFINISHED,
     USER,
+    CollectiveSlice,
     Rows,
-    Talk,
     Trace,
     new_slices,
 )
 from .timestamps import column_of, exact_ns, rounded_ns
 
-_LONG = 1000
-"""Bytes of a signature that is not remembered as it is written."""
+_MAX_CACHED_BYTES = 1000
+"""A longer signature is not cached by its bytes."""
 
-_MOST_TALKED = 64 << 20
-"""Bytes of arguments of slices that tell of collectives; a call's are a few hundred."""
+_MAX_COLLECTIVE_ARGS_BYTES = 64 << 20
+"""Of the arguments of all slices of collectives; a call has a few hundred bytes."""
 
 
-class Complete:
-    """Takes such events into a trace."""
+class CompleteEvents:
+    """Adds complete events to a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._names = _Names(trace)
         self._signatures = _Signatures(trace)
-        self._talked = 0
+        self._args_bytes = 0
 
     def take(self, category: str, group: list[Event]) -> None:
-        """Slices of one category that stand in one event each."""
+        """Adds slices of one category."""
         trace = self._trace
         start, bad = exact_ns([event.ts for event in group])
         duration, missing, wrong = rounded_ns([event.dur for event in group])
@@ -90,9 +90,9 @@ class Complete:
         if category in ("cpu_op", "user_annotation"):
             self._by_name(rows, group, category)
         elif category == EXPORTED_PHASE:
-            told = [decode_plain(bytes(event.args)) for event in group]
-            rows["kind"] = [phase_kind(one) for one in told]
-            rows["step"] = _steps([one.get("step") for one in told])
+            every = [decode_plain(bytes(event.args)) for event in group]
+            rows["kind"] = [phase_kind(one) for one in every]
+            rows["step"] = _steps([one.get("step") for one in every])
         trace.slices.add(rows)
 
     def _lanes(
@@ -108,7 +108,7 @@ class Complete:
         return _numbers(self._trace.lanes, keys, len(group))
 
     def _describe(self, rows: Rows, args: list[Args], kind: int) -> None:
-        """Fill in what the arguments tell."""
+        """Fills in the columns that come from arguments."""
         rows["step"] = _steps([one.step for one in args])
         if kind not in (FUNCTION, USER):
             rows["correlation"] = _integers([one.correlation for one in args])
@@ -120,67 +120,72 @@ class Complete:
             rows["kind"] = self._names.kinds()[rows["name"], forward]
 
     def _by_name(self, rows: Rows, group: list[Event], category: str) -> None:
-        """What names alone tell: phases, and slices about collectives."""
-        telling = np.flatnonzero(self._names.telling()[rows["name"]])
-        names, steps = rows["name"][telling].tolist(), rows["step"][telling].tolist()
-        talks = []
-        for position, number, step in zip(telling.tolist(), names, steps, strict=True):
+        """Finds phases and slices of collectives by their names."""
+        special = np.flatnonzero(self._names.special()[rows["name"]])
+        names, steps = rows["name"][special].tolist(), rows["step"][special].tolist()
+        collective_slices = []
+        for position, number, step in zip(special.tolist(), names, steps, strict=True):
             phase = self._names.phases.get(number)
             if phase is None:
-                talks.append(position)
+                collective_slices.append(position)
             elif category == "user_annotation" and step == NONE:
-                # An export has its phases apart, and tells the step of what else has such a name.
-                rows["kind"][position] = PHASE + phase[0]
+                # An export writes phases in their own category; a user slice of such a name has a
+                # step there.
+                rows["kind"][position] = PHASE_KIND + phase[0]
                 rows["name"][position] = self._trace.texts[phase[1]]
-        self._note_talks(rows[talks], [group[position] for position in talks])
-
-    def _note_talks(self, rows: Rows, events: list[Event]) -> None:
-        """Remember slices that tell of collectives, as long as there are not too many."""
-        fields = (
-            rows[name].tolist() for name in ("name", "lane", "start", "duration", "signature")
+        self._keep_collectives(
+            rows[collective_slices], [group[position] for position in collective_slices]
         )
-        trace = self._trace
+
+    def _keep_collectives(self, rows: Rows, events: list[Event]) -> None:
+        """Keeps slices of collectives, up to the limits."""
+        trace, columns = self._trace, ("name", "lane", "start", "duration", "signature")
+        fields = (rows[name].tolist() for name in columns)
+        kept = trace.collective_slices
         for name, lane, start, duration, signature, event in zip(*fields, events, strict=True):
             args = bytes(event.args)
-            self._talked += len(args)
-            if len(trace.talks) == MOST_CALLS or self._talked > _MOST_TALKED:
+            self._args_bytes += len(args)
+            if len(kept) == MAX_COLLECTIVES or self._args_bytes > _MAX_COLLECTIVE_ARGS_BYTES:
                 trace.counts["unread_collectives"] += 1
                 continue
             end = start + max(0, duration)
-            trace.talks.append(Talk(trace.text(name), lane, start, end, signature, args))
+            kept.append(CollectiveSlice(trace.text(name), lane, start, end, signature, args))
 
 
 class _Names:
-    """What the names of a trace mean, by their numbers."""
+    """Interprets the names of a trace, indexed by their numbers."""
 
     def __init__(self, trace: Trace) -> None:
         self._texts = trace.texts.texts
         self._kinds = np.empty((0, 2), np.uint8)
-        self._telling = np.empty(0, bool)
+        self._special = np.empty(0, bool)
         self.phases: dict[int, tuple[PhaseKind, str]] = {}
 
     def kinds(self) -> NDArray[np.uint8]:
-        """Kind of an operator by its name, and by whether a forward thread is told."""
+        """Returns the kind of each name: column 0 without a forward thread id, column 1 with."""
         new = self._texts[len(self._kinds) :]
         if new:
             found = [[function_kind(text, forward) for forward in (0, 1)] for text in new]
             self._kinds = np.concatenate([self._kinds, np.array(found, np.uint8)])
         return self._kinds
 
-    def telling(self) -> NDArray[np.bool_]:
-        """Which names are of a collective, or of one of the `phases`."""
-        first = len(self._telling)
+    def special(self) -> NDArray[np.bool_]:
+        """Returns True for each name of a collective or of one of the `phases`."""
+        first = len(self._special)
         new = self._texts[first:]
         if new:
             found = {n: phase_of(text) for n, text in enumerate(new, first)}
             self.phases.update({n: phase for n, phase in found.items() if phase is not None})
-            told = [n in self.phases or t.startswith(TALKS) for n, t in enumerate(new, first)]
-            self._telling = np.concatenate([self._telling, np.array(told)])
-        return self._telling
+            matches = [
+                n in self.phases or t.startswith(COLLECTIVE_PREFIXES)
+                for n, t in enumerate(new, first)
+            ]
+            self._special = np.concatenate([self._special, np.array(matches)])
+        return self._special
 
 
 class _Signatures:
-    """Numbers for the shapes and dtypes of inputs, by how a trace writes them."""
+    """Numbers the shapes and dtypes of inputs."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -189,7 +194,7 @@ class _Signatures:
         self._size = 0
 
     def of(self, args: list[Args]) -> NDArray[np.uint32]:
-        """The signature of each."""
+        """Returns the number of each event's signature; 0: none."""
         dims = column_of([one.dims for one in args]).dictionary_encode()
         types = column_of([one.types for one in args]).dictionary_encode()
         count = max(1, len(types.dictionary))
@@ -207,28 +212,28 @@ class _Signatures:
         number = self._known.get(found)
         if number is None:
             self._size += sum(map(len, found))
-            if len(self._known) == MOST_SIGNATURES or self._size > MOST_SIGNATURE_TEXT:
+            if len(self._known) == MAX_SIGNATURES or self._size > MAX_SIGNATURE_CHARS:
                 self._trace.counts["unread_signatures"] += 1
                 return 0
             number = self._known[found] = len(self._trace.signatures)
             self._trace.signatures.append(found)
-        if len(self._written) < MOST_SIGNATURES and sum(map(len, key)) <= _LONG:
+        if len(self._written) < MAX_SIGNATURES and sum(map(len, key)) <= _MAX_CACHED_BYTES:
             self._written[key] = number
         return number
 
 
 def _codes(texts: pa.DictionaryArray) -> NDArray[np.int32]:
-    """Where each text stands in the dictionary; `to_numpy` would import pandas."""
+    """Returns the dictionary index of each text; `to_numpy` would import pandas."""
     return np.frombuffer(texts.indices.buffers()[1], np.int32, len(texts))
 
 
 def _numbers(known: dict[Any, int], keys: Iterable[Any], count: int = -1) -> NDArray[np.uint32]:
-    """The number of each key, which a new one gets."""
+    """Returns the number of each key; a new key gets the next one."""
     return np.fromiter(map(known.__getitem__, keys), np.uint32, count)
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
-    """Numbers as int64; those that do not fit are none."""
+    """Returns numbers as int64; NONE for those that do not fit."""
     try:
         return np.array(values, np.int64)
     except OverflowError:
@@ -236,6 +241,6 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
 
 
 def _steps(values: list[Any]) -> NDArray[np.int64]:
-    """Numbers of steps; those that cannot be are none."""
+    """Returns step numbers; NONE for values that are not step numbers."""
     known = _integers([one if type(one) is int else NONE for one in values])
     return np.where((known >= 0) & (known < 1 << 31), known, NONE)

@@ -1,7 +1,7 @@
-"""Events of the Chrome trace format, decoded: what of each is looked at, and nothing more.
+"""Decodes events of the Chrome trace format, only the fields that are used.
 
-The format: "Trace Event Format", Google 2016. Texts, numbers and ids may be of any JSON type, as
-tools do as they like.
+The format is "Trace Event Format", Google 2016. Tools write texts, numbers and ids as any JSON
+type.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-_MOST_VALUES = 1 << 20
-"""Values of an event that is looked at alone."""
+_MAX_VALUES = 1 << 20
+"""JSON values of an event that is decoded alone."""
 
 Label = int | str | float | None
-"""A process, thread or id as a trace names it."""
+"""A process, thread or id as a trace writes it."""
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event. `ts` and `args` stay as they stand in the file."""
+    """One event; `ts` and `args` are bytes of the file."""
 
     ph: str = ""
     name: Label = None
@@ -40,37 +40,34 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Args(msgspec.Struct, gc=False):
-    """What Kineto says of an operator, a device's activity or the call that launched it."""
+    """Kineto's arguments of an operator, a device activity or the call that launched it."""
 
     sequence: int = msgspec.field(name="Sequence number", default=-1)
     forward_thread: int = msgspec.field(name="Fwd thread id", default=0)
     dims: Raw = msgspec.field(name="Input Dims", default=Raw(b""))
     types: Raw = msgspec.field(name="Input type", default=Raw(b""))
     correlation: int = -1
-    step: int = -1  # only `lanescope export` writes it
+    step: int = -1  # written by `lanescope export` alone
     device: int | str | None = None
     stream: int | str | None = None
 
 
 class CommunicationArgs(msgspec.Struct, gc=False):
-    """What Kineto says of a collective; all of it may be missing."""
+    """Kineto's arguments of a collective; any may be missing."""
 
     name: str = msgspec.field(name="Collective name", default="")
     group: Label = msgspec.field(name="Process Group Name", default=None)
     group_id: Label = msgspec.field(name="Process Group ID", default=None)
-    group_description: str = msgspec.field(name="Process Group Description", default="")
     group_size: int = msgspec.field(name="Group size", default=0)
-    group_ranks: str = msgspec.field(name="Process Group Ranks", default="")
     dtype: str = ""
     sent: int = msgspec.field(name="In msg nelems", default=-1)
-    received: int = msgspec.field(name="Out msg nelems", default=-1)
     target: Label = msgspec.field(name="Dst Rank", default=None)
     source: Label = msgspec.field(name="Src Rank", default=None)
     concrete: list[Any] = msgspec.field(name="Concrete Inputs", default=[])
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
-    """What torch tells of memory, of any type."""
+    """torch's arguments of a memory event, of any JSON type."""
 
     allocated: Any = msgspec.field(name="Total Allocated", default=None)
     reserved: Any = msgspec.field(name="Total Reserved", default=None)
@@ -89,7 +86,7 @@ _ONE_MEMORY = msgspec.json.Decoder(MemoryArgs)
 
 
 def decode_events(data: bytes) -> list[Event]:
-    """A list of events. Raises ValueError where it is no JSON, TypeError where one is different."""
+    """Returns events. Raises ValueError for invalid JSON, TypeError for other elements."""
     try:
         return _EVENTS.decode(data)
     except msgspec.ValidationError as error:
@@ -97,11 +94,11 @@ def decode_events(data: bytes) -> list[Event]:
 
 
 def decode_one(data: bytes) -> Event | None:
-    """An event that is unlike the others, as far as it can be understood; None: not at all.
+    """Returns the readable fields of an event that msgspec cannot decode; None: not an object.
 
-    Python's own reader knows NaN, which JSON does not have; text that is not UTF-8 is repaired.
+    Python's decoder accepts NaN, which JSON lacks. Text that is not UTF-8 is repaired.
     """
-    if most_values(data) > _MOST_VALUES:
+    if max_values(data) > _MAX_VALUES:
         return None
     try:
         found = json.loads(data.decode("utf-8", "replace"), parse_float=_Text, parse_int=_Text)
@@ -125,35 +122,35 @@ def decode_one(data: bytes) -> Event | None:
     return event
 
 
-def most_values(data: bytes) -> int:
-    """Values that a piece of JSON can hold at most: each but the first follows one of these."""
+def max_values(data: bytes) -> int:
+    """Returns an upper bound of the values in JSON: each but the first follows one of these."""
     return 1 + sum(map(data.count, (b",", b":", b"[", b"{")))
 
 
 def decode_args(raw: list[Raw]) -> list[Args]:
-    """Kineto's arguments of each event; of one that has others, none."""
+    """Returns Kineto's arguments of each event; defaults where they do not decode."""
     return _each(raw, _ARGS, _one_args)
 
 
 def decode_memory(raw: list[Raw]) -> list[MemoryArgs]:
-    """What each event tells of memory."""
+    """Returns the memory arguments of each event."""
     return _each(raw, _MEMORY, _one_memory)
 
 
 def decode_numbers(raw: list[Raw]) -> list[dict[str, float]]:
-    """The numbers among each event's arguments."""
+    """Returns the numbers among each event's arguments."""
     found = _each(raw, _NUMBERS, _one_numbers)
     largest = max(map(abs, chain.from_iterable(one.values() for one in found)), default=0.0)
     return found if is_number(largest) else [_one_numbers(one) for one in raw]
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can be drawn: infinity and NaN cannot."""
+    """Returns True for a number that can be drawn, not infinity or NaN."""
     return isinstance(value, (int, float)) and abs(value) < 1e300
 
 
 def decode_communication(raw: bytes) -> CommunicationArgs:
-    """Kineto's arguments of a collective."""
+    """Returns Kineto's arguments of a collective."""
     try:
         return _COMMUNICATION.decode(raw or b"{}")
     except (ValueError, RecursionError):
@@ -161,7 +158,7 @@ def decode_communication(raw: bytes) -> CommunicationArgs:
 
 
 def decode_plain(raw: bytes | Raw) -> dict[str, Any]:
-    """Arguments as plain values; empty where there are none, or nothing can be made of them."""
+    """Returns arguments as plain values; empty where there are none or they do not decode."""
     try:
         found = msgspec.json.decode(raw) if bytes(raw) else {}
     except (ValueError, RecursionError):
@@ -170,9 +167,9 @@ def decode_plain(raw: bytes | Raw) -> dict[str, Any]:
 
 
 def _each(
-    raw: list[Raw], together: msgspec.json.Decoder[list[T]], alone: Callable[[Raw], T]
-) -> list[T]:
-    """The values decoded together, which is faster, or else alone."""
+    raw: list[Raw], together: msgspec.json.Decoder[list[_T]], alone: Callable[[Raw], _T]
+) -> list[_T]:
+    """Decodes values together, which is faster, or one by one where that fails."""
     try:
         return together.decode(b"[" + b",".join(raw) + b"]")
     except (ValueError, RecursionError):
@@ -198,7 +195,7 @@ def _one_args(raw: Raw) -> Args:
 
 
 class _Text(str):
-    """A number as it was written."""
+    """A number as written in the file."""
 
 
 def _plain(value: Any) -> Any:
@@ -211,14 +208,14 @@ def _plain(value: Any) -> Any:
 
 
 def _length(value: Any) -> float | int:
-    """A length as a number; one that cannot be, where it is none."""
+    """Returns a duration as a number; -1, which is rejected later, where it is not one."""
     number = _plain(_Text(value)) if isinstance(value, str) else value
     finite = isinstance(number, (int, float)) and abs(number) < float("inf")
     return number if finite else -1.0
 
 
 def _jsonable(value: Any) -> Any:
-    """Values in which every number is one that JSON has; NaN and the like become null."""
+    """Returns values with JSON's numbers only; NaN and infinity become null."""
     if isinstance(value, _Text):
         number = _plain(value)
         return number if abs(number) < float("inf") else None

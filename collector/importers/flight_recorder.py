@@ -1,7 +1,7 @@
-"""Flight-recorder dumps of torch.distributed: the last collectives of each rank, numbered.
+"""Reads flight-recorder dumps of torch.distributed: the last collectives of a rank, numbered.
 
-A dump is JSON or a pickle of the same dict. It numbers the calls of each process group, so the
-call that a rank did not make is known also where the recorder's buffer has lost earlier ones.
+A dump is JSON or a pickle of the same dict. Because calls are numbered per process group, the call
+that a rank did not make can be named even where the buffer has lost earlier ones.
 """
 
 from __future__ import annotations
@@ -9,35 +9,79 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from ..format.collective_names import UNMOVED
+from ..format.names import UNMOVED
+from .base import Importer
 from .calls import backend_name, bytes_of, groups_of
-from .errors import Refused
+from .decompress import Blocks
+from .events import decode_events
+from .json_stream import Document, Member, Metadata
 from .kineto import COMMUNICATION_DTYPES
-from .limits import MOST_ENTRIES, MOST_LOOKED_AT
-from .spill import Call, Trace
-from .timestamps import MOST_NS
+from .limits import MAX_DUMP_ENTRIES, MAX_DUMP_VALUES, ImportRejected
+from .pickles import MAX_PICKLE_BYTES, plain_pickle
+from .spill import CollectiveCall, Trace
+from .timestamps import MAX_NS
 
 _PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
-_MOST_FRAMES = 100
-_MOST_SHAPES = 64
+_MAX_FRAMES = 100
+_MAX_SHAPES = 64
+
+
+_PICKLE = b"\x80"
+"""First byte of a pickle of protocol 2 and later."""
+
+_MEMBERS = frozenset({"entries", "pg_config", "pg_status"})
+
+
+class FlightRecorderDump(Importer):
+    """Reads a dump of torch's flight recorder, pickled or as JSON."""
+
+    name = "flight_recorder"
+
+    def sniff(self, first_block: bytes) -> bool:
+        """Returns True for a pickle, and for a JSON object that does not begin like a trace."""
+        document = first_block.lstrip().startswith(b"{") and b'"traceEvents"' not in first_block
+        return document or first_block.startswith(_PICKLE)
+
+    def read(self, path: Path, folder: Path) -> Trace | None:
+        """Returns the calls of a dump; None for a JSON document without entries, or a trace."""
+        trace, blocks = Trace.create(path, folder, self.name), iter(Blocks(path))
+        first = next(blocks, b"")
+        if first.startswith(_PICKLE):
+            data = bytearray(first)
+            while len(data) <= MAX_PICKLE_BYTES and (block := next(blocks, b"")):
+                data += block
+            take_dump(trace, plain_pickle(path, bytes(data)))
+            return trace
+        document = Document(path, chain([first], blocks), decode_events)
+        metadata = Metadata(_MEMBERS, trace.counts)
+        for part in document.parts():
+            if not isinstance(part, Member):
+                return None
+            metadata.add(part)
+        if document.found_events or "entries" not in metadata:
+            return None
+        take_dump(trace, metadata)
+        return trace
 
 
 def take_dump(trace: Trace, dump: Any) -> None:
-    """Take the calls of a dump into a trace that is empty so far. Raises Refused."""
+    """Adds the calls of a dump to an empty trace. Raises ImportRejected."""
     entries = dump.get("entries") if isinstance(dump, dict) else None
     if not isinstance(entries, list):
-        raise Refused(f"{trace.path}: holds no entries, expected a flight-recorder dump")
-    trace.format, trace.closed = "flight_recorder", False
-    if len(entries) > MOST_ENTRIES:
-        raise Refused(
+        raise ImportRejected(f"{trace.path}: holds no entries, expected a flight-recorder dump")
+    trace.closed = False
+    if len(entries) > MAX_DUMP_ENTRIES:
+        raise ImportRejected(
             f"{trace.path}: holds {len(entries):,} entries, expected a flight-recorder dump of at "
-            f"most {MOST_ENTRIES:,}"
+            f"most {MAX_DUMP_ENTRIES:,}"
         )
-    looking = _Looking(trace.counts)
-    groups = _groups(dump, entries, looking)
+    reader = _BoundedReader(trace.counts)
+    groups = _groups(dump, entries, reader)
     listed = [
         {"pg_name": name, "pg_desc": description, "ranks": ranks}
         for name, (ranks, description) in groups.items()
@@ -49,15 +93,15 @@ def take_dump(trace: Trace, dump: Any) -> None:
     counts["read_events"] += len(entries)
     first = min((_whole(e.get("record_id"), 0) for e in entries if isinstance(e, dict)), default=0)
     paired: Counter[Any] = Counter()
-    calls: list[Call] = []
+    calls: list[CollectiveCall] = []
     for entry in entries:
-        call = _call(trace, entry, sizes, looking) if isinstance(entry, dict) else None
+        call = _call(trace, entry, sizes, reader) if isinstance(entry, dict) else None
         if call is None:
             counts["dropped_malformed"] += 1
             continue
         if call.peer is not None:
             key = call.group, call.name, call.peer
-            # Without the first ones, the k-th send is not known to be the partner's k-th receive.
+            # Where the first ones are lost, the k-th send need not be the partner's k-th receive.
             peer = None if first else call.peer
             call = call._replace(sequence=paired[key], peer=peer)
             paired[key] += 1
@@ -69,16 +113,16 @@ def take_dump(trace: Trace, dump: Any) -> None:
     trace.calls = sorted(calls, key=lambda call: call.start)
 
 
-class _Looking:
-    """What may still be looked at of a dump, and the stacks seen, each of which is kept once."""
+class _BoundedReader:
+    """Reads lists of a dump until MAX_DUMP_VALUES is spent; keeps each stack once."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
-        self._left = MOST_LOOKED_AT
+        self._left = MAX_DUMP_VALUES
         self._stacks: dict[str, str] = {}
 
-    def may(self, count: int, what: str) -> bool:
-        """Whether so many more values may be looked at; if not, it is counted what was not."""
+    def spend(self, count: int, what: str) -> bool:
+        """Returns False once the budget is spent, and counts the skipped values."""
         if count > self._left:
             self._counts[f"unread_{what}"] += 1
             return False
@@ -86,55 +130,55 @@ class _Looking:
         return True
 
     def frames(self, value: Any) -> str:
-        """The text of a stack."""
-        some = value[:_MOST_FRAMES] if isinstance(value, list) else []
-        text = _frames(some) if self.may(len(some), "stacks") else ""
+        """Returns the text of a stack, a line `file\\tline\\tfunction` per frame."""
+        some = value[:_MAX_FRAMES] if isinstance(value, list) else []
+        text = _frames(some) if self.spend(len(some), "stacks") else ""
         return self._stacks.setdefault(text, text)
 
     def shapes(self, value: Any) -> str:
-        """The sizes of some tensors."""
-        lists = value[:_MOST_SHAPES] if isinstance(value, list) else []
-        some = [one[:_MOST_SHAPES] if isinstance(one, (list, tuple)) else () for one in lists]
-        if not self.may(sum(map(len, some)), "shapes"):
+        """Returns the shapes of tensors: `[4, 8] [8]`."""
+        lists = value[:_MAX_SHAPES] if isinstance(value, list) else []
+        some = [one[:_MAX_SHAPES] if isinstance(one, (list, tuple)) else () for one in lists]
+        if not self.spend(sum(map(len, some)), "shapes"):
             return ""
         return " ".join(f"[{', '.join(str(_whole(n, 0)) for n in one)}]" for one in some)
 
     def ranks(self, value: Any) -> list[int]:
-        """The ranks of a group, which may be JSON in a text."""
-        if type(value) is str and len(value) < 10 << 20 and self.may(len(value) // 2, "groups"):
+        """Returns the ranks of a group, which may be JSON within a text."""
+        if type(value) is str and len(value) < 10 << 20 and self.spend(len(value) // 2, "groups"):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
                 return []
-        if not isinstance(value, (list, tuple)) or not self.may(len(value), "groups"):
+        if not isinstance(value, (list, tuple)) or not self.spend(len(value), "groups"):
             return []
         return [one for one in value if type(one) is int and 0 <= one < 1_000_000]
 
 
 def _call(
-    trace: Trace, entry: dict[str, Any], sizes: dict[str, int], looking: _Looking
-) -> Call | None:
+    trace: Trace, entry: dict[str, Any], sizes: dict[str, int], reader: _BoundedReader
+) -> CollectiveCall | None:
     start = _whole(entry.get("time_created_ns"), 0)
     label = _text(entry.get("profiling_name"))
-    if not 0 < start < MOST_NS or not label:
+    if not 0 < start < MAX_NS or not label:
         return None
     pair = _PAIR.match(label)
     name = pair[1] if pair else backend_name(label)
     group = _group_name(entry)
-    text = looking.shapes(entry.get("input_sizes"))
+    text = reader.shapes(entry.get("input_sizes"))
     kinds = entry.get("input_dtypes")
     kinds = kinds if isinstance(kinds, list) else []
     dtypes = " ".join(
-        COMMUNICATION_DTYPES.get(_text(one), _text(one)) for one in kinds[:_MOST_SHAPES]
+        COMMUNICATION_DTYPES.get(_text(one), _text(one)) for one in kinds[:_MAX_SHAPES]
     )
     done = entry.get("state") == "completed" or entry.get("retired") is True
     complete = _whole(entry.get("time_discovered_completed_ns"), 0)
-    complete = complete if done and start <= complete < MOST_NS else 0
+    complete = complete if done and start <= complete < MAX_NS else 0
     thread = _text(entry.get("thread_id")) or "0"
     lane = trace.lanes["flight recorder", thread, False]
     trace.lanes.lanes[lane].name = _text(entry.get("thread_name")) or f"thread {thread}"
     numbered = _whole(entry.get("collective_seq_id"), 0)
-    return Call(
+    return CollectiveCall(
         name=name,
         lane=lane,
         start=start,
@@ -147,27 +191,27 @@ def _call(
         bytes=0 if name in UNMOVED else bytes_of(text, dtypes),
         peer=int(pair[3]) if pair and pair[3] else None,
         sequence=max(0, numbered - 1) if numbered < 1 << 62 else 0,
-        frames=looking.frames(entry.get("frames")),
+        frames=reader.frames(entry.get("frames")),
     )
 
 
 def _groups(
-    dump: dict[str, Any], entries: list[Any], looking: _Looking
+    dump: dict[str, Any], entries: list[Any], reader: _BoundedReader
 ) -> dict[str, tuple[list[int], str]]:
-    """Process groups by name: their ranks and descriptions."""
+    """Returns ranks and description of each process group, by name."""
     found: dict[str, tuple[list[int], str]] = {}
     config = dump.get("pg_config")
     for key, one in config.items() if isinstance(config, dict) else ():
         if isinstance(one, dict):
             name = _text(one.get("name")) or _text(key)
-            found[name] = looking.ranks(one.get("ranks")), _text(one.get("desc"))
+            found[name] = reader.ranks(one.get("ranks")), _text(one.get("desc"))
     named = {_group_name(e): e for e in entries if isinstance(e, dict)}
     if len(found) == 1 == len(named) and "" in found:  # Gloo does not name its group here
         ((ranks, description),) = found.values()
         ((name, entry),) = named.items()
         pair = entry.get("process_group")
-        told = _text(pair[1]) if isinstance(pair, (list, tuple)) and len(pair) > 1 else ""
-        return {name: (ranks, description or told)}
+        own = _text(pair[1]) if isinstance(pair, (list, tuple)) and len(pair) > 1 else ""
+        return {name: (ranks, description or own)}
     return found
 
 
@@ -178,8 +222,8 @@ def _group_name(entry: dict[str, Any]) -> str:
     return str(_whole(entry.get("pg_id"), 0))
 
 
-def _forgotten(dump: dict[str, Any], calls: list[Call], first: int) -> bool:
-    """Whether there are groups of which the buffer has no call left, though there were some."""
+def _forgotten(dump: dict[str, Any], calls: list[CollectiveCall], first: int) -> bool:
+    """Returns True if the buffer has lost all calls of a group."""
     status = dump.get("pg_status")
     if not first or not isinstance(status, dict):
         return bool(first)
@@ -211,7 +255,7 @@ def _text(value: Any) -> str:
 
 
 def _whole(value: Any, default: int) -> int:
-    """A number, which JSON dumps may hold as a text."""
+    """Returns an integer, which JSON dumps may hold as text."""
     if type(value) is str and _NUMBER.fullmatch(value):
         value = int(value)
     return value if type(value) is int and abs(value) < 1 << 63 else default

@@ -1,37 +1,39 @@
-"""Takes a JSON document apart while it is read: its members, and its events piece by piece.
+"""Splits a JSON document while reading it: members, and events in pieces.
 
 A trace is `{"member": value, ..., "traceEvents": [event, ...], ...}` or just `[event, ...]`, with
-the events making up gigabytes. A piece ends where one event ends and the next begins. To find such
-places a byte at a time would cost more than to decode them, so one is guessed, `}, {"key"`, and
-the decoder proves it: a text that decodes as whole elements from a place between two elements ends
-between two elements, because what the rest is does not depend on what comes after. Where guesses
-fail, brackets and strings are followed one by one.
+gigabytes of events. A piece ends between two events. Finding that position byte by byte would cost
+more than decoding, so it is guessed (`}, {"key"`) and verified by the decoder: text that starts
+between two elements and decodes as whole elements also ends between two. Where guesses fail,
+brackets and strings are matched one by one.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from .errors import Refused
-from .limits import LONGEST_EVENT, LONGEST_KEPT
+import msgspec
 
-LONGEST = LONGEST_KEPT
-"""Bytes of one member that is kept, and of a text: more is passed over, or refused."""
+from .events import max_values
+from .limits import MAX_EVENT_BYTES, MAX_METADATA_BYTES, MAX_METADATA_VALUES, ImportRejected
 
-DEEPEST = 10_000
-"""Brackets that may be open at once."""
+MAX_MEMBER_BYTES = MAX_METADATA_BYTES
+"""Size of a member or text; a longer member is skipped, a longer text is rejected."""
+
+MAX_BRACKETS = 10_000
+"""Brackets open at once."""
 
 EVENTS = "traceEvents"
 
-_GUESSES = 4
-"""Places tried in a block before its brackets are followed."""
+_MAX_GUESSES = 4
+"""Positions tried in a block before its brackets are matched."""
 
-_TAIL = 16 << 10
-"""Bytes at the end of a block in which places are looked for first."""
+_TAIL_BYTES = 16 << 10
+"""End of a block that is searched for positions first."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]|"', re.DOTALL)
@@ -39,37 +41,59 @@ _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
 _BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"')
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member of the document that is not its events; `value` is None: too long to keep."""
+    """A member of the document other than its events; `value` None: longer than the limit."""
 
     name: str
     value: bytes | None
 
 
 @dataclass(frozen=True)
-class Piece(Generic[T]):
-    """Events: decoded together, or the bytes of one that must be looked at alone."""
+class Piece(Generic[_T]):
+    """Events decoded together, or the bytes of one that does not decode with others."""
 
-    decoded: T | None
+    decoded: _T | None
     single: bytes = b""
+
+
+class Metadata(dict[str, Any]):
+    """Members of a document with the given names, decoded, up to the limits of an import."""
+
+    def __init__(self, names: frozenset[str], counts: Counter[str]) -> None:
+        super().__init__()
+        self._names, self._counts = names, counts
+        self._bytes = self._values = 0
+
+    def add(self, member: Member) -> None:
+        """Decodes a member; counts it in `unread_members` where that is not possible."""
+        if member.name not in self._names and member.value is not None:
+            return
+        value = member.value or b""
+        self._bytes += len(value)
+        self._values += max_values(value)
+        fits = self._bytes <= MAX_METADATA_BYTES and self._values <= MAX_METADATA_VALUES
+        try:
+            self[member.name] = msgspec.json.decode(value if fits else b"")
+        except (ValueError, RecursionError):
+            self._counts["unread_members"] += 1
 
 
 class _End(Exception):
     """The bytes end where more were expected."""
 
 
-class Document(Generic[T]):
+class Document(Generic[_T]):
     """A JSON document in blocks of bytes.
 
-    `decode` turns `[event, ...]` into what is wanted of it; it raises ValueError where it cannot,
-    TypeError where the elements are of another kind than it can take.
+    `decode` decodes `[event, ...]`. It raises ValueError for invalid JSON and TypeError for
+    elements of another type.
     """
 
-    def __init__(self, path: Path, blocks: Iterable[bytes], decode: Callable[[bytes], T]) -> None:
+    def __init__(self, path: Path, blocks: Iterable[bytes], decode: Callable[[bytes], _T]) -> None:
         self._path = path
         self._blocks = iter(blocks)
         self._decode = decode
@@ -79,14 +103,14 @@ class Document(Generic[T]):
         self.truncated = False
         self.found_events = False
 
-    def parts(self) -> Iterator[Member | Piece[T]]:
-        """All of the document, in its order. Raises Refused where it is no such document."""
+    def parts(self) -> Iterator[Member | Piece[_T]]:
+        """Yields the document in order. Raises ImportRejected for another kind of document."""
         try:
             first = self._peek()
         except _End:
-            raise Refused(f"{self._path}: is empty, expected a trace") from None
+            raise ImportRejected(f"{self._path}: is empty, expected a trace") from None
         if first not in b"[{":
-            raise Refused(
+            raise ImportRejected(
                 f"{self._path}: begins with {self._buffer[self._at : self._at + 12]!r}, expected "
                 "JSON ({ or [)"
             )
@@ -99,7 +123,7 @@ class Document(Generic[T]):
         except _End:
             self.truncated = True
 
-    def _members(self) -> Iterator[Member | Piece[T]]:
+    def _members(self) -> Iterator[Member | Piece[_T]]:
         self._at += 1
         while (found := self._peek()) != b"}":
             if found == b",":
@@ -107,7 +131,7 @@ class Document(Generic[T]):
                 continue
             if found != b'"':
                 raise self._malformed("a name")
-            name = (self._value(LONGEST) or b"")[1:-1].decode("utf-8", "replace")
+            name = (self._value(MAX_MEMBER_BYTES) or b"")[1:-1].decode("utf-8", "replace")
             if self._peek() != b":":
                 raise self._malformed("a colon")
             self._at += 1
@@ -115,35 +139,32 @@ class Document(Generic[T]):
                 self.found_events = True
                 yield from self._events()
             else:
-                yield Member(name, self._value(LONGEST))
+                yield Member(name, self._value(MAX_MEMBER_BYTES))
 
-    def _events(self) -> Iterator[Piece[T]]:
+    def _events(self) -> Iterator[Piece[_T]]:
         self._at += 1
-        follow_to = 0  # up to where guessing is of no use
+        match_until = 0  # position up to which guessing failed
         while (found := self._peek()) != b"]":
             if found == b",":
                 self._at += 1
                 continue
-            if found == b"{" and self._before + self._at >= follow_to:
-                piece, hopeless = self._guessed()
+            if found == b"{" and self._before + self._at >= match_until:
+                piece, failed = self._guess()
                 if piece is not None:
                     yield piece
                     continue
-                if hopeless:
-                    follow_to = self._before + len(self._buffer)
-            yield self._followed()
+                if failed:
+                    match_until = self._before + len(self._buffer)
+            yield self._match()
         self._at += 1
 
-    def _guessed(self) -> tuple[Piece[T] | None, bool]:
-        """As many events as the buffer holds, by a guess that proved right.
-
-        And whether guessing again within the buffer would be of no use.
-        """
-        tail = max(self._at, len(self._buffer) - _TAIL)
+    def _guess(self) -> tuple[Piece[_T] | None, bool]:
+        """Returns as many events as the buffer holds, and True if all guesses in it failed."""
+        tail = max(self._at, len(self._buffer) - _TAIL_BYTES)
         found = list(_BETWEEN.finditer(self._buffer, tail))
         found = found or list(_BETWEEN.finditer(self._buffer, self._at))
         whole = memoryview(self._buffer)
-        for place in found[: -_GUESSES - 1 : -1]:
+        for place in found[: -_MAX_GUESSES - 1 : -1]:
             end = place.start() + 1
             try:
                 decoded = self._decode(b"".join((b"[", whole[self._at : end], b"]")))
@@ -155,12 +176,12 @@ class Document(Generic[T]):
             return Piece(decoded), False
         return None, bool(found)
 
-    def _followed(self) -> Piece[T]:
-        """The next event, by its brackets."""
-        value = self._value(LONGEST_EVENT)
+    def _match(self) -> Piece[_T]:
+        """Returns the next event, found by matching brackets."""
+        value = self._value(MAX_EVENT_BYTES)
         if value is None:
-            raise Refused(
-                f"{self._path}: holds an event of more than {LONGEST_EVENT >> 20} MB, expected a "
+            raise ImportRejected(
+                f"{self._path}: holds an event of more than {MAX_EVENT_BYTES >> 20} MB, expected a "
                 "trace"
             )
         try:
@@ -169,12 +190,12 @@ class Document(Generic[T]):
             return Piece(None, value)
 
     def _value(self, longest: int) -> bytes | None:
-        """The bytes of the value that is next; None where they are more than `longest`."""
+        """Returns the bytes of the next value; None: more than `longest`."""
         found = self._peek()
         if found == b'"':
             while (text := _TEXT.match(self._buffer, self._at)) is None:
                 if len(self._buffer) - self._at > longest:
-                    raise Refused(
+                    raise ImportRejected(
                         f"{self._path}: holds a text of more than {longest >> 20} MB, expected a "
                         "trace"
                     )
@@ -195,16 +216,17 @@ class Document(Generic[T]):
             self._more()
 
     def _brackets(self, longest: int) -> bytes | None:
-        """From a bracket to the one that closes it."""
+        """Returns the bytes from a bracket to the matching one; None: more than `longest`."""
         depth, at, kept = 0, self._at, True
         while True:
             for token in _TOKEN.finditer(self._buffer, at):
                 kind = token[0]
                 if kind in (b"{", b"["):
                     depth += 1
-                    if depth > DEEPEST:
-                        raise Refused(
-                            f"{self._path}: nests deeper than {DEEPEST} brackets, expected a trace"
+                    if depth > MAX_BRACKETS:
+                        raise ImportRejected(
+                            f"{self._path}: nests deeper than {MAX_BRACKETS} brackets, expected a "
+                            "trace"
                         )
                 elif kind in (b"}", b"]"):
                     depth -= 1
@@ -220,7 +242,7 @@ class Document(Generic[T]):
             if at - self._at > longest:
                 kept, self._at = False, at
             elif len(self._buffer) - at > longest:
-                raise Refused(
+                raise ImportRejected(
                     f"{self._path}: holds a text of more than {longest >> 20} MB, expected a trace"
                 )
             shift = self._at
@@ -228,10 +250,10 @@ class Document(Generic[T]):
             at -= shift
 
     def _peek(self) -> bytes:
-        """The byte of the next token. Raises _End."""
+        """Returns the first byte of the next token. Raises _End."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
-            assert space is not None  # it matches nothing, too
+            assert space is not None  # the pattern matches the empty string
             self._at = space.end()
             if self._at < len(self._buffer):
                 return self._buffer[self._at : self._at + 1]
@@ -240,7 +262,7 @@ class Document(Generic[T]):
     def _more(self) -> None:
         rest = self._buffer[self._at :]
         parts, read = [rest], 0
-        while read <= len(rest):  # what does not end is looked at again from its beginning
+        while read <= len(rest):  # an unfinished value is scanned again from its start
             block = next(self._blocks, None)
             if block is None:
                 break
@@ -251,8 +273,8 @@ class Document(Generic[T]):
         self._before += self._at
         self._buffer, self._at = b"".join(parts), 0
 
-    def _malformed(self, expected: str) -> Refused:
+    def _malformed(self, expected: str) -> ImportRejected:
         found = self._buffer[self._at : self._at + 12]
-        return Refused(
+        return ImportRejected(
             f"{self._path}: is not JSON: found {found!r}, expected {expected}; the file is damaged"
         )

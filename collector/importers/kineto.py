@@ -1,4 +1,4 @@
-"""What Kineto's categories and names mean in the schema's terms."""
+"""Maps Kineto's categories and names to the schema's terms."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 import msgspec
 
-from ..format.activities import LAUNCHING, ON_DEVICE
+from ..format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ..format.record_kinds import PhaseKind
-from .spill import BACKWARD, FUNCTION, KERNEL, USER
-from .spill import LAUNCHING as LAUNCHING_KIND
+from .base import Dialect
+from .spill import BACKWARD, FUNCTION, KERNEL, LAUNCHING, USER
 
-STEP = re.compile(r"ProfilerStep#(\d{1,9})")
+DIALECT = Dialect("kineto", lambda found: "schemaVersion" in found or "distributedInfo" in found)
 
-TALKS = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "record_param_comms")
-"""Beginnings of names of slices that tell of a collective."""
+PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,9})")
+
+COLLECTIVE_PREFIXES = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "record_param_comms")
+"""Name prefixes of slices that belong to a collective."""
 
 WITH_ARGS = frozenset({"cpu_op", "user_annotation", *ON_DEVICE})
-"""Categories whose arguments are looked at, besides calls that launch."""
+"""Categories whose arguments are decoded, besides calls that launch."""
 
 EXPORTED_PHASE = "phase"
 """Category of the phases that `lanescope export` writes."""
@@ -26,68 +28,103 @@ EXPORTED_PHASE = "phase"
 _STREAM = "gpu_"
 
 _DTYPES = {
-    "float": "float32", "double": "float64", "int": "int32", "long": "int64", "long int": "int64",
-    "short": "int16", "short int": "int16", "signed char": "int8", "unsigned char": "uint8",
-    "bool": "bool", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
-    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
-    "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
-}  # fmt: skip
-"""Kineto's words (C++ types) -> torch's."""
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "long int": "int64",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "unsigned short": "uint16",
+    "unsigned int": "uint32",
+    "unsigned long": "uint64",
+}
+"""Kineto's name of a dtype (a C++ type) -> torch's."""
 
 COMMUNICATION_DTYPES = {
-    "Float": "float32", "Double": "float64", "Int": "int32", "Long": "int64", "Short": "int16",
-    "Char": "int8", "Byte": "uint8", "Bool": "bool", "Half": "float16", "BFloat16": "bfloat16",
-}  # fmt: skip
-"""The same for the dtype of a collective (c10::ScalarType)."""
+    "Float": "float32",
+    "Double": "float64",
+    "Int": "int32",
+    "Long": "int64",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+}
+"""Kineto's name of a collective's dtype (c10::ScalarType) -> torch's."""
 
 ITEM_BYTES = {
-    "float32": 4, "float64": 8, "int32": 4, "int64": 8, "int16": 2, "int8": 1, "uint8": 1,
-    "bool": 1, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16, "uint16": 2,
-    "uint32": 4, "uint64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "complex64": 8,
+    "complex128": 16,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
 
 _NODE = "autograd::engine::evaluate_function"
 _GRADIENT = re.compile(r"[A-Z]\w*Backward\d*|torch::autograd::AccumulateGrad")
-_LONGEST_SIGNATURE = 500
+_MAX_SIGNATURE_CHARS = 500
 
 
 def kind_of(category: str) -> int:
-    """The kind of a category's slices, before their names are looked at."""
+    """Returns the kind of a category's slices; names may change it."""
     if category in ON_DEVICE:
         return KERNEL
     if category == "cpu_op":
         return FUNCTION
-    return LAUNCHING_KIND if category.endswith(LAUNCHING) else USER
+    return LAUNCHING if category.endswith(LAUNCH_SUFFIXES) else USER
 
 
 def on_stream(category: str) -> bool:
-    """Whether slices of a category lie on a stream of a device."""
+    """Returns True if slices of a category are on a stream of a device."""
     return category in ON_DEVICE or category.startswith("gpu_") or category.endswith("_sync")
 
 
-def alike(category: Any) -> str:
-    """The category that stands for all which mean the same, so that these are read together."""
+def merged_category(category: Any) -> str:
+    """Returns one category for all with the same meaning, so that they are read together."""
     if not isinstance(category, str):
         return ""
-    if category in WITH_ARGS or category == EXPORTED_PHASE or category.endswith(LAUNCHING):
+    if category in WITH_ARGS or category == EXPORTED_PHASE or category.endswith(LAUNCH_SUFFIXES):
         return category
     return _STREAM if on_stream(category) else ""
 
 
 def function_kind(name: str, forward_thread: int) -> int:
-    """An autograd node, or another operator."""
+    """Returns BACKWARD for an autograd node, else FUNCTION."""
     node = name.startswith(_NODE) or _GRADIENT.fullmatch(name) is not None
     node = node or (forward_thread > 0 and "::" not in name)
     return BACKWARD if node else FUNCTION
 
 
 def phase_of(name: str) -> tuple[PhaseKind, str] | None:
-    """The phase that an annotation marks, and what to call it; None: it is just a range.
+    """Returns kind and name of the phase that an annotation marks; None: a range of the program.
 
-    Names as torch gives them, and `## forward ##` as Meta's trainers do.
+    Knows the names of torch, and `## forward ##` of Meta's trainers.
     """
-    if STEP.fullmatch(name):
+    if PROFILER_STEP.fullmatch(name):
         return PhaseKind.user, name
     what, _, detail = name.partition("#")
     if what == "Optimizer.step" and detail:
@@ -105,7 +142,7 @@ def phase_of(name: str) -> tuple[PhaseKind, str] | None:
 
 
 def signature_of(dims: bytes, types: bytes) -> tuple[str, str]:
-    """Shapes and dtypes of the tensors among the inputs: `[4, 8] [8]`, `float32 float32`."""
+    """Returns shapes and dtypes of the tensor inputs: `[4, 8] [8]`, `float32 float32`."""
     try:
         found = msgspec.json.decode(dims) if dims else []
         kinds = msgspec.json.decode(types) if types else []
@@ -121,7 +158,7 @@ def signature_of(dims: bytes, types: bytes) -> tuple[str, str]:
         elif isinstance(kind, str) and (kind in _DTYPES or kind in ITEM_BYTES):
             shapes.append(_shape(one))
             dtypes.append(_DTYPES.get(kind, kind))
-    return " ".join(shapes)[:_LONGEST_SIGNATURE], " ".join(dtypes)[:_LONGEST_SIGNATURE]
+    return " ".join(shapes)[:_MAX_SIGNATURE_CHARS], " ".join(dtypes)[:_MAX_SIGNATURE_CHARS]
 
 
 def _shape(dims: Any) -> str:

@@ -1,6 +1,6 @@
-"""What `lanescope export --to perfetto` writes, beside what is in every trace.
+"""Reads the parts of a trace that only `lanescope export --to perfetto` writes.
 
-Phases with their kinds, and collectives as asynchronous slices that carry group and number.
+These are phases with their kinds, and collectives as asynchronous slices with group and number.
 """
 
 from __future__ import annotations
@@ -8,41 +8,44 @@ from __future__ import annotations
 from typing import Any
 
 from ..format.record_kinds import PhaseKind
-from .begin_end_events import Pairing
+from .base import Dialect
+from .begin_end_events import BeginEndPairing
 from .events import Event, Label, decode_plain
-from .limits import MOST_CALLS
-from .spill import PHASE, USER, Call, Trace
-from .timestamps import I64, MOST_NS, Flags
+from .limits import MAX_COLLECTIVES
+from .spill import PHASE_KIND, USER, CollectiveCall, Trace
+from .timestamps import MAX_NS, BoolArray, Int64Array
 
 LAUNCH = "launch"
 """Category of arrows from the call that launched an activity."""
 
-_LONGEST = 2000
-"""Letters of a text."""
+_MAX_TEXT_CHARS = 2000
 
 
-def is_export(about: Any) -> bool:
-    """Whether a trace says that it was exported from a run."""
+def _is_export(metadata: dict[str, Any]) -> bool:
+    about = metadata.get("otherData")
     return isinstance(about, dict) and about.get("recorded by") == "LaneScope"
 
 
+DIALECT = Dialect("lanescope", _is_export)
+
+
 def phase_kind(args: dict[str, Any]) -> int:
-    """The kind of a slice of category phase; a range of the program where it is of none."""
+    """Returns the kind of a slice of category phase; USER where it names none."""
     name = args.get("kind")
     known = isinstance(name, str) and name in PhaseKind.__members__
-    return PHASE + PhaseKind[name] if known and isinstance(name, str) else USER
+    return PHASE_KIND + PhaseKind[name] if known and isinstance(name, str) else USER
 
 
-class Exported:
-    """Collectives that begin and end by their id, and carry their number."""
+class ExportedCollectives:
+    """Takes collectives, which begin and end by id and carry their number."""
 
-    def __init__(self, trace: Trace, others: Pairing) -> None:
+    def __init__(self, trace: Trace, others: BeginEndPairing) -> None:
         self._trace, self._others = trace, others
         self._open: dict[tuple[Label, str], tuple[Event, int, dict[str, Any]]] = {}
-        self._calls: list[Call] = []
+        self._calls: list[CollectiveCall] = []
 
-    def collectives(self, group: list[Event], start: I64, bad: Flags) -> None:
-        """Events of category collective, in their order; those without a number are slices."""
+    def collectives(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        """Takes events of category collective, in order; those without a number become slices."""
         plain = []
         for position, (event, at) in enumerate(zip(group, start.tolist(), strict=True)):
             key = event.pid, str(event.id)
@@ -50,7 +53,7 @@ class Exported:
                 continue
             if event.ph == "b":
                 args = decode_plain(bytes(event.args))
-                many = len(self._open) + len(self._calls) >= MOST_CALLS
+                many = len(self._open) + len(self._calls) >= MAX_COLLECTIVES
                 if key not in self._open and _numbered(args) and not many:
                     self._open[key] = event, at, args
                     self._trace.counts["imported_calls"] += 1
@@ -64,7 +67,7 @@ class Exported:
             self._others.asynchronous([group[i] for i in plain], start[plain], bad[plain])
 
     def finish(self) -> None:
-        """What never ended, and all calls in their order."""
+        """Adds calls that never ended, and hands all calls to the trace by start."""
         for event, start, args in self._open.values():
             self._add(event, start, args, None)
         self._open.clear()
@@ -73,11 +76,11 @@ class Exported:
 
     def _add(self, event: Event, start: int, args: dict[str, Any], end: int | None) -> None:
         size = _whole(args, "group size", 1 << 31)
-        call = _whole(args, "call ns", MOST_NS)
+        call = _whole(args, "call ns", MAX_NS)
         lane = self._trace.lanes[event.pid, event.tid, False]
         name = self._trace.text(self._trace.texts[event.name])
         self._calls.append(
-            Call(
+            CollectiveCall(
                 name=name,
                 lane=lane,
                 start=start,
@@ -96,14 +99,15 @@ class Exported:
 
 
 def _whole(args: dict[str, Any], name: str, limit: int) -> int | None:
-    """A number of 0 to below a limit."""
+    """Returns an integer argument of 0 to below `limit`, else None."""
     value = args.get(name)
     return value if type(value) is int and 0 <= value < limit else None
 
 
 def _text(args: dict[str, Any], name: str) -> str:
     value = args.get(name)
-    return value[:_LONGEST].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    text = value[:_MAX_TEXT_CHARS] if isinstance(value, str) else ""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _numbered(args: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Which slice of a lane lies within which."""
+"""Computes which slice of a lane is nested in which."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from bisect import bisect_left
 import numpy as np
 
 from .spill import UNFINISHED
-from .timestamps import I64
+from .timestamps import Int64Array
 
-DEEPEST = 32_000
-"""Levels told apart: the column that holds them has 16 bits."""
+MAX_DEPTH = 32_000
+"""Deepest level that is stored: the column has 16 bits."""
 
-_MANY_LEVELS = 200
-_CHUNK = 1 << 20
+_MAX_LEVELS = 200
+_BATCH_ROWS = 1 << 20
 _FOREVER = (1 << 63) - 1
 
 
-def in_order(start: I64, duration: I64) -> I64:
-    """Positions by start, of those that start together the longest first, else as in the file."""
+def nesting_order(start: Int64Array, duration: Int64Array) -> Int64Array:
+    """Returns positions by start; of equal starts the longest first, else in the file's order."""
     order = np.argsort(start, kind="stable")
     if (np.diff(start[order]) == 0).any():
         length = np.where(duration == UNFINISHED, _FOREVER, duration)
@@ -26,51 +26,54 @@ def in_order(start: I64, duration: I64) -> I64:
     return order
 
 
-def ends(start: I64, duration: I64) -> I64:
-    """When each slice ends; one that is unfinished never does."""
+def end_times(start: Int64Array, duration: Int64Array) -> Int64Array:
+    """Returns the end of each slice in ns; an unfinished one ends at the largest int64."""
     return np.where(duration == UNFINISHED, _FOREVER, start + duration)
 
 
-def around(start: I64, until: I64) -> tuple[I64, I64]:
-    """Depth of each slice, and the position of the one directly around it, -1: none.
+def nesting_of(start: Int64Array, until: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Returns the depth of each slice, and the position of its parent, -1: none.
 
-    In the order of `in_order`. A slice lies in another that holds all of it; one that overlaps
-    another and is not within it has the same depth, and is drawn below it.
+    Slices are in the order of `nesting_order`. A parent contains all of the slice; a slice that
+    overlaps another without being inside has the same depth.
     """
     depths = _open_before(start, until)
     parents = _parents(depths, until)
     return _one_by_one(start, until) if parents is None else (depths, parents)
 
 
-def spend(own: I64, duration: I64, parents: I64) -> None:
-    """Takes the duration of slices, the last ones of `own`, from what their parents have left."""
+def subtract_children(own: Int64Array, duration: Int64Array, parents: Int64Array) -> None:
+    """Subtracts durations from the parents' entries of `own`, in place.
+
+    `duration` and `parents` are those of the last slices of `own`.
+    """
     inside = np.flatnonzero((parents >= 0) & (duration != UNFINISHED))
     np.subtract.at(own, parents[inside], duration[inside])
 
 
-def left(own: I64, duration: I64) -> I64:
-    """What is left of durations; nothing where children overlap each other and are longer."""
+def remaining(own: Int64Array, duration: Int64Array) -> Int64Array:
+    """Returns self times in ns, at least 0: children may overlap and be longer than the parent."""
     return np.where(duration == UNFINISHED, UNFINISHED, np.maximum(own, 0))
 
 
-def _open_before(start: I64, until: I64) -> I64:
-    """How many slices began before each, or with it and are longer, and have not ended."""
-    lasting = until > start  # one without extent holds nothing
+def _open_before(start: Int64Array, until: Int64Array) -> Int64Array:
+    """Returns how many slices are open when each one starts; equal starts count if longer."""
+    lasting = until > start  # a slice of length 0 has no children
     ends = until[lasting]
     ends.sort()
-    found: I64 = np.cumsum(lasting)
+    found: Int64Array = np.cumsum(lasting)
     found -= lasting
     found -= np.searchsorted(ends, start, "right")
     return found
 
 
-def _parents(depths: I64, until: I64) -> I64 | None:
-    """The slice around each, -1: none. None where slices overlap without nesting.
+def _parents(depths: Int64Array, until: Int64Array) -> Int64Array | None:
+    """Returns the parent of each slice, -1: none; None where slices overlap without nesting.
 
-    Where all nest, it is the last one before it that is one less deep.
+    Where all nest, the parent is the last earlier slice of the level above.
     """
     deepest = int(depths.max(initial=0))
-    if deepest > _MANY_LEVELS:
+    if deepest > _MAX_LEVELS:
         return None
     parents = np.full(len(depths), -1, np.int64)
     above = np.flatnonzero(depths == 0)
@@ -86,15 +89,15 @@ def _parents(depths: I64, until: I64) -> I64 | None:
     return parents
 
 
-def _one_by_one(start: I64, until: I64) -> tuple[I64, I64]:
-    """Depths and parents of slices of which some overlap without nesting."""
+def _one_by_one(start: Int64Array, until: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Returns depths and parents where some slices overlap without nesting."""
     count = len(start)
     depths, parents = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    ends: list[int] = []  # negated, ascending: slices that are open, the outermost first
+    ends: list[int] = []  # negated ends of open slices, ascending: the outermost first
     open_rows: list[int] = []
     row = 0
-    for first in range(0, count, _CHUNK):
-        part = slice(first, min(first + _CHUNK, count))
+    for first in range(0, count, _BATCH_ROWS):
+        part = slice(first, min(first + _BATCH_ROWS, count))
         found: list[int] = []
         around: list[int] = []
         for low, high in zip(start[part].tolist(), until[part].tolist(), strict=True):

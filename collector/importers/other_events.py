@@ -10,52 +10,55 @@ from typing import Any
 
 import numpy as np
 
-from ..format.activities import stream_name
+from ..format.names import stream_name
 from ..format.record_kinds import PhaseKind
 from .events import Event, Label, decode_memory, decode_numbers, decode_plain, is_number
 from .lanescope_export import LAUNCH
-from .limits import MOST_NAMED
-from .spill import ARROW, PHASE, VALUE, Texts, Trace, new_slices
-from .timestamps import I64, Flags
+from .limits import MAX_NAMED_THREADS
+from .spill import ARROW_ROW, PHASE_KIND, VALUE_ROW, Names, Trace, new_slices
+from .timestamps import BoolArray, Int64Array
 
 GLOBAL = "all processes"
-"""Process of marks that are about everything: they stand on the rank's main thread."""
+"""Process of global marks, which are put on the rank's main thread."""
 
 _STREAM = re.compile(r"stream \S+ \(([a-z]+:\d+)\)")
-"""What the recorder itself calls a stream."""
+"""Names of streams in an export of a recorded run."""
 
 _KINETO_THREAD = re.compile(r"thread -?\d+ \((.+)\)")
 
 _MEMORY = "[memory]"
-_MOST_KNOWN = 1 << 16
-"""Series whose names are remembered at a time."""
+_MAX_CACHED = 1 << 16
+"""Series whose names are cached."""
 
-TOLD_ELSEWHERE = frozenset({"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"})
-"""Arrows of Kineto: sequence numbers and correlations say the same."""
+REDUNDANT_ARROWS = frozenset(
+    {"fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu", "forward_backward"}
+)
+"""Categories of Kineto's arrows that repeat sequence numbers and correlations."""
 
 _DEVICES = {0: "cpu", 1: "cuda", 20: "privateuse1", 12: "xpu", 19: "mtia"}
 """c10::DeviceType."""
 
 
-class Singles:
-    """Takes such events into a trace."""
+class OtherEvents:
+    """Adds marks, counters, arrows and names to a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._threads: dict[tuple[Label, Label], str] = {}
         self._series, self._memories = _Series(trace.texts), _Memories(trace.texts)
 
-    def marks(self, group: list[Event], start: I64, bad: Flags) -> None:
-        """Instants. Those by which torch tells of memory are values."""
+    def marks(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        """Adds instants; torch's memory events become values."""
         memory = [event.name == _MEMORY for event in group]
         if any(memory):
             chosen = np.array(memory)
-            self._memory([e for e, m in zip(group, memory, strict=True) if m], start[chosen],
-                         bad[chosen])  # fmt: skip
+            self._memory(
+                [e for e, m in zip(group, memory, strict=True) if m], start[chosen], bad[chosen]
+            )
             group = [e for e, m in zip(group, memory, strict=True) if not m]
             start, bad = start[~chosen], bad[~chosen]
         trace = self._trace
-        group, start = _good(group, start, bad)
+        group, start = _timed(group, start, bad)
         rows = new_slices(len(group))
         rows["start"] = start
         rows["name"] = [trace.texts[event.name] for event in group]
@@ -63,25 +66,25 @@ class Singles:
             trace.lanes[(GLOBAL, 0, False) if event.s == "g" else (event.pid, event.tid, False)]
             for event in group
         ]
-        rows["kind"] = PHASE + PhaseKind.mark
+        rows["kind"] = PHASE_KIND + PhaseKind.mark
         trace.slices.add(rows)
         trace.counts["imported_marks"] += len(group)
 
-    def counters(self, group: list[Event], start: I64, bad: Flags) -> None:
-        """Counters: one series for each number among the arguments."""
-        group, start = _good(group, start, bad)
+    def counters(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        """Adds counters: one series for each number among the arguments."""
+        group, start = _timed(group, start, bad)
         every = decode_numbers([event.args for event in group])
-        told = [len(numbers) for numbers in every]
+        lengths = [len(numbers) for numbers in every]
         series = [
             number
             for event, numbers in zip(group, every, strict=True)
             for number in (self._series[str(event.name), tuple(numbers)] if numbers else ())
         ]
-        self._told(group, start, told, series, [v for one in every for v in one.values()])
+        self._add_values(group, start, lengths, series, [v for one in every for v in one.values()])
 
-    def arrows(self, group: list[Event], start: I64, bad: Flags) -> None:
-        """Flow events: what hands on to what."""
-        group, start = _good(group, start, bad)
+    def arrows(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        """Adds flow events."""
+        group, start = _timed(group, start, bad)
         self._trace.counts["imported_arrows"] += len(group)
         phase = np.frombuffer("".join([e.ph for e in group]).encode(), np.uint8)
         begins, ends = phase != ord("f"), phase != ord("s")
@@ -92,23 +95,23 @@ class Singles:
         known = {key: _object(key) for key in set(keys)}
         on_stream = (launch & ends).tolist()
         places = zip([e.pid for e in group], [e.tid for e in group], on_stream, strict=True)
-        rows = np.empty(len(group), ARROW)
+        rows = np.empty(len(group), ARROW_ROW)
         rows["start"], rows["begins"] = start, begins
         rows["lane"] = [self._trace.lanes[place] for place in places]
         rows["object"] = [known[key] for key in keys]
         self._trace.launches.add(rows[launch])
-        # What an arrow passes through, it ends at and begins from.
+        # A step of an arrow becomes an end and a begin.
         both = np.repeat(rows, 1 + step)[np.repeat(~launch, 1 + step)]
         firsts = np.flatnonzero(step[~launch]) + np.arange(int(step.sum()))
         both["begins"][firsts] = False
         self._trace.arrows.add(both)
 
     def metadata(self, group: list[Event]) -> None:
-        """Names of processes and threads."""
+        """Keeps names of processes and threads."""
         for event in group:
             if event.name not in ("process_name", "thread_name", "lanescope_rank"):
                 continue
-            if max(len(self._threads), len(self._trace.process_names)) >= MOST_NAMED:
+            if max(len(self._threads), len(self._trace.process_names)) >= MAX_NAMED_THREADS:
                 self._trace.counts["unread_names"] += 1
                 continue
             named = decode_plain(bytes(event.args))
@@ -119,10 +122,10 @@ class Singles:
                 self._threads[event.pid, event.tid] = text.strip()
 
     def name_lanes(self) -> None:
-        """Gives the lanes their names, now that all are known.
+        """Names the lanes, after all events were taken.
 
-        The same thread of another run should have the same name: Kineto's `thread 3448 (python3)`
-        is told by what is in parentheses, the first of a process by what Python calls it.
+        A thread should have the same name in another run, so Kineto's `thread 3448 (python3)`
+        becomes `python3`, and the first thread of a process `MainThread`.
         """
         trace = self._trace
         seen: Counter[tuple[Label, str]] = Counter()
@@ -145,9 +148,9 @@ class Singles:
                 lane.name = name or tid
             lane.name = lane.name[:200].encode("utf-8", "replace").decode()
 
-    def _memory(self, group: list[Event], start: I64, bad: Flags) -> None:
-        group, start = _good(group, start, bad)
-        told: list[int] = []
+    def _memory(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+        group, start = _timed(group, start, bad)
+        lengths: list[int] = []
         series: list[int] = []
         values: list[float] = []
         for one in decode_memory([event.args for event in group]):
@@ -159,36 +162,40 @@ class Singles:
             if is_number(one.reserved) and (one.reserved or names.reserves):
                 series.append(names.reserved)
                 values.append(float(one.reserved))
-            told.append(len(values) - known)
-        self._told(group, start, told, series, values)
+            lengths.append(len(values) - known)
+        self._add_values(group, start, lengths, series, values)
 
-    def _told(
-        self, group: list[Event], start: I64, told: list[int], series: list[int],
+    def _add_values(
+        self,
+        group: list[Event],
+        start: Int64Array,
+        lengths: list[int],
+        series: list[int],
         values: list[float],
-    ) -> None:  # fmt: skip
-        """Adds what events tell: `told` values each, of the series with these numbers."""
+    ) -> None:
+        """Adds values: `lengths[i]` of event i, in order; `series` numbers the name of each."""
         lanes, counts = self._trace.lanes, self._trace.counts
-        telling = [(e, count) for e, count in zip(group, told, strict=True) if count]
-        counts["imported_counters"] += len(telling)
-        counts["dropped_no_value"] += len(group) - len(telling)
-        rows = np.empty(len(values), VALUE)
-        rows["start"] = np.repeat(start, told)
+        filled = [(e, count) for e, count in zip(group, lengths, strict=True) if count]
+        counts["imported_counters"] += len(filled)
+        counts["dropped_no_value"] += len(group) - len(filled)
+        rows = np.empty(len(values), VALUE_ROW)
+        rows["start"] = np.repeat(start, lengths)
         rows["name"], rows["value"] = series, values
-        places = [lanes[event.pid, event.tid, False] for event, _ in telling]
-        rows["lane"] = np.repeat(np.array(places, np.uint32), [count for _, count in telling])
+        places = [lanes[event.pid, event.tid, False] for event, _ in filled]
+        rows["lane"] = np.repeat(np.array(places, np.uint32), [count for _, count in filled])
         self._trace.values.add(rows)
 
 
 class _Series(dict[tuple[str, tuple[str, ...]], tuple[int, ...]]):
-    """Numbers of the names of a counter's series, by its name and its keys."""
+    """Numbers of the names of a counter's series, by its name and keys."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: Names) -> None:
         super().__init__()
         self._texts = texts
 
     def __missing__(self, key: tuple[str, tuple[str, ...]]) -> tuple[int, ...]:
         name, keys = key
-        if len(self) == _MOST_KNOWN:
+        if len(self) == _MAX_CACHED:
             self.clear()
         single = len(keys) == 1 and keys[0] in ("value", name)
         names = (name,) if single else tuple(f"{name} {one}".strip() for one in keys)
@@ -198,7 +205,7 @@ class _Series(dict[tuple[str, tuple[str, ...]], tuple[int, ...]]):
 
 @dataclass(frozen=True)
 class _Memory:
-    """Numbers of the names of a device's series; whether a reserve of 0 tells anything."""
+    """Numbers of the names of a device's series; `reserves`: a reserve of 0 is a value."""
 
     allocated: int
     reserved: int
@@ -206,15 +213,15 @@ class _Memory:
 
 
 class _Memories(dict[tuple[int, int], _Memory]):
-    """The same of devices' memory, by type and index."""
+    """Numbers of the names of memory series, by device type and index."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: Names) -> None:
         super().__init__()
         self._texts = texts
 
     def __missing__(self, key: tuple[int, int]) -> _Memory:
         kind, index = key
-        if len(self) == _MOST_KNOWN:
+        if len(self) == _MAX_CACHED:
             self.clear()
         device = _DEVICES.get(kind, "device")
         where = device if index < 0 else f"{device}:{index}"
@@ -224,15 +231,15 @@ class _Memories(dict[tuple[int, int], _Memory]):
         return found
 
 
-def _good(group: list[Event], start: I64, bad: Flags) -> tuple[list[Event], I64]:
-    """The events that have a time."""
+def _timed(group: list[Event], start: Int64Array, bad: BoolArray) -> tuple[list[Event], Int64Array]:
+    """Returns the events that have a time."""
     if not bad.any():
         return group, start
     return [group[i] for i in np.flatnonzero(~bad).tolist()], start[~bad]
 
 
 def _object(key: str) -> int:
-    """A number for what an arrow hands over, unlike an address."""
+    """Returns a negative number for an arrow's id, which cannot equal an address."""
     written = key.encode("utf-8", "surrogatepass")
     return -1 - int.from_bytes(blake2b(written, digest_size=7).digest(), "big")
 

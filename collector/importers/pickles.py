@@ -1,9 +1,8 @@
 """Reads a pickle of plain values, and nothing else.
 
-A pickle is a program, and one that names a class or a function runs it. This reader knows the
-instructions that build numbers, texts, lists, tuples and dicts; it refuses a pickle that has any
-other, before it does anything else with it. It runs none of pickle's own machinery, which lets a
-file take memory as it likes.
+A pickle is a program that may call any class or function. This reader knows the instructions that
+build numbers, texts, lists, tuples and dicts, and rejects a pickle with any other. It does not use
+the pickle module, which lets a file allocate any amount of memory.
 """
 
 from __future__ import annotations
@@ -13,66 +12,80 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .errors import Refused
+from .limits import ImportRejected
 
-LONGEST = 64 << 20
-"""Bytes of a pickle."""
-
-MOST_INSTRUCTIONS = 4_000_000
+MAX_PICKLE_BYTES = 64 << 20
+MAX_INSTRUCTIONS = 4_000_000
 
 _IGNORED = frozenset({"PROTO", "FRAME"})
 _VALUES = frozenset(
-    {
-        "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
-        "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINSTRING", "SHORT_BINSTRING",
-    }
-)  # fmt: skip
+    [
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG1",
+        "BINFLOAT",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+    ]
+)
 _CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
-}  # fmt: skip
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK = object()
 
 
 def plain_pickle(path: Path, data: bytes) -> Any:
-    """The value of a pickle of plain values. Raises Refused for any other."""
-    if len(data) > LONGEST:
-        raise Refused(
-            f"{path}: is a pickle of more than {LONGEST >> 20} MB, expected a flight-recorder dump"
+    """Returns the value of a pickle of plain values. Raises ImportRejected for any other."""
+    if len(data) > MAX_PICKLE_BYTES:
+        raise ImportRejected(
+            f"{path}: is a pickle of more than {MAX_PICKLE_BYTES >> 20} MB, expected a "
+            "flight-recorder dump"
         )
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count == MOST_INSTRUCTIONS:
-                raise Refused(
-                    f"{path}: is a pickle of more than {MOST_INSTRUCTIONS} instructions, expected "
+            if count == MAX_INSTRUCTIONS:
+                raise ImportRejected(
+                    f"{path}: is a pickle of more than {MAX_INSTRUCTIONS} instructions, expected "
                     "a flight-recorder dump"
                 )
             if not machine.do(opcode.name, argument):
-                raise Refused(
+                raise ImportRejected(
                     f"{path}: is a pickle that holds more than plain values ({opcode.name}), which "
                     "could run code; expected a flight-recorder dump"
                 )
         (value,) = machine.stack
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, AttributeError) as error:
-        if isinstance(error, Refused):
+        if isinstance(error, ImportRejected):
             raise
-        raise Refused(
-            f"{path}: is no whole pickle, expected a flight-recorder dump; the file is damaged"
+        raise ImportRejected(
+            f"{path}: is not a complete pickle, expected a flight-recorder dump; the file is "
+            "damaged"
         ) from None
     return value
 
 
 class _Machine:
-    """The stack and the memo of a pickle."""
+    """Stack and memo of a pickle."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def do(self, name: str, argument: Any) -> bool:
-        """Follow one instruction; False: it is none that builds plain values."""
+        """Executes one instruction; returns False for one that does not build plain values."""
         stack = self.stack
         if name in _VALUES:
             stack.append(argument)
@@ -102,13 +115,13 @@ class _Machine:
     def _set(self, items: list[Any]) -> None:
         target = _of(dict, self.stack[-1])
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # To hash a tuple takes as long as it is deep, or twice as long a level.
+            # Hashing a nested tuple can take time exponential in its depth.
             if type(key) not in (str, bytes, int):
                 raise TypeError("expected a plain key")
             target[key] = value
 
     def _items(self) -> list[Any]:
-        """What lies above the last mark."""
+        """Pops the values above the last mark."""
         stack = self.stack
         for place in range(len(stack) - 1, -1, -1):
             if stack[place] is _MARK:

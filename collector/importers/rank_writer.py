@@ -1,4 +1,4 @@
-"""Writes one rank of a run: the files of its tables, and what the manifest says of it."""
+"""Writes one rank of an imported run: its tables, and its processes in the manifest."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..compaction.arrow_arrays import numbers
+from ..compaction.arrow_columns import frames_column, numbers, to_table
 from ..compaction.parquet import write_part
-from ..compaction.record_columns import frames_column, to_table
-from ..format.record_kinds import FARTHEST_NS, part_file, rank_folder, thread_folder
+from ..format.file_names import part_file, rank_folder, thread_folder
+from ..format.record_kinds import MAX_TIME_NS
 from ..format.schema import INT32, TABLES, Clock, File, Process
-from .limits import MOST_CALLS
-from .spill import KERNEL, PHASE, ByLane, Call, Rows, Trace, column, let_go, taken
+from .limits import MAX_COLLECTIVES
+from .spill import (
+    KERNEL,
+    PHASE_KIND,
+    ByLane,
+    CollectiveCall,
+    Rows,
+    Trace,
+    column,
+    gather,
+    release_pages,
+)
 from .steps import Steps, steps_of
-from .threads import Place, Places
-from .timestamps import I64
+from .threads import RunThread, ThreadMap
+from .timestamps import Int64Array
 from .to_tables import (
     Launches,
     collective_table,
@@ -30,7 +40,7 @@ from .to_tables import (
     value_tables,
 )
 
-_AT_ONCE = 1 << 19
+_BATCH_ROWS = 1 << 19
 _SAMPLE = 1 << 16
 
 _COMMUNICATION = ("ncclDevKernel", "ncclKernel")
@@ -38,22 +48,22 @@ _COMMUNICATION = ("ncclDevKernel", "ncclKernel")
 
 @dataclass
 class Rank:
-    """One rank's rows, ready to be written."""
+    """Rows of one rank, ready to be written."""
 
     rank: int
     trace: Trace
-    places: Places
+    places: ThreadMap
     slices: Rows
     steps: Steps
     launches: Launches
     closed: bool = True
-    counted: bool = True  # what became of the file's events stands with this rank
+    has_counts: bool = True  # False: the counts of the file are listed with another rank
     host: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CollectiveCall] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rank: int, trace: Trace, places: Places, slices: Rows) -> Rank:
-        """A rank from what was read of its file."""
+    def of(cls, rank: int, trace: Trace, places: ThreadMap, slices: Rows) -> Rank:
+        """Returns a rank of a trace."""
         arrows = trace.launches.rows()
 
         def thread_of(lane: int) -> str:
@@ -64,12 +74,12 @@ class Rank:
         host = trace.metadata.get("host_name", trace.metadata.get("hostname", ""))
         text = host[:200] if isinstance(host, str) else ""
         found = cls(rank, trace, places, slices, steps_of(trace, slices), launches)
-        let_go(slices)
+        release_pages(slices)
         found.host = text.encode("utf-8", "replace").decode()
         return found
 
     def communication_kernels(self) -> dict[int, list[tuple[int, int]]]:
-        """Per lane and in order, (launch, end) of the kernels of collectives."""
+        """Returns (launch, end) in ns of the kernels of collectives, per lane and in order."""
         named = [
             number
             for number, text in enumerate(self.trace.texts.texts)
@@ -77,9 +87,9 @@ class Rank:
         ]
         kernels = column(self.slices, "kind") == KERNEL
         which = np.flatnonzero(kernels & np.isin(column(self.slices, "name"), named))
-        if len(which) > MOST_CALLS:
-            self.trace.counts["unread_kernels_of_collectives"] += len(which) - MOST_CALLS
-        mine = self.slices[which[:MOST_CALLS]]
+        if len(which) > MAX_COLLECTIVES:
+            self.trace.counts["unread_kernels_of_collectives"] += len(which) - MAX_COLLECTIVES
+        mine = self.slices[which[:MAX_COLLECTIVES]]
         start, known, lane = self.launches.of(mine["correlation"])
         found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for one in np.flatnonzero(known & (mine["duration"] >= 0)).tolist():
@@ -91,15 +101,15 @@ class Rank:
 
 
 class Writer:
-    """Writes ranks below a folder; `files` is what the manifest must list."""
+    """Writes ranks below a folder; `files` becomes the manifest's list of files."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self.files: dict[str, File] = {}
 
     def write(self, rank: Rank) -> list[Process]:
-        """Write a rank's tables; its processes, without clocks that were compared."""
-        spans: dict[str, tuple[Place, int, int]] = {}
+        """Writes a rank's tables; returns its processes, with clocks that are not aligned yet."""
+        spans: dict[str, tuple[RunThread, int, int]] = {}
         stacks: dict[str, int] = {}
         sorted_rows = _Sorted.of(rank)
         for place, lanes in _by_place(rank.places).items():
@@ -113,15 +123,20 @@ class Writer:
         return _processes(rank, spans)
 
     def _lane(
-        self, rank: Rank, sorted_rows: _Sorted, place: Place, lanes: Sequence[int],
-        spans: dict[str, tuple[Place, int, int]], stacks: dict[str, int],
-    ) -> None:  # fmt: skip
+        self,
+        rank: Rank,
+        sorted_rows: _Sorted,
+        place: RunThread,
+        lanes: Sequence[int],
+        spans: dict[str, tuple[RunThread, int, int]],
+        stacks: dict[str, int],
+    ) -> None:
         trace, steps = rank.trace, rank.steps
-        mine = sorted_rows.slices.places(lanes)
-        is_phase = taken(rank.slices, "kind", mine) >= PHASE
+        mine = sorted_rows.slices.positions(lanes)
+        is_phase = gather(rank.slices, "kind", mine) >= PHASE_KIND
         ops, phases = (_chosen(mine, which) for which in (~is_phase, is_phase))
-        values, arrows = sorted_rows.values.places(lanes), sorted_rows.arrows.places(lanes)
-        told, handed = trace.values.rows(), trace.arrows.rows()
+        values, arrows = sorted_rows.values.positions(lanes), sorted_rows.arrows.positions(lanes)
+        value_rows, arrow_rows = trace.values.rows(), trace.arrows.rows()
         calls = [call for lane in lanes for call in sorted_rows.calls[lane]]
         calls.sort(key=lambda call: call.start)
         lane = trace.lanes.lanes[lanes[0]]
@@ -129,8 +144,8 @@ class Writer:
         tables: list[tuple[str, Iterable[pa.Table]]] = [
             ("op", op_tables(trace, rank.slices, ops, phases, steps, rank.launches, device)),
             ("phase", phase_tables(trace, rank.slices, phases, steps)),
-            ("value", value_tables(trace, told, values, steps)),
-            ("sync", sync_tables(handed, arrows, steps)),
+            ("value", value_tables(trace, value_rows, values, steps)),
+            ("sync", sync_tables(arrow_rows, arrows, steps)),
             ("collective", [collective_table(calls, steps, stacks)] if calls else []),
         ]
         for name, parts in tables:
@@ -138,8 +153,8 @@ class Writer:
                 self._part(rank, place, name, rows, part)
         instants = [
             *_extents(rank.slices, mine, sorted_rows.usual),
-            *_extents(told, values, sorted_rows.usual),
-            *_extents(handed, arrows, sorted_rows.usual),
+            *_extents(value_rows, values, sorted_rows.usual),
+            *_extents(arrow_rows, arrows, sorted_rows.usual),
             _instants(calls),
         ]
         every = [one for one in instants if len(one)]
@@ -147,7 +162,7 @@ class Writer:
             low, high = min(int(one.min()) for one in every), max(int(one.max()) for one in every)
             spans[place.thread] = (place, low, high)
 
-    def _part(self, rank: Rank, place: Place, table: str, rows: pa.Table, part: int) -> None:
+    def _part(self, rank: Rank, place: RunThread, table: str, rows: pa.Table, part: int) -> None:
         folder = self._run / rank_folder(rank.rank) / thread_folder(place.thread)
         self._file(folder / part_file(table, part), table, rows)
 
@@ -157,17 +172,17 @@ class Writer:
 
 @dataclass(frozen=True)
 class _Sorted:
-    """What a rank holds, by lane."""
+    """Rows of a rank, by lane."""
 
     slices: ByLane
     values: ByLane
     arrows: ByLane
-    calls: defaultdict[int, list[Call]]
-    usual: int  # a start in the middle of all, of which few may be nonsense
+    calls: defaultdict[int, list[CollectiveCall]]
+    usual: int  # median start: a few starts may be absurd
 
     @classmethod
     def of(cls, rank: Rank) -> _Sorted:
-        calls: defaultdict[int, list[Call]] = defaultdict(list)
+        calls: defaultdict[int, list[CollectiveCall]] = defaultdict(list)
         for call in rank.calls:
             calls[call.lane].append(call)
         values, arrows = rank.trace.values.rows(), rank.trace.arrows.rows()
@@ -178,20 +193,19 @@ class _Sorted:
 
 
 def _chosen(rows: NDArray[np.uint32], which: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """Some of the rows, without a copy where it is all of them."""
+    """Returns the chosen rows, without a copy where all are."""
     return rows if which.all() else rows[which]
 
 
-def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[I64]:
-    """The least start and the greatest end of some slices or instants, several times.
+def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[Int64Array]:
+    """Yields [first start, last end] in ns of batches of slices or instants.
 
-    Those that are impossibly far from the usual start do not count: they are shown, and said to be
-    impossible, by whoever reads the run.
+    Leaves out those impossibly far from the usual start; the reader of the run reports them.
     """
-    for first in range(0, len(which), _AT_ONCE):
-        some = slices[which[first : first + _AT_ONCE]]
-        let_go(slices)
-        some = some[np.abs(some["start"] - usual) <= FARTHEST_NS // 2]
+    for first in range(0, len(which), _BATCH_ROWS):
+        some = slices[which[first : first + _BATCH_ROWS]]
+        release_pages(slices)
+        some = some[np.abs(some["start"] - usual) <= MAX_TIME_NS // 2]
         if not len(some):
             continue
         lasting = "duration" in (slices.dtype.names or ())
@@ -199,20 +213,20 @@ def _extents(slices: Rows, which: NDArray[np.uint32], usual: int) -> Iterator[I6
         yield np.array([some["start"].min(), ends.max()])
 
 
-def _by_place(places: Places) -> dict[Place, list[int]]:
-    found: defaultdict[Place, list[int]] = defaultdict(list)
+def _by_place(places: ThreadMap) -> dict[RunThread, list[int]]:
+    found: defaultdict[RunThread, list[int]] = defaultdict(list)
     for lane, place in places.of.items():
         found[place].append(lane)
     return found
 
 
-def _instants(calls: Sequence[Call]) -> I64:
+def _instants(calls: Sequence[CollectiveCall]) -> Int64Array:
     found = [call.start for call in calls]
     found += [c.returned for c in calls if c.returned is not None]
     return np.array(found, np.int64)
 
 
-def _thread_table(spans: dict[str, tuple[Place, int, int]]) -> pa.Table:
+def _thread_table(spans: dict[str, tuple[RunThread, int, int]]) -> pa.Table:
     found = list(spans.values())
     return to_table(
         TABLES["thread"],
@@ -228,7 +242,7 @@ def _thread_table(spans: dict[str, tuple[Place, int, int]]) -> pa.Table:
     )
 
 
-def _processes(rank: Rank, spans: dict[str, tuple[Place, int, int]]) -> list[Process]:
+def _processes(rank: Rank, spans: dict[str, tuple[RunThread, int, int]]) -> list[Process]:
     found: dict[int, Process] = {}
     trace, places = rank.trace, rank.places
     for place, low, high in spans.values():
@@ -257,12 +271,16 @@ def _processes(rank: Rank, spans: dict[str, tuple[Place, int, int]]) -> list[Pro
             "torch": "",
             "modules_root": "",
             "clock": _clock(),
-            "coverage": dict(trace.counts) if own and rank.counted else {},
+            "coverage": dict(trace.counts) if own and rank.has_counts else {},
         }
     return list(found.values())
 
 
 def _clock() -> Clock:
     return {
-        "offset_ns": 0, "drift_ppb": 0.0, "uncertainty_ns": 0, "calibrated": True, "host": "",
-    }  # fmt: skip
+        "offset_ns": 0,
+        "drift_ppb": 0.0,
+        "uncertainty_ns": 0,
+        "calibrated": True,
+        "host": "",
+    }

@@ -18,31 +18,33 @@ import numpy as np
 from ..compaction import manifest as manifests
 from ..format.record_kinds import FORMAT_VERSION
 from .calls import calls_of, groups_of, numbered
-from .chrome import read_file
 from .clock_offsets import Offset, Source, comparable, offsets
-from .errors import Refused
+from .formats import read_file
+from .limits import ImportRejected
 from .rank_writer import Rank, Writer
-from .spill import Call, Trace, column, let_go
-from .threads import places_of
-from .timestamps import MOST_NS
+from .spill import CollectiveCall, Trace, column, release_pages
+from .threads import map_threads
+from .timestamps import MAX_NS
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
-_MOST_RANKS = 1_000_000
+_MAX_RANKS = 1_000_000
 
 
 def import_files(files: Sequence[Path], run: Path, ranks: Sequence[int] | None = None) -> None:
-    """Make the run directory `run` of files, each of one rank.
+    """Makes the run directory `run` of files, each of one rank.
 
-    `ranks`, one for each file, says which; else the file does, or its name. Raises Refused, and
-    OSError where the run cannot be written. What was begun is removed then.
+    `ranks` gives the rank of each file; else the file's contents or name do. On failure, removes
+    what was written and raises ImportRejected, or OSError where the run cannot be written.
     """
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise Refused(f"{run}: exists already, expected the name of a run to be made")
+        raise ImportRejected(f"{run}: exists already, expected the name of a run to be made")
     if ranks is not None and len(ranks) != len(files):
-        raise Refused(f"{len(ranks)} ranks are given for {len(files)} files, expected one for each")
+        raise ImportRejected(
+            f"{len(ranks)} ranks are given for {len(files)} files, expected one for each"
+        )
     run.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{run.name}-", dir=run.parent))
-    # Decoded events are many and free of cycles; looking for these takes a tenth of the time.
+    # Decoded events are many and free of cycles: collecting these would take a tenth of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -81,7 +83,7 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
                 process["clock"] = _clock(placed[rank.rank])
                 processes.append(process)
     if not processes:
-        raise Refused(f"{files[0]}: holds no events that have a time, expected a trace")
+        raise ImportRejected(f"{files[0]}: holds no events that have a time, expected a trace")
     notes += [note for trace in traces for note in _notes(trace)]
     world = max(_world(trace) for trace in traces)
     world = max(world, max(numbers) + 1)
@@ -93,7 +95,7 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
         "level": "timing",
         "options": {
             "imported": [_clean(path.name) for path in files],
-            # What is missing in it may have been before it, or after.
+            # A missing call may have been made before or after the window.
             "window": any(not _numbers_its_calls(t) or t.lost_calls for t in traces),
             "dump": all(trace.format == "flight_recorder" for trace in traces),
         },
@@ -114,10 +116,10 @@ def _import(files: Sequence[Path], making: Path, given: Sequence[int] | None) ->
 
 
 def _split(trace: Trace) -> list[Rank]:
-    """The ranks of a trace that holds several."""
+    """Returns the ranks of a trace that holds several."""
     found = [_rank(n, trace, lanes) for n, lanes in sorted(trace.lanes_by_rank().items())]
     for rank in found[1:]:
-        rank.counted = False
+        rank.has_counts = False
     return found
 
 
@@ -125,8 +127,8 @@ def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
     slices = trace.slices.rows()
     if len(lanes) < len(trace.lanes.lanes):
         slices = slices[np.isin(column(slices, "lane"), lanes)]
-    places = places_of(trace, slices, lanes)
-    let_go(slices)
+    places = map_threads(trace, slices, lanes)
+    release_pages(slices)
     rank = Rank.of(number, trace, places, slices)
     rank.closed = trace.closed
     if trace.calls is not None:
@@ -138,7 +140,7 @@ def _rank(number: int, trace: Trace, lanes: Sequence[int]) -> Rank:
 
 
 def _aligned(ranks: Sequence[Rank], notes: list[str]) -> Mapping[int, Offset]:
-    """Offsets of the ranks' clocks. Calls that cannot be told to be the same become one rank's."""
+    """Returns offsets of the ranks' clocks; calls that cannot be matched become one rank's own."""
     calls = {rank.rank: rank.calls for rank in ranks}
     if len(ranks) > 1 and not all(_numbers_its_calls(rank.trace) for rank in ranks):
         same = comparable(calls)
@@ -161,7 +163,7 @@ def _numbers_its_calls(trace: Trace) -> bool:
     return trace.calls is not None
 
 
-def _own(call: Call, rank: int, same: set[str]) -> Call:
+def _own(call: CollectiveCall, rank: int, same: set[str]) -> CollectiveCall:
     if call.group in same or call.group.endswith(f"of rank {rank}"):
         return call
     return call._replace(group=f"{call.group}, of rank {rank}", group_size=None)
@@ -178,34 +180,32 @@ def _clock(offset: Offset) -> Any:
 
 
 def _base(trace: Trace) -> int:
-    """What the file's times count from, ns of the wall clock; 0: they say so themselves."""
+    """Returns the wall-clock time in ns that the file's times count from; 0: they are absolute."""
     base = trace.metadata.get("baseTimeNanoseconds", 0)
-    return base if type(base) is int and abs(base) <= MOST_NS else 0
+    return base if type(base) is int and abs(base) <= MAX_NS else 0
 
 
 def _ranks(
     files: Sequence[Path], traces: Sequence[Trace], given: Sequence[int] | None, notes: list[str]
 ) -> list[int]:
-    """The rank of each file: as given, as the file says, as its name says, or else in order."""
-    found = list(given) if given is not None else [_told(t) for t in traces]
+    """Returns the rank of each file: as given, from its contents, from its name, or in order."""
+    found = list(given) if given is not None else [_stated_rank(t) for t in traces]
     pairs = zip(files, found, strict=True)
     named = [_named(path) if number is None else number for path, number in pairs]
     if all(number is None for number in named):
         if len(files) > 1:
-            notes.append(
-                "the files do not say of which rank they are: they were numbered in the order given"
-            )
+            notes.append("the files do not name their ranks: they were numbered in the order given")
         return list(range(len(files)))
     numbers: list[int] = []
     for path, number in zip(files, named, strict=True):
-        if number is None or not 0 <= number < _MOST_RANKS:
-            raise Refused(
-                f"{path}: does not say of which rank it is; give the ranks of all files in their "
+        if number is None or not 0 <= number < _MAX_RANKS:
+            raise ImportRejected(
+                f"{path}: does not name its rank; give the ranks of all files in their "
                 "order, as in --ranks 0,1"
             )
         if number in numbers:
             first = files[numbers.index(number)]
-            raise Refused(
+            raise ImportRejected(
                 f"{path}: is of rank {number}, and so is {first}; give the ranks of all files in "
                 "their order, as in --ranks 0,1"
             )
@@ -213,10 +213,10 @@ def _ranks(
     return numbers
 
 
-def _told(trace: Trace) -> int | None:
+def _stated_rank(trace: Trace) -> int | None:
     info = trace.metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None
+    return rank if type(rank) is int and 0 <= rank < _MAX_RANKS else None
 
 
 def _named(path: Path) -> int | None:
@@ -227,7 +227,7 @@ def _named(path: Path) -> int | None:
 def _world(trace: Trace) -> int:
     info = trace.metadata.get("distributedInfo")
     world = info.get("world_size") if isinstance(info, dict) else None
-    return world if type(world) is int and 0 < world <= _MOST_RANKS else 1
+    return world if type(world) is int and 0 < world <= _MAX_RANKS else 1
 
 
 def _groups(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _groups(traces: Sequence[Trace]) -> dict[str, Any]:
 def _notes(trace: Trace) -> list[str]:
     name, found = _clean(trace.path.name), []
     if trace.truncated:
-        found.append(f"{name} ends early: what stands before its end was imported")
+        found.append(f"{name} ends early: everything before its end was imported")
     dropped = {k: n for k, n in trace.counts.items() if k.startswith("dropped")}
     if dropped:
         said = ", ".join(f"{n:,} ({k[8:].replace('_', ' ')})" for k, n in dropped.items())
@@ -250,7 +250,7 @@ def _notes(trace: Trace) -> list[str]:
     unread = {k: n for k, n in trace.counts.items() if k.startswith("unread")}
     if unread:
         said = ", ".join(f"{n:,} {k[7:].replace('_', ' ')}" for k, n in unread.items())
-        found.append(f"of {name} were not looked at, because there are too many: {said}")
+        found.append(f"left out of {name}, because there are too many: {said}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a reader has understood of a trace: rows on disk, so that memory does not grow with them."""
+"""Holds a trace that was read, with its rows on disk so that memory does not grow with them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import Refused
+from ..format.record_kinds import ThreadKind
 from .events import Label
-from .limits import MOST_ROWS, MOST_TEXT, MOST_TEXTS
+from .limits import MAX_ALL_NAME_CHARS, MAX_NAMES, MAX_TABLE_ROWS, ImportRejected
 
 Rows = NDArray[np.void]
 
@@ -23,38 +23,45 @@ UNFINISHED = -1
 NONE = -1
 
 FUNCTION, BACKWARD, USER, KERNEL, LAUNCHING = 0, 1, 2, 4, 5
-"""Kinds of slices: values of OpScope, and a call that puts work on a stream (a function)."""
+"""Kinds of slices: values of OpScope, and LAUNCHING, a call that puts work on a stream."""
 
-PHASE = 16
-"""From here on: PHASE + a value of PhaseKind."""
+PHASE_KIND = 16
+"""Larger kinds are PHASE_KIND + a value of PhaseKind."""
 
-SLICE = np.dtype(
+SLICE_ROW = np.dtype(
     [
-        ("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("kind", "u1"),
-        ("sequence", "<i8"), ("signature", "<u4"), ("correlation", "<i8"), ("step", "<i4"),
+        ("start", "<i8"),
+        ("duration", "<i8"),
+        ("name", "<u4"),
+        ("lane", "<u4"),
+        ("kind", "u1"),
+        ("sequence", "<i8"),
+        ("signature", "<u4"),
+        ("correlation", "<i8"),
+        ("step", "<i4"),
     ]
-)  # fmt: skip
-"""`sequence`, `correlation` and `step` are NONE where the trace does not tell them."""
+)
+"""Times in ns. `sequence`, `correlation` and `step` are NONE where the trace lacks them."""
 
-VALUE = np.dtype([("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8")])
-ARROW = np.dtype([("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8")])
+VALUE_ROW = np.dtype([("start", "<i8"), ("name", "<u4"), ("lane", "<u4"), ("value", "<f8")])
+ARROW_ROW = np.dtype([("start", "<i8"), ("lane", "<u4"), ("begins", "?"), ("object", "<i8")])
 
 _RANK = re.compile(r"rank (\d{1,6})( \(child \d+\))?")
 
-_LONGEST_TEXT = 2000
-_MOST_LANES = 20_000
+_MAX_NAME_CHARS = 2000
+_MAX_LANES = 20_000
 
 
 def new_slices(count: int) -> Rows:
-    """Rows of slices of which nothing is known yet."""
-    rows = np.zeros(count, SLICE)
+    """Returns rows of slices with all fields unknown."""
+    rows = np.zeros(count, SLICE_ROW)
     for name in ("sequence", "correlation", "step"):
         rows[name] = NONE
     return rows
 
 
 class Spill:
-    """Rows appended to a file, read back as one array that the system may page out."""
+    """Appends rows to a file, read back as one memory-mapped array."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], of: Path) -> None:
         self._path, self._dtype, self._of = path, dtype, of
@@ -62,84 +69,84 @@ class Spill:
         self.count = 0
 
     def add(self, rows: Rows) -> None:
-        """Append rows of this file's type. Raises OSError, Refused."""
+        """Appends rows of this file's type. Raises OSError, ImportRejected."""
         self.count += len(rows)
-        if self.count > MOST_ROWS:
-            raise Refused(
-                f"{self._of}: holds more than {MOST_ROWS:,} {self._path.name}, expected a trace of "
-                "fewer; record fewer steps, or export them into several files"
+        if self.count > MAX_TABLE_ROWS:
+            raise ImportRejected(
+                f"{self._of}: holds more than {MAX_TABLE_ROWS:,} {self._path.name}, expected a "
+                "trace of fewer; record fewer steps, or export them into several files"
             )
         self._file.write(rows.tobytes())
 
     def rows(self) -> Rows:
-        """All rows so far."""
+        """Returns all rows added so far."""
         self._file.flush()
         if not self.count:
             return np.empty(0, self._dtype)
         return np.memmap(self._path, self._dtype, "r")
 
 
-def let_go(rows: Rows) -> None:
-    """Gives the memory of rows that lie in a file back; they are read again when looked at."""
+def release_pages(rows: Rows) -> None:
+    """Frees the memory of memory-mapped rows; the next access reads them again."""
     mapped = getattr(rows, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-_AT_ONCE = 1 << 20
+_BATCH_ROWS = 1 << 20
 
 
 def column(rows: Rows, name: str, kind: Any = None) -> NDArray[Any]:
-    """One field of all rows, read without holding the others, as values of `kind`."""
+    """Returns one field of all rows as dtype `kind`, without keeping the rows in memory."""
     found = np.empty(len(rows), rows.dtype[name] if kind is None else kind)
-    for first in range(0, len(rows), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
+    for first in range(0, len(rows), _BATCH_ROWS):
+        part = slice(first, first + _BATCH_ROWS)
         found[part] = rows[name][part]
-        let_go(rows)
+        release_pages(rows)
     return found
 
 
-def taken(rows: Rows, name: str, which: NDArray[Any]) -> NDArray[Any]:
-    """One field of some rows, read without holding the others."""
+def gather(rows: Rows, name: str, which: NDArray[Any]) -> NDArray[Any]:
+    """Returns one field of the rows `which`, without keeping the rows in memory."""
     found = np.empty(len(which), rows.dtype[name])
-    for first in range(0, len(which), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
+    for first in range(0, len(which), _BATCH_ROWS):
+        part = slice(first, first + _BATCH_ROWS)
         found[part] = rows[name][which[part]]
-        let_go(rows)
+        release_pages(rows)
     return found
 
 
-def counted(lanes: NDArray[Any]) -> NDArray[np.int64]:
-    """How many rows each lane has; `bincount` takes 8 bytes for each that it looks at."""
-    parts = range(0, len(lanes), _AT_ONCE)
-    count = 1 + max((int(lanes[first : first + _AT_ONCE].max()) for first in parts), default=0)
+def rows_per_lane(lanes: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns the rows of each lane. In batches: `bincount` takes 8 bytes per row."""
+    parts = range(0, len(lanes), _BATCH_ROWS)
+    count = 1 + max((int(lanes[first : first + _BATCH_ROWS].max()) for first in parts), default=0)
     found = np.zeros(count, np.int64)
     for first in parts:
-        found += np.bincount(lanes[first : first + _AT_ONCE], minlength=count)
+        found += np.bincount(lanes[first : first + _BATCH_ROWS], minlength=count)
     return found
 
 
 class ByLane:
-    """Rows of any lane, in the order of the file, without looking at all rows for each."""
+    """Index of rows by lane, in the order of the file."""
 
     def __init__(self, rows: Rows) -> None:
-        # See _MOST_LANES: so few are sorted by digits.
+        # _MAX_LANES fits into 16 bits, which numpy sorts by radix.
         lanes = column(rows, "lane", np.uint16)
-        counts = counted(lanes)
+        counts = rows_per_lane(lanes)
         self._order = np.empty(len(rows), np.uint32)
         self._ends = np.cumsum(counts)
         filled = self._ends - counts
-        for first in range(0, len(rows), _AT_ONCE):
-            part = lanes[first : first + _AT_ONCE]
+        for first in range(0, len(rows), _BATCH_ROWS):
+            part = lanes[first : first + _BATCH_ROWS]
             order = np.argsort(part, kind="stable")
             found = np.bincount(part, minlength=len(counts))
-            # Where a lane's rows stand among those of this part, and where they are put.
+            # Offset from a row's position within this part to its position in `_order`.
             moved = np.repeat(filled - (np.cumsum(found) - found), found)
             self._order[np.arange(len(part)) + moved] = order + first
             filled += found
 
-    def places(self, lanes: Sequence[int]) -> NDArray[np.uint32]:
-        """Where the rows of some lanes stand."""
+    def positions(self, lanes: Sequence[int]) -> NDArray[np.uint32]:
+        """Returns the positions of the rows of some lanes, ascending."""
         known = [lane for lane in lanes if lane < len(self._ends)]
         begins = [int(self._ends[lane - 1]) if lane else 0 for lane in known]
         parts = [
@@ -150,23 +157,21 @@ class ByLane:
         return np.sort(np.concatenate([np.empty(0, np.uint32), *parts]))
 
 
-class Texts(dict[Any, int]):
-    """Numbers for texts, by whatever label stands for them; 0 is the empty text."""
+class Names(dict[Any, int]):
+    """Numbers for names, by the label of any type that a trace writes; 0 is the empty name."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.texts: list[str] = [""]
-        self.shortened = 0
         self._path = path
         self._size = 0
         self[""] = 0
 
     def __missing__(self, label: Any) -> int:
         text = "" if label is None else str(label)
-        long = len(text) > _LONGEST_TEXT
+        long = len(text) > _MAX_NAME_CHARS
         if long:
-            text = text[: _LONGEST_TEXT - 1] + "…"
-            self.shortened += 1
+            text = text[: _MAX_NAME_CHARS - 1] + "…"
         repaired = text.encode("utf-8", "replace").decode("utf-8")
         text = text if text == repaired else repaired
         number = self.get(text)
@@ -174,9 +179,9 @@ class Texts(dict[Any, int]):
             number = self[text] = len(self.texts)
             self.texts.append(text)
         self._size += len(text)
-        if self._size > MOST_TEXT or len(self) > MOST_TEXTS:
-            raise Refused(
-                f"{self._path}: holds more than {MOST_TEXT >> 20} MB or {MOST_TEXTS:,} of "
+        if self._size > MAX_ALL_NAME_CHARS or len(self) > MAX_NAMES:
+            raise ImportRejected(
+                f"{self._path}: holds more than {MAX_ALL_NAME_CHARS >> 20} MB or {MAX_NAMES:,} of "
                 "different names, expected a trace"
             )
         if not long:
@@ -186,7 +191,7 @@ class Texts(dict[Any, int]):
 
 @dataclass
 class Lane:
-    """Where slices lie: a thread of a process, or a stream of a device."""
+    """A thread of a process, or a stream of a device."""
 
     pid: Label
     tid: Label
@@ -204,13 +209,13 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
         self._path = path
 
     def __missing__(self, key: tuple[Any, Any, bool]) -> int:
-        if len(self.lanes) == _MOST_LANES:
-            raise Refused(
-                f"{self._path}: has more than {_MOST_LANES} threads, expected a trace of a program"
+        if len(self.lanes) == _MAX_LANES:
+            raise ImportRejected(
+                f"{self._path}: has more than {_MAX_LANES} threads, expected a trace of a program"
             )
-        if any(isinstance(one, str) and len(one) > _LONGEST_TEXT for one in key):
-            raise Refused(
-                f"{self._path}: has a thread or process whose id has more than {_LONGEST_TEXT} "
+        if any(isinstance(one, str) and len(one) > _MAX_NAME_CHARS for one in key):
+            raise ImportRejected(
+                f"{self._path}: has a thread or process whose id has more than {_MAX_NAME_CHARS} "
                 "letters, expected a trace of a program"
             )
         self[key] = len(self.lanes)
@@ -218,8 +223,8 @@ class Lanes(dict[tuple[Any, Any, bool], int]):
         return self[key]
 
 
-class Talk(NamedTuple):
-    """A slice that tells of a collective: the operator, the backend's work, or its description."""
+class CollectiveSlice(NamedTuple):
+    """A slice of a collective: the operator, the backend's work, or its description."""
 
     name: str
     lane: int
@@ -229,8 +234,8 @@ class Talk(NamedTuple):
     raw_args: bytes
 
 
-class Call(NamedTuple):
-    """One collective, as the collective table holds it. Times are of the file's clock."""
+class CollectiveCall(NamedTuple):
+    """One row of the collective table. Times in ns of the file's clock."""
 
     name: str
     lane: int
@@ -250,29 +255,44 @@ class Call(NamedTuple):
 
 @dataclass
 class Trace:
-    """One file's contents. Times are ns of the file's own clock."""
+    """Contents of one file. Times in ns of the file's clock."""
 
     path: Path
-    format: str  # kineto, viztracer, chrome
-    texts: Texts
+    format: str  # name of the importer, or of the dialect
+    texts: Names
     lanes: Lanes
     slices: Spill
     values: Spill
     arrows: Spill
     launches: Spill  # arrows from the call that launched an activity to the activity
     signatures: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
-    talks: list[Talk] = field(default_factory=list)
+    collective_slices: list[CollectiveSlice] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     process_names: dict[Label, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     platform: str = "cuda"
+    thread_kind: ThreadKind = ThreadKind.native  # of threads other than the main one
     truncated: bool = False
-    closed: bool = True  # False: it tells of a process at work
-    calls: list[Call] | None = None  # collectives that the file itself numbers
-    lost_calls: bool = False  # groups may have had calls of which nothing is left
+    closed: bool = True  # False: the process was running when the file was written
+    calls: list[CollectiveCall] | None = None  # collectives, where the file numbers them
+    lost_calls: bool = False  # the file may lack all calls of a group
+
+    @classmethod
+    def create(cls, path: Path, folder: Path, format: str) -> Trace:
+        """Returns an empty trace of the file `path`, with its rows in `folder`."""
+        return cls(
+            path,
+            format,
+            Names(path),
+            Lanes(path),
+            slices=Spill(folder / "slices", SLICE_ROW, path),
+            values=Spill(folder / "values", VALUE_ROW, path),
+            arrows=Spill(folder / "arrows", ARROW_ROW, path),
+            launches=Spill(folder / "launches", ARROW_ROW, path),
+        )
 
     def lanes_by_rank(self) -> dict[int, list[int]]:
-        """Lanes of each rank, where a trace of several ranks names its processes after them."""
+        """Returns the lanes of each rank; empty unless all processes are named after ranks."""
         found: dict[int, list[int]] = {}
         for number, lane in enumerate(self.lanes.lanes):
             named = _RANK.fullmatch(self.process_names.get(lane.pid, ""))
@@ -282,5 +302,5 @@ class Trace:
         return found
 
     def text(self, number: int) -> str:
-        """The text of a number."""
+        """Returns the name with a number."""
         return self.texts.texts[number]

@@ -1,4 +1,4 @@
-"""The training steps and phases that a trace tells of."""
+"""Finds the training steps of a trace."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..format.record_kinds import PhaseKind
-from .kineto import STEP
-from .limits import MOST_STEPS
-from .spill import PHASE, Rows, Trace, column
-from .timestamps import I64
+from .kineto import PROFILER_STEP
+from .limits import MAX_STEPS
+from .spill import PHASE_KIND, Rows, Trace, column
+from .timestamps import Int64Array
 
 
 @dataclass(frozen=True)
 class Steps:
     """Step of each instant: `first` before `bounds[0]`, then `numbers[i]` from `bounds[i]` on."""
 
-    bounds: I64
-    numbers: I64
+    bounds: Int64Array
+    numbers: Int64Array
     first: int
 
-    def of(self, rows: Rows) -> I64:
-        """The step of each slice: as the trace tells it, or else by its start."""
+    def of(self, rows: Rows) -> Int64Array:
+        """Returns the step of each slice: from the trace, else by its start."""
         found = self.at(rows["start"])
         return np.where(rows["step"] >= 0, rows["step"], found)
 
-    def at(self, instants: I64) -> I64:
-        """The step of each instant."""
+    def at(self, instants: Int64Array) -> Int64Array:
+        """Returns the step of each instant in ns."""
         place = np.searchsorted(self.bounds, instants, "right")
         return np.concatenate([[self.first], self.numbers])[place]
 
 
 def steps_of(trace: Trace, slices: Rows) -> Steps:
-    """Steps as torch's profiler numbers them (ProfilerStep#N), else by the first optimizer's ends.
+    """Returns steps as numbered by torch's profiler (ProfilerStep#N), else by the first optimizer.
 
-    A step ends with its optimizer, as in every run: what a program does after that, in the same
-    pass of its loop, belongs to the next one. Where a marked step has no optimizer, steps are what
-    was marked; what lies before the first belongs to the step before it, and after the last to the
-    step after it. Without either, all is step 0.
+    A step ends with its optimizer, as in every run: later events of the same pass of the loop
+    belong to the next step. Where a marked step has no optimizer, the marks are the steps; events
+    before the first mark get the number before it, events after the last the number after it.
+    Without marks and optimizers everything is step 0.
     """
     kind = column(slices, "kind")
-    marks = _marks(trace, _few(trace, slices, kind == PHASE + PhaseKind.user))
-    ends = _few(trace, slices, kind == PHASE + PhaseKind.optimizer)
+    marks = _marks(trace, _few(trace, slices, kind == PHASE_KIND + PhaseKind.user))
+    ends = _few(trace, slices, kind == PHASE_KIND + PhaseKind.optimizer)
     ends = ends[ends["duration"] >= 0]
     until = np.sort(ends["start"] + ends["duration"])
     if marks:
@@ -63,19 +63,19 @@ def steps_of(trace: Trace, slices: Rows) -> Steps:
 
 
 def _few(trace: Trace, slices: Rows, chosen: NDArray[np.bool_]) -> Rows:
-    """The chosen slices; none where they are more than any program has steps."""
+    """Returns the chosen slices; none if there are more than a program has steps."""
     count = int(chosen.sum())
-    if count > MOST_STEPS:
+    if count > MAX_STEPS:
         trace.counts["unread_ends_of_steps"] += count
         return slices[:0]
     return slices[chosen]
 
 
 def _marks(trace: Trace, ranges: Rows) -> list[tuple[int, int, int]]:
-    """(begin, end, number) of the steps that the profiler marked, in order."""
+    """Returns (begin, end, number) of the steps that the profiler marked, in order."""
     marks = []
     for row in ranges:
-        found = STEP.fullmatch(trace.text(int(row["name"])))
+        found = PROFILER_STEP.fullmatch(trace.text(int(row["name"])))
         if found:
             begin = int(row["start"])
             marks.append((begin, begin + max(0, int(row["duration"])), int(found[1])))

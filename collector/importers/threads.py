@@ -1,4 +1,4 @@
-"""Which process and thread of the run each lane of a trace becomes."""
+"""Maps lanes of a trace to processes and threads of the run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ..format.record_kinds import ThreadKind, thread_id
+from ..format.file_names import thread_id
+from ..format.record_kinds import ThreadKind
 from .events import Label
 from .other_events import GLOBAL
-from .spill import PHASE, USER, Lane, Rows, Trace, column, counted
+from .spill import PHASE_KIND, USER, Lane, Rows, Trace, column, rows_per_lane
 
-_FIRST_INVENTED = 4_000_000_000
-"""Process ids of processes that have none, only a name."""
+_FIRST_SYNTHETIC_PID = 4_000_000_000
+"""Process ids from here on are given to processes without one."""
 
-_MOST_PID = 1 << 32
+_MAX_PID = 1 << 32
 
 
 @dataclass(frozen=True)
-class Place:
+class RunThread:
     """One thread of the run."""
 
     pid: int
@@ -32,24 +33,24 @@ class Place:
 
     @property
     def thread(self) -> str:
-        """Its id within the rank."""
+        """Id within the rank."""
         return thread_id(self.pid, self.ordinal)
 
 
 @dataclass(frozen=True)
-class Places:
-    """`of[lane]` is where a lane's events go; several lanes may share a place."""
+class ThreadMap:
+    """Thread of each lane; several lanes may share one."""
 
-    of: dict[int, Place]
+    of: dict[int, RunThread]
     main_pid: int
-    labels: dict[int, Label]  # process -> what the trace calls it
+    labels: dict[int, Label]  # process -> its name in the trace
 
 
-def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
-    """Places for lanes of a trace; `slices` are theirs.
+def map_threads(trace: Trace, slices: Rows, numbers: Iterable[int]) -> ThreadMap:
+    """Returns the threads of some lanes of a trace; `slices` are those of the lanes.
 
-    The rank's own process is the one with most operators, or else most slices. Streams, and marks
-    about everything, are its.
+    The rank's own process is the one with most operators, or else most slices. It gets all streams
+    and global marks.
     """
     lanes, chosen = trace.lanes.lanes, list(numbers)
     main = _main_process(lanes, chosen, slices)
@@ -63,7 +64,7 @@ def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
         lane = lanes[number]
         own = lane.stream or lane.pid == GLOBAL
         by_process[main_pid if own else pids[_key(lane.pid)]].append(number)
-    found: dict[int, Place] = {}
+    found: dict[int, RunThread] = {}
     for pid, mine in by_process.items():
         mine.sort(key=lambda n: (not _is_main(lanes[n]), lanes[n].pid == GLOBAL))
         ordinal = 0
@@ -72,25 +73,25 @@ def places_of(trace: Trace, slices: Rows, numbers: Iterable[int]) -> Places:
             if lane.pid == GLOBAL and ordinal:
                 found[number] = found[mine[0]]
                 continue
-            found[number] = Place(pid, ordinal, _native_id(lane), lane.name, _kind(trace, lane))
+            found[number] = RunThread(pid, ordinal, _native_id(lane), lane.name, _kind(trace, lane))
             ordinal += 1
     labels = {pid: label[1] for label, pid in pids.items()}
-    return Places(found, main_pid, labels)
+    return ThreadMap(found, main_pid, labels)
 
 
 def _main_process(lanes: list[Lane], chosen: list[int], slices: Rows) -> Label:
     score: Counter[Any] = Counter()
     labels: dict[Any, Label] = {}
     every, kind = column(slices, "lane", np.uint16), column(slices, "kind")
-    operators = every[(kind < PHASE) & (kind != USER)]
+    operators = every[(kind < PHASE_KIND) & (kind != USER)]
     for weight, some in ((1, every), (1 << 32, operators)):
-        counts = counted(some)
+        counts = rows_per_lane(some)
         for number in np.flatnonzero(counts).tolist():
             count = int(counts[number])
             lane = lanes[number]
             if not lane.stream and lane.pid != GLOBAL:
                 labels[_key(lane.pid)] = lane.pid
-                # A process with a name only is one that a tool made up, as for its own spans.
+                # Tools invent processes with a name only, for example for their own spans.
                 score[_key(lane.pid)] += count * weight * (1 << 16 if _is_pid(lane.pid) else 1)
     best = max(score, key=lambda key: score[key], default=None)
     if best is not None:
@@ -104,11 +105,11 @@ def _key(label: Label) -> tuple[str, Label]:
 
 
 def _is_pid(label: Label) -> bool:
-    return type(label) is int and 0 <= label < _FIRST_INVENTED
+    return type(label) is int and 0 <= label < _FIRST_SYNTHETIC_PID
 
 
 def _pid(label: Label, known: int) -> int:
-    return label if _is_pid(label) and type(label) is int else _FIRST_INVENTED + known
+    return label if _is_pid(label) and type(label) is int else _FIRST_SYNTHETIC_PID + known
 
 
 def _is_main(lane: Lane) -> bool:
@@ -118,7 +119,7 @@ def _is_main(lane: Lane) -> bool:
 
 
 def _native_id(lane: Lane) -> int:
-    fits = type(lane.tid) is int and not lane.stream and 0 <= lane.tid < _MOST_PID
+    fits = type(lane.tid) is int and not lane.stream and 0 <= lane.tid < _MAX_PID
     return lane.tid if fits and type(lane.tid) is int else 0
 
 
@@ -127,4 +128,4 @@ def _kind(trace: Trace, lane: Lane) -> str:
         return ThreadKind.stream.name
     if _is_main(lane):
         return ThreadKind.main.name
-    return (ThreadKind.python if trace.format == "viztracer" else ThreadKind.native).name
+    return trace.thread_kind.name

@@ -1,4 +1,4 @@
-"""Rows of a trace as tables of the schema, a part at a time."""
+"""Converts rows of a trace to tables of the schema, a part at a time."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..compaction.arrow_arrays import dictionary, numbers
-from ..compaction.record_columns import codes_of, to_table
-from ..format.collective_names import PAIRED
+from ..compaction.arrow_columns import codes_of, dictionary, numbers, to_table
+from ..format.names import PAIRED
 from ..format.record_kinds import OpScope, PhaseKind, SyncKind
 from ..format.schema import FLOAT64, INT32, INT64, TABLES, TEXT
-from .kineto import STEP
-from .limits import MOST_LAUNCHES, MOST_LAUNCHING_ARROWS, MOST_PHASES
-from .nesting import in_order
+from .kineto import PROFILER_STEP
+from .limits import MAX_LAUNCH_ARROWS, MAX_LAUNCHES, MAX_PHASES
+from .nesting import nesting_order
 from .spill import (
     KERNEL,
     LAUNCHING,
     NONE,
-    PHASE,
+    PHASE_KIND,
     UNFINISHED,
-    Call,
+    CollectiveCall,
     Rows,
     Trace,
     column,
-    let_go,
-    taken,
+    gather,
+    release_pages,
 )
 from .steps import Steps
-from .time_chunks import Stretch, in_time, stretches
-from .timestamps import I64
+from .time_chunks import Chunk, batches_by_start, time_chunks_of
+from .timestamps import Int64Array
 
-PART = 1 << 19
+PART_ROWS = 1 << 19
 """Rows of one file."""
 
 _SCOPE = {LAUNCHING: int(OpScope.function)}
@@ -44,24 +43,22 @@ _CROWDED = 64
 
 
 class Launches:
-    """Which call launched an activity: both have the same correlation number, or an arrow leads
-    from one to the other.
-    """
+    """Finds the call that launched an activity, by correlation number or by arrow."""
 
     def __init__(
         self, slices: Rows, arrows: Rows, thread_of: Callable[[int], str], counts: Counter[str]
     ) -> None:
         mine = np.flatnonzero(column(slices, "kind") == LAUNCHING).astype(np.uint32)
-        if len(mine) > MOST_LAUNCHES:
-            counts["unread_launches"] += len(mine) - MOST_LAUNCHES
-            mine = mine[:MOST_LAUNCHES]
-        correlation = taken(slices, "correlation", mine)
+        if len(mine) > MAX_LAUNCHES:
+            counts["unread_launches"] += len(mine) - MAX_LAUNCHES
+            mine = mine[:MAX_LAUNCHES]
+        correlation = gather(slices, "correlation", mine)
         mine, correlation = mine[correlation != NONE], correlation[correlation != NONE]
         order = np.argsort(correlation, kind="stable")
         self._correlation, mine = correlation[order], mine[order]
-        self._start, self._lane = taken(slices, "start", mine), taken(slices, "lane", mine)
+        self._start, self._lane = gather(slices, "start", mine), gather(slices, "lane", mine)
         self._thread_of = thread_of
-        if len(arrows) > MOST_LAUNCHING_ARROWS:
+        if len(arrows) > MAX_LAUNCH_ARROWS:
             counts["unread_arrows_of_launches"] += len(arrows)
             arrows = arrows[:0]
         begins = arrows[arrows["begins"]]
@@ -74,8 +71,10 @@ class Launches:
         order = np.argsort(ends["start"], kind="stable")
         self._ends, self._begins = ends[order], begins[place[order]]
 
-    def by_arrow(self, lane: int, start: I64) -> tuple[I64, NDArray[np.bool_], I64]:
-        """The same as `of`, of activities of a lane, by the arrows that end where they start."""
+    def by_arrow(
+        self, lane: int, start: Int64Array
+    ) -> tuple[Int64Array, NDArray[np.bool_], Int64Array]:
+        """Returns the same as `of` for activities of a lane, by arrows that end at their starts."""
         mine = np.flatnonzero(self._ends["lane"] == lane)
         if not len(mine):
             return np.zeros(len(start), np.int64), np.zeros(len(start), bool), start
@@ -84,8 +83,8 @@ class Launches:
         begins = self._begins[mine[place]]
         return begins["start"], ends[place] == start, begins["lane"].astype(np.int64)
 
-    def of(self, correlation: I64) -> tuple[I64, NDArray[np.bool_], I64]:
-        """Start of the call, whether it is known, and its lane."""
+    def of(self, correlation: Int64Array) -> tuple[Int64Array, NDArray[np.bool_], Int64Array]:
+        """Returns start in ns of each activity's call, whether it is known, and its lane."""
         if not len(self._correlation):
             empty = np.zeros(len(correlation), np.int64)
             return empty, np.zeros(len(correlation), bool), empty
@@ -95,7 +94,7 @@ class Launches:
         return self._start[place], known, self._lane[place].astype(np.int64)
 
     def columns(self, rows: Rows) -> dict[str, Any]:
-        """The columns launch_ns and launch_thread of the operators of one lane."""
+        """Returns the columns launch_ns and launch_thread of operators of one lane."""
         on_device = rows["kind"] == KERNEL
         start, known, lane = self.of(np.where(on_device, rows["correlation"], NONE))
         if not known.any() and len(rows):
@@ -110,13 +109,18 @@ class Launches:
 
 
 def op_tables(
-    trace: Trace, rows: Rows, which: NDArray[np.uint32], phases: NDArray[np.uint32], steps: Steps,
-    launches: Launches, device: str,
-) -> Iterator[pa.Table]:  # fmt: skip
-    """The operators of a lane, which are `rows[which]`; `rows[phases]` are those of the same."""
-    around = _told_phases(trace, rows, phases)
+    trace: Trace,
+    rows: Rows,
+    which: NDArray[np.uint32],
+    phases: NDArray[np.uint32],
+    steps: Steps,
+    launches: Launches,
+    device: str,
+) -> Iterator[pa.Table]:
+    """Yields op tables of a lane: `rows[which]` are its operators, `rows[phases]` its phases."""
+    lane_phases = _phases(trace, rows, phases)
     signatures = trace.signatures
-    for stretch, part, some in _nested(trace, rows, which):
+    for chunk, part, some in _nested(trace, rows, which):
         unfinished = some["duration"] == UNFINISHED
         kind = some["kind"].astype(np.int64)
         scope = np.where(kind == LAUNCHING, _SCOPE[LAUNCHING], kind)
@@ -124,12 +128,12 @@ def op_tables(
         columns: dict[str, Any] = {
             "start_ns": some["start"],
             "duration_ns": numbers(some["duration"], INT64, unfinished),
-            "self_ns": numbers(stretch.own[part], INT64, unfinished),
+            "self_ns": numbers(chunk.own[part], INT64, unfinished),
             "name": _texts(trace, some["name"]),
             "scope": dictionary(scope.astype(np.int32), [one.name for one in OpScope]),
-            "depth": stretch.depth[part],
+            "depth": chunk.depth[part],
             "step": steps.of(some),
-            "phase": _texts(trace, _phase_of(some["start"], around)),
+            "phase": _texts(trace, _phase_of(some["start"], lane_phases)),
             "sequence": numbers(some["sequence"], INT64, some["sequence"] == NONE),
             "shapes": dictionary(codes, [signatures[i][0] for i in present]),
             "dtypes": dictionary(codes, [signatures[i][1] for i in present]),
@@ -142,9 +146,9 @@ def op_tables(
 def phase_tables(
     trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
 ) -> Iterator[pa.Table]:
-    """The phases and marks of a lane, which are `rows[which]`."""
-    for stretch, part, some in _nested(trace, rows, which):
-        kinds = (some["kind"] - PHASE).astype(np.int32)
+    """Yields phase tables of a lane: `rows[which]` are its phases and marks."""
+    for chunk, part, some in _nested(trace, rows, which):
+        kinds = (some["kind"] - PHASE_KIND).astype(np.int32)
         yield _table(
             "phase",
             {
@@ -152,7 +156,7 @@ def phase_tables(
                 "duration_ns": numbers(some["duration"], INT64, some["duration"] == UNFINISHED),
                 "name": _texts(trace, some["name"]),
                 "kind": dictionary(kinds, [one.name for one in PhaseKind]),
-                "depth": stretch.depth[part],
+                "depth": chunk.depth[part],
                 "step": steps.of(some),
             },
         )
@@ -161,7 +165,7 @@ def phase_tables(
 def value_tables(
     trace: Trace, rows: Rows, which: NDArray[np.uint32], steps: Steps
 ) -> Iterator[pa.Table]:
-    """The counters of a lane, which are `rows[which]`."""
+    """Yields value tables of a lane: `rows[which]` are its counters."""
     for some in _in_time(rows, which):
         yield _table(
             "value",
@@ -175,9 +179,9 @@ def value_tables(
 
 
 def sync_tables(rows: Rows, which: NDArray[np.uint32], steps: Steps) -> Iterator[pa.Table]:
-    """The arrows that begin or end on a lane, which are `rows[which]`.
+    """Yields sync tables of a lane: `rows[which]` are begins and ends of arrows.
 
-    What is handed over is a value, as by a future.
+    An arrow is recorded like a future: set at its begin, got at its end.
     """
     for some in _in_time(rows, which):
         kinds = np.where(some["begins"], SyncKind.future_set, SyncKind.future_get)
@@ -193,8 +197,10 @@ def sync_tables(rows: Rows, which: NDArray[np.uint32], steps: Steps) -> Iterator
         )
 
 
-def collective_table(calls: Sequence[Call], steps: Steps, stacks: dict[str, int]) -> pa.Table:
-    """The collectives that a lane called; `stacks` gets those that it does not know."""
+def collective_table(
+    calls: Sequence[CollectiveCall], steps: Steps, stacks: dict[str, int]
+) -> pa.Table:
+    """Returns the collectives of a lane; adds new stacks to `stacks` (text -> id)."""
     start = np.array([call.start for call in calls], np.int64)
     ends = [None if c.returned is None else c.returned - c.start for c in calls]
     stack = [stacks.setdefault(c.frames, len(stacks)) if c.frames else None for c in calls]
@@ -221,7 +227,7 @@ def collective_table(calls: Sequence[Call], steps: Steps, stacks: dict[str, int]
 
 
 def _table(name: str, columns: dict[str, Any]) -> pa.Table:
-    """A table of the schema. What a trace does not tell is null, of texts the empty one."""
+    """Returns a table of the schema; columns that a trace lacks are null, texts empty."""
     table = TABLES[name]
     count = len(columns["step"])
     unknown = {
@@ -234,56 +240,58 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
 
 def _nested(
     trace: Trace, rows: Rows, which: NDArray[np.uint32]
-) -> Iterator[tuple[Stretch, slice, Rows]]:
-    """The slices `rows[which]` of a lane, some of a stretch at a time, and where these stand."""
-    for stretch in stretches(rows, which, trace.path):
-        for first in range(0, len(stretch.where), PART):
-            part = slice(first, first + PART)
-            some = rows[stretch.where[part]]
-            let_go(rows)
-            yield stretch, part, some
+) -> Iterator[tuple[Chunk, slice, Rows]]:
+    """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
+    for chunk in time_chunks_of(rows, which, trace.path):
+        for first in range(0, len(chunk.where), PART_ROWS):
+            part = slice(first, first + PART_ROWS)
+            some = rows[chunk.where[part]]
+            release_pages(rows)
+            yield chunk, part, some
 
 
 def _in_time(rows: Rows, which: NDArray[np.uint32]) -> Iterator[Rows]:
-    """The instants `rows[which]` of a lane in order, some at a time."""
-    for places in in_time(rows, which):
-        for first in range(0, len(places), PART):
-            some = rows[places[first : first + PART]]
-            let_go(rows)
+    """Yields the instants `rows[which]` of a lane in order, in parts."""
+    for places in batches_by_start(rows, which):
+        for first in range(0, len(places), PART_ROWS):
+            some = rows[places[first : first + PART_ROWS]]
+            release_pages(rows)
             yield some
 
 
 @dataclass(frozen=True)
 class _Phases:
-    """Phases in order, outer ones first."""
+    """Phases by start, outer ones first."""
 
-    start: I64
-    duration: I64
+    start: Int64Array
+    duration: Int64Array
     name: NDArray[np.uint32]
 
 
-def _told_phases(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> _Phases:
-    """The phases that operators may be in; torch's marks of steps are none."""
-    which = which[taken(rows, "duration", which) > 0]
-    name = taken(rows, "name", which)
-    steps = [number for number in np.unique(name).tolist() if STEP.fullmatch(trace.text(number))]
+def _phases(trace: Trace, rows: Rows, which: NDArray[np.uint32]) -> _Phases:
+    """Returns the phases that operators may be in, without torch's marks of steps."""
+    which = which[gather(rows, "duration", which) > 0]
+    name = gather(rows, "name", which)
+    steps = [
+        number for number in np.unique(name).tolist() if PROFILER_STEP.fullmatch(trace.text(number))
+    ]
     kept = ~np.isin(name, steps)
     which, name = which[kept], name[kept]
-    if len(which) > MOST_PHASES:
+    if len(which) > MAX_PHASES:
         trace.counts["unread_phases"] += len(which)
         which, name = which[:0], name[:0]
-    start, duration = taken(rows, "start", which), taken(rows, "duration", which)
-    order = in_order(start, duration)
+    start, duration = gather(rows, "start", which), gather(rows, "duration", which)
+    order = nesting_order(start, duration)
     return _Phases(start[order], duration[order], name[order])
 
 
-def _phase_of(starts: I64, phases: _Phases) -> NDArray[np.uint32]:
-    """Name of the innermost phase at each instant."""
+def _phase_of(starts: Int64Array, phases: _Phases) -> NDArray[np.uint32]:
+    """Returns the number of the innermost phase's name at each instant; 0: none."""
     found = np.zeros(len(starts), np.uint32)
     first = np.searchsorted(starts, phases.start)
     last = np.searchsorted(starts, phases.start + phases.duration)
     if int((last - first).sum()) > _CROWDED * max(1, len(starts)):
-        return found  # no program nests phases so
+        return found  # more phases per operator than a real program has
     some = np.flatnonzero(last > first)
     names = phases.name[some]
     for low, high, name in zip(first[some].tolist(), last[some].tolist(), names, strict=True):

@@ -1,8 +1,8 @@
-"""Starts the process that compacts a run which no `lanescope record` watches over.
+"""Starts the process that compacts a run recorded without `lanescope record`.
 
-The recorded program must not notice it: no child that its `os.wait()` would find, no SIGCHLD, none
-of its pipes held open. A child made by clone(2) without an exit signal is invisible to wait(2); it
-runs the C library's `system`, whose shell leaves the follower behind, to be adopted by init.
+The recorded program must not notice it: no child in its `os.wait()`, no SIGCHLD, no pipe held
+open. A child made by clone(2) without an exit signal is invisible to wait(2). It runs the C
+library's `system`, whose shell starts the compactor in the background, where init adopts it.
 `observer/journal/background_compactor.cpp` does the same for the native engine.
 """
 
@@ -19,15 +19,15 @@ from ..format.options import RUN_VARIABLE
 from .own_threads import signals_blocked
 
 LOCK = ".follower-"
-"""In the run, with the host's name behind it: holds the follower's process id."""
+"""Prefix of a file in the run, before the host's name: holds the compactor's process id."""
 
 FIRST_SEGMENT = 4
-AGAIN = 64
-"""A thread asks for a follower when it begins its segment of number 4 (90 000 records so far), and
-every 64 segments of 4 MB after that, in case the follower was killed."""
+REPEAT_SEGMENTS = 64
+"""A thread starts the compactor with its segment of number 4 (90,000 records so far), and every 64
+segments of 4 MB after that, in case the compactor was killed."""
 
-# One follower per run and host: the shell that makes the lock file becomes the follower, keeping
-# its process id. A file whose process is gone is taken over.
+# One compactor per run and host: the shell that creates the lock file becomes the compactor and
+# keeps its process id. A lock file of a dead process is taken over.
 _SCRIPT = """
 set -C
 if ! echo $$ > "$2"; then
@@ -44,7 +44,7 @@ _STACK_BYTES = 256 * 1024
 
 
 def follower_command(run: Path) -> bytes:
-    """What a shell must do to start a follower of `run`; empty where it would be noticed."""
+    """Returns the shell command that starts a compactor of `run`; empty if it would be noticed."""
     if sys.platform != "linux" or not sys.executable or _adopts_orphans():
         return b""
     lock = run / f"{LOCK}{socket.gethostname()}"
@@ -53,26 +53,26 @@ def follower_command(run: Path) -> bytes:
 
 
 def _adopts_orphans() -> bool:
-    """Whether what a child leaves behind becomes a child of this process."""
+    """Returns True if a child's orphans become children of this process."""
     answer = ctypes.c_int()
     ctypes.CDLL(None).prctl(_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
     return os.getpid() == 1 or bool(answer.value)
 
 
 def is_due(segment: int) -> bool:
-    """Whether a thread that begins this segment asks for a follower."""
-    return segment % AGAIN == FIRST_SEGMENT
+    """Returns True if a thread starts the compactor with this segment."""
+    return segment % REPEAT_SEGMENTS == FIRST_SEGMENT
 
 
 def start(command: bytes) -> None:
-    """Run the command; takes some milliseconds, once. Raises OSError or AttributeError."""
+    """Runs the command; takes a few milliseconds. Raises OSError or AttributeError."""
     library = ctypes.CDLL(None, use_errno=True)
     clone = library.clone
     clone.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
     stack = ctypes.create_string_buffer(_STACK_BYTES)
     top = (ctypes.addressof(stack) + _STACK_BYTES) & ~0xF
     system = ctypes.cast(library.system, ctypes.c_void_p)
-    # The child shares this process's memory for a moment: none of its handlers may run there.
+    # The child briefly shares this process's memory: no signal handler may run in it.
     with signals_blocked():
         child = clone(system, top, _VM | _VFORK, command)
         if child < 0:

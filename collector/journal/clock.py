@@ -1,4 +1,4 @@
-"""The recorder's clock, and what tells whether two processes share it."""
+"""Reads the recorder's clock, and identifies clocks that processes share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 now = time.monotonic_ns
-"""Nanoseconds of CLOCK_MONOTONIC: shared by all processes of a host, never set back."""
+"""Returns ns of CLOCK_MONOTONIC: shared by all processes of a host, never set back."""
 
 
 def wall_minus_monotonic_ns() -> int:
-    """Offset of the wall clock."""
+    """Returns the offset of the wall clock, ns."""
     return wall_offset()[0]
 
 
 def wall_offset() -> tuple[int, int]:
-    """Offset of the wall clock from the tightest of a few readings, ns, and what it may be off."""
+    """Returns the offset of the wall clock and its error, ns, by the tightest of five readings."""
     best, width = 0, 2**62
     for _ in range(5):
         before = time.monotonic_ns()
@@ -30,9 +30,9 @@ def wall_offset() -> tuple[int, int]:
 
 
 def clock_identity() -> str:
-    """Equal for processes that read the very same monotonic clock.
+    """Returns a name that is equal for processes that read the same monotonic clock.
 
-    The kernel's boot id names the clock; a time namespace shifts it, so it belongs to the name.
+    It consists of the kernel's boot id and the time namespace, which shifts the clock.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

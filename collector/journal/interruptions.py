@@ -1,8 +1,7 @@
-"""Was an exception raised by a signal handler of the program?
+"""Recognises exceptions that a signal handler of the program raised.
 
-Python calls handlers between any two instructions of the main thread, so also while the recorder is
-at work in a call of the program. What a handler raises there is the program's: a limit of time that
-is over, a data-loader worker that died.
+Python calls handlers between any two instructions of the main thread, also inside the recorder. An
+exception of a handler belongs to the program: a timeout, or a data-loader worker that died.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ _NUMBERS = frozenset(signal.valid_signals())
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether a handler is among the calls that `error` came through.
+    """Returns True if `error` passed through a signal handler.
 
-    It is given the number of the signal and the very frame that called it, as no other function is.
+    Only a handler's arguments are a signal number and the frame that it interrupted.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

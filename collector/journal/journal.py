@@ -1,18 +1,17 @@
-"""Append-only, crash-safe record files, one per thread; both engines write this layout.
+"""Layout of the journal: append-only, crash-safe record files, one per thread, of both engines.
 
 A process writes into `RUN/journal/<pid>-<start>/`:
 
-    process.json              who this is (rewritten atomically when something becomes known)
-    strings.bin               interned texts: u32 length, UTF-8 bytes; id: position, from 1; a
-                              length counts the zeros that align the next one, 0 ends them
+    process.json              description of the process, rewritten atomically
+    strings.bin               interned texts: u32 length, UTF-8 bytes; id: position, from 1; the
+                              length includes the zeros that align the next one, 0 ends the file
     t00003-00001.lsj          thread of ordinal 3, second segment
 
-A segment is a header of 4096 bytes followed by records of 64 bytes, memory-mapped shared. What is
-in the page cache survives the death of the process, so a record is safe from the moment it is
-stored. Its first byte, the kind, is stored last: a record of kind 0 was never completed and is
-skipped. The header also holds the stack of events that are open, so that a reader can tell what a
-dead process was doing. Blocks are reserved before a segment is mapped: writing into a hole of a
-full disk would raise SIGBUS in the program that is observed.
+A segment is a header of 4096 bytes followed by records of 64 bytes, memory-mapped shared. The page
+cache survives the death of the process, so a stored record is safe. Its first byte, the kind, is
+stored last: a record of kind 0 is incomplete and is skipped. The header also holds the stack of
+open events, so that a reader knows what a dead process was doing. Blocks are reserved before a
+segment is mapped: writing into a hole on a full disk would raise SIGBUS in the observed program.
 
 All record kinds share one layout (`RECORD`), with the meaning of each field given in `Kind`; only
 ACCESS, TENSOR and TENSOR_MORE have ones of their own (`ACCESS_FIELDS` and so on).
@@ -40,10 +39,11 @@ OPEN_CAPACITY = (HEADER_BYTES - OPEN_OFFSET) // RECORD_BYTES
 
 PROCESS_FILE = "process.json"
 STRINGS_FILE = "strings.bin"
-STALLS_FILE = "stalls.jsonl"  # what the watchdog saw, a line per dump
-STALL_STACKS_FILE = "stalls.txt"  # stacks that Python could only write in its own form
-# The portable engine has them of SIGTERM alone: that there are some is its note of it.
-QUIET_FILE = "quiet.json"  # a dump of now, while nothing is recorded: gone as soon as it is
+STALLS_FILE = "stalls.jsonl"  # dumps of the watchdog, one per line
+# Stacks in faulthandler's format. The portable engine writes them on SIGTERM alone, so that their
+# presence means SIGTERM.
+STALL_STACKS_FILE = "stalls.txt"
+QUIET_FILE = "quiet.json"  # dump of a pause; removed when recording continues
 ALIVE_FILE = "alive"  # when the watchdog last looked, i64 ns
 ENDED_FILE = "ended"  # the signal that ended the process
 CALIBRATION_FILE = "clock.json"  # this clock measured against that of rank 0
@@ -54,9 +54,9 @@ SEGMENT_SUFFIX = ".lsj"
 HEADER = struct.Struct("<8sIIIIIIqqqQI")
 DROPPED_OFFSET = struct.calcsize("<8sIIIIIIqqq")
 OPEN_DEPTH_OFFSET = struct.calcsize("<8sIIIIIIqqqQ")
-# In a segment that compaction left: how many part files the records before it became.
+# In a segment left by compaction: number of part files with the records before it.
 PARTS_OFFSET = 128
-# Records of the whole process that were overwritten (`--keep-last`) before the segment was made.
+# Records of the process that were overwritten (`--keep-last`) before the segment was created.
 OVERWRITTEN_OFFSET = 136
 
 RECORD = struct.Struct("<BBHIqqqiIIIIIq")
@@ -93,8 +93,8 @@ ACCESS_FIELDS = (
     ("bytes1", "<i8"),
 )
 
-ACCESS = struct.Struct("<BBHIQqqIIQqq")
-assert ACCESS.size == RECORD_BYTES
+ACCESS_RECORD = struct.Struct("<BBHIQqqIIQqq")
+assert ACCESS_RECORD.size == RECORD_BYTES
 
 TENSOR_FIELDS = (
     ("kind", "u1"),
@@ -112,7 +112,7 @@ TENSOR_FIELDS = (
 TENSOR_MORE_FIELDS = (
     ("kind", "u1"),
     ("expects", "u1"),  # 1: `expected` counts
-    ("unset", "<u2"),  # 1: the operator made it of memory that nobody had set
+    ("unset", "<u2"),  # 1: made of uninitialised memory
     ("spare2", "<u4"),
     ("nan", "<i8"),
     ("inf", "<i8"),
@@ -123,14 +123,14 @@ TENSOR_MORE_FIELDS = (
     ("spare6", "<i8"),
 )
 
-TENSOR = struct.Struct("<BBHIqqqdddd")
-TENSOR_MORE = struct.Struct("<BBHIqqqqqqq")
-assert TENSOR.size == TENSOR_MORE.size == RECORD_BYTES
+TENSOR_RECORD = struct.Struct("<BBHIqqqdddd")
+TENSOR_MORE_RECORD = struct.Struct("<BBHIqqqqqqq")
+assert TENSOR_RECORD.size == TENSOR_MORE_RECORD.size == RECORD_BYTES
 
 NO_SEQUENCE = -1
 RUNNABLE_UNIT_NS = 100_000
 RUNNABLE_INTERVAL_NS = 5_000_000
-"""How long the time without a processor is not read again: reading it takes some 8 us."""
+"""Shortest time between two readings of the time without a processor; a reading takes 8 us."""
 FLOAT_BITS = struct.Struct("<d")
 INT_BITS = struct.Struct("<q")
 
@@ -144,9 +144,9 @@ class Kind(enum.IntEnum):
     # Of scope kernel: extra: instant of the call that launched it, 0 not known; aux: ordinal of
     # the thread that made the call + 1, 0 not known
     OP = 1
-    # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes; depth: time for which
-    # the thread was ready to run and had no processor since this was last read, in units of
-    # RUNNABLE_UNIT_NS and one more, 0: not read;
+    # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes; depth: time that the
+    # thread was ready to run without a processor since the last reading, in units of
+    # RUNNABLE_UNIT_NS plus one, 0: not read;
     # aux: text "group TAB size TAB peer TAB root TAB reduce_op"
     COLLECTIVE = 2
     # name, aux, sequence: of the call; end: instant of completion
@@ -160,7 +160,7 @@ class Kind(enum.IntEnum):
     # + 1, 0 none) are one row of the parameter table, see SampleRecord; sequence, extra: its two
     # numbers. One of scope ACTIVATION: sequence: norm, extra: elements, aux: 1 while training. One
     # of scope NODE: aux: its number; sequence: as in OP; extra: text, the parameter; signature:
-    # text, numbers of the nodes that it hands gradients to. At depth FX_NODE: aux: its number;
+    # text, numbers of the nodes that receive its gradients. At depth FX_NODE: aux: its number;
     # name: text, target; extra: text, its name; sequence: text, path of the module; signature:
     # text "users TAB op TAB graph"; stack: as in OP
     GRADIENT = 5
@@ -172,69 +172,65 @@ class Kind(enum.IntEnum):
     THREAD = 8
     # name: text, path; aux: text, class; extra: elements of its own parameters
     MODULE = 9
-    # Reads and writes of storages, in a layout of their own. They stand directly before the OP
-    # record of the operator that made them (which is stored when it ends). One that only carries
-    # a birth may stand there for an operator inside it that was left out. storage: address of the
-    # storage's first byte; offset, bytes: the range within it; version: of the tensor, before.
+    # Reads and writes of storages, in a layout of their own, directly before the OP record of their
+    # operator (which is stored when it ends). An access with only a birth may belong to a filtered
+    # operator inside. storage: address of the storage's first byte; offset, bytes: the range
+    # within it; version: of the tensor, before.
     ACCESS = 10
-    # Fingerprint of a tensor that an operator made, changed or found (`fingerprint.py`), in a
+    # Fingerprint of a tensor that an operator made, changed or read (`fingerprint.py`), in a
     # layout of its own.
     TENSOR = 11
-    # What few tensors have, for the TENSOR record directly before: NaN, Inf, and the hash that was
-    # to be expected.
+    # Rare values of the TENSOR record directly before: NaN, Inf, and the expected hash.
     TENSOR_MORE = 12
     # name: text, a parameter or buffer; extra: address of the first byte of its storage
     STORAGE = 13
 
 
 class AccessFlag(enum.IntFlag):
-    """What an access did; without WRITE it read."""
+    """Flags of an access; without WRITE it is a read."""
 
     WRITE = 1
-    # The storage is new: whatever was at its address before is something else.
+    # The storage is new: earlier records of its address mean another one.
     BIRTH = 2
-    # There are gaps in the range. The access is alone in its record, which has in the place of the
-    # second's: offset, the bytes that follow one another; bytes, those from one such run to the
-    # next, -1 where the runs are not evenly spaced.
+    # The range has gaps. The access is alone in its record, whose fields of the second access hold:
+    # offset, the length of a contiguous run; bytes, the distance from run to run, -1 if uneven.
     STRIDED = 4
-    # Made by an operator that is left out and that no other had called: there is no OP record for
-    # it. The access is alone in its record, which has in the place of the second's: storage, the
-    # instant when it had been made.
+    # By an outermost filtered operator, which has no OP record. The access is alone in its record,
+    # whose field storage of the second access holds the instant of the allocation.
     APART = 8
 
 
 class TensorFlag(enum.IntFlag):
     """Upper bits of a TENSOR record's position."""
 
-    FINITE = 0x0800  # with KNOWN: the operator found nothing but finite numbers
-    KNOWN = 0x1000  # it is known what the operator found
+    FINITE = 0x0800  # with KNOWN: all inputs of the operator were finite
+    KNOWN = 0x1000  # the inputs of the operator are known
     MORE = 0x2000  # a TENSOR_MORE record follows
     RESULT = 0x4000  # made by the operator
-    FOUND = 0x8000  # as the operator found it; neither: an input as it left it
+    FOUND = 0x8000  # an input before the operator; neither: an input after it
 
 
 TENSOR_ORDINAL = 0x07FF
-"""The other bits: which of the operator's tensors, from 0."""
+"""Mask of the other bits: ordinal among the operator's tensors, from 0."""
 
 
 def float_bits(value: float) -> int:
-    """The float64's bits as a signed 64-bit integer, to travel in an integer field."""
+    """Returns the bits of a float64 as a signed integer, for an integer field."""
     return int(INT_BITS.unpack(FLOAT_BITS.pack(value))[0])
 
 
 def segment_file(ordinal: int, segment: int) -> str:
-    """File of one segment: `t00003-00001.lsj`."""
+    """Returns the file name of one segment: `t00003-00001.lsj`."""
     return f"t{ordinal:05d}-{segment:05d}{SEGMENT_SUFFIX}"
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:
-    """JSON that can be read anywhere: of a name of a file that is not UTF-8, which Python holds as
-    halves of surrogate pairs, `?` stands for what is no character."""
+    """Returns JSON in UTF-8; `?` replaces lone surrogates, which file names may hold."""
     return json.dumps(value, indent=indent, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write atomically: a reader sees the old file or the new one, never half of it."""
+    """Writes JSON atomically: a reader sees either the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     own_files.write(temporary, json_bytes(value, indent=1))
     os.replace(temporary, path)

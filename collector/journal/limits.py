@@ -1,4 +1,4 @@
-"""How much memory there is, and what a recording may take of it."""
+"""Measures memory, and checks how much of it a recording may use."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import os
 from pathlib import Path
 
 from . import own_files
-from .segment_ring import SHARE, SMALLEST_SEGMENT_BYTES
+from .segment_ring import MIN_SEGMENT_BYTES, SHARE
 
-SMALLEST_BUFFER_BYTES = 2 * SHARE * SMALLEST_SEGMENT_BYTES
-"""With less, a few threads would leave no room for anything but their open segments."""
+MIN_BUFFER_BYTES = 2 * SHARE * MIN_SEGMENT_BYTES
+"""With less, the open segments of a few threads would fill the buffer."""
 
-PART_OF_MEMORY = 0.8
+MAX_PART_OF_MEMORY = 0.8
 
 _CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
-def check_buffer(size: int, memory: int | None = None) -> None:
-    """Whether that many bytes of journals can be kept. Raises ValueError, in one sentence.
+def check_buffer(size: int | None, memory: int | None = None) -> None:
+    """Raises ValueError if journals of `size` bytes do not fit into `memory` bytes.
 
-    They are files, but a page cache that cannot hold them makes the recorded program wait for the
-    disk, and on a tmpfs they are memory.
+    None is unlimited. Journals are files, but if the page cache cannot hold them, the recorded
+    program waits for the disk; on a tmpfs they are memory.
     """
-    if size < SMALLEST_BUFFER_BYTES:
-        raise ValueError(
-            f"keep-last is {size:,} bytes; it must be at least {SMALLEST_BUFFER_BYTES:,}"
-        )
+    if size is None:
+        return
+    if size < MIN_BUFFER_BYTES:
+        raise ValueError(f"keep-last is {size:,} bytes; it must be at least {MIN_BUFFER_BYTES:,}")
     memory = memory_bytes() if memory is None else memory
-    if size > PART_OF_MEMORY * memory:
+    most = int(MAX_PART_OF_MEMORY * memory)
+    if size > most:
         raise ValueError(
-            f"keep-last is {size:,} bytes, more than {PART_OF_MEMORY:.0%} of the {memory:,} bytes "
-            f"of memory here; choose at most {int(PART_OF_MEMORY * memory):,}"
+            f"keep-last is {size:,} bytes, more than {MAX_PART_OF_MEMORY:.0%} of the {memory:,} "
+            f"bytes of memory here; choose at most {most:,}"
         )
 
 
 def resident_bytes() -> int:
-    """Resident set size of this process; 0 where the system does not tell it cheaply."""
+    """Returns the resident set size of this process; 0 without /proc."""
     try:
         pages = int(own_files.read("/proc/self/statm").split()[1])
     except OSError:
@@ -46,7 +47,7 @@ def resident_bytes() -> int:
 
 
 def memory_bytes(cgroup: Path = _CGROUP) -> int:
-    """Physical memory, or what this process's control group may have of it where that is less."""
+    """Returns the physical memory, or the limit of this process's control group if less."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for folder in _groups(cgroup):
         for name in _LIMITS:
@@ -54,13 +55,13 @@ def memory_bytes(cgroup: Path = _CGROUP) -> int:
                 text = (folder / name).read_text().strip()
             except OSError:
                 continue
-            if text.isdigit():  # "max" where there is none
+            if text.isdigit():  # "max": no limit
                 found.append(int(text))
     return min(found)
 
 
 def _groups(cgroup: Path) -> list[Path]:
-    """Folders that may bound this process: the root as a container sees it, and its own groups."""
+    """Returns folders whose limits apply: the root as seen by a container, and its own groups."""
     folders = [cgroup]
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

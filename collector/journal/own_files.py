@@ -1,8 +1,8 @@
-"""Files of the recorder in a process whose program may close any descriptor.
+"""Opens the recorder's files in a process whose program may close any descriptor.
 
-The number of a descriptor that the program closed belongs to the next file that it opens. So what
-is written to for long is mapped, which takes no descriptor; whatever else is open is made sure of
-before it is used or closed. `observer/base/own_file.cpp` does the same for the native engine.
+The program may close a descriptor of the recorder and get its number for the next file. So
+long-lived files are mapped, which needs no descriptor, and other descriptors are checked before
+use. `observer/base/own_file.cpp` does the same for the native engine.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from collections.abc import Callable, Iterator
 
 _Path = str | os.PathLike[str]
 _READ_BYTES = 1 << 20
-_HIGHEST = 1024
-"""Numbers from here on make the kernel's table of descriptors large, and `select` refuses them."""
+_MAX_DESCRIPTOR = 1024
+"""Higher numbers enlarge the kernel's table of descriptors, and `select` does not accept them."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-)  # fmt: skip
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 _WRITABLE = 0x200  # PyBUF_WRITE
@@ -36,12 +41,12 @@ _view: Callable[..., memoryview] = ctypes.PYFUNCTYPE(
 
 
 def may_pass(error: OSError) -> bool:
-    """Whether what failed may succeed later: the program has as many files open as it may."""
+    """Returns True if the call may succeed later: the program's limit of open files is reached."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class Descriptor:
-    """An open file, known by what it is and not by its number alone."""
+    """An open file, identified by device and inode as well as by number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -49,34 +54,34 @@ class Descriptor:
 
     @classmethod
     def lasting(cls, number: int) -> Descriptor:
-        """The same file under a high number, which the program does not come upon.
+        """Returns the same file under a high number, which the program is unlikely to use.
 
-        Closes `number` in any case. Raises OSError where there is no such number.
+        Closes `number` in any case. Raises OSError if no number is free.
         """
         low = cls(number)
         try:
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            most = min(most, _HIGHEST) if most > 0 else _HIGHEST
+            most = min(most, _MAX_DESCRIPTOR) if most > 0 else _MAX_DESCRIPTOR
             return cls(fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, most * 15 // 16))
         finally:
             low.close()
 
     def is_ours(self) -> bool:
-        """Whether the number is that of the same file still."""
+        """Returns True if the number still belongs to the same file."""
         try:
             return _identity(self.number) == self.identity
         except OSError:
             return False
 
     def close(self) -> None:
-        """Close it, unless the program did."""
+        """Closes the file, unless the program did."""
         if self.is_ours():
             os.close(self.number)
 
 
 @contextlib.contextmanager
 def opened(path: _Path, flags: int) -> Iterator[Descriptor]:
-    """A file for a moment. Raises OSError."""
+    """Opens a file for the length of the block. Raises OSError."""
     file = Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o644))
     try:
         yield file
@@ -85,7 +90,7 @@ def opened(path: _Path, flags: int) -> Iterator[Descriptor]:
 
 
 def read(path: _Path) -> bytes:
-    """What a file holds. Raises OSError."""
+    """Returns the contents of a file. Raises OSError."""
     data = b""
     with opened(path, os.O_RDONLY) as file:
         while more := os.pread(file.number, _READ_BYTES, len(data)):
@@ -94,7 +99,7 @@ def read(path: _Path) -> bytes:
 
 
 def write(path: _Path, data: bytes, flags: int = os.O_TRUNC) -> None:
-    """Make a file of these bytes; with O_APPEND they go behind what it holds. Raises OSError."""
+    """Writes a file, or appends with `flags` O_APPEND. Raises OSError."""
     with opened(path, os.O_WRONLY | os.O_CREAT | flags) as file, no_size_signal():
         while data:
             if not file.is_ours():
@@ -104,8 +109,7 @@ def write(path: _Path, data: bytes, flags: int = os.O_TRUNC) -> None:
 
 @contextlib.contextmanager
 def no_size_signal() -> Iterator[None]:
-    """Inside, a file that would grow past RLIMIT_FSIZE is an error of the call alone: the signal
-    that comes with it is not the program's."""
+    """Blocks SIGXFSZ: growing a file past RLIMIT_FSIZE raises OSError, without the signal."""
     number = {signal.SIGXFSZ}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     theirs = number & signal.sigpending()
@@ -119,14 +123,16 @@ def no_size_signal() -> Iterator[None]:
 
 
 class Mapping:
-    """A file's first bytes in memory, shared. Unlike `mmap.mmap` it holds no descriptor."""
+    """Maps the first bytes of a file, shared. Unlike `mmap.mmap` it holds no descriptor."""
 
     __slots__ = ("_address", "_size", "identity", "view")
     _size: int
 
     def __init__(self, path: _Path, size: int, flags: int) -> None:
-        """Their blocks are reserved: writing into a hole of a full disk would raise SIGBUS in the
-        program that is observed. Raises OSError."""
+        """Maps `size` bytes and reserves their blocks. Raises OSError.
+
+        Writing into a hole on a full disk would raise SIGBUS in the observed program.
+        """
         self._size = 0
         with opened(path, os.O_RDWR | flags) as file:
             self.identity = file.identity
@@ -139,17 +145,16 @@ class Mapping:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         self._address, self._size = address, size
         self.view = _view(address, size, _WRITABLE)
-        """Of all bytes. Part of it may be in use when the mapping is closed, so copy what you
-        take of it."""
+        """All bytes. Copy slices: one that is in use would keep the mapping from closing."""
 
     def close(self) -> None:
-        """Unmap. Who uses the view afterwards gets a ValueError."""
+        """Unmaps the file. Later uses of the view raise ValueError."""
         size, self._size = self._size, 0
         if size:
             self.view.release()
             _libc.munmap(self._address, size)
 
-    __del__ = close  # of a parent's, in a forked child
+    __del__ = close  # for the parent's mappings in a forked child
 
 
 def _reserve(number: int, size: int) -> None:

@@ -1,18 +1,18 @@
-"""Threads of the recorder's own, which leave all signals to the program."""
+"""Starts the recorder's own threads, which leave all signals to the program."""
 
 from __future__ import annotations
 
 import signal
-from _thread import start_new_thread  # before it is replaced by one that records
+from _thread import start_new_thread  # imported before the hook replaces it
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Inside, the calling thread takes no signal; a thread that it starts never does."""
+    """Blocks all signals in the calling thread; a thread started inside keeps them blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:  # a handler of the program may raise as soon as they are blocked
+    try:  # a pending handler of the program may raise here
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         yield
     finally:
@@ -20,10 +20,10 @@ def signals_blocked() -> Iterator[None]:
 
 
 def start(function: Callable[..., object], *arguments: object) -> None:
-    """Run the function in a thread that neither the program nor its signals know.
+    """Runs the function in a thread that is invisible to the program and takes no signals.
 
-    A signal that the program blocks in its threads, to wait for it, would be delivered to this one
-    otherwise, and end the process.
+    A signal that the program blocks in its own threads, to wait for it, would otherwise be
+    delivered to this thread and end the process.
     """
     with signals_blocked():
         start_new_thread(function, arguments)

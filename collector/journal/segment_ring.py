@@ -1,7 +1,7 @@
-"""Bounds what a process's journals hold: the oldest segments make room for new ones.
+"""Bounds the size of a process's journals: new segments replace the oldest (`--keep-last`).
 
-This is `--keep-last`. All threads of a process share one bound, whoever of them writes more; a
-segment is taken whole, when a thread needs its next one, so that storing a record takes no lock.
+All threads of a process share one bound. A thread takes a whole segment at a time, so that storing
+a record takes no lock.
 `observer/journal/segment_ring.cpp` is the same for the native engine.
 """
 
@@ -14,38 +14,38 @@ import threading
 from collections import deque
 from pathlib import Path
 
-SMALLEST_SEGMENT_BYTES = 2 * mmap.PAGESIZE
+MIN_SEGMENT_BYTES = 2 * mmap.PAGESIZE
 SHARE = 16
-"""A segment is at most this part of the bound: with it goes what is overwritten at a time."""
+"""A segment is at most the SHARE-th part of the bound; that much is overwritten at a time."""
 
 KEPT_SHARE = 4
-"""What is never overwritten (the module tree) takes at most this part of the bound."""
+"""Records that are never overwritten (the module tree) take at most this part of the bound."""
 
 
 class Ring:
-    """The segments of all threads of a process. Any thread calls it.
+    """Segments of all threads of a process. Any thread may call it.
 
-    Those that are being written to stay; together they get about half of the bound, with smaller
-    segments the more threads there are. The rest is history, and its oldest segment goes first.
+    Segments being written to stay. Together they get about half of the bound, so more threads get
+    smaller segments. The rest is history; its oldest segment is removed first.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit  # bytes
-        # A signal's handler may run operators while its thread is in here.
+        # A signal handler may run operators while its thread is in here.
         self._lock = threading.RLock()
         self._history: deque[tuple[Path, int, int]] = deque()  # file, bytes, records
-        self._live = 0  # bytes of segments that are being written to,
-        self._total = 0  # and of all
-        self._kept = 0  # of `_live`, what is never overwritten
+        self._live = 0  # bytes of segments being written to
+        self._total = 0  # bytes of all segments
+        self._kept = 0  # the part of `_live` that is never overwritten
         self.overwritten = 0  # records
 
     def take(self, wanted: int, *, kept: bool = False) -> int:
-        """Make room for a segment of `wanted` bytes at most; how many it may have, 0 for none."""
+        """Makes room for a segment of at most `wanted` bytes; returns its bytes, 0: no room."""
         wanted = _whole(min(wanted, self._limit // SHARE))
         with self._lock:
             if kept and self._kept + wanted > self._limit // KEPT_SHARE:
                 return 0
-            while wanted > SMALLEST_SEGMENT_BYTES and self._live + wanted > self._limit // 2:
+            while wanted > MIN_SEGMENT_BYTES and self._live + wanted > self._limit // 2:
                 wanted = _whole(wanted // 2)
             while self._total + wanted > self._limit and self._history:
                 path, size, records = self._history.popleft()
@@ -61,7 +61,7 @@ class Ring:
             return wanted
 
     def seal(self, path: Path, taken: int, used: int, records: int) -> None:
-        """A segment of `taken` bytes is history now, `used` bytes long; 0: it was never made."""
+        """Moves a segment of `taken` bytes to history, with `used` bytes; 0: it was not created."""
         size = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._lock:
             self._live -= taken
@@ -71,4 +71,4 @@ class Ring:
 
 
 def _whole(size: int) -> int:
-    return max(SMALLEST_SEGMENT_BYTES, size // mmap.PAGESIZE * mmap.PAGESIZE)
+    return max(MIN_SEGMENT_BYTES, size // mmap.PAGESIZE * mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""The texts of a process: each is written once, and named by a number from then on."""
+"""Interns the texts of a process: each is written once and has a number."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 from .journal import STRINGS_FILE
 from .own_files import Mapping, may_pass
 
-MAXIMUM_SIGNATURES = 65_536
-"""Distinct texts of shapes, dtypes and device in a process. A program whose shapes never repeat
-would fill memory and disk with them."""
+MAX_SIGNATURES = 65_536
+"""Distinct texts of shapes, dtypes and device. A program whose shapes never repeat would fill
+memory and disk with them."""
 
-MAXIMUM_BYTES = 64_000_000
-"""Of all texts of a process together: names that hold a number never repeat either."""
+MAX_TEXT_BYTES = 64_000_000
+"""Of all texts of a process: names with a number in them may never repeat either."""
 
 LEFT_OUT = "…"
-"""What stands for a text past these bounds."""
+"""Replaces texts past these bounds."""
 
 _FIRST_BYTES = 64 * 1024
-_MOST_SPARE = 1024 * 1024
+_MAX_SPARE_BYTES = 1024 * 1024
 _WORD = 4
 _LENGTH = struct.Struct("<I")
 
@@ -33,9 +33,9 @@ _LENGTH = struct.Struct("<I")
 class StringTable:
     """Interned texts of a process, readable after its death.
 
-    Ids start at 1; 0 is the empty text. Once `attach` gave it a folder, a text is on disk before
-    its id is handed out. A forked child attaches to a folder of its own and writes all texts so
-    far, so that ids which callers remember stay valid in it.
+    Ids start at 1; 0 is the empty text. After `attach`, a text is on disk before its id is
+    returned. A forked child attaches to its own folder and writes all texts so far, so that ids
+    cached by callers stay valid.
     """
 
     def __init__(self) -> None:
@@ -48,58 +48,58 @@ class StringTable:
         self._size = self._used = 0  # of the mapping, bytes
         self._pid = 0  # of the process that attached
         self.failure: OSError | None = None
-        self.left_out: Counter[str] = Counter()  # reason -> times that LEFT_OUT was given
+        self.left_out: Counter[str] = Counter()  # reason -> uses of LEFT_OUT
 
     def attach(self, folder: Path) -> None:
-        """Keep the texts in `folder` from now on. Raises OSError."""
+        """Writes the texts to `folder` from now on. Raises OSError."""
         with self._lock:
             self._path = folder / STRINGS_FILE
-            self._grow(2 * self._bytes)  # with what aligns them
+            self._grow(2 * self._bytes)  # includes the alignment
             for text in self._ids:
                 if text:
                     self._store(_encoded(text))
 
     def detach(self) -> None:
-        """Forget the folder, keep the ids (a forked child; locks of the parent are void there)."""
+        """Leaves the folder and keeps the ids, in a forked child."""
         self._lock = threading.Lock()
         self.close()
         self.failure = None
         self.left_out = Counter()
 
     def intern(self, text: str) -> int:
-        """The text's id, that of LEFT_OUT where there are too many; 0 when it cannot be stored."""
+        """Returns the text's id, that of LEFT_OUT past the bound, or 0 if it cannot be stored."""
         found = self._ids.get(text)
         if found is not None:
             return found
         with self._lock:
-            if self._bytes >= MAXIMUM_BYTES:
+            if self._bytes >= MAX_TEXT_BYTES:
                 self.left_out["texts_left_out"] += 1
                 text = LEFT_OUT
             return self._add(text)
 
     def intern_signature(self, text: str) -> tuple[int, bool]:
-        """The same for shapes, dtypes and device, of which there is a bound of their own.
+        """Returns the id of shapes, dtypes and device, which have their own bound.
 
-        Also whether the id is that text's.
+        Also returns False if the id is that of LEFT_OUT.
         """
         found = self._ids.get(text)
         if found is not None:
             return found, True
         with self._lock:
-            if self._signatures >= MAXIMUM_SIGNATURES or self._bytes >= MAXIMUM_BYTES:
+            if self._signatures >= MAX_SIGNATURES or self._bytes >= MAX_TEXT_BYTES:
                 self.left_out["signatures_left_out"] += 1
                 return self._add(LEFT_OUT), False
             self._signatures += 1
             return self._add(text), True
 
     def close(self) -> None:
-        """No more is stored; what was interned stays."""
+        """Closes the file; ids stay valid."""
         with self._lock:
             mapping, self._mapping = self._mapping, None
             if mapping is not None:
                 mapping.close()
                 if self._pid == os.getpid():
-                    with contextlib.suppress(OSError):  # nothing to give back then
+                    with contextlib.suppress(OSError):  # the folder may be gone
                         os.truncate(self._path, self._used)
 
     def _add(self, text: str) -> int:
@@ -129,14 +129,14 @@ class StringTable:
         view = self._mapping.view
         start = self._used + _LENGTH.size
         view[start : start + len(data)] = data
-        # The length goes last: until then the texts end here for a reader.
+        # The length is stored last: until then the texts end here for a reader.
         _LENGTH.pack_into(view, self._used, end - start)
         self._used = end
 
     def _grow(self, size: int) -> None:
-        """Have room for so many bytes, and more where there are many already."""
+        """Grows the file to at least `size` bytes, and more if it is large already."""
         before = self._mapping
-        size = max(size, min(2 * self._size, self._size + _MOST_SPARE), _FIRST_BYTES)
+        size = max(size, min(2 * self._size, self._size + _MAX_SPARE_BYTES), _FIRST_BYTES)
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if before is None:
             self._pid, self._used = os.getpid(), 0

@@ -1,6 +1,4 @@
-"""Writes a thread's journal from Python; `observer/journal/journal.cpp` does for the native
-engine.
-"""
+"""Writes a thread's journal from Python; the native engine uses `observer/journal/journal.cpp`."""
 
 from __future__ import annotations
 
@@ -34,15 +32,15 @@ from .segment_ring import Ring
 _RECORD_BYTES = struct.Struct(f"{RECORD_BYTES}s")
 _OPEN_BYTES = struct.Struct(f"{HEADER_BYTES - OPEN_DEPTH_OFFSET}s")
 _THREAD = int(Kind.THREAD)
-_ASK_AGAIN = 256  # records that are dropped
+_RETRY_RECORDS = 256  # dropped records until the next attempt to get a segment
 
 
 class ThreadJournal:
     """Writes one thread's records. Only that thread calls it, so it takes no lock.
 
-    A segment that cannot be made (disk full, folder gone) is counted in `dropped` and never
-    raises: the observed program goes on. With a `ring`, segments are taken from it; those of a
-    journal that is `kept` are never overwritten. `grown` is called when it has become long.
+    If a segment cannot be created (disk full, folder gone), records are counted in `dropped`;
+    nothing raises, and the observed program continues. With a `ring`, segments are taken from it;
+    those of a `kept` journal are never overwritten. `grown` is called when the journal is long.
     """
 
     __slots__ = (
@@ -68,9 +66,18 @@ class ThreadJournal:
     )
 
     def __init__(
-        self, folder: Path, *, pid: int, ordinal: int, native_id: int, kind: int, created_ns: int,
-        ring: Ring | None = None, kept: bool = False, grown: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        pid: int,
+        ordinal: int,
+        native_id: int,
+        kind: int,
+        created_ns: int,
+        ring: Ring | None = None,
+        kept: bool = False,
+        grown: Callable[[], None] | None = None,
+    ) -> None:
         self._folder = folder
         self._ring = ring
         self._kept = kept
@@ -109,7 +116,7 @@ class ThreadJournal:
         aux: int,
         extra: int,
     ) -> None:
-        """Store one record. The kind byte goes last: until then a reader skips the record."""
+        """Stores one record. The kind byte is stored last: until then a reader skips the record."""
         if self._closed:
             return
         if self._offset >= self._capacity and not self._next_segment():
@@ -118,62 +125,97 @@ class ThreadJournal:
         offset = self._offset
         buffer = self._map
         if buffer is None:
-            return  # closed at this moment, by the thread that ends the recording
+            return  # closed meanwhile by the thread that ends the recording
         try:
             RECORD.pack_into(
-                buffer, offset, 0, scope, depth, name, start, end, sequence, step, module,
-                signature, stack, phase, aux, extra,
-            )  # fmt: skip
+                buffer,
+                offset,
+                0,
+                scope,
+                depth,
+                name,
+                start,
+                end,
+                sequence,
+                step,
+                module,
+                signature,
+                stack,
+                phase,
+                aux,
+                extra,
+            )
             buffer[offset] = kind
             if kind == _THREAD:
                 (self._name,) = _RECORD_BYTES.unpack_from(buffer, offset)
         except (TypeError, ValueError):
             if self._map is buffer:
                 raise
-            return  # closed at this moment, by the thread that ends the recording
+            return  # closed meanwhile by the thread that ends the recording
         self._offset = offset + RECORD_BYTES
 
     def append_all(self, records: bytes) -> None:
-        """Store several records, packed as `RECORD`, one behind the other."""
+        """Stores several records, packed as `RECORD`."""
         for fields in RECORD.iter_unpack(records):
             self.append(*fields)
 
     @property
     def position(self) -> int:
-        """Changes with every record."""
+        """A number that changes with every record."""
         return self._segment * LAST_SEGMENT_BYTES + self._offset
 
     def push_open(
-        self, level: int, kind: int, scope: int, name: int, start: int, step: int, phase: int,
-        stack: int = 0, extra: int = 0,
-    ) -> None:  # fmt: skip
-        """Note that an event began, at nesting `level`, in case it never ends."""
+        self,
+        level: int,
+        kind: int,
+        scope: int,
+        name: int,
+        start: int,
+        step: int,
+        phase: int,
+        stack: int = 0,
+        extra: int = 0,
+    ) -> None:
+        """Stores that an event began, at nesting `level`, in case it never ends."""
         self.push_open_record(
-            level, kind, scope, level, name, start, 0, NO_SEQUENCE, step, 0, 0, stack, phase, 0,
+            level,
+            kind,
+            scope,
+            level,
+            name,
+            start,
+            0,
+            NO_SEQUENCE,
+            step,
+            0,
+            0,
+            stack,
+            phase,
+            0,
             extra,
-        )  # fmt: skip
+        )
 
     def push_open_record(self, level: int, *fields: int) -> None:
-        """The same where more is known of the event: fields in the order of `RECORD`."""
+        """Stores that an event began; `fields` in the order of `RECORD`."""
         buffer = self._map
         if level >= OPEN_CAPACITY or buffer is None:
             return
-        with contextlib.suppress(TypeError, ValueError):  # closed at this moment
+        with contextlib.suppress(TypeError, ValueError):  # closed meanwhile
             RECORD.pack_into(buffer, OPEN_OFFSET + level * RECORD_BYTES, *fields)
             struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level + 1)
 
     def pop_open(self, level: int) -> None:
-        """Note that the event at nesting `level` ended."""
+        """Stores that the event at nesting `level` ended."""
         buffer = self._map
         if level < OPEN_CAPACITY and buffer is not None:
             with contextlib.suppress(TypeError, ValueError):
                 struct.pack_into("<I", buffer, OPEN_DEPTH_OFFSET, level)
 
     def close(self) -> None:
-        """Unmap, and give back the blocks behind the last record.
+        """Unmaps the segment and truncates it behind the last record.
 
-        Another thread may be about to append; it then finds the journal closed. The order matters:
-        what is unmapped can be truncated, a mapping past the file's end would raise SIGBUS.
+        Another thread may be about to append; it finds the journal closed. The order matters:
+        writing to a mapping past the end of its file would raise SIGBUS.
         """
         used, path = self._offset, self._path()
         self._closed = True
@@ -186,7 +228,7 @@ class ThreadJournal:
         self._capacity = 0
         try:
             os.truncate(path, used)
-        except OSError as error:  # the folder may be gone: nothing to give back then
+        except OSError as error:  # the folder may be gone
             self.failure = error
         self._seal(path, used)
 
@@ -203,8 +245,8 @@ class ThreadJournal:
         before, ring = self._mapping, self._ring
         if self._closed or (self.failure is not None and not may_pass(self.failure)):
             return False
-        # Where all room is taken by threads that write, it is asked for again now and then.
-        if (ring is not None or self.failure is not None) and self.dropped % _ASK_AGAIN:
+        # Without room or descriptors, try again only after some dropped records.
+        if (ring is not None or self.failure is not None) and self.dropped % _RETRY_RECORDS:
             return False
         wanted = FIRST_SEGMENT_BYTES
         if before is not None:
@@ -222,17 +264,13 @@ class ThreadJournal:
                 ring.seal(path, size, 0, 0)
             return False
         buffer = mapping.view
-        HEADER.pack_into(
-            buffer, 0, MAGIC, RECORD_BYTES, HEADER_BYTES, (size - HEADER_BYTES) // RECORD_BYTES,
-            self.ordinal, segment, self.kind, self.pid, self.native_id, self.created_ns,
-            self.dropped, 0,
-        )  # fmt: skip
+        self._write_header(buffer, segment, size)
         offset = HEADER_BYTES
         if before is not None:
-            # Open events stay open across segments: the reader looks at the last one only.
+            # Open events are copied to the new segment, because a reader uses the last one only.
             try:
                 (events,) = _OPEN_BYTES.unpack_from(before.view, OPEN_DEPTH_OFFSET)
-            except ValueError:  # closed at this moment, by the thread that ends the recording
+            except ValueError:  # closed meanwhile by the thread that ends the recording
                 mapping.close()
                 with contextlib.suppress(OSError):
                     os.unlink(path)
@@ -240,7 +278,7 @@ class ThreadJournal:
             _OPEN_BYTES.pack_into(buffer, OPEN_DEPTH_OFFSET, events)
         if ring is not None:
             struct.pack_into("<Q", buffer, OVERWRITTEN_OFFSET, ring.overwritten)
-            if before is not None and self._name:  # the one before may be overwritten
+            if before is not None and self._name:  # earlier segments may be overwritten
                 _RECORD_BYTES.pack_into(buffer, offset, self._name)
                 offset += RECORD_BYTES
         self._mapping, self._map, self.failure = mapping, buffer, None
@@ -253,9 +291,27 @@ class ThreadJournal:
             self._grown()
         return True
 
+    def _write_header(self, buffer: memoryview, segment: int, size: int) -> None:
+        HEADER.pack_into(
+            buffer,
+            0,
+            MAGIC,
+            RECORD_BYTES,
+            HEADER_BYTES,
+            (size - HEADER_BYTES) // RECORD_BYTES,
+            self.ordinal,
+            segment,
+            self.kind,
+            self.pid,
+            self.native_id,
+            self.created_ns,
+            self.dropped,
+            0,
+        )
+
 
 def map_segment(path: Path, size: int) -> Mapping:
-    """A new file of `size` bytes in memory. Raises OSError."""
+    """Creates and maps a file of `size` bytes. Raises OSError."""
     try:
         return Mapping(path, size, os.O_CREAT | os.O_EXCL)
     except FileExistsError:

@@ -57,9 +57,10 @@ def can_read(tensor: torch.Tensor) -> bool:
 
 
 _PACKED = tuple(
-    getattr(torch, name) for name in ("float4_e2m1fn_x2", "bits1x8", "bits2x4", "bits4x2")
+    getattr(torch, name)
+    for name in ("float4_e2m1fn_x2", "bits1x8", "bits2x4", "bits4x2")
     if hasattr(torch, name)
-)  # fmt: skip
+)
 """Several elements in a byte: their number is not that of the shape."""
 
 
@@ -86,10 +87,14 @@ def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     count = values.numel() - nan - inf
     counts = torch.stack([_hash(flat), nan.long(), inf.long(), zeros.long()])
     empty = count == 0
-    moments = torch.stack([
-        total / count, squares.sqrt(), (low + 0.0).where(~empty, torch.nan),
-        (high + 0.0).where(~empty, torch.nan),
-    ])  # fmt: skip
+    moments = torch.stack(
+        [
+            total / count,
+            squares.sqrt(),
+            (low + 0.0).where(~empty, torch.nan),
+            (high + 0.0).where(~empty, torch.nan),
+        ]
+    )
     return Fingerprint(counts, moments)
 
 

@@ -18,9 +18,18 @@ from .fingerprint import BLOCK
 _CHUNK = BLOCK * 1024  # words at a time: bounds the memory of what is computed of them
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
 _BY_NUMPY = frozenset(
-    (torch.float32, torch.float64, torch.float16, torch.bool, torch.uint8, torch.int8,
-     torch.int16, torch.int32, torch.int64)
-)  # fmt: skip
+    (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
+)
 
 
 class Numbers(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ..format.record_kinds import MISSING
+from ..format.names import MISSING
 
 
 class Lookup(NamedTuple):

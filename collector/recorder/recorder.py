@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..format.file_names import JOURNAL_FOLDER
+from ..format.names import UNSEEN_BY
 from ..format.options import Options
-from ..format.record_kinds import JOURNAL_FOLDER, UNSEEN_BY, PhaseKind, SyncKind, ThreadKind
+from ..format.record_kinds import PhaseKind, SyncKind, ThreadKind
 from ..journal import clock, own_files
 from ..journal.interruptions import is_interruption
 from ..journal.journal import Kind, float_bits
@@ -155,10 +157,21 @@ class Recorder:
     ) -> None:
         """Store a record with the phase and module of the moment, and its step unless given."""
         state.journal.append(
-            int(kind), scope, depth, name, start, end, sequence,
-            self.step if step is None else step, state.module,
-            signature, stack, state.phase, aux, extra,
-        )  # fmt: skip
+            int(kind),
+            scope,
+            depth,
+            name,
+            start,
+            end,
+            sequence,
+            self.step if step is None else step,
+            state.module,
+            signature,
+            stack,
+            state.phase,
+            aux,
+            extra,
+        )
 
     def put_all(self, state: ThreadState, records: NDArray[np.void]) -> None:
         """Store records of the fields of `RECORD`, with the phase and module of the moment."""
@@ -168,9 +181,7 @@ class Recorder:
     def keep(self, kind: int, *, name: int, aux: int, extra: int) -> None:
         """Store a record that must stay however much follows it."""
         state = self.thread()
-        self.store.keep(
-            state, int(kind), 0, 0, name, 0, 0, 0, self.step, 0, 0, 0, 0, aux, extra
-        )  # fmt: skip
+        self.store.keep(state, int(kind), 0, 0, name, 0, 0, 0, self.step, 0, 0, 0, 0, aux, extra)
 
     def begin_phase(self, name: str, kind: PhaseKind) -> int:
         """Open a phase on the calling thread; returns its depth, which closes it."""
@@ -197,34 +208,59 @@ class Recorder:
             state.journal.pop_open(state.open)
             if self.active:
                 state.journal.append(
-                    int(Kind.PHASE), kind, len(phases), name, start, end, 0, step, module,
-                    0, 0, state.phase, 0, 0,
-                )  # fmt: skip
+                    int(Kind.PHASE),
+                    kind,
+                    len(phases),
+                    name,
+                    start,
+                    end,
+                    0,
+                    step,
+                    module,
+                    0,
+                    0,
+                    state.phase,
+                    0,
+                    0,
+                )
 
     def mark(self, name: str) -> None:
         """An instant on the calling thread."""
         state = self.thread()
         instant = clock.now()
         self.put(
-            state, Kind.PHASE, scope=PhaseKind.mark, depth=len(state.phases),
-            name=self.intern(name), start=instant, end=instant,
-        )  # fmt: skip
+            state,
+            Kind.PHASE,
+            scope=PhaseKind.mark,
+            depth=len(state.phases),
+            name=self.intern(name),
+            start=instant,
+            end=instant,
+        )
 
     def value(self, name: str, number: float) -> None:
         """A number of a series, now."""
         self.put(
-            self.thread(), Kind.VALUE, name=self.intern(name), start=clock.now(),
+            self.thread(),
+            Kind.VALUE,
+            name=self.intern(name),
+            start=clock.now(),
             sequence=float_bits(number),
-        )  # fmt: skip
+        )
 
     def sync(
         self, kind: SyncKind, start: int, end: int, peer: int | None = None, stack: int = 0
     ) -> None:
         """A thread event; `peer` is the other thread's ordinal."""
         self.put(
-            self.thread(), Kind.SYNC, scope=int(kind), start=start, end=end, stack=stack,
+            self.thread(),
+            Kind.SYNC,
+            scope=int(kind),
+            start=start,
+            end=end,
+            stack=stack,
             aux=0 if peer is None else peer + 1,
-        )  # fmt: skip
+        )
 
     def open_sync(self, kind: SyncKind, start: int, target: int, stack: int) -> None:
         """The calling thread waits from now on."""

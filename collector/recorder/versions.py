@@ -10,7 +10,7 @@ import re
 import sys
 from typing import Any
 
-from ..format.record_kinds import UNTESTED
+from ..format.names import UNTESTED
 
 Version = tuple[int, int]
 

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..format.record_kinds import MANIFEST
+from ..format.file_names import MANIFEST
 
 POLL_S = 1.0
 """How often a running recording is looked at, seconds."""

@@ -14,8 +14,8 @@ from types import FrameType
 
 from ..compaction import manifest
 from ..engines import build
+from ..format.file_names import MANIFEST
 from ..format.options import OPTIONS_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, Options
-from ..format.record_kinds import MANIFEST
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
 from . import outcome

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from ..compaction import manifest
+from ..format.file_names import JOURNAL_FOLDER, LOCK_FILE, MANIFEST
 from ..format.options import Options
-from ..format.record_kinds import JOURNAL_FOLDER, LOCK_FILE, MANIFEST
 from .reached import ENTERED, FAILED, IMPORTED, REACHED_FILE, WITHOUT
 
 

@@ -21,9 +21,10 @@ from typing import Any
 
 @dataclass(eq=False)
 class Assertion:
-    """One of them, of parameters that have their names only once their model was called."""
+    """An assertion; its parameters get their names when their model is called."""
 
-    call: str  # as the program wrote it, without its target
+    function: str
+    bounds: dict[str, float]  # keyword -> number
     parameters: list[weakref.ref[Any]]
     noted: bool = False  # in a recording of this process
 
@@ -33,8 +34,8 @@ class Assertion:
         return [one for reference in self.parameters if (one := reference()) is not None]
 
 
-KNOWN: list[Assertion] = []
-"""All that were made in this process."""
+ASSERTIONS: list[Assertion] = []
+"""All assertions of this process."""
 
 
 def assert_nonzero_grad(target: Any, *, after: int = 0) -> None:
@@ -69,9 +70,8 @@ def _expect(function: str, target: Any, after: int, **bounds: float) -> None:
     if after < 0:
         raise ValueError(f"after={after}: steps count from 0")
     parameters = list({id(one): one for one in _parameters(target)}.values())
-    words = [f"{name}={value!r}" for name, value in {**bounds, "after": after}.items()]
-    call = f"{function}({', '.join(words)})"
-    KNOWN.append(Assertion(call, [weakref.ref(one) for one in parameters]))
+    references = [weakref.ref(one) for one in parameters]
+    ASSERTIONS.append(Assertion(function, {**bounds, "after": after}, references))
 
 
 def _parameters(target: Any) -> Iterator[Any]:

@@ -21,9 +21,15 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 def attended(
-    module: Any, inputs: Sequence[Any], keywords: dict[str, Any], output: Any, causal: bool,
-    scale: float | None, heads: int | None, projections: Sequence[str],
-) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    module: Any,
+    inputs: Sequence[Any],
+    keywords: dict[str, Any],
+    output: Any,
+    causal: bool,
+    scale: float | None,
+    heads: int | None,
+    projections: Sequence[str],
+) -> tuple[Tensor, Tensor] | None:
     """(what the module made, the reference) for the queries; None where it cannot be followed."""
     if any(keywords.get(name) is not None for name in ("past_key_values", "past_key_value")):
         return None  # keys of earlier calls

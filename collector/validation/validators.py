@@ -62,7 +62,7 @@ class NowAndThen:
         return True
 
 
-KNOWN: list[Validator] = []
+VALIDATORS: list[Validator] = []
 ENTRY_POINTS = "lanescope.validators"
 """Group of entry points: each is a function that is called, to register, when a recording starts,
 or a module that registers when it is imported."""
@@ -97,7 +97,7 @@ def validator(target: str | type, *, compiled: bool = False) -> Callable[[Functi
 
     def register(function: Function) -> Function:
         new = Validator(target, function, compiled)
-        KNOWN.append(new)
+        VALIDATORS.append(new)
         for listener in LISTENERS:
             listener(new)
         return function

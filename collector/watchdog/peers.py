@@ -1,7 +1,7 @@
-"""How the processes of a run stand that wait for each other, each by what its watchdog has noted.
+"""Shares the rest states of the processes of a run, which may wait for each other.
 
-A process that is at rest writes how it stands into its journal, again and again. Whoever waits for
-it reads that before he takes it for hung.
+A resting process writes its state into its journal at every look. Processes that wait for it read
+the state.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from typing import Any
 from ..compaction import manifest
 from ..compaction.reader import JournalError, read_process_file
 from ..journal import own_files
-from .rest import Standing
+from .rest import RestState
 
 REST_FILE = "rest"
 _NOTE = struct.Struct("<qqq")
 
 
 @dataclass(frozen=True)
-class Note:
-    """What a process noted last."""
+class RestNote:
+    """Last state noted by a process."""
 
-    looked_ns: int  # when, on its own clock
+    looked_ns: int  # on its own clock
     rested_ns: int
-    standing: Standing
+    state: RestState
 
 
-def write(folder: Path, note: Note) -> None:
-    """Notes how this process stands."""
+def write_note(folder: Path, note: RestNote) -> None:
+    """Writes this process's state."""
     with contextlib.suppress(OSError):
-        data = _NOTE.pack(note.looked_ns, note.rested_ns, note.standing)
-        own_files.write(folder / REST_FILE, data, 0)  # in place: never empty for who reads it
+        data = _NOTE.pack(note.looked_ns, note.rested_ns, note.state)
+        own_files.write(folder / REST_FILE, data, 0)  # in place: never empty for readers
 
 
-def read(folder: Path) -> Note | None:
-    """What a process noted last; None: nothing."""
+def read_note(folder: Path) -> RestNote | None:
+    """Returns the last state noted by a process; None: it noted none."""
     try:
-        looked, rested, standing = _NOTE.unpack(own_files.read(folder / REST_FILE))
-        return Note(looked, rested, Standing(standing))
+        looked, rested, state = _NOTE.unpack(own_files.read(folder / REST_FILE))
+        return RestNote(looked, rested, RestState(state))
     except (OSError, ValueError, struct.error):
         return None
 
 
 class Peers:
-    """The other processes of a run, read again and again by one that waits for them."""
+    """Other processes of a run, for a process that waits for them."""
 
     def __init__(self, own: Path) -> None:
         self._own = own
-        self._seen: dict[Path, int] = {}  # when each had looked, as read the last time
+        self._seen: dict[Path, int] = {}  # `looked_ns` of each, as read last
 
-    def ranks_rest(self, world_size: int, own: Standing, enough_ns: int) -> bool:
-        """Returns whether no rank can go on: all are at rest or gone, some in a collective.
+    def ranks_rest(self, world_size: int, own: RestState, enough_ns: int) -> bool:
+        """Returns True if no rank can continue: all rest or have ended, some in a collective.
 
-        False where that is not known of one: it has not begun, is on another host that writes
-        elsewhere, or has not looked since it was asked the last time.
+        False if the state of one is not known: it has not started, writes to another file system,
+        or has not looked since the last call.
         """
         ended = self._ended_ranks()
         latest: dict[int, tuple[int, Path | None]] = dict.fromkeys(ended, (0, None))
@@ -73,24 +73,24 @@ class Peers:
         found = [
             own,
             *(
-                Standing.closed if place is None else self._standing(place, enough_ns)
+                RestState.closed if place is None else self._state(place, enough_ns)
                 for place in places
             ),
         ]
-        waits = {Standing.collective, Standing.threads, Standing.closed}
-        return len(latest) == world_size and Standing.collective in found and waits >= {*found}
+        waits = {RestState.collective, RestState.threads, RestState.closed}
+        return len(latest) == world_size and RestState.collective in found and waits >= {*found}
 
     def children_rest(self, enough_ns: int) -> bool:
-        """Returns whether no process that this one started can go on, one of them for ever."""
+        """Returns True if no child process can continue and one of them is stuck for good."""
         found = {
-            self._standing(folder, enough_ns)
+            self._state(folder, enough_ns)
             for folder, process in self._processes()
             if process.get("parent_pid") == os.getpid() and not _gone(folder)
         }
-        return Standing.closed in found and found <= {Standing.closed, Standing.process}
+        return RestState.closed in found and found <= {RestState.closed, RestState.process}
 
     def _ended_ranks(self) -> set[int]:
-        """Ranks of this job whose process has ended and is compacted already."""
+        """Returns the ranks of this job whose process has ended and is compacted."""
         try:
             own = read_process_file(self._own)
             known = manifest.read(self._own.parent.parent)["processes"]
@@ -99,7 +99,7 @@ class Peers:
         return {
             int(one["rank"])
             for one in known
-            # What ended before this process began was another attempt at the job.
+            # A process that ended before this one began belongs to another attempt of the job.
             if one["role"] == "rank"
             and one["host"] == own["host"]
             and one["end_ns"] > own["start_ns"]
@@ -112,20 +112,20 @@ class Peers:
                 found.append((folder, read_process_file(folder)))
         return found
 
-    def _standing(self, folder: Path, enough_ns: int) -> Standing | None:
-        """How another process stands, if it has been at rest for long; None: it may go on."""
-        note = read(folder)
+    def _state(self, folder: Path, enough_ns: int) -> RestState | None:
+        """Returns the state of another process that rests for `enough_ns`; None: it may go on."""
+        note = read_note(folder)
         if _gone(folder):
-            return Standing.closed if note is None else note.standing or Standing.closed
+            return RestState.closed if note is None else note.state or RestState.closed
         if note is None:
             return None
         before, self._seen[folder] = self._seen.get(folder), note.looked_ns
         fresh = before is not None and before != note.looked_ns
-        return note.standing if fresh and note.rested_ns >= enough_ns and note.standing else None
+        return note.state if fresh and note.rested_ns >= enough_ns and note.state else None
 
 
 def _gone(folder: Path) -> bool:
-    """Whether a process has ended, or closed its journal."""
+    """Returns True if a process has ended or closed its journal."""
     try:
         process = read_process_file(folder)
     except JournalError:

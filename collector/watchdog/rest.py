@@ -1,9 +1,8 @@
-"""Is this process at rest, or does it only seem so because nothing is recorded?
+"""Decides whether a process without records is at rest, and what it waits for.
 
-A program that computes, is starved of processors, imports, reads a file or is swapped out records
-nothing either. It is at rest only when none of its threads did any of that for as long as one
-looks. That alone proves no hang: whether anything can still wake it depends on what each thread
-waits for, which `Standing` puts together.
+A program that computes, waits for a processor, imports, reads a file or is swapped out records
+nothing either. It is at rest if none of its threads did any of that between looks. Rest alone does
+not prove a hang: that depends on what can still wake each thread, which `RestState` summarises.
 """
 
 from __future__ import annotations
@@ -11,27 +10,27 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from .thread_states import Sample, ThreadState
+from .thread_states import ProcessSample, ThreadSample
 
 BUSY = 0.1
-"""Share of a core from which on a thread counts as working: one that waits uses none, and one that
-polls uses little."""
+"""Share of a core from which on a thread counts as working. A waiting thread uses none, a polling
+one little."""
 
-LONGEST_GAP = 2
-"""A look that comes later than so many pauses between looks was held up: the process was stopped
-or starved, or the machine slept. That much of the gap counts as rest, and no more."""
+MAX_GAP = 2
+"""Number of pauses between looks that count as rest. A later look was delayed: the process was
+stopped or starved, or the machine slept."""
 
 
-def works(before: ThreadState | None, now: ThreadState, passed_ns: int) -> bool:
-    """Returns whether a thread did anything between two looks, or would have with a processor."""
-    if before is None:  # somebody has started it
+def worked(before: ThreadSample | None, now: ThreadSample, passed_ns: int) -> bool:
+    """Returns True if a thread did anything between two looks, or waited for a processor."""
+    if before is None:  # it was started meanwhile
         return True
     if now.state in "DTt" or now.faults > before.faults or now.moved_bytes > before.moved_bytes:
         return True
     used = (now.used_ns - before.used_ns) / passed_ns
     if used >= BUSY:
         return True
-    # Starved: one that polls gives up its processor by itself, one that computes has it taken away.
+    # Starved: a polling thread yields its processor, a computing one is preempted.
     ready = (now.ready_ns - before.ready_ns) / passed_ns
     if used + ready < BUSY and now.state != "R":
         return False
@@ -39,18 +38,18 @@ def works(before: ThreadState | None, now: ThreadState, passed_ns: int) -> bool:
 
 
 class Rest:
-    """Since when no thread of a process did anything, by looks at it."""
+    """Measures for how long no thread of a process did anything."""
 
     def __init__(self) -> None:
-        self.first: Sample | None = None  # the look since which it rests
-        self.last: Sample | None = None
+        self.first: ProcessSample | None = None  # start of the rest
+        self.last: ProcessSample | None = None
 
     def forget(self) -> None:
-        """Something was recorded."""
+        """Ends the rest, because something was recorded."""
         self.first = self.last = None
 
-    def look(self, sample: Sample) -> bool:
-        """Takes a look; returns whether the process has been at rest since the look before."""
+    def look(self, sample: ProcessSample) -> bool:
+        """Adds a sample; returns True if the process has been at rest since the last one."""
         last, self.last = self.last, sample
         passed = 0 if last is None else sample.time_ns - last.time_ns
         if last is None or self.first is None or passed <= 0:
@@ -58,7 +57,7 @@ class Rest:
             return False
         gone = last.threads.keys() - sample.threads.keys()
         if gone or any(
-            works(last.threads.get(tid), thread, passed) for tid, thread in sample.threads.items()
+            worked(last.threads.get(tid), thread, passed) for tid, thread in sample.threads.items()
         ):
             self.first = sample
             return False
@@ -66,13 +65,13 @@ class Rest:
 
     @property
     def rested_ns(self) -> int:
-        """How long it has been at rest."""
+        """Duration of the rest, ns."""
         if self.first is None or self.last is None:
             return 0
         return self.last.time_ns - self.first.time_ns
 
     def slept_through(self, tid: int) -> bool:
-        """Whether a thread has not woken once, in a wait that only a thread of it can end."""
+        """Returns True if a thread never woke, in a wait that only a thread of its process ends."""
         if self.first is None or self.last is None:
             return False
         before, now = self.first.threads.get(tid), self.last.threads.get(tid)
@@ -84,10 +83,10 @@ class Rest:
             and (before.yielded, before.preempted) == (now.yielded, now.preempted)
         )
 
-    def unmoved(self, sample: Sample) -> bool:
-        """Returns whether no thread has woken or begun since the last look that slept by then.
+    def unmoved(self, sample: ProcessSample) -> bool:
+        """Returns True if no thread has woken or started since the last look.
 
-        How a process stands is put together one by one, while its threads may go on.
+        The state of a process is determined thread by thread, while threads may continue.
         """
         if self.last is None or self.last.threads.keys() != sample.threads.keys():
             return False
@@ -98,44 +97,44 @@ class Rest:
         )
 
 
-class Standing(enum.IntEnum):
-    """How a process at rest stands, as it tells the processes that wait for it."""
+class RestState(enum.IntEnum):
+    """State of a process at rest, which it shares with the processes that wait for it."""
 
-    unknown = 0  # it works, or waits for something from outside
-    collective = 1  # waits in a collective for other ranks
-    threads = 2  # its threads wait for each other; those of libraries might still wake them
+    unknown = 0  # it works, or waits for something outside
+    collective = 1  # it waits in a collective for other ranks
+    threads = 2  # its threads wait for each other; threads of libraries may still wake them
     closed = 3  # nothing can wake any of its threads
-    process = 4  # waits for a process that it started, or that started it
+    process = 4  # it waits for its parent or for a child
 
 
 @dataclass(frozen=True)
-class Actor:
-    """A thread of Python's, as the watchdog describes it."""
+class ThreadWait:
+    """Wait of a Python thread, as described by the watchdog."""
 
     tid: int
     main: bool = False
     ordinal: int | None = None
-    owner: int | None = None  # ordinal of the thread that has what it waits for
-    collective: bool = False  # waits inside a collective
-    called: bool = False  # a collective that it called is under way, whether it waits for it or not
-    known: bool = True  # what it waits for is known in words
-    process: bool = False  # waits for another process
-    service: bool = False  # a library's, and recorded nothing
-    harmless: bool = False  # a library's that is known to wake no other
+    owner: int | None = None  # ordinal of the thread that it waits for
+    collective: bool = False  # it waits inside a collective
+    called: bool = False  # a collective that it called is incomplete, whether it waits or not
+    known: bool = True  # the cause of the wait is known
+    process: bool = False  # it waits for another process
+    service: bool = False  # it belongs to a library and recorded nothing
+    harmless: bool = False  # it belongs to a library and never wakes another thread
 
 
-def standing(rest: Rest, actors: list[Actor], *, handlers: bool) -> Standing:
-    """Returns how a process stands that is at rest.
+def rest_state(rest: Rest, waits: list[ThreadWait], *, handlers: bool) -> RestState:
+    """Returns the state of a process at rest.
 
-    `handlers`: it has handlers of its own for signals, which may wake it.
+    `handlers`: the program has signal handlers, which may wake it.
     """
     sample = rest.last
-    main = next((one for one in actors if one.main), None)
+    main = next((one for one in waits if one.main), None)
     if sample is None or not sample.known or sample.traced or main is None:
-        return Standing.unknown
-    by_tid = {one.tid: one for one in actors}
-    # What a collective needs, or C++ that nobody knows, those very threads may bring.
-    bystanders = main.known and not any(one.called for one in actors)
+        return RestState.unknown
+    by_tid = {one.tid: one for one in waits}
+    # Threads of torch may complete a collective, or wake unknown C++ code.
+    bystanders = main.known and not any(one.called for one in waits)
     asleep = {tid for tid in sample.threads if rest.slept_through(tid)}
     awake = {
         tid
@@ -144,30 +143,31 @@ def standing(rest: Rest, actors: list[Actor], *, handlers: bool) -> Standing:
         and not (bystanders and thread.bystander)
         and not (tid in by_tid and by_tid[tid].harmless)
     }
-    if _in_a_circle(main, actors, asleep):
-        return Standing.closed
+    if _in_cycle(main, waits, asleep):
+        return RestState.closed
     if not awake and not handlers:
-        return Standing.closed
+        return RestState.closed
     others = awake & by_tid.keys() - {main.tid}
     if main.collective and not any(
         not by_tid[tid].service and not by_tid[tid].collective for tid in others
     ):
-        return Standing.collective
+        return RestState.collective
     if main.process and not others:
-        return Standing.process
+        return RestState.process
     if main.known and main.tid in asleep and not others and not handlers:
-        return Standing.threads
-    return Standing.unknown
+        return RestState.threads
+    return RestState.unknown
 
 
-def _in_a_circle(main: Actor, actors: list[Actor], asleep: set[int]) -> bool:
-    """Whether following who waits for whom from the main thread comes round in a circle.
+def _in_cycle(main: ThreadWait, waits: list[ThreadWait], asleep: set[int]) -> bool:
+    """Returns True if the main thread's chain of waits contains a cycle of sleeping threads.
 
-    A thread that waits for itself may be woken by another: that is how some programs signal.
+    A thread that waits for itself does not count: some programs signal that way, and another
+    thread may release the lock.
     """
-    by_ordinal = {one.ordinal: one for one in actors if one.ordinal is not None}
-    path: list[Actor] = []
-    one: Actor | None = main
+    by_ordinal = {one.ordinal: one for one in waits if one.ordinal is not None}
+    path: list[ThreadWait] = []
+    one: ThreadWait | None = main
     while one is not None and one not in path:
         if one.tid not in asleep:
             return False

@@ -1,6 +1,6 @@
-"""What a thread of this process waits for in the kernel, as Linux tells it, in words.
+"""Describes the system call in which a thread of this process waits (Linux).
 
-Asked for only when the watchdog writes a dump. What a file is called is not said.
+Read only when the watchdog writes a dump. Names of files are left out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NAMES = {
     "waitid": ("the end of another process", 247, 95),
     "nanosleep": ("the end of a sleep", 35, 101),
     "clock_nanosleep": ("the end of a sleep", 230, 115),
-}  # fmt: skip
-"""System call -> words, number on x86_64, number on aarch64. A futex may be any lock: no words."""
+}
+"""System call -> words, number on x86_64, number on aarch64. A futex may be any lock: left out."""
 
 _MACHINES = {"x86_64": 1, "aarch64": 2}
 
@@ -59,10 +59,10 @@ _WORDS = _by_number()
 
 
 def waits_for(native_id: int) -> str:
-    """`a read of a pipe`, `the end of a sleep`; empty: it runs, or that is not known."""
+    """Returns the cause of a wait: `a read of a pipe`; empty: the thread runs, or not known."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = own_files.read(f"/proc/self/task/{native_id}/syscall").split()
-        words = _WORDS.get(int(fields[0]), "")  # "running": no number
+        words = _WORDS.get(int(fields[0]), "")  # the file may say "running"
         return words.format(_kind_of(int(fields[1], 16))) if "{}" in words else words
     return ""
 

@@ -1,7 +1,7 @@
-"""What the threads of this process do, as Linux counts it: processor time, waits, I/O.
+"""Samples the threads of this process (Linux): processor time, waits, I/O.
 
-Read from /proc/self/task only while nothing is recorded. `Sample.of` reads; the rest is arithmetic
-on what was read, so that it can be tested without threads.
+Reads /proc/self/task, only while nothing is recorded. `ProcessSample.of` reads; the rest is
+arithmetic, which can be tested without threads.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ _GLOO = (64, 10)
 """Events and milliseconds of the epoll_wait in which gloo's loop waits for its sockets."""
 
 _BYSTANDERS = ("pt_autograd_", "pt_gloo", "pt_nccl", "pt_tcpstore", "cuda-EvtHandlr", "cuda0")
-"""How torch and CUDA call threads of theirs that never wake a thread of the program by themselves:
-they serve what others have asked for."""
+"""Names of threads of torch and CUDA that serve requests and never wake a thread of the program by
+themselves."""
 
 OWN = "lanescope"
-"""The recorder's threads are called so."""
+"""Prefix of the names of the recorder's threads."""
 
 
 @dataclass(frozen=True)
-class ThreadState:
-    """A thread at an instant; times and counts are since it began."""
+class ThreadSample:
+    """A thread at an instant; times and counts are since its start."""
 
     name: str
-    state: str = "S"  # as in stat: R runs or wants to, S waits, D waits for a disk, T is stopped
+    state: str = "S"  # as in stat: R runs or is ready, S waits, D waits for a disk, T is stopped
     used_ns: int = 0  # processor time
-    ready_ns: int = 0  # time that it waited for a processor
+    ready_ns: int = 0  # time waiting for a processor
     moved_bytes: int = 0  # read and written
-    faults: int = 0  # pages that had to be read from a disk
-    yielded: int = 0  # times that it gave up its processor by itself, to wait for something
-    preempted: int = 0  # times that it was taken away
-    call: tuple[int, ...] | None = None  # system call it waits in: number and arguments
+    faults: int = 0  # pages read from a disk
+    yielded: int = 0  # voluntary context switches
+    preempted: int = 0  # involuntary context switches
+    call: tuple[int, ...] | None = None  # system call that it waits in: number and arguments
 
     @property
     def sleeps(self) -> bool:
-        """Whether it waits, without a limit, for what only a thread of its process can bring."""
+        """True if it waits without a timeout for a thread of its own process."""
         return self._futex() and bool(self._command() & _PRIVATE) and self._timeout() == 0
 
     @property
     def waits_for_thread(self) -> bool:
-        """The same, also with a limit of time, or for another process."""
+        """True if it waits for a thread, of any process, with or without a timeout."""
         return self._futex()
 
     @property
     def bystander(self) -> bool:
-        """Whether it belongs to torch or CUDA and wakes none of the program's by itself."""
+        """True if it belongs to torch or CUDA and never wakes the program's threads by itself."""
         if self.name.startswith(_BYSTANDERS):
             return True
         epoll = _EPOLL_WAIT.get(platform.machine(), ())
@@ -79,17 +79,17 @@ class ThreadState:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """All threads but the recorder's own, by the system's thread id."""
+class ProcessSample:
+    """All threads except the recorder's, by native id."""
 
     time_ns: int
-    threads: Mapping[int, ThreadState] = field(default_factory=dict)
+    threads: Mapping[int, ThreadSample] = field(default_factory=dict)
     traced: bool = False  # a debugger is attached
-    known: bool = True  # False: the system does not say what threads wait in
+    known: bool = True  # False: system calls of threads cannot be read
 
     @classmethod
-    def of(cls, time_ns: int, proc: Path = PROC) -> Sample:
-        """What there is now. Never raises."""
+    def of(cls, time_ns: int, proc: Path = PROC) -> ProcessSample:
+        """Samples the threads now. Never raises."""
         threads = {}
         known = False
         try:
@@ -105,13 +105,13 @@ class Sample:
 
 
 def call_own_thread(name: str) -> None:
-    """Gives the calling thread a name by which `Sample` knows it as the recorder's."""
+    """Names the calling thread so that `ProcessSample` leaves it out."""
     with contextlib.suppress(OSError):
         own_files.write("/proc/thread-self/comm", f"{OWN}-{name}"[:15].encode())
 
 
-def _read(task: Path) -> ThreadState | None:
-    """None: it has ended."""
+def _read(task: Path) -> ThreadSample | None:
+    """Reads a thread; None: it has ended."""
     try:
         head, _, tail = _text(task / "stat").rpartition(")")
         fields = tail.split()
@@ -120,7 +120,7 @@ def _read(task: Path) -> ThreadState | None:
     except (OSError, ValueError, IndexError):
         return None
     moved = _numbers(task / "io")
-    return ThreadState(
+    return ThreadSample(
         name=head.partition("(")[2],
         state=fields[0],
         used_ns=used,
@@ -147,7 +147,7 @@ def _times(task: Path, ticks: int) -> tuple[int, int]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The lines `name: number` of a file; none where it cannot be read."""
+    """Returns the lines `name: number` of a file; empty if it cannot be read."""
     with contextlib.suppress(OSError):
         lines = (line.partition(":") for line in _text(path).splitlines())
         return {name: int(text) for name, _, text in lines if text.strip().isdigit()}
@@ -155,7 +155,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def _call(path: Path) -> tuple[int, ...] | None:
-    """Number and arguments of the system call; None: it runs, or that is not known."""
+    """Returns number and arguments of the system call; None: the thread runs, or not known."""
     try:
         number, *arguments = _text(path).split()
         return (int(number), *(int(text, 16) for text in arguments))

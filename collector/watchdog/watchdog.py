@@ -1,12 +1,12 @@
-"""Notices that a process makes no progress, and writes down what every thread of it is doing.
+"""Detects that a process makes no progress, and dumps the activity of all its threads.
 
-Progress is a record of any thread. A thread of its own looks once a second; where Python's lock is
-stuck, observer/watchdog/watchdog.cpp looks in its place (native engine). A dump is one line of JSON
-in `stalls.jsonl` of the process's journal, which `decode_stalls.py` decodes.
+Progress is a record of any thread. The recorder's own thread checks once a second; if Python's lock
+is stuck, observer/watchdog/watchdog.cpp checks instead (native engine). A dump is one line of JSON
+in `stalls.jsonl` of the process's journal, decoded by `decode_stalls.py`.
 
-A process that records nothing may be hung, or compute, or wait for a processor, a disk or an
-answer. It is ended only where it is certain that it cannot go on: `rest.py` says whether any thread
-did anything, and how the process stands; `peers.py` how those stand that it waits for.
+A process without records may hang, compute, or wait for a processor, a disk or an answer. It is
+aborted only if it certainly cannot continue: `rest.py` decides whether all threads rest and what
+they wait for, `peers.py` whether the processes that it waits for can continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..compaction.decode_stalls import activity
@@ -35,38 +34,36 @@ from ..journal.journal import (
 )
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
-from .peers import Note, Peers
-from .peers import write as write_note
-from .rest import BUSY, LONGEST_GAP, Actor, Rest, Standing, standing
-from .system_calls import waits_for
-from .thread_states import Sample, call_own_thread
+from .peers import Peers, RestNote, write_note
+from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state
+from .thread_dump import describe_thread, native_id, thread_wait
+from .thread_states import ProcessSample, call_own_thread
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.1
-QUIET_NS, LONGEST_QUIET_NS = 2_000_000_000, 16_000_000_000
-"""After so long without a record the threads are looked at in silence, in case the process is
-killed before the timeout. After twice the time whenever it went on: a program that pauses now and
-then is not looked at every time."""
+QUIET_NS, MAX_QUIET_NS = 2_000_000_000, 16_000_000_000
+"""After this time without a record, threads are dumped silently, in case the process is killed
+before the timeout. The time doubles whenever the process continued: a program with regular pauses
+is not dumped at each of them."""
 
-FRAMES = 40
-"""Frames kept of each stack, innermost first."""
-
-LOOKS = 8
-"""Times that the threads are looked at within the timeout."""
+LOOKS_PER_TIMEOUT = 8
+"""Samples of the threads within the timeout."""
 
 ABORT_STATUS = 1
 _INSTANT = struct.Struct("<q")
-_OWN = str(Path(__file__).parents[1]) + os.sep
 
 
 class Watchdog:
     """Watches this process from `start` to `stop`."""
 
     def __init__(
-        self, recorder: Recorder, library: Any, holder: Callable[[int], int | None],
+        self,
+        recorder: Recorder,
+        library: Any,
+        holder: Callable[[int], int | None],
         is_library: Callable[[str], bool],
-    ) -> None:  # fmt: skip
-        """`holder` tells by a lock's number the ident of the thread that holds it, `is_library` by
-        a file whether its code is not the program's own."""
+    ) -> None:
+        """`holder`: number of a lock -> ident of its owner; `is_library`: file -> True if it does
+        not belong to the program."""
         options = recorder.options
         self._recorder = recorder
         self._library = library
@@ -74,32 +71,32 @@ class Watchdog:
         self._is_library = is_library
         self._timeout = options.hang_timeout_ns
         self._action = options.on_hang
-        self._running = 0  # serial of the thread that looks
+        self._running = 0  # serial of the thread that checks
         self._alive: own_files.Mapping | None = None
-        self._stacks: own_files.Descriptor | None = None  # what a handler in C writes to
+        self._stacks: own_files.Descriptor | None = None  # written by faulthandler
         self._signal = 0
-        self._step = min(LOOK_S, self._timeout / (LOOKS * 1e9)) if self._timeout else LOOK_S
+        self._step = min(LOOK_S, self._timeout / (LOOKS_PER_TIMEOUT * 1e9) or LOOK_S)
         self._peers: Peers | None = None
 
     def start(self) -> None:
-        """Begin looking, also in a forked child, where no thread of the parent is."""
-        self._forget_end()  # which would be the parent's
+        """Starts checking; also in a forked child, which has none of the parent's threads."""
+        self._forget_end()  # in a child, the parent's
         self._mark, self._since, self._due = 0, clock.now(), self._timeout
-        self._before: tuple[int, Sample] | None = None
-        # Time that was looked at: not that in which the process was stopped, or the machine slept.
+        self._before: tuple[int, ProcessSample] | None = None
+        # Watched time excludes that in which the process was stopped or the machine slept.
         self._looked, self._watched, self._watched_since = self._since, 0, 0
         self._rest, self._sample_due, self._peers = Rest(), 0, None
-        # Before the timeout: a rank that aborts then ends its workers, which are to have looked.
+        # Before the timeout: a rank that aborts terminates its workers, which must have dumped.
         self._quiet = min(QUIET_NS, self._timeout // 2 or QUIET_NS)
-        self._quiet_due, self._quiet_told = self._quiet, False
+        self._quiet_due, self._quiet_noted = self._quiet, False
         self._alive = None
         self._running += 1
-        self._opening = threading.Lock()  # a parent's may be taken for ever
+        self._opening = threading.Lock()  # in a forked child, the parent's may never be released
         own_threads.start(self._run, self._running)
 
     def stop(self) -> None:
-        """Look no more."""
-        with self._opening:  # a thread that is about to open must not do so afterwards
+        """Stops checking."""
+        with self._opening:  # the thread must not open files afterwards
             self._running += 1
         if self._library is not None:
             self._library.stop_watching()
@@ -112,7 +109,7 @@ class Watchdog:
     def _run(self, serial: int) -> None:
         call_own_thread("watch")
         while serial == self._running:
-            # Until there is a folder, no signal that ends the process can be noted.
+            # Without a folder, a signal that ends the process cannot be noted: look soon.
             time.sleep(self._step if self._alive is not None else min(self._step, FIRST_LOOK_S))
             if serial != self._running:
                 return
@@ -132,18 +129,18 @@ class Watchdog:
         if self._library is not None:
             self._library.watched()
         now = clock.now()
-        with contextlib.suppress(ValueError):  # closed at this moment
+        with contextlib.suppress(ValueError):  # closed meanwhile
             _INSTANT.pack_into(alive.view, 0, now)
-        with contextlib.suppress(OSError):  # storing into a mapped file leaves its age as it is
+        with contextlib.suppress(OSError):  # writing to a mapping does not update the file's time
             os.utime(recorder.folder / ALIVE_FILE)
         if self._stacks is not None and not self._stacks.is_ours():
             self._forget_end()  # the program closed it
-        self._watched += min(now - self._looked, round(LONGEST_GAP * self._step * 1e9))
+        self._watched += min(now - self._looked, round(MAX_GAP * self._step * 1e9))
         self._looked = now
         mark = recorder.store.progress()
-        if mark != self._mark or not recorder.active:  # of steps left out there are no records
-            if self._quiet_told:
-                self._quiet = min(2 * self._quiet, LONGEST_QUIET_NS)
+        if mark != self._mark or not recorder.active:  # steps outside the window have no records
+            if self._quiet_noted:
+                self._quiet = min(2 * self._quiet, MAX_QUIET_NS)
             self._forget(recorder.folder)
             self._mark, self._since, self._due = mark, now, self._timeout
             self._watched_since, self._sample_due = self._watched, 0
@@ -153,16 +150,18 @@ class Watchdog:
         self._look_at_rest(recorder.folder, now, self._watched - self._watched_since)
 
     def _look_at_rest(self, folder: Path, now: int, idle: int) -> None:
-        """Nothing was recorded for `idle`."""
+        """Checks a process without records for `idle` ns."""
         stalled = bool(self._timeout) and idle >= self._due
-        quiet = self._due == self._timeout and idle >= self._quiet_due  # no stall told of it yet
+        quiet = self._due == self._timeout and idle >= self._quiet_due  # no stall was reported yet
         if self._timeout and (stalled or idle >= self._sample_due):
-            self._sample_due = idle + max(self._timeout // LOOKS, round(self._step * 1e9))
-            self._rest.look(Sample.of(self._watched))
+            self._sample_due = idle + max(
+                self._timeout // LOOKS_PER_TIMEOUT, round(self._step * 1e9)
+            )
+            self._rest.look(ProcessSample.of(self._watched))
             if self._ends(folder, now):
                 self._stalled(folder, now, abort=True)
         if self._before is None and idle >= min(self._quiet_due, self._due or self._quiet_due) / 2:
-            self._before = now, Sample.of(now)
+            self._before = now, ProcessSample.of(now)
         if stalled:
             self._due *= 2
             self._stalled(folder, now, abort=False)
@@ -171,66 +170,48 @@ class Watchdog:
             self._note(folder, now, now - self._since)
         else:
             return
-        self._before = now, Sample.of(now)
+        self._before = now, ProcessSample.of(now)
 
     def _ends(self, folder: Path, now: int) -> bool:
-        """Whether it is certain that this process cannot go on, and it is to be ended then.
+        """Returns True if this process certainly cannot continue and is to be aborted.
 
-        Others that wait for it are told how it stands, also where it is not to be ended itself.
+        Also notes its state for other processes, even if it is not to be aborted itself.
         """
         if self._action != "abort" or self._rest.rested_ns < self._timeout // 2:
             return False
-        actors = self._actors(folder, now)
-        own = standing(self._rest, actors, handlers=self._handles_signals())
-        # The first look was a pause after the last record.
-        rested = self._rest.rested_ns + round(LONGEST_GAP * self._step * 1e9)
-        write_note(folder, Note(now, rested, own))
+        waits = self._waits(now)
+        own = rest_state(self._rest, waits, handlers=self._handles_signals())
+        # The first look came a pause after the last record.
+        rested = self._rest.rested_ns + round(MAX_GAP * self._step * 1e9)
+        write_note(folder, RestNote(now, rested, own))
         if rested < self._timeout or not self._is_rank():
             return False
         return self._cannot_go_on(folder, own) and self._unmoved()
 
-    def _cannot_go_on(self, folder: Path, own: Standing) -> bool:
-        """By how this process stands, and those that it waits for."""
-        if own is Standing.closed:
+    def _cannot_go_on(self, folder: Path, own: RestState) -> bool:
+        """Returns True if neither this process nor those it waits for can continue."""
+        if own is RestState.closed:
             return True
         peers = self._peers = self._peers or Peers(folder)
-        if own is Standing.process:
+        if own is RestState.process:
             return peers.children_rest(self._timeout)
         world = int(self._recorder.process.get("world_size", 1))
-        waits = own in (Standing.collective, Standing.threads) and world > 1
+        waits = own in (RestState.collective, RestState.threads) and world > 1
         return waits and peers.ranks_rest(world, own, self._timeout)
 
     def _unmoved(self) -> bool:
-        """Whether all is still as it was when it was looked at, which took a while."""
+        """Returns True if no thread moved while the state was determined, which takes a while."""
         return self._recorder.store.progress() == self._mark and self._rest.unmoved(
-            Sample.of(self._watched)
+            ProcessSample.of(self._watched)
         )
 
-    def _actors(self, folder: Path, now: int) -> list[Actor]:
+    def _waits(self, now: int) -> list[ThreadWait]:
         dump = self._dump(now, 0)
-        return [self._actor(one) for one in dump["threads"]] if dump is not None else []
-
-    def _actor(self, thread: dict[str, Any]) -> Actor:
-        files = [frame[0] for frame in thread["frames"]]
-        inner = os.path.basename(files[0]) if files else ""
-        library = all(map(self._is_library, files))
-        return Actor(
-            tid=thread["native_id"],
-            main=thread["native_id"] == os.getpid(),
-            ordinal=thread["ordinal"],
-            owner=thread["owner"],
-            # One begun and not waited for says nothing of what the thread does now.
-            collective=bool(thread["collective"]) and inner not in _OTHER_WAITS,
-            called=bool(thread["collective"]),
-            known=bool(thread["waiting"]),
-            # By the stack: in the journal every queue is a queue.
-            process=_waiting(thread["frames"]) in _PROCESSES,
-            service=library and not thread["last_op"] and not thread["collective"],
-            harmless=library and bool(files) and any(f.endswith(_HARMLESS) for f in files),
-        )
+        threads = dump["threads"] if dump is not None else []
+        return [thread_wait(one, self._is_library) for one in threads]
 
     def _handles_signals(self) -> bool:
-        """Whether the program has handlers of its own, which may be what it waits for."""
+        """Returns True if the program has signal handlers, for which it may wait."""
         handlers = (signal.getsignal(number) for number in signal.valid_signals())
         codes = (
             getattr(one, "__code__", None) or getattr(type(one).__call__, "__code__", None)
@@ -240,22 +221,22 @@ class Watchdog:
         return any(code is not None and not self._is_library(code.co_filename) for code in codes)
 
     def _note(self, folder: Path, now: int, idle: int) -> None:
-        """Keep what the threads do, instead of what they did when it was looked at before."""
+        """Writes the quiet dump, replacing the earlier one."""
         dump = self._dump(now, idle)
         if dump is not None:
             with contextlib.suppress(OSError):
                 new = folder / f"{QUIET_FILE}.new"
                 own_files.write(new, json_bytes({**dump, "reason": "quiet"}) + b"\n")
                 new.replace(folder / QUIET_FILE)
-                self._quiet_told = True
+                self._quiet_noted = True
 
     def _forget(self, folder: Path) -> None:
-        if self._quiet_told:
-            self._quiet_told = False
+        if self._quiet_noted:
+            self._quiet_noted = False
             (folder / QUIET_FILE).unlink(missing_ok=True)
 
     def _open(self, folder: Path) -> own_files.Mapping | None:
-        """Begin to note stalls and ends; None where the run is finished, its journal gone."""
+        """Opens the files of this room; None if the run is finished and its journal gone."""
         try:
             self._alive = own_files.Mapping(folder / ALIVE_FILE, _INSTANT.size, os.O_CREAT)
             if self._library is not None:
@@ -267,14 +248,14 @@ class Watchdog:
         return self._alive
 
     def _watch_natively(self, folder: Path) -> None:
-        """Have the observer look as well, and note signals that end the process."""
+        """Starts the observer's watchdog, which also notes signals that end the process."""
         number, self._signal = 0, _free_signal()
         file = _stacks_file(folder) if self._signal else None
         if file is None:
             self._signal = 0
         else:
-            # Python wants an open file, of which it keeps the number: the observer has it open
-            # for the time of a dump.
+            # faulthandler needs an open file and keeps its number: the observer reopens it under
+            # that number during a dump.
             number = file.number
             faulthandler.register(self._signal, file=number, all_threads=True)
             file.close()
@@ -283,9 +264,9 @@ class Watchdog:
         self._library.watch(place, self._signal, number, self._timeout, int(abort))
 
     def _note_end(self, folder: Path) -> None:
-        # Written by the signal's handler in C, which no lock holds up; then it takes effect.
-        # The stack of the thread that is told, the main one: the others run on, and to read
-        # what one leaves behind that is just ending would end the process otherwise.
+        # faulthandler's handler in C needs no lock; then the signal takes effect. It dumps the
+        # main thread alone: the others continue, and reading the stack of one that just ends
+        # could crash the process.
         file = self._stacks = _stacks_file(folder)
         if file is not None:
             faulthandler.register(signal.SIGTERM, file=file.number, all_threads=False, chain=True)
@@ -297,11 +278,11 @@ class Watchdog:
             file.close()
 
     def _is_rank(self) -> bool:
-        # What a rank starts (data-loader workers) may well wait for it for long.
+        # Children of a rank (data-loader workers) may wait for it for long.
         return self._recorder.process.get("role") == "rank"
 
     def _dump(self, now: int, idle: int) -> dict[str, Any] | None:
-        """What every thread does; None in a launcher, which waits for its workers."""
+        """Returns a dump of all threads; None in a launcher, which waits for its workers."""
         assert self._recorder.folder is not None
         known = activity(self._recorder.folder)
         did = any(doing["last_op"] or doing["collective"] for doing in known.values())
@@ -310,21 +291,21 @@ class Watchdog:
         self._name_owners(known)
         share = self._shares(now)
         threads = [
-            _describe(ident, frame, known, share)
+            describe_thread(ident, frame, known, share)
             for ident, frame in sys._current_frames().items()
             if ident != threading.get_ident()
         ]
         return {"time_ns": now, "duration_ns": idle, "threads": threads}
 
     def _shares(self, now: int) -> dict[int, float]:
-        """By thread, the share of a core that it used, or would have if there had been one free."""
+        """Returns by native id the share of a core that a thread used or waited for."""
         if self._before is None:
             return {}
         then, before = self._before
         return {
             tid: (thread.used_ns + thread.ready_ns - old.used_ns - old.ready_ns)
             / max(1, now - then)
-            for tid, thread in Sample.of(now).threads.items()
+            for tid, thread in ProcessSample.of(now).threads.items()
             if (old := before.threads.get(tid)) is not None
         }
 
@@ -333,7 +314,7 @@ class Watchdog:
             if doing["lock"] is None:
                 continue
             holder = vars(threading)["_active"].get(self._holder(doing["lock"]))
-            found = known.get(_native_id(holder)) if holder is not None else None
+            found = known.get(native_id(holder)) if holder is not None else None
             if holder is not None and found is not None:
                 doing["owner"] = found["ordinal"]
                 doing["waiting"] = f"a lock that {holder.name} holds"
@@ -345,11 +326,11 @@ class Watchdog:
         if dump is None:
             return
         main = next((t for t in dump["threads"] if t["native_id"] == os.getpid()), None)
-        # A long computation is no hang, unless others wait for it; they will say so.
+        # A long computation is not a hang unless other ranks wait for it, which they report.
         working = main is not None and (main["cpu"] or 0) >= BUSY and not main["collective"]
         dump["reason"] = "abort" if abort else "no_progress"
         own_files.write(folder / STALLS_FILE, json_bytes(dump) + b"\n", os.O_APPEND)
-        self._forget(folder)  # the dump tells the same, and more
+        self._forget(folder)  # the dump replaces the quiet one
         if self._action != "continue" and self._is_rank():
             self._say(idle, main, working=working, abort=abort)
         if abort:
@@ -375,81 +356,15 @@ class Watchdog:
 
 
 def _end_daemons() -> None:
-    """Data-loader workers and the like, which multiprocessing ends with an orderly exit."""
+    """Terminates data-loader workers and the like, as multiprocessing does at an orderly exit."""
     module: Any = sys.modules.get("multiprocessing")
     for child in module.active_children() if module is not None else ():
         if child.daemon:
             child.terminate()
 
 
-def _native_id(thread: threading.Thread) -> int:
-    """Returns the kernel's number of a thread; 0 where it is not known."""
-    if thread is threading.main_thread():
-        return os.getpid()  # after os.fork, Python still has that of the parent
-    return thread.native_id or 0
-
-
-def _describe(
-    ident: int, frame: FrameType, known: dict[int, dict[str, Any]], share: dict[int, float]
-) -> dict[str, Any]:
-    thread = vars(threading)["_active"].get(ident)
-    native = _native_id(thread) if thread is not None else 0
-    doing = known.get(native, {})
-    frames: list[list[Any]] = []
-    current: FrameType | None = frame
-    while current is not None and len(frames) < FRAMES:
-        code = current.f_code
-        if not code.co_filename.startswith(_OWN):
-            frames.append([code.co_filename, current.f_lineno, code.co_name])
-        current = current.f_back
-    return {
-        "native_id": native,
-        "name": thread.name if thread is not None else "",
-        "ordinal": doing.get("ordinal"),
-        "cpu": round(share[native], 3) if native in share else None,
-        "frames": frames,
-        "last_op": doing.get("last_op", ""),
-        "waiting": doing.get("waiting", "") or _waiting(frames) or waits_for(native),
-        "owner": doing.get("owner"),
-        "collective": doing.get("collective"),
-    }
-
-
-_WAITS = {
-    ("threading.py", "join"): "the end of a thread",
-    ("threading.py", "_wait_for_tstate_lock"): "the end of a thread",
-    ("threading.py", "wait"): "a condition or event",
-    ("threading.py", "acquire"): "a semaphore",
-    ("queue.py", "get"): "queue.get",
-    ("queue.py", "put"): "queue.put",
-    ("queues.py", "get"): "an item of another process's queue",
-    ("connection.py", "wait"): "another process",
-    ("connection.py", "_recv"): "another process",
-    ("subprocess.py", "wait"): "the end of another process",
-    ("selectors.py", "select"): "input",
-    ("socket.py", "readinto"): "the network",
-}
-"""(file, function) of a stack's innermost frames -> what it waits for."""
-
-
-_PROCESSES = frozenset({"another process", "an item of another process's queue"})
-
-_OTHER_WAITS = frozenset(file for file, _ in _WAITS)
-"""Files of Python in which a thread waits for anything but a collective."""
-
-_HARMLESS = ("tqdm/_monitor.py",)
-"""Threads of libraries that wake up by themselves, and are known to wake none of the program's."""
-
-
-def _waiting(frames: list[list[Any]]) -> str:
-    found = ""
-    for file, _, function in frames[:4]:
-        found = _WAITS.get((os.path.basename(file), function), found)
-    return found
-
-
 def _stacks_file(folder: Path) -> own_files.Descriptor | None:
-    """Where stacks go that Python writes; None where no descriptor is free."""
+    """Opens the file for faulthandler's stacks; None if no descriptor is free."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
         return own_files.Descriptor.lasting(os.open(folder / STALL_STACKS_FILE, flags, 0o644))
@@ -460,7 +375,7 @@ def _stacks_file(folder: Path) -> own_files.Descriptor | None:
 
 
 def _free_signal() -> int:
-    """A signal that nobody has a use for; 0 where there is none."""
+    """Returns an unused signal; 0: none is free."""
     last = int(getattr(signal, "SIGRTMAX", 0))
     for number in range(last - 2, max(last - 12, 0), -1):
         if signal.getsignal(number) is signal.SIG_DFL:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from lanescope.collector.compaction import manifest
+from lanescope.collector.format.names import GRAPH_SERIES
 from lanescope.collector.format.options import Options
-from lanescope.collector.format.record_kinds import GRAPH_SERIES, PhaseKind
+from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal.journal import (
     ACCESS_FIELDS,
     FIELDS,

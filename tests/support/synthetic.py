@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lanescope.collector.compaction.parquet import ROW_GROUP
+from lanescope.collector.compaction.parquet import ROW_GROUP_ROWS
 from lanescope.collector.format import schema
 
 HOST = "boot-1/time-1"
@@ -184,7 +184,7 @@ class Builder:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
-            table, path, compression="zstd", row_group_size=ROW_GROUP, write_page_checksum=True
+            table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS, write_page_checksum=True
         )
         data = path.read_bytes()
         self.manifest["files"][name] = {

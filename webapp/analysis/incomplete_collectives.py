@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.collective_calls import (
     SYNCHRONISING,
     calls,
@@ -236,7 +237,7 @@ def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
         after = (instant_ns, run.duration_ns + 1)
         rows = run.events(table, rank, thread, ["start_ns", "name"], window=after)
         later = pc.greater(rows["start_ns"], pa.scalar(instant_ns, pa.int64()))
-        failed = pc.starts_with(rows["name"].cast(pa.string()), schema.RAISED_IN_BACKWARD)
+        failed = pc.starts_with(rows["name"].cast(pa.string()), BackwardRaised.PREFIX)
         if pc.any(pc.and_not(later, failed)).as_py():
             return True
     return False

@@ -38,7 +38,7 @@ class Axis:
     offset_ns: int
     drift_ppb: float
     reference_ns: int
-    farthest_ns: int = schema.FARTHEST_NS
+    farthest_ns: int = schema.MAX_TIME_NS
 
     @property
     def possible(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.table_reader import Rows
 
-_DAYS = schema.FARTHEST_NS // (86_400 * 10**9)
+_DAYS = schema.MAX_TIME_NS // (86_400 * 10**9)
 
 
 def impossible_times(rows: Rows) -> list[str]:

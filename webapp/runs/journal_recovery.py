@@ -10,8 +10,8 @@ from lanescope.collector.compaction.decode import Decoder
 from lanescope.collector.compaction.process_placement import (
     axis_reference,
     first_ordinal,
-    joined,
     process_entry,
+    with_process,
 )
 from lanescope.collector.compaction.reader import (
     JournalError,
@@ -68,7 +68,7 @@ def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Lef
             found.world_size = max(found.world_size, world)
             groups = check_groups(log.process.get("groups", {}))
             if _recover(log, process["rank"], set(manifest["files"]), parts, found):
-                axis, found.processes = joined(axis, found.processes, log.process)
+                axis, found.processes = with_process(axis, found.processes, log.process)
             found.groups.update(groups)
         except (JournalError, RunError, OSError, pa.ArrowException, KeyError, TypeError) as error:
             found.lost.append(f"the journal of process {one.name} cannot be read ({error})")

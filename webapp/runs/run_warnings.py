@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.record_kinds import MISSING, UNSEEN_BY, UNTESTED
+from lanescope.collector.format.names import MISSING, UNSEEN_BY, UNTESTED
 from lanescope.webapp.runs.parquet_parts import Survey
 
 EXACT_NS = 2**53

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import EXCHANGED_DATA, SAVED
+from ...format.names import EXCHANGED_DATA, SAVED
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..patches import Patches

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import ARRIVALS, MADE_STORAGE
+from ...format.names import ARRIVALS, MADE_STORAGE
 from ...journal import clock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
+from ...format.names import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..patches import Patches

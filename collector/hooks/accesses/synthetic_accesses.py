@@ -9,7 +9,7 @@ import torch
 
 from ...format.record_kinds import OpScope
 from ...journal import clock
-from ...journal.journal import ACCESS, NO_SEQUENCE, RECORD, AccessFlag, Kind
+from ...journal.journal import ACCESS_RECORD, NO_SEQUENCE, RECORD, AccessFlag, Kind
 from ...recorder.recorder import Recorder
 from ..stacks import Stacks
 from ..training.optimizer_parameters import local_part
@@ -62,7 +62,7 @@ class Touches:
         for i in range(0, len(touches), 2):
             one, other = touches[i], touches[i + 1] if i + 1 < len(touches) else _NOTHING
             flags = one.flags | other.flags << 8
-            accesses = ACCESS.pack(
+            accesses = ACCESS_RECORD.pack(
                 Kind.ACCESS, min(2, len(touches) - i), flags, _NO_VERSION, *one.extent,
                 _NO_VERSION, 0, *other.extent,
             )  # fmt: skip

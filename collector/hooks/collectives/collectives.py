@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ...format.collective_names import NAMES, PAIRED, UNMOVED
-from ...format.record_kinds import MISSING
+from ...format.names import COLLECTIVE_NAMES, MISSING, PAIRED, UNMOVED
 from ...journal import clock
 from ...journal.journal import Kind
 from ...journal.process_journals import ThreadState
@@ -232,7 +231,7 @@ def plan_for(operator: Any) -> Plan | None:
     tensors = [i for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
     if group is None or not tensors:
         return None
-    name = NAMES.get(short, short.rstrip("_"))
+    name = COLLECTIVE_NAMES.get(short, short.rstrip("_"))
     # All ranks have a tensor that scatter writes; only the root has those that it reads.
     side = "output" if name == "scatter" else "input"
     paired = name in PAIRED

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...format.record_kinds import JOIN, JOURNAL_FOLDER, RENDEZVOUS
+from ...format.file_names import JOURNAL_FOLDER
+from ...format.names import JOIN, RENDEZVOUS
 from ...journal import clock
 from ...journal.journal import PROCESS_FILE, Kind
 from ...recorder.recorder import Recorder

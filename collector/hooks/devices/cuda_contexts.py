@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import CUDA_CONTEXT
+from ...format.marks import CudaBegun, CudaBlock, CudaChosen, CudaForked, CudaRejected
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..patches import Patches
@@ -38,21 +38,19 @@ class CudaContexts:
         """The program has begun to use CUDA; torch calls this on the thread that did."""
         with self._recorder.guarded():
             place = place or self._stacks.place()
-            self._mark(f"begun on cuda:{_current()} at {place}{_surroundings()}")
+            self._mark(CudaBegun(_current(), place, *_surroundings()).encode())
 
     def chosen(self) -> None:
         """The calling thread has set its device."""
         device = _current()
         if getattr(self._local, "device", None) != device:
             self._local.device = device
-            self._mark(f"cuda:{device} chosen at {self._stacks.place()}")
+            self._mark(CudaChosen(device, self._stacks.place()).encode())
 
     def entered(self, before: int, device: int) -> None:
         """The calling thread has set its device for the length of a block."""
         if 0 <= device != before:
-            self._mark(
-                f"cuda:{device} in place of cuda:{before} for a block at {self._stacks.place()}"
-            )
+            self._mark(CudaBlock(device, before, self._stacks.place()).encode())
 
     def forking(self) -> None:
         """The process is about to be forked."""
@@ -60,7 +58,7 @@ class CudaContexts:
             self._forked_at = ""
             if not self._recorder.closed and _in_use():
                 self._forked_at = self._stacks.place()
-                self._mark(f"forked in use at {self._forked_at}")
+                self._mark(CudaForked(self._forked_at).encode())
 
     def forked(self) -> None:
         """In the child. Where the parent used CUDA, the child cannot: torch raises where it tries.
@@ -77,7 +75,7 @@ class CudaContexts:
             return
 
         def refused() -> None:
-            self._mark(f"wanted at {self._stacks.place()} in a child forked at {self._forked_at}")
+            self._mark(CudaRejected(self._stacks.place(), self._forked_at).encode())
 
         Patches().ends(module, "_lazy_init", refused, lost=lost)
 
@@ -88,7 +86,7 @@ class CudaContexts:
         key = threading.get_ident(), text
         if key not in self._marked and len(self._marked) < _MOST:
             self._marked.add(key)
-            recorder.mark(CUDA_CONTEXT + text)
+            recorder.mark(text)
 
 
 def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
@@ -124,9 +122,8 @@ def _current() -> int:
     return -1 if device is None else int(device())
 
 
-def _surroundings() -> str:
+def _surroundings() -> tuple[int, str, str]:
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     own = os.environ.get("LOCAL_RANK", "")
-    told = f" of {count} devices" + (f", visible {visible}" if visible else "")
-    return told + (f", local rank {own}" if own.isdigit() else "")
+    return count, visible, own if own.isdigit() else ""

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.autograd.profiler as torch_profiler
 
-from ...format.activities import stream_name
-from ...format.record_kinds import MISSING, OpScope, ThreadKind
+from ...format.names import MISSING, stream_name
+from ...format.record_kinds import OpScope, ThreadKind
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, Kind
 from ...journal.writer import ThreadJournal

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ...format.activities import LAUNCHING, ON_DEVICE
+from ...format.names import LAUNCH_SUFFIXES, ON_DEVICE
 from ...journal import clock
 from ...journal.journal import HEADER, MAGIC, SEGMENT_SUFFIX
 from ...recorder.private_names import optional
@@ -123,7 +123,7 @@ def activities(
         kind = event.activity_type()
         if kind in ON_DEVICE:
             on_device.append(event)
-        elif kind.endswith(LAUNCHING):
+        elif kind.endswith(LAUNCH_SUFFIXES):
             calls[event.correlation_id()] = event
     found = []
     for event in on_device:

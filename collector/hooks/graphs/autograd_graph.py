@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import GRAPH_SERIES, GradientScope
+from ...format.names import GRAPH_SERIES
+from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, Kind
 from ...recorder.recorder import Recorder

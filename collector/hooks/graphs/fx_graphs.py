@@ -24,7 +24,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ...format.record_kinds import COMPILED, FX_BREAK, FX_NODE, FX_UNTRACEABLE, GradientScope
+from ...format.names import COMPILED, FX_BREAK, FX_UNTRACEABLE
+from ...format.record_kinds import FX_NODE, GradientScope
 from ...journal import clock
 from ...journal.journal import Kind
 from ...recorder.private_names import optional

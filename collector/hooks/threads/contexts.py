@@ -18,7 +18,8 @@ from multiprocessing.pool import Pool, ThreadPool
 from threading import get_ident
 from typing import Any
 
-from ...format.record_kinds import LOST_CONTEXT, PhaseKind
+from ...format.marks import LostContext
+from ...format.record_kinds import PhaseKind
 from ...journal import clock
 from ...journal.journal import Kind
 from ...recorder.private_names import optional
@@ -163,8 +164,13 @@ class Contexts:
             known = inherited.missed.pop(variable, None)
             if known is None:
                 inherited.missed[variable] = (
-                    f"{LOST_CONTEXT}{variable.name} at {file}:{frame.f_lineno} was {found}, set "
-                    f"where the {inherited.what} was started at {inherited.where}",
+                    LostContext(
+                        variable.name,
+                        f"{file}:{frame.f_lineno}",
+                        found,
+                        inherited.what,
+                        inherited.where,
+                    ).encode(),
                     clock.now(),
                 )
             else:  # read again, and not set between

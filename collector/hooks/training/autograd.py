@@ -9,7 +9,8 @@ from typing import Any
 import torch.autograd
 import torch.autograd.graph
 
-from ...format.record_kinds import RAISED_IN_BACKWARD, PhaseKind
+from ...format.marks import BackwardRaised
+from ...format.record_kinds import PhaseKind
 from ...recorder.recorder import Recorder
 from ..exceptions import sentence
 from ..patches import Patches, caller
@@ -61,7 +62,7 @@ def install(
         if isinstance(error, Exception):
             with recorder.guarded():
                 place = _caller(caller(), is_library)
-                recorder.mark(f"{RAISED_IN_BACKWARD}{sentence(error)}{place}")
+                recorder.mark(BackwardRaised(sentence(error), place).encode())
         ends(began, None)
 
     patches = Patches()
@@ -73,7 +74,7 @@ def install(
 
 
 def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
-    """` (file.py:12)`: the line of the program that called, from the innermost frame on."""
+    """Returns the line of the program that called, `file.py:12`, from the innermost frame on."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    return "" if frame is None else f" ({frame.f_code.co_filename}:{frame.f_lineno})"
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

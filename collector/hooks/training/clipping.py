@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
-from ...format.record_kinds import CLIP_LIMIT, CLIP_NORM, SHARD
+from ...format.names import CLIP_LIMIT, CLIP_NORM, SHARD
 from ...journal import clock
 from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...format.record_kinds import EXPECTED, VALIDATOR_IDLE
+from ...format.marks import ExpectedGradient, ValidatorVerdict
 from ...recorder.recorder import Recorder
-from ...validation.assertions import KNOWN, Assertion, compressed
+from ...validation.assertions import ASSERTIONS, Assertion, compressed
 from .modules import Modules
 from .optimizer_parameters import Held
 
@@ -21,16 +21,15 @@ class Assertions:
 
     def note(self) -> None:
         """An optimizer is about to step."""
-        for one in KNOWN:
+        for one in ASSERTIONS:
             if one not in self._noted:
                 self._note(one)
 
     def close(self) -> None:
         """The recording ends: name those that nothing can be held against."""
-        for one in KNOWN:
+        for one in ASSERTIONS:
             if one not in self._noted and (one.alive or not one.noted):
-                function = one.call.partition("(")[0]
-                self._recorder.mark(f"{VALIDATOR_IDLE} {function} at parameter")
+                self._recorder.mark(ValidatorVerdict("idle", one.function, "parameter").encode())
 
     def _note(self, one: Assertion) -> None:
         parameters = one.alive
@@ -45,4 +44,4 @@ class Assertions:
         self._noted.add(one)
         one.noted = True
         for place in compressed(found, self._held.names()):
-            self._recorder.mark(f"{EXPECTED}{one.call} at {place}")
+            self._recorder.mark(ExpectedGradient(one.function, one.bounds, place).encode())

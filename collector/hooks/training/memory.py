@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...format.record_kinds import RECORDER_MEMORY
+from ...format.names import RECORDER_MEMORY
 from ...journal import own_files
 from ...journal.limits import resident_bytes
 from ...recorder.recorder import Recorder

@@ -9,7 +9,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ...format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from ...format.names import LOSS_SCALE, SKIPPED_STEPS
 from ...recorder.recorder import Recorder
 from ..patches import Patches
 from .device_readback import Deliveries

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...format.record_kinds import ADDED_NORM, ADDED_NORM_OF
+from ...format.names import ADDED_NORM, ADDED_NORM_OF
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from .modules import Modules

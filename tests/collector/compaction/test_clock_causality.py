@@ -120,20 +120,35 @@ def two_hosts(path: Path, ranks: tuple[int, ...] = (0, 1), **changes: Any) -> Pa
     for rank in ranks:
         ahead = OFF * rank
         start = START_NS + ahead
-        clock = {"offset_ns": WRONG - OFF, "uncertainty_ns": WIDE, "host": "far",
-                 "calibrated": what["calibrated"]}  # fmt: skip
+        clock = {
+            "offset_ns": WRONG - OFF,
+            "uncertainty_ns": WIDE,
+            "host": "far",
+            "calibrated": what["calibrated"],
+        }
         builder.process(
-            rank, start_ns=start, end_ns=start + SECOND, clock=clock if rank else {},
+            rank,
+            start_ns=start,
+            end_ns=start + SECOND,
+            clock=clock if rank else {},
             exception=what["exception"],
-        )  # fmt: skip
+        )
         calls = np.arange(what["calls"] if rank else 40)
         # Rank 1 comes 0.02 ms after rank 0, and both are done 0.03 ms later.
         began = START_NS + 1_000 + calls * 24_000_000
         builder.rows(
-            "collective", rank, f"{1000 + rank}-0", start_ns=began + 20_000 * rank + ahead,
-            duration_ns=100, complete_ns=began + 50_000 + ahead, name=what["name"], group="0",
-            group_size=2, sequence=calls, bytes=what["bytes"],
-        )  # fmt: skip
+            "collective",
+            rank,
+            f"{1000 + rank}-0",
+            start_ns=began + 20_000 * rank + ahead,
+            duration_ns=100,
+            complete_ns=began + 50_000 + ahead,
+            name=what["name"],
+            group="0",
+            group_size=2,
+            sequence=calls,
+            bytes=what["bytes"],
+        )
     return builder.write()
 
 

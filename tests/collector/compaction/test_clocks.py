@@ -135,11 +135,23 @@ def process(
     rank: int, host: str, wall: int, calibration: Calibration | None = None
 ) -> dict[str, Any]:
     return {
-        "rank": rank, "pid": 10 + rank, "parent_pid": 1, "role": "rank", "host": host,
-        "engine": "native", "start_ns": 1000, "end_ns": 2000, "closed": True, "argv": ["x"],
-        "python": "3", "torch": "2", "modules_root": "", "clock_identity": host,
-        "wall_minus_monotonic_ns": wall, "calibration": calibration,
-    }  # fmt: skip
+        "rank": rank,
+        "pid": 10 + rank,
+        "parent_pid": 1,
+        "role": "rank",
+        "host": host,
+        "engine": "native",
+        "start_ns": 1000,
+        "end_ns": 2000,
+        "closed": True,
+        "argv": ["x"],
+        "python": "3",
+        "torch": "2",
+        "modules_root": "",
+        "clock_identity": host,
+        "wall_minus_monotonic_ns": wall,
+        "calibration": calibration,
+    }
 
 
 MEASURED = Calibration("a", 500, (Point(1500, -70, 9),))
@@ -157,7 +169,7 @@ def test_the_order_in_which_processes_finish_does_not_matter(
 ) -> None:
     axis, listed = None, []
     for one in order:
-        axis, listed = process_placement.joined(axis, listed, one)
+        axis, listed = process_placement.with_process(axis, listed, one)
     assert axis == {"clock_identity": "a", "wall_minus_monotonic_ns": 500}
     found = [
         (p["clock"]["offset_ns"], p["clock"]["uncertainty_ns"], p["clock"]["calibrated"])
@@ -171,9 +183,16 @@ def test_the_order_in_which_processes_finish_does_not_matter(
     ]
 
 
-@pytest.mark.parametrize("bad", [{}, [], {"reference": "a", "wall_minus_monotonic_ns": 1,
-    "points": [[1, 2.5, 3]]}, {"reference": "a", "wall_minus_monotonic_ns": 1, "points": []},
-    {"reference": "a", "wall_minus_monotonic_ns": 1, "points": [[1, 2**70, 3]]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        [],
+        {"reference": "a", "wall_minus_monotonic_ns": 1, "points": [[1, 2.5, 3]]},
+        {"reference": "a", "wall_minus_monotonic_ns": 1, "points": []},
+        {"reference": "a", "wall_minus_monotonic_ns": 1, "points": [[1, 2**70, 3]]},
+    ],
+)
 def test_a_damaged_calibration_is_none(bad: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Calibration.parse(bad)

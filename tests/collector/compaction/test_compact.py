@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lanescope.collector.compaction import chunks, compact, manifest, merge, seal
+from lanescope.collector.compaction import chunks, compact, manifest, parts
 from lanescope.collector.format.record_kinds import PhaseKind
 from lanescope.collector.journal import journal, writer
 from lanescope.collector.journal.journal import Kind
@@ -30,8 +30,14 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def complete(recorder: Recorder) -> None:
     for i in range(0, OPS, 1_000):
-        recorder.put(recorder.thread(), Kind.COLLECTIVE_END, name=recorder.intern("all_reduce"),
-                     end=9_000_000 + i, sequence=i, aux=recorder.intern("dp\t2\t"))  # fmt: skip
+        recorder.put(
+            recorder.thread(),
+            Kind.COLLECTIVE_END,
+            name=recorder.intern("all_reduce"),
+            end=9_000_000 + i,
+            sequence=i,
+            aux=recorder.intern("dp\t2\t"),
+        )
 
 
 def read(run: Path, table: str) -> pa.Table:
@@ -100,10 +106,10 @@ def dying(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (merge, "write_part"),
-        (merge.Pending, "commit"),
-        (merge.manifests, "write"),
-        (seal.os, "replace"),
+        (parts, "write_part"),
+        (parts.PendingParts, "commit"),
+        (parts.manifests, "write"),
+        (parts.os, "replace"),
         (Path, "unlink"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_run_with_such_a_journal(journal: Journal) -> None:
 
 def test_a_damaged_header_is_named(journal: Journal) -> None:
     journal.segment.write_bytes(b"\0" * 8 + journal.data[8:])
-    with pytest.raises(RunError, match=r"no event can be read; .*\.lsj: is no journal segment"):
+    with pytest.raises(RunError, match=r"no event can be read; .*\.lsj: is not a journal segment"):
         open_run(journal.run)
 
 

@@ -101,9 +101,7 @@ def test_compilation_goes_on_and_gives_the_same(
 
 
 def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
-    recorded = record_program(
-        tmp_path, COMPILED, "--engine", "native", arguments=("aot_eager",)
-    )  # fmt: skip
+    recorded = record_program(tmp_path, COMPILED, "--engine", "native", arguments=("aot_eager",))
     assert recorded.status == 0, recorded.stderr
     found = regions(recorded)
     # What torch.compile captured is there as torch.fx has it, and where it stopped.
@@ -136,9 +134,7 @@ def test_compiled_regions_are_slices(tmp_path: Path, native: Path) -> None:
 
 @pytest.mark.slow
 def test_the_portable_engine_declares_that_it_sees_no_regions(tmp_path: Path) -> None:
-    recorded = record_program(
-        tmp_path, COMPILED, "--engine", "portable", arguments=("aot_eager",)
-    )  # fmt: skip
+    recorded = record_program(tmp_path, COMPILED, "--engine", "portable", arguments=("aot_eager",))
     assert recorded.status == 0, recorded.stderr
     assert not regions(recorded)
     assert open_run(recorded.run).coverage["unseen_compiled_regions"] == 1
@@ -147,9 +143,14 @@ def test_the_portable_engine_declares_that_it_sees_no_regions(tmp_path: Path) ->
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_another_backend_shows_single_ops(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
-        tmp_path, COMPILED, "--engine", engine, "--compile-backend", "aot_eager",
+        tmp_path,
+        COMPILED,
+        "--engine",
+        engine,
+        "--compile-backend",
+        "aot_eager",
         arguments=("no-such-backend",),
-    )  # fmt: skip
+    )
     assert recorded.status == 0, recorded.stderr
     last = [
         r["name"]

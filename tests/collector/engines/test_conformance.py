@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.format.filters import OpFilter
-from lanescope.collector.format.record_kinds import UNSEEN_BY
+from lanescope.collector.format.names import UNSEEN_BY, OpFilter
 from lanescope.webapp import open_run
 from tests.support.recording import BIN, Recorded, record_program, run_program
 
@@ -137,10 +136,13 @@ COMPUTING = OpFilter((), ())
 EVERYTHING = ("--include", "*", "--exclude", "profiler::*", "--stacks", "collectives")
 
 
-@pytest.fixture(scope="module", params=[
-    pytest.param(name, marks=pytest.mark.torchrun if name == "ranks" else ())
-    for name in PROGRAMS
-])  # fmt: skip
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.torchrun if name == "ranks" else ())
+        for name in PROGRAMS
+    ],
+)
 def both(
     request: pytest.FixtureRequest, native: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Recorded]:
@@ -149,9 +151,13 @@ def both(
     for engine in ENGINES:
         folder = tmp_path_factory.mktemp(f"{request.param}-{engine}")
         recorded[engine] = record_program(
-            folder, PROGRAMS[request.param], "--engine", engine, *EVERYTHING,
+            folder,
+            PROGRAMS[request.param],
+            "--engine",
+            engine,
+            *EVERYTHING,
             ranks=2 if request.param == "ranks" else 0,
-        )  # fmt: skip
+        )
         assert recorded[engine].status == 0, recorded[engine].stderr
         assert "error" not in recorded[engine].stderr, recorded[engine].stderr
         manifest = json.loads((recorded[engine].run / "manifest.json").read_text())
@@ -209,8 +215,15 @@ def chosen(rows: Rows, *columns: str) -> list[tuple[Any, ...]]:
 
 def test_operators(both: dict[str, Recorded]) -> None:
     columns = (
-        "name", "module", "phase", "step", "shapes", "dtypes", "device", "sequence",
-    )  # fmt: skip
+        "name",
+        "module",
+        "phase",
+        "step",
+        "shapes",
+        "dtypes",
+        "device",
+        "sequence",
+    )
     assert threads(both["portable"]) == threads(both["native"])
     for thread in threads(both["portable"]):
         portable, native = (
@@ -227,10 +240,15 @@ def test_nodes_and_scopes(both: dict[str, Recorded]) -> None:
     for thread in threads(both["portable"]):
         for scope in ("backward", "user"):
             portable, native = (
-                chosen([r for r in in_order(both[e], thread) if r["scope"] == scope],
-                       "name", "sequence", "phase", "step")
+                chosen(
+                    [r for r in in_order(both[e], thread) if r["scope"] == scope],
+                    "name",
+                    "sequence",
+                    "phase",
+                    "step",
+                )
                 for e in ENGINES
-            )  # fmt: skip
+            )
             # A node that runs no operator is out of the portable engine's sight.
             assert [row for row in native if row in portable] == portable
             if scope == "user":

@@ -26,10 +26,15 @@ from tests.collector.numerics.test_fingerprint import (
 
 class Native(ctypes.Structure):
     _fields_ = (
-        ("hash", ctypes.c_uint64), ("nan", ctypes.c_int64), ("inf", ctypes.c_int64),
-        ("zeros", ctypes.c_int64), ("mean", ctypes.c_double), ("l2", ctypes.c_double),
-        ("low", ctypes.c_double), ("high", ctypes.c_double),
-    )  # fmt: skip
+        ("hash", ctypes.c_uint64),
+        ("nan", ctypes.c_int64),
+        ("inf", ctypes.c_int64),
+        ("zeros", ctypes.c_int64),
+        ("mean", ctypes.c_double),
+        ("l2", ctypes.c_double),
+        ("low", ctypes.c_double),
+        ("high", ctypes.c_double),
+    )
 
 
 class Found(NamedTuple):
@@ -139,8 +144,13 @@ def test_what_it_cannot_read(library: Library) -> None:
     freed = torch.ones(8)
     freed.untyped_storage().resize_(0)
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
-    for tensor in (torch.eye(3).to_sparse(), nested, torch.empty(3, device="meta"), freed,
-                   torch.ones(2, dtype=torch.complex64).conj()):  # fmt: skip
+    for tensor in (
+        torch.eye(3).to_sparse(),
+        nested,
+        torch.empty(3, device="meta"),
+        freed,
+        torch.ones(2, dtype=torch.complex64).conj(),
+    ):
         assert read(library, tensor) is None
 
 

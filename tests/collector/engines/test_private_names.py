@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.format.record_kinds import MISSING
+from lanescope.collector.format.names import MISSING
 from lanescope.webapp import open_run
 from tests.support import ROOT
 from tests.support.recording import UNCOMPACTED, run_program

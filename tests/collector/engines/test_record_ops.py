@@ -50,9 +50,17 @@ def test_forward_ops_with_module_and_shapes(two_layers: Recorded) -> None:
 def test_backward_nodes_and_the_ops_that_ran_for_them(two_layers: Recorded) -> None:
     rows = ops(two_layers, 1, "backward")
     assert names(rows, "backward") == [
-        "SumBackward0", "AddmmBackward0", "AccumulateGrad", "TBackward0", "AccumulateGrad",
-        "ReluBackward0", "AddmmBackward0", "AccumulateGrad", "TBackward0", "AccumulateGrad",
-    ]  # fmt: skip
+        "SumBackward0",
+        "AddmmBackward0",
+        "AccumulateGrad",
+        "TBackward0",
+        "AccumulateGrad",
+        "ReluBackward0",
+        "AddmmBackward0",
+        "AccumulateGrad",
+        "TBackward0",
+        "AccumulateGrad",
+    ]
     assert names(rows) == ["mm", "mm", "sum", "threshold_backward", "mm", "sum"]
     assert {r["depth"] for r in rows if r["scope"] == "backward"} == {0}
     assert {r["depth"] for r in rows if r["scope"] == "function"} == {1}
@@ -62,8 +70,9 @@ def test_sequence_numbers_tie_backward_to_forward(two_layers: Recorded) -> None:
     for step in (0, 1):
         forward = {r["sequence"]: r for r in ops(two_layers, step, "forward")}
         nodes = [r for r in ops(two_layers, step, "backward") if r["scope"] == "backward"]
-        tied = [(r["name"], forward[r["sequence"]]["module"]) for r in nodes
-                if r["sequence"] in forward]  # fmt: skip
+        tied = [
+            (r["name"], forward[r["sequence"]]["module"]) for r in nodes if r["sequence"] in forward
+        ]
         assert tied == [("AddmmBackward0", "2"), ("ReluBackward0", "1"), ("AddmmBackward0", "0")]
 
 
@@ -114,9 +123,15 @@ def test_what_computes_nothing_is_left_out_and_counted(two_layers: Recorded) -> 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_patterns_bring_ops_back_and_take_ops_out(tmp_path: Path, engine: str) -> None:
     recorded = record_program(
-        tmp_path, TWO_LAYERS, "--engine", engine,
-        "--include", "aten::t", "--exclude", "aten::*mm",
-    )  # fmt: skip
+        tmp_path,
+        TWO_LAYERS,
+        "--engine",
+        engine,
+        "--include",
+        "aten::t",
+        "--exclude",
+        "aten::*mm",
+    )
     forward = [r["name"] for r in ops(recorded, 0, "forward") if r["depth"] == 0]
     assert forward.count("aten::t") + forward.count("aten::linear") == 2
     seen = {r["name"] for r in recorded.rows("op")}
@@ -135,9 +150,7 @@ def test_a_step_window_records_only_its_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
 def test_a_minimum_duration_leaves_out_short_ops(tmp_path: Path, engine: str) -> None:
-    recorded = record_program(
-        tmp_path, TWO_LAYERS, "--engine", engine, "--min-duration", "10s"
-    )  # fmt: skip
+    recorded = record_program(tmp_path, TWO_LAYERS, "--engine", engine, "--min-duration", "10s")
     assert [r for r in recorded.rows("op") if r["scope"] == "function"] == []
     assert len(recorded.rows("phase")) == 6
     # Multiplications, additions and relu of two layers in two steps, forward and backward.

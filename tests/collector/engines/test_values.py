@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.collector.numerics.fingerprint import hash_of
 from lanescope.webapp import open_run
 from lanescope.webapp.plugins.numerics.values import not_finite, unrecorded_writes
@@ -85,9 +85,21 @@ REFILLED = """
 """
 
 COLUMNS = (
-    "name", "position", "shape", "dtype", "device", "numel", "min", "max", "nan", "inf", "zeros",
-    "hash", "expected", "finite_inputs",
-)  # fmt: skip
+    "name",
+    "position",
+    "shape",
+    "dtype",
+    "device",
+    "numel",
+    "min",
+    "max",
+    "nan",
+    "inf",
+    "zeros",
+    "hash",
+    "expected",
+    "finite_inputs",
+)
 
 
 def joined(recorded: Recorded, rank: int = 0) -> Rows:
@@ -100,9 +112,17 @@ def joined(recorded: Recorded, rank: int = 0) -> Rows:
 
 def recorded(folder: Path, engine: str, program: str, *options: str, ranks: int = 0) -> Recorded:
     done = record_program(
-        folder, program, "--level", "numerics", "--engine", engine, "--stacks", "none", *options,
+        folder,
+        program,
+        "--level",
+        "numerics",
+        "--engine",
+        engine,
+        "--stacks",
+        "none",
+        *options,
         ranks=ranks,
-    )  # fmt: skip
+    )
     assert done.status == 0, done.stderr
     assert "error" not in done.stderr
     return done
@@ -138,8 +158,9 @@ def test_values_of_the_program(
     rows = joined(recorded(tmp_path, observer, PLANTED))
     changed = [r for r in rows if r["expected"] is not None]
     assert [(r["name"], r["position"], r["numel"]) for r in changed] == [
-        ("aten::sin", "read0", 8), ("aten::sin", "read0", 70000),
-    ]  # fmt: skip
+        ("aten::sin", "read0", 8),
+        ("aten::sin", "read0", 70000),
+    ]
     for row in changed:
         length = row["numel"]
         assert row["expected"] == int(hash_of(torch.ones(length)))
@@ -152,8 +173,9 @@ def test_values_of_the_program(
     assert made_nan.severity == "error"
     assert "aten::mul made the first NaN values out of some that were not finite" in made_nan.title
     # The first that made NaN or Inf of what was neither.
-    made = [(r["name"], r["nan"], r["inf"]) for r in rows
-            if r["finite_inputs"] and r["nan"] + r["inf"]]  # fmt: skip
+    made = [
+        (r["name"], r["nan"], r["inf"]) for r in rows if r["finite_inputs"] and r["nan"] + r["inf"]
+    ]
     assert made == [("aten::log", 0, 8), ("aten::div", 0, 4)]
     (nan,) = [r for r in rows if r["nan"]]
     assert (nan["name"], nan["finite_inputs"], nan["mean"]) == ("aten::mul", False, None)
@@ -234,8 +256,18 @@ def test_where_nan_comes_from(tmp_path: Path) -> None:
     for k, (name, position, nan, inf, finite) in enumerate(rows):
         start = START_NS + 100 * k
         builder.op(start, 10, name)
-        builder.row("tensor", 0, "1000-0", start_ns=start, position=position, shape="[3]",
-                    dtype="float32", nan=nan, inf=inf, finite_inputs=finite)  # fmt: skip
+        builder.row(
+            "tensor",
+            0,
+            "1000-0",
+            start_ns=start,
+            position=position,
+            shape="[3]",
+            dtype="float32",
+            nan=nan,
+            inf=inf,
+            finite_inputs=finite,
+        )
     (finding,) = not_finite(open_run(builder.write()))
     assert (finding.evidence["op"], finding.severity) == ("aten::sqrt", "error")
     assert "out of finite ones: 2 in [3] float32" in finding.title
@@ -245,13 +277,24 @@ def scaled(path: Path, nan_of_finite: bool) -> Run:
     """A step of which backward overflows in float16, so that the scaler leaves it out."""
     builder = Builder(path)
     rows = [
-        ("aten::mm", 0, 5, not nan_of_finite), ("aten::mul", 4, 0, nan_of_finite),
-    ]  # fmt: skip
+        ("aten::mm", 0, 5, not nan_of_finite),
+        ("aten::mul", 4, 0, nan_of_finite),
+    ]
     for k, (name, nan, inf, finite) in enumerate(rows):
         start = START_NS + 100 * k
         builder.op(start, 10, name, phase="backward")
-        builder.row("tensor", 0, "1000-0", start_ns=start, position="out0", shape="[8]",
-                    dtype="float16", nan=nan, inf=inf, finite_inputs=finite)  # fmt: skip
+        builder.row(
+            "tensor",
+            0,
+            "1000-0",
+            start_ns=start,
+            position="out0",
+            shape="[8]",
+            dtype="float16",
+            nan=nan,
+            inf=inf,
+            finite_inputs=finite,
+        )
     for at, name in ((500, SKIPPED_STEPS), (510, LOSS_SCALE)):
         builder.row("value", 0, "1000-0", time_ns=START_NS + at, name=name, value=1.0)
     return open_run(builder.write())
@@ -270,8 +313,18 @@ def test_nan_of_infinities_names_what_made_the_first(tmp_path: Path) -> None:
     for k, (name, nan, inf) in enumerate((("aten::div", 0, 2), ("aten::sub", 2, 0))):
         start = START_NS + 100 * k
         builder.op(start, 10, name)
-        builder.row("tensor", 0, "1000-0", start_ns=start, position="out0", shape="[3]",
-                    dtype="float32", nan=nan, inf=inf, finite_inputs=not k)  # fmt: skip
+        builder.row(
+            "tensor",
+            0,
+            "1000-0",
+            start_ns=start,
+            position="out0",
+            shape="[3]",
+            dtype="float32",
+            nan=nan,
+            inf=inf,
+            finite_inputs=not k,
+        )
     (finding,) = not_finite(open_run(builder.write()))
     assert (finding.evidence["op"], finding.severity) == ("aten::sub", "error")
     assert finding.title.endswith("; the first infinity is that of aten::div")

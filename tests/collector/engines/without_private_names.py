@@ -187,8 +187,15 @@ def main() -> None:
         hidden = how == "all" or is_needed(tuple(group[0]), expected)
         status, found = without(group, run, engine, only_hidden=hidden)
         result, missing, _ = found or (None, [], [])
-        said = {"run": run, "names": group, "hidden": hidden, "status": status,
-                "expected": expected, "result": result, "missing": missing}  # fmt: skip
+        said = {
+            "run": run,
+            "names": group,
+            "hidden": hidden,
+            "status": status,
+            "expected": expected,
+            "result": result,
+            "missing": missing,
+        }
         print(json.dumps(said), flush=True)
 
 

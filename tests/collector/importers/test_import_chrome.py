@@ -11,12 +11,19 @@ import pyarrow.compute as pc
 import pytest
 
 from lanescope.collector.importers import time_chunks
-from lanescope.collector.importers.errors import Refused
 from lanescope.collector.importers.events import Event, decode_events, decode_one
 from lanescope.collector.importers.json_stream import Document, Member
-from lanescope.collector.importers.nesting import DEEPEST, around, ends, in_order, left, spend
-from lanescope.collector.importers.spill import UNFINISHED, VALUE, new_slices
-from lanescope.collector.importers.timestamps import I64, exact_ns, rounded_ns
+from lanescope.collector.importers.limits import ImportRejected
+from lanescope.collector.importers.nesting import (
+    MAX_DEPTH,
+    end_times,
+    nesting_of,
+    nesting_order,
+    remaining,
+    subtract_children,
+)
+from lanescope.collector.importers.spill import UNFINISHED, VALUE_ROW, new_slices
+from lanescope.collector.importers.timestamps import Int64Array, exact_ns, rounded_ns
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.timeline.lanes import LaneSlices, lanes_of
@@ -72,8 +79,10 @@ def test_each_kind_of_event_has_its_place(tmp_path: Path) -> None:
         ("request", 8_000, 3_000, 3_000, 0),
     ]
     assert [(t.name, t.kind) for t in run.threads] == [
-        ("thread 7", "main"), ("worker", "native"), ("net (asynchronous)", "native"),
-    ]  # fmt: skip
+        ("thread 7", "main"),
+        ("worker", "native"),
+        ("net (asynchronous)", "native"),
+    ]
     assert rows(run, "phase", "name", "kind", "start_ns") == [("here", "mark", 5_000)]
     assert rows(run, "value", "name", "value") == [("heap used", 3.0), ("heap free", 4.0)]
     kinds = rows(run, "sync", "kind", "object")
@@ -103,23 +112,24 @@ def test_instants_are_exact_to_the_nanosecond() -> None:
     lengths, missing, bad = rounded_ns([63.813, 2, None, -1.0, 1e300])
     assert lengths.tolist() == [63_813, 2_000, 0, 0, 0]
     assert (missing.tolist(), bad.tolist()) == (
-        [False, False, True, False, False], [False, False, False, True, True],
-    )  # fmt: skip
+        [False, False, True, False, False],
+        [False, False, False, True, True],
+    )
 
 
-def nested(start: I64, duration: I64) -> tuple[I64, I64]:
+def nested(start: Int64Array, duration: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Depth of each slice of a lane, and its duration less that of its direct children."""
-    depths, parents = around(start, ends(start, duration))
+    depths, parents = nesting_of(start, end_times(start, duration))
     own = duration.copy()
-    spend(own, duration, parents)
-    return np.minimum(depths, DEEPEST), left(own, duration)
+    subtract_children(own, duration, parents)
+    return np.minimum(depths, MAX_DEPTH), remaining(own, duration)
 
 
 def test_depth_is_the_number_of_slices_around() -> None:
     random = np.random.default_rng(3)
     start = random.integers(0, 60, 200)
     length = random.integers(0, 30, 200)
-    order = in_order(start, length)
+    order = nesting_order(start, length)
     start, length = start[order], length[order]
     depth, own = nested(start, length)
     end = start + length
@@ -135,51 +145,53 @@ def test_depth_is_the_number_of_slices_around() -> None:
 def test_instants_of_a_lane_are_in_order_in_parts_of_any_length(
     most: int, crowd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_chunks, "MOST", most)
+    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", most)
     random = np.random.default_rng(6)
-    rows = np.zeros(900, VALUE)
+    rows = np.zeros(900, VALUE_ROW)
     rows["start"] = random.integers(0, 400, 900)
     rows["start"][random.permutation(900)[:crowd]] = 77
     which = np.sort(random.permutation(900)[:800]).astype(np.uint32)
-    found = list(time_chunks.in_time(rows, which))
+    found = list(time_chunks.batches_by_start(rows, which))
     assert max(map(len, found)) <= max(4 * most, 40)
-    told = np.concatenate(found)
-    assert told.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
+    ordered = np.concatenate(found)
+    assert ordered.tolist() == which[np.argsort(rows["start"][which], kind="stable")].tolist()
 
 
 @pytest.mark.parametrize(("most", "longest"), [(7, 30), (40, 4), (40, 400), (10**6, 30)])
 def test_a_lane_is_the_same_in_stretches_of_any_length(
     most: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_chunks, "MOST", most)
+    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", most)
     random = np.random.default_rng(5)
     lane = new_slices(900)
     lane["start"] = random.integers(0, 400, 900)
     lane["duration"] = random.integers(0, longest, 900)
     lane["duration"][::90] = UNFINISHED
     which = random.permutation(900)[:800].astype(np.uint32)
-    order = in_order(lane["start"][which], lane["duration"][which])
+    order = nesting_order(lane["start"][which], lane["duration"][which])
     mine = lane[which[order]]
     depth, own = nested(mine["start"], mine["duration"])
-    found = list(time_chunks.stretches(lane, which, Path("trace")))
+    found = list(time_chunks.time_chunks_of(lane, which, Path("trace")))
     assert len(found) >= min(800 // most, 20)
     for one in found:
         assert (np.diff(lane["start"][one.where]) >= 0).all()
-    told = [column for one in found for column in zip(one.where, one.depth, one.own, strict=True)]
-    assert sorted(told) == sorted(zip(which[order], depth, own, strict=True))
+    columns = [
+        column for one in found for column in zip(one.where, one.depth, one.own, strict=True)
+    ]
+    assert sorted(columns) == sorted(zip(which[order], depth, own, strict=True))
 
 
-def test_more_slices_at_one_instant_than_a_program_has_are_refused(
+def test_more_slices_at_one_instant_than_a_program_has_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(time_chunks, "MOST", 20)
-    monkeypatch.setattr(time_chunks, "_MOST_OPEN", 30)
+    monkeypatch.setattr(time_chunks, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(time_chunks, "_MAX_OPEN", 30)
     every = np.arange(100, dtype=np.uint32)
     together, unfinished = new_slices(100), new_slices(100)
     unfinished["start"], unfinished["duration"] = every, UNFINISHED
     for lane in (together, unfinished):
-        with pytest.raises(Refused, match="slices at one instant of a thread"):
-            list(time_chunks.stretches(lane, every, Path("trace")))
+        with pytest.raises(ImportRejected, match="slices at one instant of a thread"):
+            list(time_chunks.time_chunks_of(lane, every, Path("trace")))
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 200, 5000])
@@ -228,27 +240,45 @@ def test_an_event_with_what_json_has_not_is_read_alone(tmp_path: Path) -> None:
     assert one == Event(ph="X", name=5, ts=one.ts, dur=one.dur) if one else False
 
 
-def test_kernels_lie_on_streams_and_know_who_launched_them(tmp_path: Path) -> None:
+def test_kernels_are_on_streams_with_the_thread_that_launched_them(tmp_path: Path) -> None:
     call = {"correlation": 5}
     events = [
-        slice_("aten::mm", 0, 10, cat="cpu_op", args={
-            "Sequence number": 4, "Input Dims": [[2, 3], [3, 4], []],
-            "Input type": ["float", "c10::BFloat16", "Scalar"], "Fwd thread id": 0,
-        }),
+        slice_(
+            "aten::mm",
+            0,
+            10,
+            cat="cpu_op",
+            args={
+                "Sequence number": 4,
+                "Input Dims": [[2, 3], [3, 4], []],
+                "Input type": ["float", "c10::BFloat16", "Scalar"],
+                "Fwd thread id": 0,
+            },
+        ),
         slice_("cudaLaunchKernel", 2, 3, cat="cuda_runtime", args=call),
         kernel("gemm", 20, 5, 7, 5),
-        slice_("MmBackward0", 40, 4, cat="cpu_op", tid=9, args={
-            "Sequence number": 4, "Fwd thread id": 1,
-        }),
+        slice_(
+            "MmBackward0",
+            40,
+            4,
+            cat="cpu_op",
+            tid=9,
+            args={
+                "Sequence number": 4,
+                "Fwd thread id": 1,
+            },
+        ),
         slice_("ProfilerStep#3", 0, 30, cat="user_annotation"),
         slice_("Optimizer.step#SGD.step", 25, 4, cat="user_annotation"),
         slice_("mine", 26, 1, cat="user_annotation"),
         {"ph": "f", "cat": "ac2g", "id": 5, "ts": 20, "pid": 0, "tid": 7, "name": "ac2g"},
-    ]  # fmt: skip
+    ]
     run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json.gz", events))
     assert [(t.name, t.kind) for t in run.threads] == [
-        ("thread 7", "main"), ("thread 9", "native"), ("stream 7 (cuda:0)", "stream"),
-    ]  # fmt: skip
+        ("thread 7", "main"),
+        ("thread 9", "native"),
+        ("stream 7 (cuda:0)", "stream"),
+    ]
     columns = ("name", "scope", "device", "launch_ns", "launch_thread")
     assert rows(run, "op", *columns) == [
         ("aten::mm", "function", "cpu", None, ""),
@@ -258,12 +288,17 @@ def test_kernels_lie_on_streams_and_know_who_launched_them(tmp_path: Path) -> No
         ("gemm", "kernel", "cuda:0", 2_000, "7-0"),
     ]
     assert rows(run, "op", "sequence", "shapes", "dtypes", "step", "phase", thread="7-0")[0] == (
-        4, "[2, 3] [3, 4]", "float32 bfloat16", 3, "",
-    )  # fmt: skip
+        4,
+        "[2, 3] [3, 4]",
+        "float32 bfloat16",
+        3,
+        "",
+    )
     assert rows(run, "op", "phase", thread="7-0")[2] == ("SGD.step",)
     assert rows(run, "phase", "name", "kind", "step", "depth") == [
-        ("ProfilerStep#3", "user", 3, 0), ("SGD.step", "optimizer", 3, 1),
-    ]  # fmt: skip
+        ("ProfilerStep#3", "user", 3, 0),
+        ("SGD.step", "optimizer", 3, 1),
+    ]
     assert run.steps(0).index.tolist() == [3]
 
 
@@ -271,16 +306,24 @@ def test_breakdown_of_a_device_can_be_worked_out_on_paper(tmp_path: Path) -> Non
     # Stream 1:  ####......####     0-4 and 10-14 compute
     # Stream 2:  ..nnnnnn...cc..    2-8 communication, 11-13 copy
     events = [
-        kernel("gemm", 0, 4, 1), kernel("gemm", 10, 4, 1),
-        kernel("ncclDevKernel_AllReduce", 2, 6, 2), kernel("Memcpy DtoH", 11, 2, 2),
+        kernel("gemm", 0, 4, 1),
+        kernel("gemm", 10, 4, 1),
+        kernel("ncclDevKernel_AllReduce", 2, 6, 2),
+        kernel("Memcpy DtoH", 11, 2, 2),
         slice_("aten::mm", 0, 20, cat="cpu_op"),
-    ]  # fmt: skip
+    ]
     run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", events))
     (row,) = temporal_breakdown(run).to_dict("records")
     assert row == {
-        "rank": 0, "kernel_time_ns": 14_000, "idle_ns": 2_000, "compute_ns": 8_000,
-        "non_compute_ns": 4_000, "communication_ns": 6_000, "overlap_ns": 2_000, "overlap": 1 / 3,
-    }  # fmt: skip
+        "rank": 0,
+        "kernel_time_ns": 14_000,
+        "idle_ns": 2_000,
+        "compute_ns": 8_000,
+        "non_compute_ns": 4_000,
+        "communication_ns": 6_000,
+        "overlap_ns": 2_000,
+        "overlap": 1 / 3,
+    }
     assert comm_compute_overlap(run, 0) == 1 / 3  # the operator on the host does not count
 
 
@@ -302,7 +345,7 @@ def test_real_traces_are_accounted_for(path: Path, tmp_path: Path) -> None:
                 assert overlaps == 0, (thread.name, level)
 
 
-def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_other_files_are_rejected_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     for content, words in (
         (b"", "is empty"),
@@ -313,20 +356,25 @@ def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path: Path) -> None:
         (b"\x1f\x8bnonsense", "not the gzip file"),
     ):
         path.write_bytes(content)
-        with pytest.raises(Refused, match=words) as refusal:
+        with pytest.raises(ImportRejected, match=words) as refusal:
             imported(tmp_path / "run", path)
         assert "\n" not in str(refusal.value)
         assert not (tmp_path / "run").exists()
     assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
 
 
-def test_numbers_that_no_column_holds_are_told_apart(tmp_path: Path) -> None:
-    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 1 << 70,
-            "In msg nelems": 1 << 70, "dtype": "Float"}  # fmt: skip
+def test_numbers_beyond_a_column_become_null(tmp_path: Path) -> None:
+    args = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Group size": 1 << 70,
+        "In msg nelems": 1 << 70,
+        "dtype": "Float",
+    }
     events = [
-        slice_("record_param_comms", 1, 5, cat="cpu_op", args=told),
+        slice_("record_param_comms", 1, 5, cat="cpu_op", args=args),
         slice_("a text that is a number", 20, "3.5"),
-        slice_("a text that is none", 20, "long"),
+        slice_("a text without length", 20, "long"),
         slice_("longer than can be", 20, 10**30),
         slice_("before 1970", -(2**40), 1),
     ]

@@ -28,13 +28,35 @@ def test_a_run_of_two_ranks_comes_back(table: str, tmp_path: Path) -> None:
     again = there_and_back(run, tmp_path)
     assert (again.ranks, again.world_size, again.dropped) == (run.ranks, run.world_size, 0)
     columns: dict[str, list[str]] = {
-        "op": ["start_ns", "duration_ns", "self_ns", "name", "depth", "step", "sequence",
-               "shapes", "dtypes"],
+        "op": [
+            "start_ns",
+            "duration_ns",
+            "self_ns",
+            "name",
+            "depth",
+            "step",
+            "sequence",
+            "shapes",
+            "dtypes",
+        ],
         "phase": ["start_ns", "duration_ns", "name", "kind", "depth", "step"],
         "value": ["time_ns", "name", "value", "step"],
-        "collective": ["start_ns", "duration_ns", "complete_ns", "name", "group", "group_size",
-                       "sequence", "bytes", "step", "shapes", "dtypes", "peer", "reduce_op"],
-    }  # fmt: skip
+        "collective": [
+            "start_ns",
+            "duration_ns",
+            "complete_ns",
+            "name",
+            "group",
+            "group_size",
+            "sequence",
+            "bytes",
+            "step",
+            "shapes",
+            "dtypes",
+            "peer",
+            "reduce_op",
+        ],
+    }
     assert {t.name for t in again.threads} == {t.name for t in run.threads}
     for rank in run.ranks:
         for thread in (t for t in run.threads if t.rank == rank):
@@ -64,9 +86,15 @@ def test_streams_and_their_launches_come_back(tmp_path: Path) -> None:
     builder.op(START_NS + 200, 60, "MmBackward0", thread=main, scope="backward")
     for start, launch in ((50, 10), (150, 30)):
         builder.op(
-            START_NS + start, 40, "gemm", thread=stream, scope="kernel", device="cuda:1",
-            launch_ns=START_NS + launch, launch_thread=main,
-        )  # fmt: skip
+            START_NS + start,
+            40,
+            "gemm",
+            thread=stream,
+            scope="kernel",
+            device="cuda:1",
+            launch_ns=START_NS + launch,
+            launch_thread=main,
+        )
     run = open_run(builder.write())
     again = there_and_back(run, tmp_path)
     columns = ("name", "scope", "start_ns", "device", "launch_ns")

@@ -1,4 +1,4 @@
-"""Damaged and hostile files: refused in one sentence, or imported as far as they can be."""
+"""Damaged and hostile files: rejected in one sentence, or imported as far as possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from lanescope.collector.importers import (
-    chrome,
     complete_events,
     decompress,
     flight_recorder,
@@ -23,7 +22,7 @@ from lanescope.collector.importers import (
     steps,
     to_tables,
 )
-from lanescope.collector.importers.errors import Refused
+from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.run_writer import import_files
 from lanescope.webapp.runs.run import open_run
 from tests.collector.importers.test_import_ranks import dump
@@ -33,8 +32,13 @@ from tests.support.trace_files import accounted, imported, kernel, slice_, write
 def seeds() -> list[bytes]:
     """A small file of each kind."""
     args = {"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"], "Sequence number": 3}
-    comm = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
-            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    comm = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Group size": 2,
+        "In msg nelems": 4,
+        "dtype": "Float",
+    }
     memory = {"Total Allocated": 5, "Device Type": 1, "Device Id": 0}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}},
@@ -55,29 +59,70 @@ def seeds() -> list[bytes]:
         {"ph": "f", "cat": "flow", "name": "f", "id": 4, "ts": 53, "pid": 7, "tid": 8},
     ]
     info = {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
-    whole = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events,
-             "baseTimeNanoseconds": 10**18}  # fmt: skip
+    whole = {
+        "schemaVersion": 1,
+        "distributedInfo": info,
+        "traceEvents": events,
+        "baseTimeNanoseconds": 10**18,
+    }
     frames = [{"name": "main", "filename": "train.py", "line": 3}]
     dumped = dump(1, 2, 3, pg_status={"0": {"last_enqueued_collective": 3}})
     dumped["entries"][0]["frames"] = frames
     return [
-        json.dumps(whole).encode(), json.dumps(events).encode(), json.dumps(dumped).encode(),
-        pickle.dumps(dumped, 2), pickle.dumps(dumped, 4), gzip.compress(json.dumps(whole).encode()),
-    ]  # fmt: skip
+        json.dumps(whole).encode(),
+        json.dumps(events).encode(),
+        json.dumps(dumped).encode(),
+        pickle.dumps(dumped, 2),
+        pickle.dumps(dumped, 4),
+        gzip.compress(json.dumps(whole).encode()),
+    ]
 
 
 PIECES = [
-    b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\\ud800", b"\xff", b"null", b"NaN", b"-1",
-    b"1e999", b"9" * 30, b"9223372036854775807", b"-9223372036854775808", b"true", b"{}", b"[]",
-    b'"X"', b'"\\u0000"', b"0.0000000001", b"\x00", b"\x1f\x8b", b"\x80\x04", b'{"a":' * 50,
-    b"[" * 2000, b"1152921504606846976", b'"E"', b'"ts"', b'"name"', b"R", b"b", b"c", b"\x95",
-    b'"\xc2\xb2"', b'"--5"',
-]  # fmt: skip
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b'"',
+    b",",
+    b":",
+    b"\\",
+    b"\\ud800",
+    b"\xff",
+    b"null",
+    b"NaN",
+    b"-1",
+    b"1e999",
+    b"9" * 30,
+    b"9223372036854775807",
+    b"-9223372036854775808",
+    b"true",
+    b"{}",
+    b"[]",
+    b'"X"',
+    b'"\\u0000"',
+    b"0.0000000001",
+    b"\x00",
+    b"\x1f\x8b",
+    b"\x80\x04",
+    b'{"a":' * 50,
+    b"[" * 2000,
+    b"1152921504606846976",
+    b'"E"',
+    b'"ts"',
+    b'"name"',
+    b"R",
+    b"b",
+    b"c",
+    b"\x95",
+    b'"\xc2\xb2"',
+    b'"--5"',
+]
 """What mutations put in."""
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """A file with some bytes changed, moved, doubled, lost, or replaced by telling ones."""
+    """A file with some bytes changed, moved, doubled, lost, or replaced by special ones."""
     result = bytearray(data)
     for _ in range(chance.randint(1, 6)):
         at = chance.randrange(len(result) + 1)
@@ -102,11 +147,11 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def refusal(path: Path, run: Path) -> str:
-    """The sentence with which a file is refused; empty: it was imported."""
+    """Returns the sentence with which a file is rejected; empty: it was imported."""
     try:
         import_files([path], run)
-    except Refused as refused:
-        return str(refused)
+    except ImportRejected as error:
+        return str(error)
     return ""
 
 
@@ -135,18 +180,18 @@ def fuzz(folder: Path, seed: int, count: int) -> None:
     assert 0 < done < count  # else the mutations change nothing, or nothing is left of any file
 
 
-def test_mutations_are_refused_or_imported_in_part(tmp_path: Path) -> None:
+def test_mutations_are_rejected_or_imported_in_part(tmp_path: Path) -> None:
     assert all(attempt(data, tmp_path) for data in seeds())
     fuzz(tmp_path, 1, 300)
 
 
 @pytest.mark.slow
-def test_many_mutations_are_refused_or_imported_in_part(tmp_path: Path) -> None:
+def test_many_mutations_are_rejected_or_imported_in_part(tmp_path: Path) -> None:
     fuzz(tmp_path, 2, 10_000)
 
 
 @pytest.mark.parametrize("depth", [900, 9_000, 11_000])
-def test_deep_nesting_is_no_recursion(depth: int, tmp_path: Path) -> None:
+def test_deep_nesting_does_not_recurse(depth: int, tmp_path: Path) -> None:
     for opening, closing in ((b'{"a":', b"}"), (b"[", b"]")):
         deep = opening * depth + b"1" + closing * depth
         for text in (
@@ -178,7 +223,7 @@ def test_a_pickle_that_names_a_list_a_million_times_takes_no_longer(
         _dumped(str(number)) + b"}" + _dumped("ranks") + (named if number else ranks) + b"s"
         for number in range(1000)
     )
-    monkeypatch.setattr(flight_recorder, "MOST_LOOKED_AT", 10_000)
+    monkeypatch.setattr(flight_recorder, "MAX_DUMP_VALUES", 10_000)
     path = tmp_path / "dump.pickle"
     for listed, unread in ((b"}", "stacks"), (b"}(" + groups + b"u", "groups")):
         both = _dumped("pg_config") + listed + _dumped("entries") + entries
@@ -187,7 +232,7 @@ def test_a_pickle_that_names_a_list_a_million_times_takes_no_longer(
         assert run.coverage["imported_calls"] == 1000
         assert 900 <= run.coverage[f"unread_{unread}"] < 1000
         assert any(f" {unread}" in warning for warning in run.warnings)
-    monkeypatch.setattr(flight_recorder, "MOST_ENTRIES", 999)
+    monkeypatch.setattr(flight_recorder, "MAX_DUMP_ENTRIES", 999)
     assert "holds 1,000 entries" in refusal(path, tmp_path / "run")
 
 
@@ -198,42 +243,48 @@ def test_keys_of_a_pickle_are_plain(tmp_path: Path) -> None:
     path = tmp_path / "dump.pickle"
     for key in (deep, doubled):
         path.write_bytes(b"\x80\4}" + key + b"Ns.")
-        assert "is no whole pickle" in refusal(path, tmp_path / "run")
+        assert "is not a complete pickle" in refusal(path, tmp_path / "run")
 
 
-def test_what_is_too_much_is_refused_or_said(
+def test_files_beyond_a_limit_are_rejected_or_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MOST_ROWS", "MOST_TEXTS"):
+    for name in ("MAX_TABLE_ROWS", "MAX_NAMES"):
         monkeypatch.setattr(spill, name, 100)
     for name, module in (
-        ("MOST_NAMED", other_events), ("MOST_VALUES", chrome), ("MOST_STEPS", steps),
-        ("MOST_LAUNCHES", to_tables), ("MOST_PHASES", to_tables), ("MOST_CALLS", complete_events),
-        ("MOST_LAUNCHING_ARROWS", to_tables),
-    ):  # fmt: skip
+        ("MAX_NAMED_THREADS", other_events),
+        ("MAX_METADATA_VALUES", json_stream),
+        ("MAX_STEPS", steps),
+        ("MAX_LAUNCHES", to_tables),
+        ("MAX_PHASES", to_tables),
+        ("MAX_COLLECTIVES", complete_events),
+        ("MAX_LAUNCH_ARROWS", to_tables),
+    ):
         monkeypatch.setattr(module, name, 20)
     count = range(60)
     for words, every in (
         ("more than 100 slices", [slice_("a", n, 1) for n in range(101)]),
-        ("more than 100 values", [
-            {"ph": "C", "name": "c", "ts": n, "args": {"x": 1, "y": 2}} for n in count
-        ]),
+        (
+            "more than 100 values",
+            [{"ph": "C", "name": "c", "ts": n, "args": {"x": 1, "y": 2}} for n in count],
+        ),
         ("more than 100 arrows", [{"ph": "t", "id": n, "ts": n} for n in count]),
         ("100 of different names", [slice_(f"{n}", n, 1) for n in range(101)]),
         ("id has more than 2000", [slice_("a", 1, 1, tid="x" * 2001)]),
-    ):  # fmt: skip
+    ):
         path = write_trace(tmp_path / "trace.json", every)
         assert words in refusal(path, tmp_path / "run")
     for words, every in (
         ("names", [{"ph": "M", "name": "thread_name", "tid": n, "args": {}} for n in count]),
-        ("launches", [
-            slice_("l", n, 1, cat="cuda_runtime", args={"correlation": n}) for n in count
-        ]),
+        (
+            "launches",
+            [slice_("l", n, 1, cat="cuda_runtime", args={"correlation": n}) for n in count],
+        ),
         ("ends of steps", [slice_("Optimizer.step#a", n, 1, cat="user_annotation") for n in count]),
         ("phases", [slice_("Optimizer.step#a", n, 1, cat="user_annotation") for n in count]),
         ("collectives", [slice_("c10d::send", n, 1, cat="cpu_op") for n in count]),
         ("arrows of launches", [{"ph": "s", "cat": "launch", "id": n, "ts": n} for n in count]),
-    ):  # fmt: skip
+    ):
         path = write_trace(tmp_path / "trace.json", [slice_("a", 0, 1), *every])
         run = imported(tmp_path / words, path)
         accounted(run)
@@ -253,26 +304,27 @@ def test_slices_without_end_and_many_levels_take_little_time(tmp_path: Path) -> 
     assert (np.diff(depth) >= 0).all()
 
 
-def test_expansion_is_limited_before_memory_is_taken(
+def test_expansion_is_limited_before_memory_is_allocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decompress, "FREE", 1 << 20)
+    monkeypatch.setattr(decompress, "MIN_CHECKED_BYTES", 1 << 20)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (24 << 20)))
     reader = decompress.Blocks(path)
-    with pytest.raises(Refused, match="unpacks to more than 400 times its size"):
+    with pytest.raises(ImportRejected, match="unpacks to more than 400 times its size"):
         imported(tmp_path / "run", path)
-    with pytest.raises(Refused):
+    with pytest.raises(ImportRejected):
         list(reader)
-    assert reader.given <= decompress.MOST_EXPANSION * path.stat().st_size + decompress.BLOCK
+    bound = decompress.MAX_EXPANSION * path.stat().st_size + decompress.BLOCK_BYTES
+    assert reader.unpacked <= bound
 
 
-def test_gigantic_events_and_texts_are_refused(
+def test_gigantic_events_and_texts_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_stream, "LONGEST", 1 << 20)
-    monkeypatch.setattr(json_stream, "LONGEST_EVENT", 1 << 20)
-    monkeypatch.setattr(decompress, "BLOCK", 1 << 18)
+    monkeypatch.setattr(json_stream, "MAX_MEMBER_BYTES", 1 << 20)
+    monkeypatch.setattr(json_stream, "MAX_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr(decompress, "BLOCK_BYTES", 1 << 18)
     path = tmp_path / "trace.json"
     long = b"x" * (3 << 20)
     for text, words in (
@@ -282,9 +334,9 @@ def test_gigantic_events_and_texts_are_refused(
         (b'{"' + long + b'": 1}', "a text of"),
     ):
         path.write_bytes(text)
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(ImportRejected, match=words):
             imported(tmp_path / "run", path)
-    # A member that nobody needs may be as long as it likes: it is passed over, and that is said.
+    # An unused member may have any length: it is skipped and counted.
     path.write_bytes(
         b'{"files": [' + b"1," * (1 << 20) + b'1], "traceEvents": [{"ph": "X", "ts": 1, "dur": 2}]}'
     )

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.collector.importers.clock_offsets import Source, comparable, offsets
-from lanescope.collector.importers.errors import Refused
+from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.pickles import plain_pickle
-from lanescope.collector.importers.spill import Call
+from lanescope.collector.importers.spill import CollectiveCall
 from lanescope.webapp.analysis.findings import examine, findings
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.checks.checks import check
@@ -60,7 +60,7 @@ def test_traces_of_a_job_become_one_run(traces: Run) -> None:
 
 
 @pytest.mark.torchrun
-def test_collectives_are_told_from_operators_and_works(traces: Run) -> None:
+def test_operators_and_works_become_one_collective(traces: Run) -> None:
     columns = ("name", "group", "group_size", "sequence", "peer", "shapes", "bytes", "step")
     of_step = [
         ("all_reduce", "0", 2, 0, None, f"[{PARAMETERS}]", 4 * PARAMETERS, 2),
@@ -100,8 +100,10 @@ def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -
     assert finding.title.startswith("rank 1 never entered all_reduce #")
     evidence = finding.evidence
     assert (evidence["group"], evidence["waiting"], evidence["op"]) == (
-        "0", [0], {"0": "all_reduce"},
-    )  # fmt: skip
+        "0",
+        [0],
+        {"0": "all_reduce"},
+    )
     made = rows(run, "collective", "name", "sequence", rank=0)
     assert ("all_reduce", evidence["sequence"]) == made[-1]
     if not files.endswith("json"):  # those have no stacks
@@ -114,19 +116,34 @@ def test_check_names_the_hang_of_a_dump(files: str, job: Path, tmp_path: Path) -
 def dump(*sequences: int, **fields: Any) -> dict[str, Any]:
     entries = [
         {
-            "record_id": sequence - 1, "process_group": ("0", "default_pg"),
-            "collective_seq_id": sequence, "profiling_name": "nccl:all_reduce",
-            "time_created_ns": 10**18 + sequence * 10**6, "input_sizes": [[4]],
-            "input_dtypes": ["Float"], "state": "completed", "retired": True,
+            "record_id": sequence - 1,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": sequence,
+            "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 10**18 + sequence * 10**6,
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "state": "completed",
+            "retired": True,
             "time_discovered_completed_ns": 10**18 + sequence * 10**6 + 500,
         }
         for sequence in sequences
-    ]  # fmt: skip
+    ]
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     return {"version": "2.4", "pg_config": groups, "entries": entries, **fields}
 
 
-def test_a_buffer_that_lost_early_calls_is_no_hang(tmp_path: Path) -> None:
+def test_a_trace_with_a_member_called_entries_is_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    event = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    # Its events begin behind the first block, so a dump is tried first.
+    path.write_text(json.dumps({"entries": [], "pad": " " * (2 << 20), "traceEvents": [event]}))
+    assert imported(tmp_path / "run", path).coverage["imported_slices"] == 1
+    path.write_text(json.dumps({"pad": " " * (2 << 20), **dump(1, 2)}))
+    assert imported(tmp_path / "other", path).coverage["imported_calls"] == 2
+
+
+def test_a_buffer_that_lost_early_calls_does_not_look_like_a_hang(tmp_path: Path) -> None:
     for rank, sequences in ((0, range(3, 9)), (1, range(5, 9))):
         (tmp_path / f"rank{rank}").write_bytes(pickle.dumps(dump(*sequences)))
     run = imported(tmp_path / "run", tmp_path / "rank0", tmp_path / "rank1")
@@ -155,13 +172,13 @@ class Evil:
         b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
         b"\x80\x02K\x01K\x02.",
     ],
-)  # fmt: skip
-def test_pickles_of_more_than_plain_values_are_refused(
+)
+def test_pickles_of_more_than_plain_values_are_rejected(
     data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "dump_rank0"
     path.write_bytes(data)
-    with pytest.raises(Refused, match="pickle"):
+    with pytest.raises(ImportRejected, match="pickle"):
         imported(tmp_path / "run", path)
     assert capsys.readouterr().out == ""
 
@@ -181,7 +198,7 @@ def test_plain_pickles_are_what_pickle_makes_of_them(protocol: int) -> None:
     assert plain_pickle(Path("dump"), pickletools.optimize(data)) == value
 
 
-def test_a_value_that_holds_itself_is_no_trap(tmp_path: Path) -> None:
+def test_a_value_may_hold_itself(tmp_path: Path) -> None:
     inner: list[Any] = []
     inner.append(inner)
     for _ in range(60):
@@ -191,9 +208,13 @@ def test_a_value_that_holds_itself_is_no_trap(tmp_path: Path) -> None:
     assert imported(tmp_path / "run", path).counts["collective"] == 1
 
 
-def call(sequence: int, complete: int, group: str = "0", name: str = "all_reduce") -> Call:
+def call(
+    sequence: int, complete: int, group: str = "0", name: str = "all_reduce"
+) -> CollectiveCall:
     start = complete - 10
-    return Call(name, 0, start, complete, complete, group, 2, "[1]", "float32", 4, None, sequence)
+    return CollectiveCall(
+        name, 0, start, complete, complete, group, 2, "[1]", "float32", 4, None, sequence
+    )
 
 
 def test_clocks_of_two_hosts_are_aligned_by_common_ends() -> None:
@@ -223,23 +244,23 @@ def test_only_calls_that_are_the_same_on_all_ranks_are_compared() -> None:
     assert comparable(calls) == {"0"}
 
 
-def test_ranks_are_told_by_the_file_its_name_or_the_command(tmp_path: Path) -> None:
+def test_ranks_come_from_the_file_its_name_or_the_command(tmp_path: Path) -> None:
     events = [slice_("a", 1, 2)]
     of_three = {"rank": 2, "world_size": 3}
-    told = write_trace(tmp_path / "a.json", events, distributedInfo=of_three)
+    stated = write_trace(tmp_path / "a.json", events, distributedInfo=of_three)
     named = write_trace(tmp_path / "trace_rank1.json", events)
     silent = write_trace(tmp_path / "b.json", events)
-    assert imported(tmp_path / "1", told, named).ranks == (1, 2)
-    assert imported(tmp_path / "2", told, named, silent, ranks=[0, 1, 7]).ranks == (0, 1, 7)
+    assert imported(tmp_path / "1", stated, named).ranks == (1, 2)
+    assert imported(tmp_path / "2", stated, named, silent, ranks=[0, 1, 7]).ranks == (0, 1, 7)
     run = imported(tmp_path / "3", silent, silent)
     assert run.ranks == (0, 1)
     assert any("numbered in the order given" in warning for warning in run.warnings)
-    with pytest.raises(Refused, match="does not say of which rank"):
-        imported(tmp_path / "4", told, silent)
-    with pytest.raises(Refused, match="is of rank 2, and so is"):
-        imported(tmp_path / "4", told, told)
-    with pytest.raises(Refused, match="exists already"):
-        imported(tmp_path / "3", told)
+    with pytest.raises(ImportRejected, match="does not name its rank"):
+        imported(tmp_path / "4", stated, silent)
+    with pytest.raises(ImportRejected, match="is of rank 2, and so is"):
+        imported(tmp_path / "4", stated, stated)
+    with pytest.raises(ImportRejected, match="exists already"):
+        imported(tmp_path / "3", stated)
 
 
 def test_command(tmp_path: Path) -> None:
@@ -247,13 +268,15 @@ def test_command(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     done = CliRunner().invoke(main, ["import", str(trace), "-o", run])
     assert (done.exit_code, done.output) == (0, f"{run}\n")
-    told = CliRunner().invoke(main, ["info", run])
-    assert "2 read events, 1 imported slices, 1 dropped unsupported" in told.output
-    assert "1 (unsupported)" in told.output
+    shown = CliRunner().invoke(main, ["info", run])
+    assert "2 read events, 1 imported slices, 1 dropped unsupported" in shown.output
+    assert "1 (unsupported)" in shown.output
     as_json = json.loads(CliRunner().invoke(main, ["info", "--json", run]).output)
     assert as_json["imported"] == {
-        "read_events": 2, "imported_slices": 1, "dropped_unsupported": 1,
-    }  # fmt: skip
+        "read_events": 2,
+        "imported_slices": 1,
+        "dropped_unsupported": 1,
+    }
     for arguments, words in (
         ([str(trace), "-o", run], "exists already"),
         ([str(tmp_path / "none.json"), "-o", f"{run}2"], "No such file"),

@@ -40,7 +40,7 @@ def test_a_trace_of_viztracer(tmp_path: Path) -> None:
     assert run.manifest["processes"][0]["engine"] == "viztracer"
     names = [str(name).partition(" ")[0] for (name,) in rows(run, "op", "name")]
     assert (names.count("leaf"), names.count("work")) == (13, 3)
-    # Every call of leaf lies within one of work, of the same thread.
+    # Every call of leaf is within one of work, of the same thread.
     for thread in run.threads:
         depth = {"work": set[int](), "leaf": set[int]()}
         for name, level in rows(run, "op", "name", "depth", thread=thread.thread):

@@ -163,10 +163,22 @@ def test_a_killed_launch_leaves_a_run_of_all_its_ranks(tmp_path: Path) -> None:
     )
     run = tmp_path / "run"
     launch = subprocess.Popen(
-        [str(BIN / "lanescope"), "record", "-o", str(run), "--", str(BIN / "torchrun"),
-         "--standalone", "--nproc-per-node=2", str(program)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-    )  # fmt: skip
+        [
+            str(BIN / "lanescope"),
+            "record",
+            "-o",
+            str(run),
+            "--",
+            str(BIN / "torchrun"),
+            "--standalone",
+            "--nproc-per-node=2",
+            str(program),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
     assert launch.stdout is not None
     ranks = [int(launch.stdout.read(8)) for _ in range(2)]  # both are at work
     os.killpg(launch.pid, 9)  # the recorder's finishing process and torchrun

@@ -42,8 +42,21 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     (records,) = thread.records()
     assert (thread.ordinal, thread.native_id, thread.kind, thread.pid) == (3, 11, 1, 7)
     assert records[0].item() == (
-        Kind.OP, 1, 65535, 2**32 - 1, -(2**63), 2**63 - 1, -1, -2, 4, 5, 6, 7, 8, -9,
-    )  # fmt: skip
+        Kind.OP,
+        1,
+        65535,
+        2**32 - 1,
+        -(2**63),
+        2**63 - 1,
+        -1,
+        -2,
+        4,
+        5,
+        6,
+        7,
+        8,
+        -9,
+    )
 
 
 def test_records_fill_segment_after_segment_in_order(tmp_path: Path) -> None:
@@ -137,7 +150,7 @@ def test_a_damaged_segment_is_left_out_and_named(tmp_path: Path) -> None:
     (tmp_path / journal.segment_file(1, 0)).write_bytes(b"no journal")
     log = read_process(tmp_path)
     assert [t.ordinal for t in log.threads] == [0]
-    assert "t00001-00000.lsj: is no journal segment" in log.damage[0]
+    assert "t00001-00000.lsj: is not a journal segment" in log.damage[0]
 
 
 @pytest.mark.parametrize(
@@ -180,9 +193,12 @@ def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ},
-    )  # fmt: skip
+    )
     kept = (journal.FIRST_SEGMENT_BYTES - journal.HEADER_BYTES) // journal.RECORD_BYTES
     assert done.stdout.split(maxsplit=1) == [str(3_000 - kept), "File too large\n"]
     (thread,) = read_process(tmp_path).threads

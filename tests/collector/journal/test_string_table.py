@@ -8,7 +8,7 @@ import pytest
 
 from lanescope.collector.compaction.reader import read_texts
 from lanescope.collector.journal import string_table
-from lanescope.collector.journal.string_table import LEFT_OUT, MAXIMUM_SIGNATURES, StringTable
+from lanescope.collector.journal.string_table import LEFT_OUT, MAX_SIGNATURES, StringTable
 from lanescope.webapp import open_run
 from tests.support.recording import SLOW_ON_PORTABLE, record_program
 
@@ -16,7 +16,7 @@ from tests.support.recording import SLOW_ON_PORTABLE, record_program
 def test_names_past_the_bound_are_left_out_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(string_table, "MAXIMUM_BYTES", 1_000)
+    monkeypatch.setattr(string_table, "MAX_TEXT_BYTES", 1_000)
     table = StringTable()
     table.attach(tmp_path)
     ids = [table.intern(f"name {i:05d}") for i in range(500)]
@@ -30,7 +30,7 @@ def test_names_past_the_bound_are_left_out_and_counted(
 
 
 def test_signatures_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(string_table, "MAXIMUM_SIGNATURES", 3)
+    monkeypatch.setattr(string_table, "MAX_SIGNATURES", 3)
     table = StringTable()
     found = [table.intern_signature(f"[{i}]") for i in (1, 2, 3, 4, 1, 4)]
     assert found == [(1, True), (2, True), (3, True), (4, False), (1, True), (4, False)]
@@ -47,11 +47,14 @@ def test_shapes_that_never_repeat(tmp_path: Path, engine: str) -> None:
         for i in range(70_000):
             torch.empty((i, 0)).neg()
         """,
-        "--engine", engine, "--level", "timing",
-    )  # fmt: skip
+        "--engine",
+        engine,
+        "--level",
+        "timing",
+    )
     assert recorded.status == 0, recorded.stderr
     shapes = recorded.table("op")["shapes"].to_pylist()
     left_out = shapes.count(LEFT_OUT)
     assert len(shapes) >= 70_000
-    assert 70_000 - MAXIMUM_SIGNATURES <= left_out <= 70_010 - MAXIMUM_SIGNATURES
+    assert 70_000 - MAX_SIGNATURES <= left_out <= 70_010 - MAX_SIGNATURES
     assert open_run(recorded.run).coverage["signatures_left_out"] == left_out

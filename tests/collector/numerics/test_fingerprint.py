@@ -15,8 +15,17 @@ from tests.support.fingerprint_reference import reference
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SMALL_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
-INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-            torch.uint16, torch.uint32, torch.uint64)  # fmt: skip
+INTEGERS = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
 COMPLEX = (torch.complex64, torch.complex128)
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -35,11 +35,11 @@ def test_settings_as_the_command_line_has_them(
 
 
 def test_what_is_no_setting() -> None:
-    with pytest.raises(TypeError, match="no setting 'levels'; there are level, engine, "):
+    with pytest.raises(TypeError, match="no setting 'levels'; expected level, engine, "):
         Options.of(levels="all")
     with pytest.raises(ValueError, match="level is 'all'; it must be one of timing, access"):
         Options.of(level="all")
-    with pytest.raises(ValueError, match="'5' is no duration"):
+    with pytest.raises(ValueError, match="'5' is not a duration"):
         Options.of(min_duration=5)
 
 

@@ -224,9 +224,12 @@ def test_the_modules_of_transformers_are_right() -> None:
     from transformers.models.llama import modeling_llama as llama
 
     config = LlamaConfig(
-        hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+        hidden_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=96,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     x, places = torch.randn(2, 12, 64), torch.arange(12)[None].expand(2, -1)
     assert told(reference.rms_norm(), llama.LlamaRMSNorm(64), x) == ""
     assert told(reference.swiglu(), llama.LlamaMLP(config), x) == ""

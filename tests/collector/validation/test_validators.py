@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanescope.collector.format.record_kinds import VALIDATOR_IDLE
+from lanescope.collector.format.marks import ValidatorVerdict
 from lanescope.collector.validation import validators
 from lanescope.webapp import open_run
 from lanescope.webapp.analysis.findings import Finding, findings
@@ -115,9 +115,12 @@ def test_what_validators_find(pair: tuple[Recorded, Recorded]) -> None:
     assert (one.severity, one.rank, one.step) == ("error", 0, 0)
     assert one.title == "validator block_sums_to_one of Block failed 4 times, first: sums to 2"
     assert one.evidence == {
-        "validator": "block_sums_to_one", "target": "Block", "verdict": "failed:", "times": 4,
+        "validator": "block_sums_to_one",
+        "target": "Block",
+        "verdict": "failed:",
+        "times": 4,
         "message": "sums to 2",
-    }  # fmt: skip
+    }
     assert one.link.startswith("/timeline?t=")
     assert found["broken"].title == (
         "validator broken of aten::relu itself raised 3 times, first: KeyError: 'no such key'"
@@ -167,7 +170,7 @@ def test_collectives(tmp_path: Path, engine: str, kind: str) -> None:
 
 def test_one_that_was_not_called(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
-    builder.phase(START_NS, 0, "mark", name=f"{VALIDATOR_IDLE} checked at Norm")
+    builder.phase(START_NS, 0, "mark", name=ValidatorVerdict("idle", "checked", "Norm").encode())
     (found,) = [f for f in findings(open_run(builder.write())) if f.kind == "validator"]
     assert found.severity == "info"
     assert found.title == "validator checked was never called: no Norm was seen"

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from lanescope.collector.journal.journal import PROCESS_FILE, json_bytes
-from lanescope.collector.watchdog.peers import REST_FILE, Note, Peers, write
-from lanescope.collector.watchdog.rest import Actor, Rest, Standing, standing
-from lanescope.collector.watchdog.thread_states import Sample, ThreadState
-from lanescope.collector.watchdog.watchdog import _waiting
+from lanescope.collector.watchdog.peers import REST_FILE, Peers, RestNote, write_note
+from lanescope.collector.watchdog.rest import Rest, RestState, ThreadWait, rest_state
+from lanescope.collector.watchdog.thread_dump import cause_of_wait
+from lanescope.collector.watchdog.thread_states import ProcessSample, ThreadSample
 
 S = 1_000_000_000
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
@@ -35,23 +35,23 @@ def futex(*, timeout: int = 0, private: bool = True) -> tuple[int, ...]:
     return (_FUTEX, 0x7F00, command, 0, timeout, 0, 0)
 
 
-ASLEEP = ThreadState("python", call=futex())
+ASLEEP = ThreadSample("python", call=futex())
 TIMED = replace(ASLEEP, call=futex(timeout=0x7FFE))
 SHARED = replace(ASLEEP, call=futex(private=False))
-READS = ThreadState("python", call=(0, 3, 0x7F00, 4096))
-POLLS = ThreadState("python", call=(_EPOLL, 5, 0x7F00, 16, 0xFFFF_FFFF))
-GLOO = ThreadState("python", call=(_EPOLL, 5, 0x7F00, 64, 10))
-COMPUTES = ThreadState("python", "R")
+READS = ThreadSample("python", call=(0, 3, 0x7F00, 4096))
+POLLS = ThreadSample("python", call=(_EPOLL, 5, 0x7F00, 16, 0xFFFF_FFFF))
+GLOO = ThreadSample("python", call=(_EPOLL, 5, 0x7F00, 64, 10))
+COMPUTES = ThreadSample("python", "R")
 
 PASSED = 10
 """Seconds between two looks."""
 
 
-def rested(now: ThreadState, before: ThreadState = ASLEEP, **all_threads: Any) -> Rest:
+def rested(now: ThreadSample, before: ThreadSample = ASLEEP, **all_threads: Any) -> Rest:
     """Two looks at a process whose main thread was like that and is like this."""
     rest = Rest()
-    rest.look(Sample(0, {MAIN: before}, **all_threads))
-    rest.look(Sample(PASSED * S, {MAIN: now}, **all_threads))
+    rest.look(ProcessSample(0, {MAIN: before}, **all_threads))
+    rest.look(ProcessSample(PASSED * S, {MAIN: now}, **all_threads))
     return rest
 
 
@@ -72,7 +72,7 @@ def rested(now: ThreadState, before: ThreadState = ASLEEP, **all_threads: Any) -
         (replace(ASLEEP, moved_bytes=4096), 0),  # it imports
     ],
 )
-def test_what_is_rest(now: ThreadState, seconds: int) -> None:
+def test_what_is_rest(now: ThreadSample, seconds: int) -> None:
     assert rested(now).rested_ns == seconds * S
 
 
@@ -80,7 +80,7 @@ def test_threads_that_begin_and_end_are_no_rest() -> None:
     rest = Rest()
     looks = ({MAIN}, {MAIN}, {MAIN, OTHER}, {MAIN, OTHER}, {MAIN}, {MAIN})
     still = [
-        rest.look(Sample(number * S, dict.fromkeys(look, ASLEEP)))
+        rest.look(ProcessSample(number * S, dict.fromkeys(look, ASLEEP)))
         for number, look in enumerate(looks)
     ]
     assert still == [False, True, False, True, False, True]
@@ -89,74 +89,80 @@ def test_threads_that_begin_and_end_are_no_rest() -> None:
 
 
 def stands(
-    main: Actor, threads: dict[int, ThreadState], *others: Actor, handlers: bool = False,
-    traced: bool = False, known: bool = True,
-) -> Standing:  # fmt: skip
+    main: ThreadWait,
+    threads: dict[int, ThreadSample],
+    *others: ThreadWait,
+    handlers: bool = False,
+    traced: bool = False,
+    known: bool = True,
+) -> RestState:
     rest = Rest()
     for at in (0, 60 * S):
-        rest.look(Sample(at, threads, traced, known))
-    return standing(rest, [main, *others], handlers=handlers)
+        rest.look(ProcessSample(at, threads, traced, known))
+    return rest_state(rest, [main, *others], handlers=handlers)
 
 
 def test_nothing_can_wake_threads_that_all_wait_for_each_other() -> None:
-    main = Actor(MAIN, main=True)
-    assert stands(main, {MAIN: ASLEEP, OTHER: ASLEEP}) is Standing.closed
-    assert stands(main, {MAIN: ASLEEP, OTHER: GLOO}) is Standing.closed
+    main = ThreadWait(MAIN, main=True)
+    assert stands(main, {MAIN: ASLEEP, OTHER: ASLEEP}) is RestState.closed
+    assert stands(main, {MAIN: ASLEEP, OTHER: GLOO}) is RestState.closed
     assert stands(main, {MAIN: ASLEEP, OTHER: replace(TIMED, name="pt_nccl_watchdg")}) is (
-        Standing.closed
+        RestState.closed
     )
-    assert stands(main, {MAIN: ASLEEP}, handlers=True) is Standing.unknown
-    assert stands(main, {MAIN: ASLEEP}, traced=True) is Standing.unknown
-    assert stands(main, {MAIN: ASLEEP}, known=False) is Standing.unknown
+    assert stands(main, {MAIN: ASLEEP}, handlers=True) is RestState.unknown
+    assert stands(main, {MAIN: ASLEEP}, traced=True) is RestState.unknown
+    assert stands(main, {MAIN: ASLEEP}, known=False) is RestState.unknown
     # They serve a collective, or what is not known.
     calls, unknown = replace(main, collective=True, called=True), replace(main, known=False)
-    assert stands(calls, {MAIN: ASLEEP, OTHER: GLOO}) is Standing.collective
-    assert stands(replace(calls, collective=False), {MAIN: ASLEEP, OTHER: GLOO}) is Standing.threads
-    assert stands(unknown, {MAIN: ASLEEP, OTHER: GLOO}) is Standing.unknown
-    assert stands(unknown, {MAIN: ASLEEP, OTHER: ASLEEP}) is Standing.closed
+    assert stands(calls, {MAIN: ASLEEP, OTHER: GLOO}) is RestState.collective
+    assert (
+        stands(replace(calls, collective=False), {MAIN: ASLEEP, OTHER: GLOO}) is RestState.threads
+    )
+    assert stands(unknown, {MAIN: ASLEEP, OTHER: GLOO}) is RestState.unknown
+    assert stands(unknown, {MAIN: ASLEEP, OTHER: ASLEEP}) is RestState.closed
     # A library's own threads, which may have been asked for what is waited for.
-    assert stands(main, {MAIN: ASLEEP, OTHER: POLLS}) is Standing.threads
-    tqdm = Actor(OTHER, service=True, harmless=True)
-    assert stands(main, {MAIN: ASLEEP, OTHER: TIMED}, tqdm) is Standing.closed
+    assert stands(main, {MAIN: ASLEEP, OTHER: POLLS}) is RestState.threads
+    tqdm = ThreadWait(OTHER, service=True, harmless=True)
+    assert stands(main, {MAIN: ASLEEP, OTHER: TIMED}, tqdm) is RestState.closed
 
 
 @pytest.mark.parametrize("wait", [TIMED, SHARED, READS, POLLS])
-def test_what_comes_from_outside_may_still_come(wait: ThreadState) -> None:
-    main, other = Actor(MAIN, main=True), Actor(OTHER)
-    assert stands(main, {MAIN: wait}) is Standing.unknown
-    assert stands(main, {MAIN: ASLEEP, OTHER: wait}, other) is Standing.unknown
+def test_what_comes_from_outside_may_still_come(wait: ThreadSample) -> None:
+    main, other = ThreadWait(MAIN, main=True), ThreadWait(OTHER)
+    assert stands(main, {MAIN: wait}) is RestState.unknown
+    assert stands(main, {MAIN: ASLEEP, OTHER: wait}, other) is RestState.unknown
     service = replace(other, service=True)
-    assert stands(main, {MAIN: ASLEEP, OTHER: wait}, service) is Standing.unknown
+    assert stands(main, {MAIN: ASLEEP, OTHER: wait}, service) is RestState.unknown
     calls = replace(main, collective=True, called=True)
-    assert stands(calls, {MAIN: TIMED, OTHER: wait}, other) is Standing.unknown
-    assert stands(calls, {MAIN: TIMED, OTHER: wait}, service) is Standing.collective
+    assert stands(calls, {MAIN: TIMED, OTHER: wait}, other) is RestState.unknown
+    assert stands(calls, {MAIN: TIMED, OTHER: wait}, service) is RestState.collective
     loads = replace(main, process=True)
-    assert stands(loads, {MAIN: wait}) is Standing.process
+    assert stands(loads, {MAIN: wait}) is RestState.process
 
 
 def test_a_wait_that_ended_in_between_is_no_sleep() -> None:
     rest = rested(replace(ASLEEP, yielded=1))
     assert rest.rested_ns == PASSED * S
-    assert standing(rest, [Actor(MAIN, main=True)], handlers=False) is Standing.unknown
+    assert rest_state(rest, [ThreadWait(MAIN, main=True)], handlers=False) is RestState.unknown
 
 
 def test_what_moved_while_it_was_judged_is_not_at_rest() -> None:
     rest = rested(ASLEEP)
-    assert rest.unmoved(Sample(PASSED * S, {MAIN: ASLEEP}))
-    assert not rest.unmoved(Sample(PASSED * S, {MAIN: replace(ASLEEP, yielded=1)}))
-    assert not rest.unmoved(Sample(PASSED * S, {MAIN: ASLEEP, OTHER: ASLEEP}))
-    assert not rest.unmoved(Sample(PASSED * S, {}))
+    assert rest.unmoved(ProcessSample(PASSED * S, {MAIN: ASLEEP}))
+    assert not rest.unmoved(ProcessSample(PASSED * S, {MAIN: replace(ASLEEP, yielded=1)}))
+    assert not rest.unmoved(ProcessSample(PASSED * S, {MAIN: ASLEEP, OTHER: ASLEEP}))
+    assert not rest.unmoved(ProcessSample(PASSED * S, {}))
 
 
 def test_a_circle_needs_no_other_thread_to_sleep() -> None:
-    main = Actor(MAIN, main=True, ordinal=0, owner=1)
-    other = Actor(OTHER, ordinal=1, owner=0)
-    server = Actor(3, ordinal=2)
+    main = ThreadWait(MAIN, main=True, ordinal=0, owner=1)
+    other = ThreadWait(OTHER, ordinal=1, owner=0)
+    server = ThreadWait(3, ordinal=2)
     both = {MAIN: ASLEEP, OTHER: ASLEEP, 3: READS}
-    assert stands(main, both, other, server, handlers=True) is Standing.closed
-    assert stands(main, {**both, OTHER: TIMED}, other, server) is Standing.unknown
+    assert stands(main, both, other, server, handlers=True) is RestState.closed
+    assert stands(main, {**both, OTHER: TIMED}, other, server) is RestState.unknown
     itself = replace(main, owner=0)  # that another thread may end
-    assert stands(itself, both, replace(other, owner=None), server) is Standing.unknown
+    assert stands(itself, both, replace(other, owner=None), server) is RestState.unknown
 
 
 class Job:
@@ -170,15 +176,22 @@ class Job:
     def add(self, name: str, **process: object) -> Path:
         folder = self.journal / name
         folder.mkdir(parents=True)
-        about = {"pid": os.getpid(), "parent_pid": 1, "role": "rank", "host": os.uname().nodename,
-                 "start_ns": 1, "closed": False, **process}  # fmt: skip
+        about = {
+            "pid": os.getpid(),
+            "parent_pid": 1,
+            "role": "rank",
+            "host": os.uname().nodename,
+            "start_ns": 1,
+            "closed": False,
+            **process,
+        }
         (folder / PROCESS_FILE).write_bytes(json_bytes(about))
         return folder
 
-    def note(self, folder: Path, at: int, standing: Standing, rested: int = 100) -> None:
-        write(folder, Note(at * S, rested * S, standing))
+    def note(self, folder: Path, at: int, standing: RestState, rested: int = 100) -> None:
+        write_note(folder, RestNote(at * S, rested * S, standing))
 
-    def rests(self, own: Standing = Standing.collective) -> bool:
+    def rests(self, own: RestState = RestState.collective) -> bool:
         return self.peers.ranks_rest(2, own, 60 * S)
 
 
@@ -187,18 +200,18 @@ def test_ranks_that_all_wait_and_one_in_a_collective(tmp_path: Path) -> None:
     assert not job.rests()  # the other one has not begun
     other = job.add("2-1", rank=1)
     assert not job.rests()  # or not looked
-    job.note(other, 1, Standing.threads)
+    job.note(other, 1, RestState.threads)
     assert not job.rests()  # that may have been long ago
     assert not job.rests()
-    job.note(other, 2, Standing.threads)
+    job.note(other, 2, RestState.threads)
     assert job.rests()
-    job.note(other, 3, Standing.threads)
-    assert not job.rests(Standing.threads)  # two ranks that have nothing to do with each other
-    job.note(other, 4, Standing.threads, rested=59)
+    job.note(other, 3, RestState.threads)
+    assert not job.rests(RestState.threads)  # two ranks that have nothing to do with each other
+    job.note(other, 4, RestState.threads, rested=59)
     assert not job.rests()
-    job.note(other, 5, Standing.unknown)
+    job.note(other, 5, RestState.unknown)
     assert not job.rests()
-    job.note(other, 6, Standing.process)  # for one that may work
+    job.note(other, 6, RestState.process)  # for one that may work
     assert not job.rests()
 
 
@@ -206,7 +219,7 @@ def test_a_rank_that_has_ended_will_not_come(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.add("2-1", rank=1, closed=True)
     assert job.rests()
-    assert not job.rests(Standing.threads)
+    assert not job.rests(RestState.threads)
 
 
 def test_a_rank_that_was_started_again_is_not_the_one_that_ended(tmp_path: Path) -> None:
@@ -221,12 +234,12 @@ def test_children_that_one_waits_for(tmp_path: Path) -> None:
     stuck = job.add("2-1", role="child", parent_pid=os.getpid())
     idle = job.add("3-1", role="child", parent_pid=os.getpid())
     for at in (1, 2):
-        job.note(stuck, at, Standing.closed)
-        job.note(idle, at, Standing.process)
+        job.note(stuck, at, RestState.closed)
+        job.note(idle, at, RestState.process)
         rests = job.peers.children_rest(60 * S)
     assert rests
     (idle / REST_FILE).unlink()  # it works
-    job.note(stuck, 3, Standing.closed)
+    job.note(stuck, 3, RestState.closed)
     assert not job.peers.children_rest(60 * S)
 
 
@@ -243,14 +256,16 @@ def test_threads_of_this_process_as_the_system_tells_of_them() -> None:
     for thread in threads.values():
         thread.start()
     try:
-        seen: dict[str, ThreadState] = {}
+        seen: dict[str, ThreadSample] = {}
         while not all(state.call for state in seen.values()) or not seen:
-            sample = Sample.of(0)
+            sample = ProcessSample.of(0)
             seen = {n: sample.threads[t.native_id or 0] for n, t in threads.items()}
         assert sample.known
         assert (seen["sleeps"].sleeps, seen["limited"].sleeps, seen["reads"].sleeps) == (
-            True, False, False,
-        )  # fmt: skip
+            True,
+            False,
+            False,
+        )
         assert {state.state for state in seen.values()} == {"S"}
         assert sample.threads[threading.get_native_id()].used_ns > 0
     finally:
@@ -283,7 +298,7 @@ def test_a_wait_for_another_process_is_told_from_one_for_a_thread() -> None:
                 while frame is not None:
                     frames.append([frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name])
                     frame = frame.f_back
-                waits[name] = _waiting(frames)
+                waits[name] = cause_of_wait(frames)
     finally:
         for one in queues.values():
             one.put(1)
@@ -293,4 +308,4 @@ def test_a_wait_for_another_process_is_told_from_one_for_a_thread() -> None:
 
 
 def test_a_system_that_does_not_say_what_threads_wait_in(tmp_path: Path) -> None:
-    assert not Sample.of(0, tmp_path).known
+    assert not ProcessSample.of(0, tmp_path).known

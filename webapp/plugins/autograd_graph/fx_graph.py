@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from lanescope.collector.format.record_kinds import FX_BREAK, FX_UNTRACEABLE
+from lanescope.collector.format.names import FX_BREAK, FX_UNTRACEABLE
 from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.forward_ops import forward_rows, outermost
 from lanescope.webapp.analysis.parameter_history import gradient_rows

@@ -11,7 +11,7 @@ import pandas as pd
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from lanescope.collector.format.record_kinds import FX_UNTRACEABLE
+from lanescope.collector.format.names import FX_UNTRACEABLE
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.autograd_graph import gradient_breaks
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, graph_nodes, graph_of

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
 from lanescope.webapp.analysis.counters import logged
@@ -93,7 +94,7 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     if counts.empty:
         return
     phases = to_frame(run.events("phase", rank, columns=[*_PHASE, "depth", "thread"]))
-    said = phases["name"].astype(str).str.startswith(schema.RAISED_IN_BACKWARD)
+    said = phases["name"].astype(str).str.startswith(BackwardRaised.PREFIX)
     raised = phases.loc[said, ["thread", "start_ns"]]
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
     phases = phases.assign(

@@ -7,7 +7,7 @@ from typing import Any
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.collector.format.record_kinds import MISSING, UNTESTED
+from lanescope.collector.format.names import MISSING, UNTESTED
 from lanescope.webapp.plugins.checks import page as checks
 from lanescope.webapp.plugins.checks.checks import Check, Report, number
 from lanescope.webapp.runs import units

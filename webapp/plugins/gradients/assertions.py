@@ -7,7 +7,6 @@ optimizer holds, its gradient at sampled steps. Parameters count while they are 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.format.record_kinds import EXPECTED
+from lanescope.collector.format.marks import ExpectedGradient
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.analysis.phrases import and_more
@@ -26,7 +25,6 @@ from lanescope.webapp.runs.typed_json import json_number
 
 LISTED = 20  # parameters named in the evidence
 
-_MARK = re.compile(re.escape(EXPECTED) + r"(\w+)\((.*)\) at (\S+)")
 _COLUMNS = ["rank", "parameter", "step", "norm", "missing"]
 
 
@@ -34,16 +32,15 @@ def assertions(run: Run) -> list[Finding]:
     """Findings of kind `validator`, one per assertion that does not hold."""
     phases = run.events("phase", columns=["name", "start_ns"])
     names = phases["name"].cast(pa.string())
-    marks = phases.filter(pc.starts_with(names, EXPECTED)).sort_by("start_ns")
+    marks = phases.filter(pc.starts_with(names, ExpectedGradient.PREFIX)).sort_by("start_ns")
     if not marks.num_rows:
         return []
     rows = _measured(run)
     found = []
     for text in dict.fromkeys(marks["name"].cast(pa.string()).to_pylist()):
-        match = _MARK.fullmatch(text)
-        if match is not None:
-            bounds = {k: float(v) for k, v in re.findall(r"(\w+)=([^,]+)", match[2])}
-            found += _judged(run, rows, match[1], bounds, match[3])
+        mark = ExpectedGradient.parse(text)
+        if mark is not None:
+            found += _judged(run, rows, mark.function, mark.bounds, mark.target)
     return found
 
 

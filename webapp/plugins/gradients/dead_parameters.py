@@ -21,7 +21,7 @@ import re
 
 import pandas as pd
 
-from lanescope.collector.format.record_kinds import CLIP_LIMIT
+from lanescope.collector.format.names import CLIP_LIMIT
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered

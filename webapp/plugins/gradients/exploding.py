@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.record_kinds import CLIP_NORM, SKIPPED_STEPS
+from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.counters import last_logged, logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks

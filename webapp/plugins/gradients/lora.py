@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.counters import last_logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered

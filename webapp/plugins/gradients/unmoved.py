@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.counters import last_logged
 from lanescope.webapp.runs.run import Run
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.record_kinds import (
-    VALIDATOR_COMPILED,
-    VALIDATOR_FAILED,
-    VALIDATOR_IDLE,
-    VALIDATOR_RAISED,
-)
+from lanescope.collector.format.marks import ValidatorVerdict
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.gradients.assertions import assertions
 from lanescope.webapp.runs.run import Run
 
-_VERDICTS = "|".join((VALIDATOR_FAILED, VALIDATOR_RAISED, VALIDATOR_IDLE, VALIDATOR_COMPILED))
-_MARK = re.compile(f"({_VERDICTS}) (\\S+) at (\\S+)(?:: (.*))?")
 _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
@@ -31,13 +23,13 @@ def validators(run: Run) -> list[Finding]:
     """
     rows = run.events("phase", columns=_COLUMNS)
     names = rows["name"].cast(pa.string())
-    rows = rows.filter(pc.starts_with(names, "validator ")).sort_by("start_ns")
+    rows = rows.filter(pc.starts_with(names, ValidatorVerdict.PREFIX)).sort_by("start_ns")
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
-        match = _MARK.fullmatch(row["name"])
-        if match is not None and row["kind"] == schema.PhaseKind.mark.name:
-            verdict, name, place, message = match.groups()
-            found.setdefault((verdict, name, place), []).append({**row, "message": message or ""})
+        mark = ValidatorVerdict.parse(row["name"])
+        if mark is not None and row["kind"] == schema.PhaseKind.mark.name:
+            key = mark.verdict, mark.name, mark.target
+            found.setdefault(key, []).append({**row, "message": mark.message})
     return [_finding(run, key, marks) for key, marks in found.items()] + assertions(run)
 
 
@@ -65,14 +57,14 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
     first = marks[0]
     ranks = tuple(sorted({int(mark["rank"]) for mark in marks}))
     severity: Severity = "error"
-    if verdict == VALIDATOR_IDLE:
+    if verdict == "idle":
         severity = "info"
         title = f"validator {name} was never called: no {place} was seen"
-    elif verdict == VALIDATOR_COMPILED:
+    elif verdict == "compiled":
         severity = "info"
         title = _passed_over(name, place, first["message"])
     else:
-        what = "failed" if verdict == VALIDATOR_FAILED else "itself raised"
+        what = "failed" if verdict == "failed" else "itself raised"
         times = "once" if len(marks) == 1 else f"{len(marks)} times"
         title = f"validator {name} of {place} {what} {times}"
         title += f", first: {first['message']}" if first["message"] else ""
@@ -88,7 +80,7 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
         step=first["step"],
         time_ns=start,
         evidence={
-            "validator": name, "target": place, "verdict": verdict.removeprefix("validator "),
+            "validator": name, "target": place, "verdict": f"{verdict}:",
             "times": len(marks), "message": first["message"],
         },
         link=timeline_address(start, start, run.duration_ns, (lane, start)),

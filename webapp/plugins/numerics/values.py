@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import thread_lane, timeline_address

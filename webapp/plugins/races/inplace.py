@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.format import schema
+from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.access_site import Touch
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
@@ -29,7 +29,6 @@ _SAID = re.compile(
     r"modified by an inplace operation: \[(?P<tensor>[^\]]*\]?)\](?:, which is (?P<source>[^,]*),)?"
     r" is at version (?P<version>\d+); expected version (?P<expected>\d+)"
 )
-_PLACE = re.compile(r"\((?P<where>[^()]+:\d+)\)$")
 _OPS = ["start_ns", "duration_ns", "depth", "name", "scope", "sequence", "module", "phase", "step",
         "stack", "thread"]  # fmt: skip
 _ACCESSES = ["start_ns", "duration_ns", "depth", "storage", "version", "write", "birth", "thread"]
@@ -70,15 +69,15 @@ def _raised(run: Run) -> Iterator[_Raised]:
     columns = ["start_ns", "name", "kind", "step", "rank", "thread"]
     rows = run.events("phase", columns=columns)
     names = pc.unique(rows["name"].cast(pa.string())).to_pylist()
-    said = [n for n in names if n.startswith(schema.RAISED_IN_BACKWARD) and _SAID.search(n)]
+    said = [n for n in names if n.startswith(BackwardRaised.PREFIX) and _SAID.search(n)]
     meant = pc.is_in(rows["name"].cast(pa.string()), pa.array(said, pa.string()))
     for row in rows.filter(meant).to_pylist():
-        words, place = _SAID.search(row["name"]), _PLACE.search(row["name"])
+        words, mark = _SAID.search(row["name"]), BackwardRaised.parse(row["name"])
         assert words is not None  # chosen for it
         yield _Raised(
             row["rank"], row["thread"], row["step"], row["start_ns"], words["tensor"],
             int(words["version"]), int(words["expected"]),
-            place["where"].rpartition("/")[2] if place else None,
+            mark.caller.rpartition("/")[2] if mark and mark.caller else None,
         )  # fmt: skip
 
 

@@ -7,44 +7,39 @@ nobody can know of a thread that never runs an operator, so nothing is told of t
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.marks import LostContext
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_MARK = re.compile(
-    re.escape(schema.LOST_CONTEXT)
-    + r"(.+) at (.+:\d+) was (.+), set where the (thread|task) was started at (.+:\d+)"
-)
 _COLUMNS = ["rank", "thread", "step", "kind", "name", "start_ns"]
 
 
 def lost_contexts(run: Run) -> list[Finding]:
     """Findings of kind `lost_context`: one per rank, variable and line that read it."""
     rows = run.events("phase", columns=_COLUMNS)
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), schema.LOST_CONTEXT))
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), LostContext.PREFIX))
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
     computes: dict[tuple[int, str], bool] = {}
     for row in rows.sort_by("start_ns").to_pylist():
-        match = _MARK.fullmatch(row["name"])
-        if match is None or row["kind"] != schema.PhaseKind.mark.name:
+        mark = LostContext.parse(row["name"])
+        if mark is None or row["kind"] != schema.PhaseKind.mark.name:
             continue
         thread = row["rank"], row["thread"]
         if thread not in computes:
             pieces = run.pieces("op", *thread, columns=["start_ns"])
             computes[thread] = any(piece.num_rows for piece in pieces)
         if computes[thread]:
-            variable, where, saw, what, started = match.groups()
-            read = {**row, "saw": saw, "what": what, "started": started}
-            found.setdefault((row["rank"], variable, where), []).append(read)
+            read = {**row, "saw": mark.found, "what": mark.started_as, "started": mark.started_at}
+            found.setdefault((row["rank"], mark.variable, mark.read_at), []).append(read)
     return [_finding(run, *key, reads) for key, reads in found.items()]
 
 

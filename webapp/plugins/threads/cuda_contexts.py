@@ -8,7 +8,6 @@ CUDA_VISIBLE_DEVICES makes of their numbers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -18,18 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.marks import (
+    CUDA_PREFIX,
+    CudaBegun,
+    CudaBlock,
+    CudaChosen,
+    CudaRejected,
+)
 from lanescope.webapp.analysis.arrow_columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import where_of
 from lanescope.webapp.runs.run import Run
-
-_BEGUN = re.compile(
-    r"begun on cuda:(\d+) at (.+) of (\d+) devices(?:, visible (\S+))?(?:, local rank (\d+))?"
-)
-_CHOSEN = re.compile(r"cuda:(\d+) chosen at (.+)")
-_BLOCK = re.compile(r"cuda:(\d+) in place of cuda:(\d+) for a block at (.+)")
-_REFUSED = re.compile(r"wanted at (.+) in a child forked at (.+)")
 
 _PIN = "choose the device in each thread (torch.cuda.set_device, ls.pin), before anything uses CUDA"
 
@@ -106,11 +105,10 @@ def _processes(run: Run) -> Iterator[Process]:
         if thread.kind == schema.ThreadKind.main.name:
             process.main = thread.thread
     rows = run.events("phase", columns=["rank", "thread", "start_ns", "kind", "name"])
-    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), schema.CUDA_CONTEXT))
+    rows = rows.filter(pc.starts_with(rows["name"].cast(pa.string()), CUDA_PREFIX))
     for row in rows.sort_by("start_ns").to_pylist():
         if row["kind"] == schema.PhaseKind.mark.name:
-            text = row["name"].removeprefix(schema.CUDA_CONTEXT)
-            _note(of[row["rank"], row["thread"]], row["thread"], row["start_ns"], text)
+            _note(of[row["rank"], row["thread"]], row["thread"], row["start_ns"], row["name"])
     for (rank, name), process in of.items():
         for device, use in _computed(run, rank, name):
             process.uses.setdefault(device, []).append(use)
@@ -121,19 +119,20 @@ def _processes(run: Run) -> Iterator[Process]:
             yield process
 
 
-def _note(process: Process, thread: str, start: int, text: str) -> None:
-    if match := _BEGUN.fullmatch(text):
+def _note(process: Process, thread: str, start: int, name: str) -> None:
+    if begun := CudaBegun.parse(name):
         # Not yet a use of that device: to set another one begins with CUDA too.
-        count, visible, local = match.groups()[2:]
-        process.count, process.local_rank = int(count), None if local is None else int(local)
-        process.visible = tuple(visible.split(",")) if visible else ()
-    elif match := _CHOSEN.fullmatch(text):
-        process.chosen.append((start, thread, int(match[1]), _short(match[2])))
+        process.count = begun.count
+        process.local_rank = int(begun.local_rank) if begun.local_rank else None
+        process.visible = tuple(begun.visible.split(",")) if begun.visible else ()
+    elif chosen := CudaChosen.parse(name):
+        process.chosen.append((start, thread, chosen.device, _short(chosen.place)))
         process.within.add(thread)
-    elif _BLOCK.fullmatch(text):
+    elif CudaBlock.parse(name):
         process.within.add(thread)
-    elif match := _REFUSED.fullmatch(text):
-        process.refused.append((start, thread, _short(match[1]), _short(match[2])))
+    elif rejected := CudaRejected.parse(name):
+        at, forked_at = _short(rejected.place), _short(rejected.forked_at)
+        process.refused.append((start, thread, at, forked_at))
 
 
 def _computed(run: Run, rank: int, thread: str) -> Iterator[tuple[int, Use]]:

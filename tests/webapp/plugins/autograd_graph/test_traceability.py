@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp import check, forward_to_backward, open_run
 from lanescope.webapp.plugins.autograd_graph.traceability import untraceable_graphs, walks
 from lanescope.webapp.runs.run import Run
@@ -116,6 +117,6 @@ def test_a_backward_that_did_not_come_to_its_end_is_not_judged(
     name = schema.GRAPH_SERIES + "torch::autograd::AccumulateGrad"
     builder.row("value", 0, thread, time_ns=START_NS + 200, name=name, value=3.0)
     if raises:
-        builder.phase(START_NS + 900, 0, "mark", name=f"{schema.RAISED_IN_BACKWARD}RuntimeError")
+        builder.phase(START_NS + 900, 0, "mark", name=BackwardRaised("RuntimeError").encode())
     opened = open_run(builder.write())
     assert [walk.reached for walk in walks(opened)] == ([] if reached is None else [reached])

@@ -1,0 +1,140 @@
+"""Adds to a run what compaction makes: part files, the rank's tables, the manifest's entries."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..format.file_names import part_file, rank_folder, thread_folder
+from ..format.schema import TABLES, File
+from ..journal.journal import HEADER_BYTES, PARTS_OFFSET, Kind
+from . import manifest as manifests
+from .arrow_columns import numbers
+from .chunks import Chunk, chunks_of
+from .decode import Decoder
+from .parquet import write_part
+from .process_placement import with_process
+from .reader import RECORD_DTYPE, Records, ThreadLog
+
+_KEYS = {
+    "thread": ["thread"],
+    "module": ["path", "class"],
+    "stack": ["stack"],
+    "storage": ["pid", "storage", "name"],
+    "stall": ["pid", "time_ns", "native_id", "name"],
+}
+"""Key columns of a rank's tables: a newer row replaces the one with the same key."""
+
+
+class PendingParts:
+    """Collects files that were written and are not in the manifest yet.
+
+    The caller holds the run's lock.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._files: dict[str, File] = {}
+
+    def add_part(self, rank: int, thread: str, table: str, part: int, rows: pa.Table) -> None:
+        """Writes a part of a thread's table."""
+        folder = self._run / rank_folder(rank) / thread_folder(thread)
+        self._write(folder / part_file(table, part), table, rows)
+
+    def commit(self, decoder: Decoder) -> None:
+        """Writes the rank's tables of the decoder, and the manifest with all files."""
+        process = decoder.log.process
+        rank = self._run / rank_folder(decoder.log.rank)
+        tables = decoder.rank_tables()
+        for table, rows in tables.items():
+            self._write(rank / f"{table}.parquet", table, _merged(rank, table, rows))
+        manifest = manifests.read(self._run)
+        latest = max(tables["thread"]["end_ns"].to_pylist(), default=0)
+        process["end_ns"] = max(process["end_ns"], latest)
+        axis, processes = with_process(manifest["axis"], manifest["processes"], process)
+        manifest["axis"], manifest["processes"] = axis, processes
+        manifest["world_size"] = max(manifest["world_size"], int(process["world_size"]))
+        manifest["groups"] = {**process.get("groups", {}), **manifest["groups"]}
+        manifest["notes"] += [d for d in decoder.log.damage if d not in manifest["notes"]]
+        manifest["files"].update(self._files)
+        manifests.write(self._run, manifest)
+
+    def note(self, sentence: str) -> None:
+        """Adds a sentence for the user to the manifest, once."""
+        manifest = manifests.read(self._run)
+        if sentence not in manifest["notes"]:
+            manifest["notes"].append(sentence)
+            manifests.write(self._run, manifest)
+
+    def rank_table(self, rank: int, table: str) -> pa.Table | None:
+        """Returns one of the rank's tables; None before its first row."""
+        path = self._run / rank_folder(rank) / f"{table}.parquet"
+        return pq.read_table(path, partitioning=None) if path.exists() else None
+
+    def _write(self, path: Path, table: str, rows: pa.Table) -> None:
+        self._files[path.relative_to(self._run).as_posix()] = write_part(path, table, rows)
+
+
+def _merged(rank: Path, table: str, rows: pa.Table) -> pa.Table:
+    """Returns the rank's earlier rows and these; the newer one of equal keys."""
+    path = rank / f"{table}.parquet"
+    if not path.exists():
+        return rows
+    keys = _KEYS[table]
+    old = pq.read_table(path, schema=TABLES[table].arrow(), partitioning=None)
+    new_keys = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
+    kept = [tuple(row.values()) not in new_keys for row in old.select(keys).to_pylist()]
+    unchanged = old.filter(numbers(np.array(kept, bool), pa.bool_()))
+    return pa.concat_tables([unchanged, rows]).combine_chunks()
+
+
+_KEPT = (Kind.COLLECTIVE, Kind.COLLECTIVE_END, Kind.MODULE, Kind.STORAGE)
+
+
+def seal_threads(decoder: Decoder, pending: PendingParts) -> None:
+    """Compacts one chunk of every thread of a live process that has one.
+
+    The thread's used segments are replaced by one with the records that stay: those behind the
+    cut, and those that later records complete (a collective without its end). A reader prefers
+    that segment to all before it, so a death between the two steps neither loses nor doubles
+    records.
+    """
+    rank = decoder.log.rank
+    for thread in decoder.log.threads:
+        chunk = next(chunks_of(thread, ended=False), None)
+        if chunk is None:
+            continue
+        identity = decoder.thread_name(thread)
+        for table, rows in decoder.decode(thread, chunk.records, collectives=False):
+            pending.add_part(rank, identity, table, chunk.part, rows)
+        pending.commit(decoder)
+        _replace(thread, chunk, _thread_record(decoder, thread, chunk.records))
+
+
+def _thread_record(decoder: Decoder, thread: ThreadLog, records: Records) -> Records:
+    """Returns a THREAD record that carries the time range of all records so far."""
+    known = decoder.thread_row(thread)
+    named = records[records["kind"] == Kind.THREAD]
+    if known is None or not len(named):
+        return np.empty(0, RECORD_DTYPE)
+    record: Records = named[-1:].copy()
+    record["start"], record["end"] = known["start_ns"], known["end_ns"]
+    return record
+
+
+def _replace(thread: ThreadLog, chunk: Chunk, name: Records) -> None:
+    used = thread.segments[: chunk.segments]
+    with used[-1].open("rb") as file:
+        header = bytearray(file.read(HEADER_BYTES))
+    struct.pack_into("<I", header, PARTS_OFFSET, chunk.part + 1)
+    kept = chunk.records[np.isin(chunk.records["kind"], _KEPT)]
+    temporary = used[-1].with_name(f".{used[-1].name}")
+    temporary.write_bytes(bytes(header) + np.concatenate([name, kept, chunk.rest]).tobytes())
+    os.replace(temporary, used[-1])
+    for path in used[:-1]:
+        path.unlink()

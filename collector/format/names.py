@@ -1,0 +1,196 @@
+"""Names that stand in the tables: operators, collectives, device activities, series, coverage.
+
+Needs neither torch nor pyarrow.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+# operators ---------------------------------------------------------------------------------
+
+NOT_COMPUTING = (
+    "aten::_reshape_alias",
+    "aten::_reshape_copy",
+    "aten::_unsafe_view",
+    "aten::alias",
+    "aten::arange",
+    "aten::as_strided",
+    "aten::chunk",
+    "aten::detach",
+    "aten::detach_",
+    "aten::diagonal",
+    "aten::empty*",
+    "aten::expand",
+    "aten::full_like",
+    "aten::is_*",
+    "aten::lift*",
+    "aten::movedim",
+    "aten::narrow",
+    "aten::new_empty*",
+    "aten::ones_like",
+    "aten::permute",
+    "aten::rand_like",
+    "aten::randn_like",
+    "aten::reshape",
+    "aten::resolve_*",
+    "aten::select",
+    "aten::slice",
+    "aten::split*",
+    "aten::squeeze",
+    "aten::squeeze_",
+    "aten::stride",
+    "aten::sym_*",
+    "aten::t",
+    "aten::t_",
+    "aten::transpose",
+    "aten::transpose_",
+    "aten::unbind",
+    "aten::unflatten",
+    "aten::unfold",
+    "aten::unsqueeze",
+    "aten::unsqueeze_",
+    "aten::view",
+    "aten::view_as*",
+    "aten::zeros_like",
+    "profiler::*",
+    "lanescope::*",  # the recorder's own, in compiled code
+    # Scopes that torch opens around phases.
+    "Optimizer.step#*",
+    "enumerate(DataLoader)#*",
+)
+"""Operators left out by default: they make views, empty tensors or ramps, and would fill the
+journal. `--include PATTERN` records matching ones; the coverage counts the others."""
+
+
+class OpFilter:
+    """Decides by name: exclusion by the user wins, then inclusion, then NOT_COMPUTING."""
+
+    def __init__(self, include: tuple[str, ...], exclude: tuple[str, ...]) -> None:
+        self._include = include
+        self._exclude = exclude
+
+    def wanted(self, name: str) -> bool:
+        """Returns True if operators of that name are recorded. Patterns are those of fnmatch."""
+        if any(fnmatchcase(name, p) for p in self._exclude):
+            return False
+        if any(fnmatchcase(name, p) for p in self._include):
+            return True
+        return not any(fnmatchcase(name, p) for p in NOT_COMPUTING)
+
+
+RELEASED_GRADIENTS = "zero_grad(set_to_none=True)"
+REMOVED_GRADIENT = ".grad = None"
+REPLACED_GRADIENT = ".grad = another"
+GRADIENT_RELEASES = frozenset({RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT})
+"""Pseudo-operators that release gradients. They write no byte, and do not read the parameter."""
+
+ARRIVALS = ("from_numpy", "as_tensor", "frombuffer")
+"""Functions of torch that wrap memory owned by others in a tensor."""
+MADE_STORAGE, EXCHANGED_DATA, SAVED = "torch.UntypedStorage", ".data = another", "torch.save"
+NOTED_ACCESSES = GRADIENT_RELEASES | {
+    MADE_STORAGE,
+    EXCHANGED_DATA,
+    SAVED,
+    *(f"torch.{name}" for name in ARRIVALS),
+}
+"""Pseudo-operators for accesses outside the dispatcher. Recorded only once a second thread exists,
+so their presence depends on timing."""
+
+COMPILED = " (compiled)"
+"""Suffix of the names of graphs that torch.compile captured."""
+
+FX_BREAK, FX_UNTRACEABLE = "break", "untraceable"
+"""Values of the fx table's `op` beside torch.fx's own: where torch.compile stopped capturing, and a
+model without a graph; the target is the reason."""
+
+# collectives -------------------------------------------------------------------------------
+
+COLLECTIVE_NAMES = {
+    "_allgather_base_": "all_gather_into_tensor",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "all_gather_into_tensor_out": "all_gather_into_tensor",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "irecv": "recv",
+    "isend": "send",
+    "recv_any_source_": "recv",
+    "reduce_scatter_tensor_out": "reduce_scatter_tensor",
+}
+"""Operator -> its name in torch.distributed. For others, drop the trailing underscore."""
+
+PAIRED = ("send", "recv", "batch_p2p_ops")
+"""Operations between two ranks, numbered per peer; all others are numbered per group."""
+
+UNMOVED = ("barrier", "monitored_barrier")
+"""Collectives that move no data of the program."""
+
+JOIN, RENDEZVOUS = "init_process_group", "rendezvous"
+"""The call by which a process joins the others, and its group, as none exists yet. Recorded only
+where the call did not succeed."""
+
+# device activities -------------------------------------------------------------------------
+
+ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+"""Kineto's categories of activities that occupy a stream."""
+
+LAUNCH_SUFFIXES = ("_runtime", "_driver")
+"""Suffixes of Kineto's categories of calls that put work on streams."""
+
+
+def stream_name(device: str, stream: int | str) -> str:
+    """Returns the name of a stream's lane: `stream 7 (cuda:0)`."""
+    return f"stream {stream} ({device})"
+
+
+# series of the value table -----------------------------------------------------------------
+
+GRAPH_SERIES = "lanescope/graph/"
+"""Prefix; the name of an autograd node follows: how many of them a backward will reach."""
+
+RECORDER_MEMORY = "lanescope/recorder_memory"
+"""Bytes of the resident set that belong to the recorder."""
+
+LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
+"""The loss scale after each update of a gradient scaler; how many steps it has skipped so far."""
+
+CLIP_NORM, CLIP_LIMIT = "clip_total_norm", "clip_max_norm"
+"""The gradient norm before clip_grad_norm_, and its max_norm."""
+
+SHARD = "/shard"
+"""Suffix of CLIP_NORM where it covers this rank's shards alone."""
+
+ADDED_NORM = "lanescope/added_norm"
+"""L2 norm of what a backward added to all gradients, where several threads of a process run
+backward."""
+
+ADDED_NORM_OF = "lanescope/added_norm/"
+"""Prefix; the path of a module follows: the same for its parameters."""
+
+# reasons in a process's coverage -----------------------------------------------------------
+
+UNSEEN_BY = {
+    "portable": {
+        "unseen_composite_operators": "operators made of others (only those they are made of)",
+        "unseen_inner_operators": "operators that an operator calls below autograd",
+        "unseen_node_bounds": "exact bounds of autograd nodes (a slice spans the node's operators)",
+        "unseen_empty_nodes": "autograd nodes that run no operator",
+        "unseen_accesses": "reads and writes of storages",
+        "unseen_compiled_regions": "regions of torch.compile (only operators that they call)",
+        "unseen_backend_threads": "what backends do on threads of their own",
+    }
+}
+"""Engine -> what it cannot see: reason, and its words. Other engines see these. The coverage holds
+the reason once, because the number of events is unknown."""
+
+MISSING = "missing: "
+"""Prefix: `missing: <unrecorded events> (no <private name>)`. This version of torch or Python
+lacks the name."""
+
+UNTESTED = "untested: "
+"""Prefix: `untested: torch 9.1.0`, a version newer than the newest that is tested."""

@@ -1,0 +1,110 @@
+"""Describes the threads of this process for a dump: stack, operator, cause of the wait."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .rest import ThreadWait
+from .system_calls import waits_for
+
+MAX_FRAMES = 40
+"""Frames kept of each stack, innermost first."""
+
+_OWN = str(Path(__file__).parents[1]) + os.sep
+
+_WAITS = {
+    ("threading.py", "join"): "the end of a thread",
+    ("threading.py", "_wait_for_tstate_lock"): "the end of a thread",
+    ("threading.py", "wait"): "a condition or event",
+    ("threading.py", "acquire"): "a semaphore",
+    ("queue.py", "get"): "queue.get",
+    ("queue.py", "put"): "queue.put",
+    ("queues.py", "get"): "an item of another process's queue",
+    ("connection.py", "wait"): "another process",
+    ("connection.py", "_recv"): "another process",
+    ("subprocess.py", "wait"): "the end of another process",
+    ("selectors.py", "select"): "input",
+    ("socket.py", "readinto"): "the network",
+}
+"""(file, function) of one of the innermost frames -> cause of the wait."""
+
+
+_PROCESS_WAITS = frozenset({"another process", "an item of another process's queue"})
+
+_WAITING_FILES = frozenset(file for file, _ in _WAITS)
+"""Files of Python in which a thread waits for something other than a collective."""
+
+_HARMLESS_FILES = ("tqdm/_monitor.py",)
+"""Files of threads that wake up by themselves and never wake a thread of the program."""
+
+
+def native_id(thread: threading.Thread) -> int:
+    """Returns the kernel's number of a thread; 0 if it is not known."""
+    if thread is threading.main_thread():
+        return os.getpid()  # after os.fork, Python still has the parent's
+    return thread.native_id or 0
+
+
+def describe_thread(
+    ident: int, frame: FrameType, known: dict[int, dict[str, Any]], share: dict[int, float]
+) -> dict[str, Any]:
+    """Returns a thread's entry of a dump.
+
+    `known`: activity of threads by native id, from the journal; `share`: by native id, the share of
+    a core.
+    """
+    thread = vars(threading)["_active"].get(ident)
+    native = native_id(thread) if thread is not None else 0
+    doing = known.get(native, {})
+    frames: list[list[Any]] = []
+    current: FrameType | None = frame
+    while current is not None and len(frames) < MAX_FRAMES:
+        code = current.f_code
+        if not code.co_filename.startswith(_OWN):
+            frames.append([code.co_filename, current.f_lineno, code.co_name])
+        current = current.f_back
+    return {
+        "native_id": native,
+        "name": thread.name if thread is not None else "",
+        "ordinal": doing.get("ordinal"),
+        "cpu": round(share[native], 3) if native in share else None,
+        "frames": frames,
+        "last_op": doing.get("last_op", ""),
+        "waiting": doing.get("waiting", "") or cause_of_wait(frames) or waits_for(native),
+        "owner": doing.get("owner"),
+        "collective": doing.get("collective"),
+    }
+
+
+def thread_wait(thread: dict[str, Any], is_library: Callable[[str], bool]) -> ThreadWait:
+    """Classifies the wait of a thread, by its entry of a dump."""
+    files = [frame[0] for frame in thread["frames"]]
+    inner = os.path.basename(files[0]) if files else ""
+    library = all(map(is_library, files))
+    return ThreadWait(
+        tid=thread["native_id"],
+        main=thread["native_id"] == os.getpid(),
+        ordinal=thread["ordinal"],
+        owner=thread["owner"],
+        # An asynchronous collective does not say where the thread waits now.
+        collective=bool(thread["collective"]) and inner not in _WAITING_FILES,
+        called=bool(thread["collective"]),
+        known=bool(thread["waiting"]),
+        # By the stack: the journal does not distinguish queues of threads and processes.
+        process=cause_of_wait(thread["frames"]) in _PROCESS_WAITS,
+        service=library and not thread["last_op"] and not thread["collective"],
+        harmless=library and bool(files) and any(f.endswith(_HARMLESS_FILES) for f in files),
+    )
+
+
+def cause_of_wait(frames: list[list[Any]]) -> str:
+    """Returns what the innermost frames of a stack wait for, in words; empty: not known."""
+    found = ""
+    for file, _, function in frames[:4]:
+        found = _WAITS.get((os.path.basename(file), function), found)
+    return found
