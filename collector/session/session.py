@@ -18,8 +18,8 @@ import torch
 
 from ..engines import build_trampolines, native, portable
 from ..engines.build import BuildError
-from ..format.options import SUPERVISOR_VARIABLE, Options
 from ..format.names import MISSING
+from ..format.options import SUPERVISOR_VARIABLE, Options
 from ..hooks import exceptions, patches, validators
 from ..hooks.accesses import data_swap, external_memory, gradient_release
 from ..hooks.collectives import clocks, init_process_group, ranks
