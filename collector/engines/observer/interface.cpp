@@ -5,18 +5,18 @@
 #include <vector>
 
 #include "base/fault_injection.h"
-#include "numerics/fingerprint.h"
-#include "journal/background_compactor.h"
-#include "numerics/gradients.h"
-#include "numerics/fingerprint_kernel.h"
 #include "base/recording_state.h"
+#include "journal/background_compactor.h"
+#include "journal/string_table.h"
+#include "numerics/fingerprint.h"
+#include "numerics/fingerprint_kernel.h"
+#include "numerics/gradients.h"
 #include "numerics/norms.h"
 #include "operators/observer.h"
-#include "thread/process.h"
 #include "stacks/frame_hash.h"
 #include "stacks/stacks.h"
 #include "storages/streams.h"
-#include "journal/string_table.h"
+#include "thread/process.h"
 #include "thread/thread.h"
 #include "watchdog/watchdog.h"
 
@@ -71,9 +71,8 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint3
 
 // The settings of the recording that `lanescope_begin` begins.
 EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
-                               int32_t sampled_stacks,
-                               int32_t collective_stacks, int32_t streams, int32_t outputs_every,
-                               int64_t minimum_ns) {
+                               int32_t sampled_stacks, int32_t collective_stacks, int32_t streams,
+                               int32_t outputs_every, int64_t minimum_ns) {
   moment.access = access != 0;
   moment.numerics = numerics != 0;
   moment.streams = access != 0 && streams != 0;
@@ -310,8 +309,8 @@ EXPORT uint32_t lanescope_push_open(const Record* record) {
     if (thread == nullptr) {
       return 0;
     }
-    const uint32_t level = thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step,
-                                             r.module, r.phase);
+    const uint32_t level =
+        thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step, r.module, r.phase);
     if (Record* entry = thread->journal.open_entry(level)) {
       entry->sequence = r.sequence;
       entry->signature = r.signature;

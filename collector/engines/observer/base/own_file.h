@@ -4,10 +4,11 @@
 // no descriptor is kept, and each is made sure of before it is written to or closed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <sys/types.h>
 
 namespace lanescope {
 
@@ -32,13 +33,9 @@ class OwnFile {
   ~OwnFile();
 
   // The errno of what failed first, or 0.
-  int error() const {
-    return error_;
-  }
+  int error() const { return error_; }
 
-  const FileIdentity& identity() const {
-    return identity_;
-  }
+  const FileIdentity& identity() const { return identity_; }
 
   void write(const void* data, size_t bytes);
   ssize_t read(void* into, size_t bytes);

@@ -7,9 +7,9 @@
 namespace lanescope {
 
 struct alignas(64) Moment {
-  std::atomic<uint64_t> run{0};  // number of the recording; 0: nothing is recorded
-  std::atomic<int32_t> step{0};  // training step
-  std::atomic<bool> active{false};  // whether that step is recorded
+  std::atomic<uint64_t> run{0};         // number of the recording; 0: nothing is recorded
+  std::atomic<int32_t> step{0};         // training step
+  std::atomic<bool> active{false};      // whether that step is recorded
   std::atomic<uint32_t> taken_away{0};  // how many operators torch no longer knows
   // Settings; they change between recordings only.
   bool access = false;             // note which storages ops read and write

@@ -1,20 +1,20 @@
 #include "collectives/collectives.h"
 
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
 
 #include <array>
 #include <map>
 #include <mutex>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
-#include "thread/frames.h"
 #include "operators/operators.h"
-#include "thread/process.h"
-#include "storages/signature.h"
 #include "stacks/stacks.h"
+#include "storages/signature.h"
+#include "thread/frames.h"
+#include "thread/process.h"
 #include "thread/thread.h"
 
 namespace lanescope {
@@ -82,8 +82,8 @@ std::string reduction(const c10::IValue& value) {
   if (value.isString()) {
     return value.toStringRef();
   }
-  static constexpr std::array NAMES = {"sum", "avg", "product", "min", "max",
-                                       "band", "bor", "bxor", "premul_sum"};
+  static constexpr std::array NAMES = {"sum",  "avg", "product", "min",       "max",
+                                       "band", "bor", "bxor",    "premul_sum"};
   const auto op = static_cast<size_t>(value.toCustomClass<c10d::ReduceOp>()->op_);
   return op < NAMES.size() ? NAMES[op] : "";
 }
@@ -194,8 +194,7 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
     call->on_cpu = device_of(tensor).is_cpu();
   });
   call->signature = signature.text(thread, [&](Spelling& spelling) {
-    each_tensor(inputs[plan.tensors],
-                [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+    each_tensor(inputs[plan.tensors], [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
   });
   if (plan.barrier) {
     call->bytes = 0;
@@ -208,9 +207,8 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
 
 void open_call(Thread& thread, const Frame& frame) {
   Call& call = *thread.call;
-  call.open_level =
-      thread.push_open(layout::KIND_COLLECTIVE, call.asynchronous ? 1 : 0, 0, call.name,
-                       frame.start, frame.step, frame.module, frame.phase);
+  call.open_level = thread.push_open(layout::KIND_COLLECTIVE, call.asynchronous ? 1 : 0, 0,
+                                     call.name, frame.start, frame.step, frame.module, frame.phase);
   if (Record* entry = thread.journal.open_entry(call.open_level)) {
     entry->sequence = call.sequence;
     entry->signature = call.signature;

@@ -1,10 +1,11 @@
 #include "journal/background_compactor.h"
 
-#include <cerrno>
-#include <cstdlib>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdlib>
 
 #include "base/blocked_signals.h"
 

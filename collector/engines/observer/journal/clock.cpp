@@ -10,9 +10,9 @@ namespace lanescope {
 
 namespace {
 
-constexpr uint64_t WINDOW_TICKS = 1 << 21;       // 0.5 to 1 ms
-constexpr uint64_t LONG_WINDOW_TICKS = 1 << 23;  // once the rate is known well
-constexpr uint64_t READING_TICKS = 2'000;        // longer: something came between
+constexpr uint64_t WINDOW_TICKS = 1 << 21;          // 0.5 to 1 ms
+constexpr uint64_t LONG_WINDOW_TICKS = 1 << 23;     // once the rate is known well
+constexpr uint64_t READING_TICKS = 2'000;           // longer: something came between
 constexpr uint64_t RATE_TICKS = uint64_t{1} << 31;  // some 0.7 s: the rate to 10^-7
 
 bool read_point(Clock::Point& point) {
@@ -27,8 +27,8 @@ bool read_point(Clock::Point& point) {
 // keeps its pace.
 bool usable() {
   char name[16] = "";
-  if (FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource",
-                              "re")) {
+  if (FILE* file =
+          std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re")) {
     if (std::fgets(name, sizeof name, file) == nullptr) {
       name[0] = '\0';
     }
@@ -40,9 +40,7 @@ bool usable() {
 struct Start {
   bool usable = lanescope::usable();
   Clock::Point point;
-  Start() {
-    usable = usable && read_point(point);
-  }
+  Start() { usable = usable && read_point(point); }
 };
 
 const Start& start() {

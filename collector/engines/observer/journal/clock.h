@@ -1,8 +1,9 @@
 // The recorder's clock: that of time.monotonic_ns(), read through the processor's counter.
 #pragma once
 
-#include <cstdint>
 #include <time.h>
+
+#include <cstdint>
 
 namespace lanescope {
 
@@ -39,11 +40,11 @@ class Clock {
   int64_t set_anchor();
 
   Point anchor_;
-  uint64_t limit_ = 0;  // ticks that the anchor holds; 0: there is none
-  uint64_t rate_ = 0;   // ns per tick
+  uint64_t limit_ = 0;   // ticks that the anchor holds; 0: there is none
+  uint64_t rate_ = 0;    // ns per tick
   uint64_t window_ = 0;  // ticks that the next anchor will hold
-  Point reference_;     // where the rate is measured from
-  int64_t latest_ = 0;  // no reading before the last anchor was later
+  Point reference_;      // where the rate is measured from
+  int64_t latest_ = 0;   // no reading before the last anchor was later
 };
 
 }  // namespace lanescope

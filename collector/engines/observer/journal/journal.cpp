@@ -1,14 +1,15 @@
 #include "journal/journal.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "journal/background_compactor.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
 #include "base/own_file.h"
+#include "journal/background_compactor.h"
 #include "journal/segment_ring.h"
 
 namespace lanescope {

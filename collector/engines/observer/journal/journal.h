@@ -92,15 +92,9 @@ class Journal {
   uint64_t position() const {
     return reinterpret_cast<uint64_t>(__atomic_load_n(&cursor_, __ATOMIC_RELAXED));
   }
-  uint64_t dropped() const {
-    return dropped_;
-  }
-  int failure() const {
-    return failure_;
-  }
-  const Identity& identity() const {
-    return identity_;
-  }
+  uint64_t dropped() const { return dropped_; }
+  int failure() const { return failure_; }
+  const Identity& identity() const { return identity_; }
 
  private:
   bool more();

@@ -14,9 +14,7 @@ class Ring {
   void begin(uint64_t limit);
 
   // Changes between recordings only.
-  bool on() const {
-    return limit_ != 0;
-  }
+  bool on() const { return limit_ != 0; }
 
   // Make room for a segment of `wanted` bytes at most; how many it may have, 0 for none.
   uint64_t take(uint64_t wanted, bool kept);

@@ -1,14 +1,15 @@
 #include "journal/string_table.h"
 
-#include <algorithm>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/fault_injection.h"
-#include "layout.h"
 #include "base/own_file.h"
+#include "layout.h"
 
 namespace lanescope {
 

@@ -35,13 +35,9 @@ class Texts {
   // In a forked child: the file is the parent's, leave it as it is. With the mutex held.
   void abandon();
 
-  int failure() const {
-    return failure_.load(std::memory_order_relaxed);
-  }
+  int failure() const { return failure_.load(std::memory_order_relaxed); }
 
-  uint64_t texts_left_out() const {
-    return texts_left_out_.load(std::memory_order_relaxed);
-  }
+  uint64_t texts_left_out() const { return texts_left_out_.load(std::memory_order_relaxed); }
   uint64_t signatures_left_out() const {
     return signatures_left_out_.load(std::memory_order_relaxed);
   }

@@ -42,17 +42,13 @@ template <typename Raw_, typename Number_ = Raw_>
 struct Plain {
   using Raw = Raw_;
   using Number = Number_;
-  static Number number(Raw raw) {
-    return static_cast<Number>(raw);
-  }
+  static Number number(Raw raw) { return static_cast<Number>(raw); }
 };
 
 struct Bfloat {
   using Raw = uint16_t;
   using Number = float;
-  static Number number(Raw raw) {
-    return number_of(static_cast<uint32_t>(raw) << 16);
-  }
+  static Number number(Raw raw) { return number_of(static_cast<uint32_t>(raw) << 16); }
 };
 
 // The exponent is moved by multiplying, which numbers without one of their own take part in.

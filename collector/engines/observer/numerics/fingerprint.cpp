@@ -7,16 +7,16 @@
 #include <cmath>
 #include <cstring>
 
+#include "numerics/dtype_reader.h"
 #include "numerics/fingerprint_kernel.h"
 #include "numerics/strided_iterator.h"
-#include "numerics/dtype_reader.h"
 #include "storages/signature.h"
 
 namespace lanescope {
 
 namespace {
 
-constexpr int64_t PROBES = 8;              // blocks
+constexpr int64_t PROBES = 8;               // blocks
 constexpr int64_t BLOCK_BYTES = 4 * BLOCK;  // of words of 32 bits
 
 // One past the last byte of its storage that the tensor, not empty, covers. A storage may have
@@ -56,8 +56,14 @@ Fingerprint fingerprint(const c10::TensorImpl& tensor) {
     kernel().read(sums, part, elements * reading.numbers, reading.element, reading.table);
   });
   const double none = std::nan("");
-  return {sums.hash, sums.nan, sums.inf, sums.zeros, sums.mean(), std::sqrt(sums.squares),
-          sums.finite != 0 ? sums.low + 0.0 : none, sums.finite != 0 ? sums.high + 0.0 : none};
+  return {sums.hash,
+          sums.nan,
+          sums.inf,
+          sums.zeros,
+          sums.mean(),
+          std::sqrt(sums.squares),
+          sums.finite != 0 ? sums.low + 0.0 : none,
+          sums.finite != 0 ? sums.high + 0.0 : none};
 }
 
 uint64_t hash_of(const c10::TensorImpl& tensor) {

@@ -14,9 +14,7 @@ struct Fingerprint {
   int64_t nan, inf, zeros;
   double mean, l2, low, high;
 
-  bool finite() const {
-    return nan == 0 && inf == 0;
-  }
+  bool finite() const { return nan == 0 && inf == 0; }
 };
 
 // Whether the tensor has elements of its own in host memory, of a type that has a fingerprint.

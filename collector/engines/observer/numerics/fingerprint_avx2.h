@@ -111,7 +111,8 @@ inline __m256d doubles(Plain<uint32_t, double>, __m128i words) {
 // Of 64 bits: the upper and the lower 32 stand as the last bits of a double each, so that the one
 // rounding is that of their sum.
 inline __m256d joined(__m256i words, __m256i upper, double base) {
-  const __m256i lower = _mm256_blend_epi32(words, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
+  const __m256i lower =
+      _mm256_blend_epi32(words, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
   const __m256d exact = _mm256_sub_pd(_mm256_castsi256_pd(upper), _mm256_set1_pd(base + 0x1p52));
   return _mm256_add_pd(exact, _mm256_castsi256_pd(lower));
 }

@@ -44,8 +44,8 @@ uint64_t hash_words(const Word* words, int64_t count, uint64_t block) {
   for (int64_t i = 0; i < count; i += BLOCK, ++block) {
     const int64_t here = count - i < BLOCK ? count - i : BLOCK, whole = here / STEP * STEP;
     const int64_t ahead = ahead_of(count - i, here, sizeof(Word));
-    hash += in_block(multiply(words + i, whole, ahead) + multiply_rest(words + i, whole, here),
-                     block);
+    hash +=
+        in_block(multiply(words + i, whole, ahead) + multiply_rest(words + i, whole, here), block);
   }
   return hash;
 }
@@ -240,9 +240,8 @@ auto for_format(Element element, With&& with) {
 
 double squares(const void* data, int64_t count, Element element, double factor) {
   const int64_t numbers = element == Element::half_pair ? 2 * count : count;
-  return for_format(element, [&](auto format) {
-    return add_squares<decltype(format)>(data, numbers, factor);
-  });
+  return for_format(
+      element, [&](auto format) { return add_squares<decltype(format)>(data, numbers, factor); });
 }
 
 void thin(const void* data, int64_t count, int64_t step, Element element, double* into) {

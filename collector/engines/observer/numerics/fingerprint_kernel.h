@@ -11,8 +11,20 @@ namespace lanescope {
 
 // How elements are read as numbers.
 enum class Element : uint8_t {
-  uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, half_pair, bfloat, single,
-  twofold, table,
+  uint8,
+  int8,
+  uint16,
+  int16,
+  uint32,
+  int32,
+  uint64,
+  int64,
+  half,
+  half_pair,
+  bfloat,
+  single,
+  twofold,
+  table,
 };
 
 // Accumulated over one or more calls; every call but the last reads whole blocks.

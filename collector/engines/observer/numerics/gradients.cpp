@@ -30,9 +30,7 @@ struct Taken {
 // Memory is the program's again, whatever happens.
 struct LettingGo {
   Taken& taken;
-  ~LettingGo() {
-    taken.clear();
-  }
+  ~LettingGo() { taken.clear(); }
 };
 
 thread_local Taken taken;
@@ -47,8 +45,7 @@ int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count, 
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined()) {
       taken.states.push_back(Taken::NONE);
-    } else if (has_norm(*gradient.unsafeGetTensorImpl()) &&
-               gradient.dtype() == parameter.dtype()) {
+    } else if (has_norm(*gradient.unsafeGetTensorImpl()) && gradient.dtype() == parameter.dtype()) {
       taken.states.push_back(Taken::READ);
       taken.gradients.push_back(gradient);
       taken.norms.add(*taken.gradients.back().unsafeGetTensorImpl());

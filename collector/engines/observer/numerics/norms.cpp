@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "numerics/dtype_reader.h"
 #include "numerics/fingerprint.h"
 #include "numerics/strided_iterator.h"
-#include "numerics/dtype_reader.h"
 #include "storages/signature.h"
 
 namespace lanescope {
@@ -75,8 +75,7 @@ void Norms::add(const c10::TensorImpl& tensor) {
       portions_.push_back(stretches_.size());
     }
     in_portion_ = in_portion_ + here < PORTION ? in_portion_ + here : 0;
-    stretches_.push_back(
-        {data + first * size, here, place, reading.element, 0});
+    stretches_.push_back({data + first * size, here, place, reading.element, 0});
   }
 }
 
@@ -128,8 +127,8 @@ bool thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most, do
   for (int64_t i = 0; i < count; ++i) {
     const int64_t numbers = tensors[i]->numel();
     const int64_t step = std::max<int64_t>(1, at::divup(numbers, most));
-    kernel().thin(first_of(*tensors[i]), numbers, step,
-                  reading_of(dtype_of(*tensors[i])).element, into);
+    kernel().thin(first_of(*tensors[i]), numbers, step, reading_of(dtype_of(*tensors[i])).element,
+                  into);
     into += at::divup(numbers, step);
   }
   return true;

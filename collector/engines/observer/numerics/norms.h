@@ -28,17 +28,13 @@ class Norms {
   void add(const c10::TensorImpl& tensor);
 
   // How many numbers are to be read.
-  int64_t numbers() const {
-    return numbers_;
-  }
+  int64_t numbers() const { return numbers_; }
 
   // By torch's threads where there is much to read; the same bits, however many they are.
   void compute();
 
   // Of the i-th tensor.
-  double operator[](size_t i) const {
-    return tensors_[i].norm;
-  }
+  double operator[](size_t i) const { return tensors_[i].norm; }
 
  private:
   struct Tensor {

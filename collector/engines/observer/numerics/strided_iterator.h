@@ -37,9 +37,7 @@ struct Shape {
     }
   }
 
-  bool flat() const {
-    return sizes.empty() || (sizes.size() == 1 && strides[0] == 1);
-  }
+  bool flat() const { return sizes.empty() || (sizes.size() == 1 && strides[0] == 1); }
 };
 
 struct Sixteen {
@@ -129,12 +127,8 @@ class Blocks {
   Blocks(char* buffer, int64_t item, int64_t count, Read& read)
       : buffer_(buffer), item_(item), missing_(count), read_(read) {}
 
-  char* end() {
-    return buffer_ + held_ * item_;
-  }
-  int64_t held() const {
-    return held_;
-  }
+  char* end() { return buffer_ + held_ * item_; }
+  int64_t held() const { return held_; }
   void filled(int64_t elements) {
     held_ += elements;
     missing_ -= elements;

@@ -4,14 +4,14 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
-#include "storages/access_recorder.h"
-#include "collectives/collectives.h"
 #include "base/fault_injection.h"
-#include "thread/frames.h"
 #include "base/recording_state.h"
+#include "collectives/collectives.h"
 #include "operators/operators.h"
-#include "thread/thread.h"
+#include "storages/access_recorder.h"
 #include "storages/tensor_capture.h"
+#include "thread/frames.h"
+#include "thread/thread.h"
 
 namespace lanescope {
 
@@ -23,9 +23,8 @@ inline void open_event(Thread& thread, Frame& frame) {
   frame.opened = true;
   ++thread.depth;
   frame.start = thread.clock.now();
-  frame.open_level =
-      thread.push_open(layout::KIND_OP, frame.scope, frame.depth, frame.name, frame.start,
-                       frame.step, frame.module, frame.phase);
+  frame.open_level = thread.push_open(layout::KIND_OP, frame.scope, frame.depth, frame.name,
+                                      frame.start, frame.step, frame.module, frame.phase);
 }
 
 inline int64_t sequence_of(const Frame& frame) {
@@ -58,8 +57,8 @@ inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
 
 // At level access: what the operator touched, before its own record. Those left out say what was
 // born in them.
-[[gnu::noinline]] inline void write_touched(Thread& thread, const Frame& frame, const at::RecordFunction& function,
-                          bool left_out) {
+[[gnu::noinline]] inline void write_touched(Thread& thread, const Frame& frame,
+                                            const at::RecordFunction& function, bool left_out) {
   if (frame.op->births) {
     for (const c10::IValue& output : function.outputs()) {
       each_tensor(output, [&](const c10::TensorImpl& tensor) {

@@ -9,11 +9,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "base/fault_injection.h"
 #include "operators/event_end.h"
 #include "stacks/frame_hash.h"
-#include "base/fault_injection.h"
-#include "storages/signature.h"
 #include "stacks/stacks.h"
+#include "storages/signature.h"
 
 namespace lanescope {
 
@@ -236,7 +236,8 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   open_event(thread, frame);
 }
 
-[[gnu::noinline]] std::unique_ptr<ObserverContext> begin_scope(Thread& thread, const RecordFunction& function) {
+[[gnu::noinline]] std::unique_ptr<ObserverContext> begin_scope(Thread& thread,
+                                                               const RecordFunction& function) {
   auto scope = std::make_unique<Scope>();
   scope->thread = &thread;
   scope->serial = thread.shared.serial;

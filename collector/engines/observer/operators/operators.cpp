@@ -9,9 +9,9 @@
 #include <unordered_map>
 
 #include "collectives/collectives.h"
-#include "thread/process.h"
 #include "storages/signature.h"
 #include "storages/tensor_capture.h"
+#include "thread/process.h"
 
 namespace lanescope {
 
@@ -19,7 +19,8 @@ namespace {
 
 // Guarded by the process's mutex, which is held over a fork.
 struct Registry {
-  std::unordered_map<std::string, const Operator*> operators;  // kept for ever: threads point to them
+  std::unordered_map<std::string, const Operator*>
+      operators;  // kept for ever: threads point to them
   uint32_t version = 0;
 
   // Without those that torch may have taken away meanwhile, to make others of the same name.
@@ -51,10 +52,10 @@ constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // with the frame's 
 
 // In place by their schema, but of what is known of a tensor: no element is written.
 constexpr std::string_view UNTOUCHING[] = {
-    "aten::_coalesced_",  "aten::as_strided_",    "aten::detach_",     "aten::record_stream",
-    "aten::rename_",      "aten::requires_grad_", "aten::retain_grad", "aten::set_",
-    "aten::set_data",     "aten::squeeze_",       "aten::swapaxes_",   "aten::swapdims_",
-    "aten::t_",           "aten::transpose_",     "aten::unsqueeze_",
+    "aten::_coalesced_", "aten::as_strided_",    "aten::detach_",     "aten::record_stream",
+    "aten::rename_",     "aten::requires_grad_", "aten::retain_grad", "aten::set_",
+    "aten::set_data",    "aten::squeeze_",       "aten::swapaxes_",   "aten::swapdims_",
+    "aten::t_",          "aten::transpose_",     "aten::unsqueeze_",
 };
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -77,8 +78,8 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       const c10::AliasInfo* alias = argument.alias_info();
       const bool writes = alias != nullptr && alias->isWrite();
       // An alias that is not written is what a view hands on: its elements are not touched.
-      op.arguments.push_back({static_cast<uint16_t>(i), !argument.kwarg_only(),
-                              alias == nullptr, writes});
+      op.arguments.push_back(
+          {static_cast<uint16_t>(i), !argument.kwarg_only(), alias == nullptr, writes});
     } else if (argument.name() == "device") {
       op.device = static_cast<int>(i);
     } else if (argument.name() == "training" || argument.name() == "train") {
@@ -106,11 +107,10 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  op.touches = std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) ==
-               std::end(UNTOUCHING);
+  op.touches =
+      std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);
-  op.births = !op.composite &&
-              ((op.makes_storage && moment.access) || (writes && moment.numerics));
+  op.births = !op.composite && ((op.makes_storage && moment.access) || (writes && moment.numerics));
 }
 
 }  // namespace

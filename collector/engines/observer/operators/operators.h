@@ -21,8 +21,8 @@ enum class Reads : uint8_t;
 // A tensor or a list of tensors among the inputs.
 struct Argument {
   uint16_t position;
-  bool named;   // by position, so that it counts as an input; else it is out= or the like
-  bool reads;   // its elements, that is: a view reads none
+  bool named;  // by position, so that it counts as an input; else it is out= or the like
+  bool reads;  // its elements, that is: a view reads none
   bool writes;
   bool statistics = false;  // written in training only
 };
@@ -47,9 +47,9 @@ struct alignas(64) Operator {
   std::shared_ptr<const CollectivePlan> collective;
 
   bool makes_storage = false;  // a result that aliases no input
-  bool workspace = false;   // results of bytes are room to work in: nobody set all of them
-  Reads reads{};            // at level numerics
-  std::vector<bool> fresh;  // of its results: those that are no views and no inputs
+  bool workspace = false;      // results of bytes are room to work in: nobody set all of them
+  Reads reads{};               // at level numerics
+  std::vector<bool> fresh;     // of its results: those that are no views and no inputs
   std::string name, overload;
 };
 

@@ -19,14 +19,14 @@ struct Layout {
   int innermost;  // and, where it leads there by another one, of the frame in that; -1: directly
   int code;       // in a frame,
   int previous;
-  int position;   // of the instruction
+  int position;  // of the instruction
 };
 
 constexpr Layout LAYOUTS[] = {
-    {56, 8, 32, 48, 56},   // 3.11
-    {56, 0, 0, 8, 56},     // 3.12
-    {72, -1, 0, 8, 56},    // 3.13
-    {72, -1, 0, 8, 56},    // 3.14
+    {56, 8, 32, 48, 56},  // 3.11
+    {56, 0, 0, 8, 56},    // 3.12
+    {72, -1, 0, 8, 56},   // 3.13
+    {72, -1, 0, 8, 56},   // 3.14
 };
 
 Address pointer_at(Address base, int offset) {

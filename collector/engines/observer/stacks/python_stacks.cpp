@@ -1,9 +1,10 @@
 #include "stacks/python_stacks.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <csetjmp>
 #include <csignal>
-#include <pthread.h>
 
 namespace lanescope {
 
@@ -15,7 +16,7 @@ struct Reading {
   std::atomic<bool> busy{false};
   pthread_t thread{};
   sigjmp_buf back{};
-  struct sigaction before[2] {};
+  struct sigaction before[2]{};
 };
 
 Reading reading;
@@ -42,7 +43,7 @@ void write_python_stacks(int signal) {
   }
   ::pthread_sigmask(SIG_UNBLOCK, &needed, &before);
   if (::sigsetjmp(reading.back, 1) == 0) {
-    struct sigaction guard {};
+    struct sigaction guard{};
     guard.sa_handler = on_fault;
     guard.sa_flags = SA_ONSTACK;  // a stack that overflowed has no room for a handler
     ::sigemptyset(&guard.sa_mask);

@@ -43,10 +43,9 @@ struct Python {
              find(ensure, "PyGILState_Ensure") && find(release, "PyGILState_Release") &&
              find(current_frame, "PyEval_GetFrame") && find(back, "PyFrame_GetBack") &&
              find(code, "PyFrame_GetCode") && find(line, "PyFrame_GetLineNumber") &&
-             find(attribute, "PyObject_GetAttrString") &&
-             find(utf8, "PyUnicode_AsUTF8AndSize") && find(increase, "Py_IncRef") &&
-             find(decrease, "Py_DecRef") && find(fetch_error, "PyErr_Fetch") &&
-             find(restore_error, "PyErr_Restore") &&
+             find(attribute, "PyObject_GetAttrString") && find(utf8, "PyUnicode_AsUTF8AndSize") &&
+             find(increase, "Py_IncRef") && find(decrease, "Py_DecRef") &&
+             find(fetch_error, "PyErr_Fetch") && find(restore_error, "PyErr_Restore") &&
              (find(finalizing, "Py_IsFinalizing") || find(finalizing, "_Py_IsFinalizing"));
     find(instruction, "PyFrame_GetLasti");
   }
@@ -71,7 +70,8 @@ struct Code {
 // Guarded by the interpreter's lock.
 struct State {
   StackSettings settings;
-  std::unordered_map<PythonObject*, Code> codes;  // each holds a reference, so that no address is reused
+  std::unordered_map<PythonObject*, Code>
+      codes;  // each holds a reference, so that no address is reused
   std::unordered_map<std::string, Text> seen;  // raw frames -> text
 };
 

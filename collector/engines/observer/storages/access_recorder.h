@@ -86,7 +86,8 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   return Range::known;
 }
 
-[[gnu::noinline]] inline void note_access(Thread& thread, const c10::TensorImpl& tensor, uint32_t flags) {
+[[gnu::noinline]] inline void note_access(Thread& thread, const c10::TensorImpl& tensor,
+                                          uint32_t flags) {
   Access access;
   const Range range = range_of(tensor, flags, access);
   if (range == Range::known) {
@@ -100,7 +101,7 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
 // A result: born here unless an input, or an operator inside, had its storage already. `births`:
 // those of the thread before the operator began.
 [[gnu::noinline]] inline void note_result(Thread& thread, const c10::TensorImpl& tensor, size_t own,
-                        uint64_t births) {
+                                          uint64_t births) {
   Access access;
   if (range_of(tensor, layout::ACCESS_WRITE, access) != Range::known) {
     return;
@@ -111,8 +112,8 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
       return;
     }
   }
-  const uint64_t since = std::max(births, thread.born - std::min<uint64_t>(thread.born,
-                                                                           Thread::BIRTHS));
+  const uint64_t since =
+      std::max(births, thread.born - std::min<uint64_t>(thread.born, Thread::BIRTHS));
   bool born_inside = false;
   for (uint64_t i = since; i < thread.born; ++i) {
     born_inside = born_inside || thread.births[i % Thread::BIRTHS] == access.storage;

@@ -58,12 +58,8 @@ inline c10::ScalarType dtype_of(const c10::TensorImpl& tensor) {
 class Spelling {
  public:
   void add(const c10::TensorImpl& tensor);
-  void set_device(c10::Device device) {
-    device_ = device.str();
-  }
-  std::string text() const {
-    return shapes_ + '\t' + dtypes_ + '\t' + device_;
-  }
+  void set_device(c10::Device device) { device_ = device.str(); }
+  std::string text() const { return shapes_ + '\t' + dtypes_ + '\t' + device_; }
 
  private:
   std::string shapes_, dtypes_, device_;
@@ -91,9 +87,7 @@ class Signature {
     empty_ = false;
   }
 
-  bool empty() const {
-    return empty_;
-  }
+  bool empty() const { return empty_; }
 
   // Its text, 0 for an empty one. `spell` adds the same to a Spelling, if it must be spelled.
   template <typename Spell>

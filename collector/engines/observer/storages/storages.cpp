@@ -58,12 +58,8 @@ uint64_t probe_of_all(const c10::TensorImpl& tensor) {
 
 // The lock is held over a fork, for the child to find it free.
 struct StoragesFork {
-  static void before() {
-    storages().mutex_.lock();
-  }
-  static void after() {
-    storages().mutex_.unlock();
-  }
+  static void before() { storages().mutex_.lock(); }
+  static void after() { storages().mutex_.unlock(); }
 };
 
 Storages& storages() {
@@ -118,8 +114,8 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
     }
     found.derived = known->derived;
     const Extent extent(tensor);
-    const auto same = std::find_if(
-        known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
+    const auto same =
+        std::find_if(known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
           return one.begin == extent.begin && one.end == extent.end && one.layout == extent.layout;
         });
     const bool current = same != known->ranges.end() && same->data == data_of(tensor) &&
@@ -150,8 +146,7 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   return found;
 }
 
-void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
-                     bool derived) {
+void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint, bool derived) {
   const uint64_t probe = probe_of(tensor);
   std::lock_guard<std::mutex> hold(mutex_);
   const bool fresh = find(tensor) == nullptr;
@@ -262,13 +257,21 @@ Storages::Known* Storages::find_or_add(const c10::TensorImpl& tensor) {
   return &all_.emplace(storage, Known{std::move(weak)}).first->second;
 }
 
-void Storages::remember(Known& known, const c10::TensorImpl& tensor,
-                        const Fingerprint& fingerprint, uint64_t probe, bool written,
-                        bool owned) {
+void Storages::remember(Known& known, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
+                        uint64_t probe, bool written, bool owned) {
   forget(known, tensor);
   const Extent extent(tensor);
-  const Range range{extent.begin, extent.end, extent.layout, data_of(tensor), version_of(tensor),
-                    fingerprint.finite(), written, owned, probe, fingerprint.hash, ++serial_,
+  const Range range{extent.begin,
+                    extent.end,
+                    extent.layout,
+                    data_of(tensor),
+                    version_of(tensor),
+                    fingerprint.finite(),
+                    written,
+                    owned,
+                    probe,
+                    fingerprint.hash,
+                    ++serial_,
                     trust_};
   if (known.ranges.size() < RANGES) {
     known.ranges.push_back(range);
@@ -298,10 +301,9 @@ void Storages::forget(Known& known, const c10::TensorImpl& tensor) {
   known.unset = false;
   const Extent extent(tensor);
   auto& all = known.ranges;
-  all.erase(std::remove_if(all.begin(), all.end(),
-                           [&](const Range& one) {
-                             return one.begin < extent.end && extent.begin < one.end;
-                           }),
+  all.erase(std::remove_if(
+                all.begin(), all.end(),
+                [&](const Range& one) { return one.begin < extent.end && extent.begin < one.end; }),
             all.end());
 }
 

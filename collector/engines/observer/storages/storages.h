@@ -59,7 +59,7 @@ class Storages {
   void clear();
 
  private:
-  static constexpr size_t RANGES = 64;     // remembered of one storage
+  static constexpr size_t RANGES = 64;  // remembered of one storage
   static constexpr size_t STORAGES = 65536;
 
   // Bytes of a storage as they were when last read.
@@ -80,7 +80,7 @@ class Storages {
     bool finite = false;     // all of it, for certain
     bool unset = false;      // made so, and no operator has written to it since
     bool derived = false;
-    uint64_t lay = 0;        // of one that is unset: probe of what lay there
+    uint64_t lay = 0;  // of one that is unset: probe of what lay there
     std::vector<Range> ranges;
     size_t next = 0;  // to be replaced
   };

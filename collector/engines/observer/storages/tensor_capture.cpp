@@ -16,9 +16,10 @@ namespace {
 constexpr uint32_t LAST = layout::TENSOR_ORDINAL;
 
 constexpr std::string_view OVERWRITING[] = {
-    "aten::bernoulli_", "aten::cauchy_", "aten::copy_", "aten::exponential_", "aten::fill_",
-    "aten::geometric_", "aten::log_normal_", "aten::normal_", "aten::random_", "aten::uniform_",
-    "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_",
+    "aten::bernoulli_",     "aten::cauchy_",    "aten::copy_",       "aten::exponential_",
+    "aten::fill_",          "aten::geometric_", "aten::log_normal_", "aten::normal_",
+    "aten::random_",        "aten::uniform_",   "aten::zero_",       "aten::_foreach_copy_",
+    "aten::_foreach_zero_",
 };
 
 bool starts(std::string_view text, std::string_view with) {
@@ -53,9 +54,8 @@ void each_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, 
     if (argument.position >= inputs.size()) {
       return;
     }
-    each_tensor(inputs[argument.position], [&](const c10::TensorImpl& tensor) {
-      visit(tensor, argument, position++);
-    });
+    each_tensor(inputs[argument.position],
+                [&](const c10::TensorImpl& tensor) { visit(tensor, argument, position++); });
   }
 }
 
@@ -113,8 +113,7 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
 }
 
 // What the operator made or changed, now that it has ended.
-void read_result(Thread& thread, const c10::TensorImpl& tensor, uint32_t position,
-                 uint32_t flags) {
+void read_result(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, uint32_t flags) {
   if (!can_read(tensor)) {
     thread.counters.add(Counters::UNREAD);
     storages().wrote_unread(tensor);
@@ -203,9 +202,9 @@ Reads reads_of(const std::string& name, bool collective) {
   if (collective) {
     return Reads::collective;
   }
-  if (starts(name, "c10d::") || starts(name, "_c10d_functional::") ||
-      starts(name, "aten::empty") || starts(name, "aten::new_empty") ||
-      starts(name, "aten::_empty") || starts(name, "aten::resize")) {
+  if (starts(name, "c10d::") || starts(name, "_c10d_functional::") || starts(name, "aten::empty") ||
+      starts(name, "aten::new_empty") || starts(name, "aten::_empty") ||
+      starts(name, "aten::resize")) {
     return Reads::nothing;
   }
   for (const std::string_view overwriting : OVERWRITING) {
@@ -245,29 +244,29 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
   }
   values.clear();
   values.busy = frame.values = true;
-  each_argument(op, inputs, [&](const c10::TensorImpl& tensor, const Argument& argument,
-                                uint32_t position) {
-    const bool collective = op.reads == Reads::collective;
-    const bool asked = op.reads == Reads::all || collective ||
-                       (op.reads == Reads::results && !argument.writes);
-    const bool only_written = argument.writes && !argument.reads && !argument.named;
-    if (asked && op.wanted && !only_written && (argument.reads || argument.writes) &&
-        !(collective && (!argument.reads || storages().awaited(tensor)))) {
-      look_at(thread, tensor, position, collective, argument.writes);
-    }
-    if (!argument.writes) {
-      return;
-    }
-    if (collective) {
-      storages().awaits(tensor);
-      return;
-    }
-    storages().writes(tensor);
-    auto* written = const_cast<c10::TensorImpl*>(&tensor);
-    c10::raw::weak_intrusive_ptr::incref(written);
-    values.written.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>::reclaim(written),
-                              static_cast<uint16_t>(std::min(position, LAST + 1))});
-  });
+  each_argument(
+      op, inputs, [&](const c10::TensorImpl& tensor, const Argument& argument, uint32_t position) {
+        const bool collective = op.reads == Reads::collective;
+        const bool asked = op.reads == Reads::all || collective ||
+                           (op.reads == Reads::results && !argument.writes);
+        const bool only_written = argument.writes && !argument.reads && !argument.named;
+        if (asked && op.wanted && !only_written && (argument.reads || argument.writes) &&
+            !(collective && (!argument.reads || storages().awaited(tensor)))) {
+          look_at(thread, tensor, position, collective, argument.writes);
+        }
+        if (!argument.writes) {
+          return;
+        }
+        if (collective) {
+          storages().awaits(tensor);
+          return;
+        }
+        storages().writes(tensor);
+        auto* written = const_cast<c10::TensorImpl*>(&tensor);
+        c10::raw::weak_intrusive_ptr::incref(written);
+        values.written.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>::reclaim(written),
+                                  static_cast<uint16_t>(std::min(position, LAST + 1))});
+      });
 }
 
 void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& function,

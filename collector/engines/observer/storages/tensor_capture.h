@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "journal/string_table.h"
 #include "numerics/fingerprint.h"
 #include "thread/frames.h"
-#include "journal/string_table.h"
 
 namespace lanescope {
 
@@ -45,9 +45,9 @@ struct Values {
   };
 
   bool busy = false;
-  uint32_t blind = 0;  // frames that are
+  uint32_t blind = 0;                // frames that are
   bool finite = true, known = true;  // what the operator found
-  bool unset = false;  // or made something of: what nobody had set
+  bool unset = false;                // or made something of: what nobody had set
   std::vector<Row> rows;
   std::vector<Written> written;
 

@@ -29,9 +29,7 @@ struct OperatorCache {
     const auto address = reinterpret_cast<uintptr_t>(key) >> 3;
     return slots[(address * 0x9E3779B97F4A7C15u >> 40) % SLOTS];
   }
-  void clear() {
-    std::fill(slots.begin(), slots.end(), Slot{});
-  }
+  void clear() { std::fill(slots.begin(), slots.end(), Slot{}); }
 };
 
 // Hash of shapes, dtypes and device -> text. Among 10^5 signatures two share their 64 bits once in

@@ -45,9 +45,7 @@ class FrameStack {
     return frames_[count_++];
   }
 
-  bool empty() const {
-    return count_ == 0;
-  }
+  bool empty() const { return count_ == 0; }
   bool within(uint8_t scope) const {
     for (size_t i = 0; i < count_; ++i) {
       if (frames_[i].scope == scope) {
@@ -56,15 +54,9 @@ class FrameStack {
     }
     return false;
   }
-  Frame& top() {
-    return frames_[count_ - 1];
-  }
-  void pop() {
-    --count_;
-  }
-  void clear() {
-    count_ = 0;
-  }
+  Frame& top() { return frames_[count_ - 1]; }
+  void pop() { --count_; }
+  void clear() { count_ = 0; }
 
   // Takes out the frame of an event that does not end in order. False: there is none.
   bool take(const at::RecordFunction* function, Frame& frame) {

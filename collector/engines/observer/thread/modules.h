@@ -22,7 +22,7 @@ class ModulePaths {
     }
     const Slot& slot = (*slots_)[place(module)];
     return slot.module == module && slot.gone == gone().load(std::memory_order_acquire) ? slot.path
-                                                                                       : 0;
+                                                                                        : 0;
   }
 
   void put(const void* module, Text path) {

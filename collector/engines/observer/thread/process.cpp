@@ -1,17 +1,18 @@
 #include "thread/process.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "layout.h"
-#include "base/recording_state.h"
+#include <cerrno>
+#include <cstdio>
+
 #include "base/own_file.h"
+#include "base/recording_state.h"
 #include "journal/segment_ring.h"
 #include "journal/string_table.h"
+#include "layout.h"
 #include "thread/thread.h"
 
 namespace lanescope {

@@ -16,16 +16,16 @@ class Thread;
 // Written by one thread at a time, read by others when they sum up.
 struct Counters {
   enum Reason {
-    FILTERED,       // ops left out by name
-    SHORTER,        // ops below the minimum duration
-    FAKE,           // ops that a compiler traced on tensors without data
-    UNTRACKED,      // tensors whose storage cannot be told
-    ERRORS,         // exceptions in a callback
-    UNREAD,         // tensors without a fingerprint
-    DROPPED,        // records that found no room
-    OVERWRITTEN,    // records that made room for later ones
-    SIGNATURES,     // ops whose shapes were too many to note
-    TEXTS,          // names and stacks that were too many to note
+    FILTERED,     // ops left out by name
+    SHORTER,      // ops below the minimum duration
+    FAKE,         // ops that a compiler traced on tensors without data
+    UNTRACKED,    // tensors whose storage cannot be told
+    ERRORS,       // exceptions in a callback
+    UNREAD,       // tensors without a fingerprint
+    DROPPED,      // records that found no room
+    OVERWRITTEN,  // records that made room for later ones
+    SIGNATURES,   // ops whose shapes were too many to note
+    TEXTS,        // names and stacks that were too many to note
     REASONS,
   };
   std::atomic<uint64_t> counts[REASONS]{};
@@ -35,9 +35,7 @@ struct Counters {
     counts[reason].store(counts[reason].load(std::memory_order_relaxed) + count,
                          std::memory_order_relaxed);
   }
-  uint64_t get(int reason) const {
-    return counts[reason].load(std::memory_order_relaxed);
-  }
+  uint64_t get(int reason) const { return counts[reason].load(std::memory_order_relaxed); }
 };
 
 struct Process {

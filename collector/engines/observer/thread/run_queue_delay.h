@@ -1,12 +1,13 @@
 // How long the calling thread was ready to run and had no processor, as Linux counts it.
 #pragma once
 
-#include <cstdint>
-#include <cstdlib>
 #include <fcntl.h>
 
-#include "layout.h"
+#include <cstdint>
+#include <cstdlib>
+
 #include "base/own_file.h"
+#include "layout.h"
 
 namespace lanescope {
 

@@ -1,10 +1,11 @@
 #include "thread/thread.h"
 
-#include <algorithm>
-#include <functional>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <functional>
 
 #include "journal/clock.h"
 
@@ -111,9 +112,8 @@ Thread* enter(uint64_t run) {
   }
   Record record{};
   record.kind = layout::KIND_THREAD;
-  record.name = texts().intern(thread->journal.identity().kind == layout::THREAD_MAIN
-                                   ? "main"
-                                   : system_name());
+  record.name = texts().intern(
+      thread->journal.identity().kind == layout::THREAD_MAIN ? "main" : system_name());
   record.start = record.end = created;
   thread->append(record);
   return thread;

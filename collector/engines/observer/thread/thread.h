@@ -8,22 +8,22 @@
 #include <string_view>
 #include <vector>
 
-#include "thread/caches.h"
-#include "journal/clock.h"
-#include "thread/frames.h"
-#include "journal/journal.h"
-#include "thread/modules.h"
 #include "base/recording_state.h"
-#include "thread/process.h"
-#include "stacks/frame_hash.h"
-#include "thread/run_queue_delay.h"
-#include "stacks/stack_sampling.h"
+#include "journal/clock.h"
+#include "journal/journal.h"
 #include "journal/string_table.h"
+#include "stacks/frame_hash.h"
+#include "stacks/stack_sampling.h"
+#include "thread/caches.h"
+#include "thread/frames.h"
+#include "thread/modules.h"
+#include "thread/process.h"
+#include "thread/run_queue_delay.h"
 
 namespace lanescope {
 
-struct Call;      // a collective that is being called
-struct Values;    // what is read of an operator
+struct Call;    // a collective that is being called
+struct Values;  // what is read of an operator
 
 // What Python tells its thread's events: written there through a memory view, read here.
 struct Shared {
@@ -33,7 +33,7 @@ struct Shared {
   uint32_t busy;        // the recorder's own work: nothing is recorded meanwhile
   uint32_t ordinal;
   uint32_t started;  // text of the stack that it, or the task on it, was started at
-  uint32_t serial;  // tells states apart that follow one another at the same address
+  uint32_t serial;   // tells states apart that follow one another at the same address
   uint32_t modules;  // how many are being called
 };
 
@@ -45,8 +45,8 @@ struct Access {
   uint32_t version;
   uint32_t flags;   // of AccessFlag in journal.py
   uint32_t stream;  // ordinal; 0: the host
-  int64_t run;     // where it has gaps: bytes that follow one another,
-  int64_t stride;  // and bytes from one such run to the next; 0: no gaps, -1: not to be told so
+  int64_t run;      // where it has gaps: bytes that follow one another,
+  int64_t stride;   // and bytes from one such run to the next; 0: no gaps, -1: not to be told so
 };
 
 class Thread {
@@ -60,16 +60,16 @@ class Thread {
   Counters counters;
 
   FrameStack frames;
-  uint16_t depth = 0;           // nesting of recorded events
-  uint32_t muted = 0;           // frames that mute what runs inside
-  std::shared_ptr<Call> call;   // of the collective being called
+  uint16_t depth = 0;          // nesting of recorded events
+  uint32_t muted = 0;          // frames that mute what runs inside
+  std::shared_ptr<Call> call;  // of the collective being called
   Runnable runnable;
   Modules modules;
 
-  std::vector<Access> accesses;       // of all frames
-  uint64_t born = 0;                  // storages born on this thread so far,
-  uint64_t births[BIRTHS]{};          // and the last of them
-  std::shared_ptr<Values> values;     // at level numerics
+  std::vector<Access> accesses;    // of all frames
+  uint64_t born = 0;               // storages born on this thread so far,
+  uint64_t births[BIRTHS]{};       // and the last of them
+  std::shared_ptr<Values> values;  // at level numerics
 
   struct Stream {
     uint64_t run = 0;  // recording in which it has that ordinal

@@ -1,14 +1,15 @@
 #include "watchdog/standstill.h"
 
-#include <array>
-#include <cstdlib>
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <sstream>
-#include <string_view>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "base/own_file.h"
@@ -17,7 +18,7 @@ namespace lanescope {
 
 namespace {
 
-constexpr int64_t BUSY_SHARE = 10;     // a thread that uses a tenth of a core works
+constexpr int64_t BUSY_SHARE = 10;        // a thread that uses a tenth of a core works
 constexpr uint64_t CONDITION_BYTES = 64;  // threads that wait in one condition differ by less
 
 // As in collector/watchdog/thread_states.py: threads that wake none of the program's by themselves.
@@ -56,8 +57,8 @@ bool is_bystander(int64_t tid) {
 }
 
 struct Wait {
-  bool futex = false;     // of this process alone
-  bool limited = false;   // in time
+  bool futex = false;    // of this process alone
+  bool limited = false;  // in time
   uint64_t address = 0;
 };
 
@@ -89,8 +90,8 @@ void Standstill::look(int64_t now, int64_t python_watchdog) {
     }
     Seen seen{text_of(tid, "syscall"), std::atoll(text_of(tid, "schedstat").c_str())};
     const Wait wait = wait_of(seen.call);
-    const uint64_t apart = wait.address > lock.address ? wait.address - lock.address
-                                                       : lock.address - wait.address;
+    const uint64_t apart =
+        wait.address > lock.address ? wait.address - lock.address : lock.address - wait.address;
     const bool for_lock = wait.futex && apart < CONDITION_BYTES;
     const auto before = threads.find(tid);
     const bool known = before != threads.end();

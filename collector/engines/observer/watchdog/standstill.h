@@ -21,11 +21,11 @@ class Standstill {
 
  private:
   struct Seen {
-    std::string call;    // system call with its arguments
-    int64_t used = 0;    // processor time, ns
+    std::string call;  // system call with its arguments
+    int64_t used = 0;  // processor time, ns
   };
   std::map<int64_t, Seen> threads;
-  int64_t since = 0;     // 0: some thread may go on
+  int64_t since = 0;  // 0: some thread may go on
   int64_t looked = 0;
 };
 

@@ -1,26 +1,27 @@
 #include "watchdog/watchdog.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fcntl.h>
 #include <mutex>
 #include <new>
-#include <sys/mman.h>
 #include <thread>
-#include <unistd.h>
 
 #include "base/blocked_signals.h"
+#include "base/own_file.h"
 #include "journal/clock.h"
 #include "layout.h"
-#include "base/own_file.h"
-#include "thread/process.h"
 #include "stacks/python_stacks.h"
-#include "watchdog/standstill.h"
+#include "thread/process.h"
 #include "thread/thread.h"
+#include "watchdog/standstill.h"
 
 namespace lanescope {
 
@@ -43,7 +44,7 @@ struct Watch {
   // Where the signal that ends the process is noted. Mapped: then no file can be opened perhaps.
   std::atomic<char*> ended{nullptr};
   int64_t pid = 0;
-  std::atomic<int64_t> python{0};  // when its watchdog last looked
+  std::atomic<int64_t> python{0};         // when its watchdog last looked
   std::atomic<int64_t> python_thread{0};  // which thread that is
   std::mutex mutex;
   std::condition_variable wake;
@@ -103,11 +104,11 @@ void forget_ended() {
 
 void note_signals() {
   for (const int number : ENDING) {
-    struct sigaction before {};
+    struct sigaction before{};
     if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) {
       continue;  // the program's own
     }
-    struct sigaction mine {};
+    struct sigaction mine{};
     mine.sa_handler = on_ending_signal;
     ::sigemptyset(&mine.sa_mask);
     ::sigaction(number, &mine, nullptr);
@@ -116,7 +117,8 @@ void note_signals() {
 
 void look(uint64_t serial) {
   Watch& all = watch_state();
-  ::pthread_setname_np(::pthread_self(), "lanescope-watch");  // see collector/watchdog/thread_states.py
+  ::pthread_setname_np(::pthread_self(),
+                       "lanescope-watch");  // see collector/watchdog/thread_states.py
   const Place& place = *all.place.load();
   const int64_t timeout = place.settings.timeout_ns;
   uint64_t mark = 0;
@@ -182,8 +184,7 @@ void watch(WatchSettings settings) {
     all.place = new Place{std::move(settings), folder + layout::STALL_STACKS_FILE,
                           folder + layout::STALLS_FILE};
     forget_ended();
-    all.ended =
-        OwnFile((folder + layout::ENDED_FILE).c_str(), O_RDWR | O_CREAT).map(ENDED_BYTES);
+    all.ended = OwnFile((folder + layout::ENDED_FILE).c_str(), O_RDWR | O_CREAT).map(ENDED_BYTES);
     all.pid = ::getpid();
     all.stop = false;
     serial = ++all.serial;
@@ -209,7 +210,7 @@ void stop_watching() {
   }
   all.wake.notify_all();
   for (const int number : ENDING) {
-    struct sigaction now {};
+    struct sigaction now{};
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == on_ending_signal) {
       ::signal(number, SIG_DFL);
     }

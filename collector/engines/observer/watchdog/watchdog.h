@@ -10,11 +10,11 @@ namespace lanescope {
 uint64_t progress();
 
 struct WatchSettings {
-  std::string folder;   // the process's, in the journal
-  int dump_signal;      // makes Python write all its stacks; 0: there is none
-  int descriptor;       // into which: open for the time of a dump
-  int64_t timeout_ns;   // without a record; 0: never looks
-  bool abort;           // end the process after a dump
+  std::string folder;  // the process's, in the journal
+  int dump_signal;     // makes Python write all its stacks; 0: there is none
+  int descriptor;      // into which: open for the time of a dump
+  int64_t timeout_ns;  // without a record; 0: never looks
+  bool abort;          // end the process after a dump
 };
 
 // Watch this process from now on, in a thread of its own, and note the signals that end it.
