@@ -228,7 +228,7 @@ def scripts() -> Arrows:
         for path in folder.rglob("*.js")
         for name in [path.relative_to(folder).as_posix()]
         for other in re.findall(
-            r'^import .* from "(.+)";$', path.read_text(encoding="utf-8"), re.MULTILINE
+            r'^import [^;"]* from "(.+)";$', path.read_text(encoding="utf-8"), re.MULTILINE
         )
     }
 

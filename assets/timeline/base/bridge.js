@@ -24,14 +24,22 @@ export function tell(id, data) {
 /** Whether Dash has not rendered yet, has callbacks under way, or loads what a chart or table needs. */
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;
-  const drawn = [[".dash-graph", ".main-svg"], [".grid", ".ag-root"]];
+  const drawn = [
+    [".dash-graph", ".main-svg"],
+    [".grid", ".ag-root"],
+  ];
   for (const [part, inside] of drawn) {
     if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
   }
   // A chart is drawn once before it knows its place, and once more in the size it has there.
   const charts = [...document.querySelectorAll(".js-plotly-plot")].filter((chart) => chart.clientWidth);
-  if (charts.some(({ _fullLayout: drawn, clientWidth, clientHeight }) =>
-    Math.abs((drawn?.width ?? 0) - clientWidth) >= 1 || Math.abs((drawn?.height ?? 0) - clientHeight) >= 1)) return true;
+  if (
+    charts.some(
+      ({ _fullLayout: drawn, clientWidth, clientHeight }) =>
+        Math.abs((drawn?.width ?? 0) - clientWidth) >= 1 || Math.abs((drawn?.height ?? 0) - clientHeight) >= 1,
+    )
+  )
+    return true;
   const state = globalThis.dash_stores?.[0]?.getState?.();
   if (!state) return false;
   const { completed, ...queues } = state.callbacks ?? {};
@@ -60,7 +68,10 @@ export function appears(id) {
  * @throws {Error} with a sentence
  */
 export async function getJson(address, body) {
-  const sent = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const sent =
+    body === undefined
+      ? {}
+      : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let response;
   try {
     response = await fetch(address, sent);

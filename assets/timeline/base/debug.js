@@ -8,7 +8,10 @@ export function debugState(timeline) {
   const { view, width, height, scrollY, feed, painter, frames, layout } = timeline;
   const box = timeline.dom.lanes.getBoundingClientRect();
   const { length } = frames.times;
-  const recent = Array.from({ length: Math.min(frames.count, length) }, (_, i) => frames.times[(frames.count - 1 - i) % length]).reverse();
+  const recent = Array.from(
+    { length: Math.min(frames.count, length) },
+    (_, i) => frames.times[(frames.count - 1 - i) % length],
+  ).reverse();
   const times = [...recent].sort((a, b) => a - b);
   return {
     viewport: { t0: view.t0, t1: view.t1, width, height, scrollY, level: feed.level, duration: timeline.duration },
@@ -28,7 +31,9 @@ export function debugState(timeline) {
     requests: { ...feed.cache.stats },
     cache: { tiles: feed.cache.size, bytes: feed.cache.bytes },
     frames: { count: frames.count, last: frames.last, recent, p95: times[Math.floor(times.length * 0.95)] ?? 0 },
-    live: timeline.follow ? { state: timeline.follow.state, states: timeline.follow.states, on: timeline.follow.on } : null,
+    live: timeline.follow
+      ? { state: timeline.follow.state, states: timeline.follow.states, on: timeline.follow.on }
+      : null,
     etag: timeline.run.etag,
     steps: timeline.steps.length,
     busy: timeline.idle.busy,
@@ -38,8 +43,15 @@ export function debugState(timeline) {
 /** Every lane: where it is, whether it is in sight, whether its tiles are those of the window. */
 function lanesOf({ layout, scrollY, height, feed }) {
   const place = ({ lane, y, h }, shift, top) => ({
-    id: lane.id, label: lane.label, rank: lane.rank, kind: lane.kind, y: y - shift, h,
-    visible: y + h > shift + top && y < shift + height, loaded: feed.loaded(lane.id), pinned: shift === 0 && top === 0 && y < layout.pinnedHeight,
+    id: lane.id,
+    label: lane.label,
+    rank: lane.rank,
+    kind: lane.kind,
+    y: y - shift,
+    h,
+    visible: y + h > shift + top && y < shift + height,
+    loaded: feed.loaded(lane.id),
+    pinned: shift === 0 && top === 0 && y < layout.pinnedHeight,
   });
   return [
     ...layout.pinned.map((item) => place(item, 0, 0)),
@@ -49,6 +61,13 @@ function lanesOf({ layout, scrollY, height, feed }) {
 
 /** How many the search found, and in how many parts of strip and ruler they are marked. */
 function hitsOf({ whole, window, position }) {
-  const ones = (marks) => marks && [...marks.bits].reduce((n, byte) => n + byte.toString(2).replaceAll("0", "").length, 0);
-  return { total: whole?.total ?? null, position, strip: ones(whole), ruler: ones(window), lanes: window ? [...window.lanes.keys()] : [] };
+  const ones = (marks) =>
+    marks && [...marks.bits].reduce((n, byte) => n + byte.toString(2).replaceAll("0", "").length, 0);
+  return {
+    total: whole?.total ?? null,
+    position,
+    strip: ones(whole),
+    ruler: ones(window),
+    lanes: window ? [...window.lanes.keys()] : [],
+  };
 }

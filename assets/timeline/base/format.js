@@ -5,8 +5,19 @@
  */
 
 const THIN = "\u2009";
-const TIME_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]];
-const BYTE_UNITS = [["B", 1], ["kB", 1e3], ["MB", 1e6], ["GB", 1e9], ["TB", 1e12]];
+const TIME_UNITS = [
+  ["ns", 1],
+  ["µs", 1e3],
+  ["ms", 1e6],
+  ["s", 1e9],
+];
+const BYTE_UNITS = [
+  ["B", 1],
+  ["kB", 1e3],
+  ["MB", 1e6],
+  ["GB", 1e9],
+  ["TB", 1e12],
+];
 
 /**
  * An integer with a thin space every three digits.
@@ -31,7 +42,8 @@ function significant(value, digits) {
 function scaled(value, units, digits) {
   const magnitude = Math.abs(value);
   let i = 0;
-  while (i + 1 < units.length && Number((magnitude / units[i][1]).toPrecision(digits)) >= units[i + 1][1] / units[i][1]) i += 1;
+  while (i + 1 < units.length && Number((magnitude / units[i][1]).toPrecision(digits)) >= units[i + 1][1] / units[i][1])
+    i += 1;
   return `${significant(value / units[i][1], digits).replace("-", "−")} ${units[i][0]}`;
 }
 

@@ -48,12 +48,14 @@ export class Idle {
   check() {
     if (this.pending.size || !this.waiting.length || this.looking) return;
     this.looking = true;
-    requestAnimationFrame(() => requestAnimationFrame(() => {
-      this.looking = false;
-      if (this.pending.size) return;
-      if (this.elsewhere()) this.check();
-      else for (const resolve of this.waiting.splice(0)) resolve();
-    }));
+    requestAnimationFrame(() =>
+      requestAnimationFrame(() => {
+        this.looking = false;
+        if (this.pending.size) return;
+        if (this.elsewhere()) this.check();
+        else for (const resolve of this.waiting.splice(0)) resolve();
+      }),
+    );
   }
 }
 

@@ -5,19 +5,66 @@
  */
 
 export const TOKENS = [
-  "ground", "panel", "ink", "muted", "line", "accent", "good", "warn", "bad",
-  "forward", "backward", "optimizer", "collective", "data", "other",
-  "identical", "within", "different", "added", "removed", "slower", "faster",
+  "ground",
+  "panel",
+  "ink",
+  "muted",
+  "line",
+  "accent",
+  "good",
+  "warn",
+  "bad",
+  "forward",
+  "backward",
+  "optimizer",
+  "collective",
+  "data",
+  "other",
+  "identical",
+  "within",
+  "different",
+  "added",
+  "removed",
+  "slower",
+  "faster",
 ];
 /** Token of each style class of the payload. */
 export const STYLE_TOKENS = [
-  "other", "forward", "backward", "optimizer", "collective", "data", "other", "other", "ink",
-  "identical", "within", "different", "added", "removed", "slower", "faster",
+  "other",
+  "forward",
+  "backward",
+  "optimizer",
+  "collective",
+  "data",
+  "other",
+  "other",
+  "ink",
+  "identical",
+  "within",
+  "different",
+  "added",
+  "removed",
+  "slower",
+  "faster",
 ];
 /** Words for the style classes, for tooltips and screen readers. */
 export const STYLE_NAMES = [
-  "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
-  "identical", "within tolerance", "different", "added", "removed", "slower", "faster",
+  "other",
+  "forward",
+  "backward",
+  "optimizer",
+  "collective",
+  "data",
+  "evaluation",
+  "user",
+  "mark",
+  "identical",
+  "within tolerance",
+  "different",
+  "added",
+  "removed",
+  "slower",
+  "faster",
 ];
 export const MARK = 8;
 const SOFT = [0, 0.1, 0.24, 0.34];
@@ -140,7 +187,7 @@ export class Palette {
    */
   index(style, level, name) {
     const depth = level < SOFT.length ? level : SOFT.length - 1;
-    const shade = level === 0 ? 0 : this.shades[name] ?? 0;
+    const shade = level === 0 ? 0 : (this.shades[name] ?? 0);
     return ((style < STYLE_TOKENS.length ? style : 0) * SOFT.length + depth) * SHADES.length + shade;
   }
 

@@ -133,15 +133,20 @@ export class Header {
     this.drawHits(frame);
     const { notes } = frame;
     drawNotes(c, notes, view, width, STRIP + RULER, { flag: palette.token("warn"), span: palette.token("warn", 0.16) });
-    drawNotes(c, notes, { t0: 0, t1: duration }, width, STRIP, { flag: palette.token("warn"), span: palette.token("warn", 0.16) });
+    drawNotes(c, notes, { t0: 0, t1: duration }, width, STRIP, {
+      flag: palette.token("warn"),
+      span: palette.token("warn", 0.16),
+    });
   }
 
   /** What the search found: at the foot of the strip over the whole run, at the foot of the ruler in the window. */
   drawHits({ palette, view, duration, hits: { whole, window } }) {
     const { context: c, width } = this;
     c.fillStyle = palette.token("accent");
-    if (whole) drawBits(whole.bits, whole.many, whole, { t0: 0, t1: duration }, width, (x, w) => c.fillRect(x, STRIP - 4, w, 4));
-    if (window) drawBits(window.bits, window.many, window, view, width, (x, w) => c.fillRect(x, STRIP + RULER - 2, w, 3));
+    if (whole)
+      drawBits(whole.bits, whole.many, whole, { t0: 0, t1: duration }, width, (x, w) => c.fillRect(x, STRIP - 4, w, 4));
+    if (window)
+      drawBits(window.bits, window.many, window, view, width, (x, w) => c.fillRect(x, STRIP + RULER - 2, w, 3));
   }
 
   drawStrip({ palette, activity: compute, activityKey }) {
@@ -205,7 +210,13 @@ export class Header {
       c.fillStyle = palette.token("muted");
       c.fillText(label, x + 5, middle);
     }
-    if (range) this.pillText(formatDuration(range.t1 - range.t0), ((range.t0 + range.t1) / 2 - view.t0) * scale, middle, palette);
+    if (range)
+      this.pillText(
+        formatDuration(range.t1 - range.t0),
+        ((range.t0 + range.t1) / 2 - view.t0) * scale,
+        middle,
+        palette,
+      );
     else if (hover !== null) {
       c.fillStyle = palette.token("ink", 0.5);
       c.fillRect((hover - view.t0) * scale, STRIP, 1 / this.ratio, HEAD - STRIP);

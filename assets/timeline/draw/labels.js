@@ -39,10 +39,18 @@ export class Labels {
   draw(layout, scrollY, height, state) {
     // Whatever opens, closes or moves lanes makes another layout. While one zooms nothing here changes.
     const { drawn } = this;
-    if (drawn?.layout === layout && drawn.scrollY === scrollY && drawn.height === height && drawn.selected === state.selectedLane) return;
+    if (
+      drawn?.layout === layout &&
+      drawn.scrollY === scrollY &&
+      drawn.height === height &&
+      drawn.selected === state.selectedLane
+    )
+      return;
     this.drawn = { layout, scrollY, height, selected: state.selectedLane };
     const seen = new Set();
-    const items = layout.parts(scrollY, height).flatMap((part) => part.items.map((item) => [item, part.shift, item.group === null]));
+    const items = layout
+      .parts(scrollY, height)
+      .flatMap((part) => part.items.map((item) => [item, part.shift, item.group === null]));
     for (const [item, shift, pinned] of items) {
       const key = item.lane ? `lane ${item.lane.id}` : `group ${item.group.index}`;
       seen.add(key);

@@ -35,7 +35,12 @@ function stripsOf(parts) {
     const { items, shift, top, bottom } = part;
     const tops = items.map((item, i) => (i ? Math.max(top, item.y - shift) : top));
     if (!items.length) return [{ part, item: null, top, bottom }];
-    return items.map((item, i) => ({ part, item, top: tops[i], bottom: i + 1 < items.length ? Math.min(bottom, tops[i + 1]) : bottom }));
+    return items.map((item, i) => ({
+      part,
+      item,
+      top: tops[i],
+      bottom: i + 1 < items.length ? Math.min(bottom, tops[i + 1]) : bottom,
+    }));
   });
 }
 
@@ -189,7 +194,8 @@ export class Painter {
     c.rect(0, part.top, width, part.bottom - part.top);
     c.clip();
     this.raster.begin(width, item?.rows.length ?? 0);
-    const goesOn = (strip) => strip.part === part && this.raster.holds(strip.item.rows.length) && performance.now() < until;
+    const goesOn = (strip) =>
+      strip.part === part && this.raster.holds(strip.item.rows.length) && performance.now() < until;
     const done = [];
     do {
       this.strip(pass.strips[pass.next], pass.next);
@@ -216,7 +222,8 @@ export class Painter {
     const { context: c, frame, width } = this;
     c.fillStyle = frame.palette.token(item?.type === "group" ? "panel" : "ground");
     c.fillRect(0, top, width, bottom - top);
-    if (item && item.y + item.h - part.shift < bottom) { // the gap below a rank is nobody's
+    if (item && item.y + item.h - part.shift < bottom) {
+      // the gap below a rank is nobody's
       c.fillStyle = frame.palette.token("ground");
       c.fillRect(0, item.y + item.h - part.shift, width, bottom - (item.y + item.h - part.shift));
     }
@@ -234,7 +241,8 @@ export class Painter {
   gridlines(ticks, top, bottom) {
     const { context: c, frame } = this;
     c.fillStyle = frame.palette.token("line", 0.7);
-    for (const { t } of ticks) c.fillRect(this.snap((t - frame.view.t0) * this.scale), top, 1 / this.ratio, bottom - top);
+    for (const { t } of ticks)
+      c.fillRect(this.snap((t - frame.view.t0) * this.scale), top, 1 / this.ratio, bottom - top);
   }
 
   snap(x) {
@@ -256,7 +264,10 @@ export class Painter {
       }
       const ink = this.inks.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
       const origin = (tile.start - view.t0) * scale;
-      if (block.dense) raster.addBuckets(block.dense, ink, origin, tile.bucket * scale, left, right, (x) => this.marks.push({ x, y, h: row.h }));
+      if (block.dense)
+        raster.addBuckets(block.dense, ink, origin, tile.bucket * scale, left, right, (x) =>
+          this.marks.push({ x, y, h: row.h }),
+        );
       carried = block.slices ? this.wide(block.slices, ink, tile, row, origin, left, right, y, carried) : false;
     }
     raster.end(y, row.h, palette.pixel);
@@ -292,7 +303,20 @@ export class Painter {
     if (paints.style[paint] & UNFINISHED) this.hatches.push({ x: a, y, w, h: row.h, faded });
     if (faded || !row.text || w < LEAST_WIDTH) return;
     const x = Math.max(a, 0);
-    this.pending.push({ number: this.number, colour, label: { lane: row.lane.id, row: row.row, name: paints.name[paint], text: "", x, y, w: Math.min(a + w, this.width) - x, h: row.h } });
+    this.pending.push({
+      number: this.number,
+      colour,
+      label: {
+        lane: row.lane.id,
+        row: row.row,
+        name: paints.name[paint],
+        text: "",
+        x,
+        y,
+        w: Math.min(a + w, this.width) - x,
+        h: row.h,
+      },
+    });
   }
 
   drawHatches() {
@@ -360,7 +384,14 @@ export class Painter {
     const fine = samplesOf(frame.sources(lane.id), lane.id);
     const coarse = whole ? samplesOf([{ tile: whole, from: whole.start, to: whole.end }], lane.id) : [];
     drawCounter(c, withNeighbours(fine, coarse, t0, t1), {
-      low: lane.min, high: lane.max, y, h: row.h, t0, scale, colour: frame.palette.token("accent"), bad: frame.palette.token("bad"),
+      low: lane.min,
+      high: lane.max,
+      y,
+      h: row.h,
+      t0,
+      scale,
+      colour: frame.palette.token("accent"),
+      bad: frame.palette.token("bad"),
     });
   }
 }

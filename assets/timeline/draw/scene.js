@@ -21,13 +21,17 @@ export const BUDGET = 4;
  */
 export function drawLanes(timeline) {
   const { view, layout, scrollY, palette, matches, feed, width, height } = timeline;
-  const inSight = layout.parts(scrollY, height).flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
+  const inSight = layout
+    .parts(scrollY, height)
+    .flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
   feed.frame(view, timeline.goal, width, inSight);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
   timeline.shaded = timeline.overlaps.visible(view);
   timeline.painter.draw(lanesFrame(timeline), BUDGET);
   timeline.labels.draw(layout, scrollY, height, {
-    collapsed: timeline.collapsed, expanded: timeline.expanded, selectedLane: timeline.selection.current?.lane ?? -1,
+    collapsed: timeline.collapsed,
+    expanded: timeline.expanded,
+    selectedLane: timeline.selection.current?.lane ?? -1,
     aside: (lane) => aside(timeline, lane),
   });
   timeline.placeThumb(scrollY, height, layout.height);
@@ -45,7 +49,13 @@ function say(node, text) {
 /** What the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
 export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, feed }) {
   return {
-    view, layout, scrollY, palette, matches, ticks: ruler.ticks, shaded,
+    view,
+    layout,
+    scrollY,
+    palette,
+    matches,
+    ticks: ruler.ticks,
+    shaded,
     sources: (lane) => feed.sources(lane),
     whole: (lane) => feed.whole(lane),
   };
@@ -53,9 +63,28 @@ export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, sha
 
 /** What the head is to draw. @param {Timeline} timeline */
 export function headFrame(timeline) {
-  const { view, duration, palette, ruler, steps, range, shaded, feed, pointer: { x } } = timeline;
+  const {
+    view,
+    duration,
+    palette,
+    ruler,
+    steps,
+    range,
+    shaded,
+    feed,
+    pointer: { x },
+  } = timeline;
   return {
-    view, duration, palette, ruler, steps, range, shaded, hits: timeline.hits, notes: timeline.notes?.notes ?? [], hover: x === null ? null : timeline.timeAt(x),
+    view,
+    duration,
+    palette,
+    ruler,
+    steps,
+    range,
+    shaded,
+    hits: timeline.hits,
+    notes: timeline.notes?.notes ?? [],
+    hover: x === null ? null : timeline.timeAt(x),
     activityKey: `${timeline.run.etag} ${feed.stripTiles().length}`,
     activity: () => activity(feed.stripTiles(), Math.ceil(timeline.width), duration),
   };
@@ -82,18 +111,29 @@ export function drawOverlay(timeline) {
     return row ? { start: slice.start, end: slice.end, ...row } : null;
   };
   timeline.overlay.draw({
-    view, palette, cursor: x === null ? null : timeline.timeAt(x), range: timeline.range,
-    hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(selection.current),
+    view,
+    palette,
+    cursor: x === null ? null : timeline.timeAt(x),
+    range: timeline.range,
+    hover: hit && hit.kind !== "sample" ? place(hit) : null,
+    selected: place(selection.current),
   });
   if (timeline.hits.window) drawLaneHits(timeline.overlay.context, timeline.hits.window, timeline);
   const scale = width / (view.t1 - view.t0);
-  timeline.arrows = drawFlows(timeline.overlay.context, selection.flows, ({ lane, row, t }) => {
-    const at = layout.onScreen(lane, row, scrollY);
-    return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
-  }, {
-    width, height, ground: palette.token("ground", 0.8),
-    colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
-  });
+  timeline.arrows = drawFlows(
+    timeline.overlay.context,
+    selection.flows,
+    ({ lane, row, t }) => {
+      const at = layout.onScreen(lane, row, scrollY);
+      return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
+    },
+    {
+      width,
+      height,
+      ground: palette.token("ground", 0.8),
+      colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
+    },
+  );
   timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), { x, y, width, height });
   timeline.header.draw(headFrame(timeline));
 }

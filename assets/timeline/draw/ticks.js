@@ -4,7 +4,12 @@
  */
 import { duration as formatDuration } from "../base/format.js";
 
-const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+const UNITS = [
+  ["s", 1e9],
+  ["ms", 1e6],
+  ["µs", 1e3],
+  ["ns", 1],
+];
 
 /** The next 1, 2 or 5 times a power of ten that is not below `value`, at least 1. */
 export function niceStep(value) {

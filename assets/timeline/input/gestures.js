@@ -16,10 +16,14 @@ export function listen(timeline) {
   const { dom } = timeline;
   dom.lanes.addEventListener("wheel", (event) => wheel(timeline, event), { passive: false });
   dom.head.addEventListener("wheel", (event) => wheel(timeline, event), { passive: false });
-  dom.labels.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    timeline.scrollBy(pixels(event).y);
-  }, { passive: false });
+  dom.labels.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      timeline.scrollBy(pixels(event).y);
+    },
+    { passive: false },
+  );
   const fingers = new Fingers(timeline);
   dom.lanes.addEventListener("pointerdown", (event) => {
     if (!fingers.down(event)) lanesDown(timeline, event, fingers);
@@ -85,7 +89,8 @@ class Fingers {
     this.on = new Map();
     const { lanes } = timeline.dom;
     lanes.addEventListener("pointermove", (event) => this.move(event));
-    for (const name of ["pointerup", "pointercancel"]) lanes.addEventListener(name, (event) => this.on.delete(event.pointerId));
+    for (const name of ["pointerup", "pointercancel"])
+      lanes.addEventListener(name, (event) => this.on.delete(event.pointerId));
   }
 
   get many() {
@@ -115,7 +120,8 @@ class Fingers {
     const box = this.timeline.dom.lanes.getBoundingClientRect();
     const [a, b = a] = [...this.on.values()];
     return {
-      x: (a.clientX + b.clientX) / 2 - box.left, y: (a.clientY + b.clientY) / 2 - box.top,
+      x: (a.clientX + b.clientX) / 2 - box.left,
+      y: (a.clientY + b.clientY) / 2 - box.top,
       length: Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY),
     };
   }
@@ -130,23 +136,28 @@ function lanesDown(timeline, event, fingers) {
   }
   let moved = false;
   let last = event;
-  follow(lanes, event, (e) => {
-    if (e.pointerId !== event.pointerId) return;
-    if (fingers.many) {
-      moved = true;
+  follow(
+    lanes,
+    event,
+    (e) => {
+      if (e.pointerId !== event.pointerId) return;
+      if (fingers.many) {
+        moved = true;
+        last = e;
+        return;
+      }
+      moved ||= Math.hypot(e.clientX - event.clientX, e.clientY - event.clientY) > CLICK_SLACK;
+      if (!moved) return;
+      lanes.classList.add("panning");
+      timeline.panBy(last.clientX - e.clientX);
+      timeline.scrollBy(last.clientY - e.clientY);
       last = e;
-      return;
-    }
-    moved ||= Math.hypot(e.clientX - event.clientX, e.clientY - event.clientY) > CLICK_SLACK;
-    if (!moved) return;
-    lanes.classList.add("panning");
-    timeline.panBy(last.clientX - e.clientX);
-    timeline.scrollBy(last.clientY - e.clientY);
-    last = e;
-  }, (e) => {
-    lanes.classList.remove("panning");
-    if (!moved && e.type === "pointerup") timeline.clicked = timeline.click(e.offsetX, e.offsetY);
-  });
+    },
+    (e) => {
+      lanes.classList.remove("panning");
+      if (!moved && e.type === "pointerup") timeline.clicked = timeline.click(e.offsetX, e.offsetY);
+    },
+  );
 }
 
 function rangeFrom(timeline, target, event) {
@@ -159,17 +170,22 @@ function rangeFrom(timeline, target, event) {
   const from = at(event);
   let moved = false;
   target.classList.add("ranging");
-  follow(target, event, (e) => {
-    moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
-    if (!moved) return;
-    const to = at(e);
-    timeline.setRange(Math.min(from, to), Math.max(from, to));
-  }, () => {
-    target.classList.remove("ranging");
-    if (moved) return;
-    if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
-    else timeline.setRange(0, 0);
-  });
+  follow(
+    target,
+    event,
+    (e) => {
+      moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
+      if (!moved) return;
+      const to = at(e);
+      timeline.setRange(Math.min(from, to), Math.max(from, to));
+    },
+    () => {
+      target.classList.remove("ranging");
+      if (moved) return;
+      if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
+      else timeline.setRange(0, 0);
+    },
+  );
 }
 
 /** What a press at this place of the strip takes hold of. */
@@ -205,15 +221,20 @@ function headDown(timeline, event) {
   const { t0, t1 } = timeline.view;
   const from = at(event);
   let moved = false;
-  follow(head, event, (e) => {
-    moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
-    if (!moved) return;
-    const delta = at(e) - from;
-    if (grip === "left") timeline.show(Math.min(t0 + delta, t1 - 1), t1);
-    else if (grip === "right") timeline.show(t0, Math.max(t1 + delta, t0 + 1));
-    else if (grip === "window") timeline.show(t0 + delta, t1 + delta);
-    else timeline.show(Math.min(from, at(e)), Math.max(from, at(e)));
-  }, () => {
-    if (!moved && grip === "outside") timeline.show(from - (t1 - t0) / 2, from + (t1 - t0) / 2);
-  });
+  follow(
+    head,
+    event,
+    (e) => {
+      moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
+      if (!moved) return;
+      const delta = at(e) - from;
+      if (grip === "left") timeline.show(Math.min(t0 + delta, t1 - 1), t1);
+      else if (grip === "right") timeline.show(t0, Math.max(t1 + delta, t0 + 1));
+      else if (grip === "window") timeline.show(t0 + delta, t1 + delta);
+      else timeline.show(Math.min(from, at(e)), Math.max(from, at(e)));
+    },
+    () => {
+      if (!moved && grip === "outside") timeline.show(from - (t1 - t0) / 2, from + (t1 - t0) / 2);
+    },
+  );
 }

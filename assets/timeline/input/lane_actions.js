@@ -85,10 +85,15 @@ export class Arranger {
   moveMeant(step) {
     const id = this.meantLane();
     if (id === null) return;
-    const { arrangement: { pins }, layout } = this.timeline;
-    const mates = pins.includes(id) ? pins : layout.items.find((item) => item.lane?.id === id)?.group.lanes.map((lane) => lane.id) ?? [];
+    const {
+      arrangement: { pins },
+      layout,
+    } = this.timeline;
+    const mates = pins.includes(id)
+      ? pins
+      : (layout.items.find((item) => item.lane?.id === id)?.group.lanes.map((lane) => lane.id) ?? []);
     const at = mates.indexOf(id) + step;
-    if (at >= 0 && at < mates.length) this.moveLane(id, step > 0 ? mates[at + 1] ?? null : mates[at]);
+    if (at >= 0 && at < mates.length) this.moveLane(id, step > 0 ? (mates[at + 1] ?? null) : mates[at]);
   }
 
   /** Closes or opens the group of the meant lane, else the topmost one in sight. */

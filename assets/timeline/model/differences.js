@@ -29,7 +29,9 @@ export class Differences {
       timeline.toast("No operator differs from the baseline.");
       return;
     }
-    const { t, lane, row } = current ? { ...current, t: current.start } : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
+    const { t, lane, row } = current
+      ? { ...current, t: current.start }
+      : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
     const address = `/api/difference/${this.etag}?t=${t}&lane=${lane}&row=${row}&dir=${direction}`;
     try {
       const found = await timeline.idle.track("difference", getJson(address));
@@ -40,7 +42,9 @@ export class Differences {
       await timeline.selection.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
       this.closeIn();
       const { rank, label } = timeline.laneById.get(found.lane);
-      timeline.toast(`Difference ${count(found.position)} of ${count(found.total)} · ${found.kind} · rank ${rank} · ${label}`);
+      timeline.toast(
+        `Difference ${count(found.position)} of ${count(found.total)} · ${found.kind} · rank ${rank} · ${label}`,
+      );
     } catch (error) {
       timeline.toast(error.message);
     }
@@ -49,6 +53,7 @@ export class Differences {
   closeIn() {
     const { selection, goal, width, duration } = this.timeline;
     const { start, end } = selection.current;
-    if (((end - start) / (goal.t1 - goal.t0)) * width < SEEN) this.timeline.glideTo(around(start, end, MARGIN, duration));
+    if (((end - start) / (goal.t1 - goal.t0)) * width < SEEN)
+      this.timeline.glideTo(around(start, end, MARGIN, duration));
   }
 }

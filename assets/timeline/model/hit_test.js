@@ -87,7 +87,15 @@ function bucketAt(d, tile, t) {
   for (let i = 0; i < d.n; i += 1) {
     if (d.bucket[i] !== bucket) continue;
     const start = tile.start + bucket * tile.bucket;
-    return { kind: "dense", ref: -1, exact: false, start, end: start + tile.bucket, covered: SHARE_OF[d.covered[i]], ...looks(tile.paints, d.paint[i]) };
+    return {
+      kind: "dense",
+      ref: -1,
+      exact: false,
+      start,
+      end: start + tile.bucket,
+      covered: SHARE_OF[d.covered[i]],
+      ...looks(tile.paints, d.paint[i]),
+    };
   }
   return null;
 }
@@ -96,5 +104,19 @@ function hitCounter(sources, row, t, perPixel) {
   const sample = sampleAt(samplesOf(sources, row.lane.id), t, 12 * perPixel);
   if (!sample) return null;
   const { t: start, last, min, max } = sample;
-  return { kind: "sample", lane: row.lane.id, row: 0, name: -1, ref: -1, exact: true, style: 0, unfinished: false, start, end: start, value: last, min, max };
+  return {
+    kind: "sample",
+    lane: row.lane.id,
+    row: 0,
+    name: -1,
+    ref: -1,
+    exact: true,
+    style: 0,
+    unfinished: false,
+    start,
+    end: start,
+    value: last,
+    min,
+    max,
+  };
 }

@@ -50,7 +50,8 @@ export function laneFilter(text) {
   };
 }
 
-const aboutLane = (lane) => `rank ${lane.rank} ${lane.label} ${lane.kind} ${lane.title ?? ""} ${lane.pid ? `pid ${lane.pid}` : ""}`;
+const aboutLane = (lane) =>
+  `rank ${lane.rank} ${lane.label} ${lane.kind} ${lane.title ?? ""} ${lane.pid ? `pid ${lane.pid}` : ""}`;
 
 /**
  * @param {Group[]} groups as listed
@@ -65,16 +66,22 @@ export function arrange(groups, byId, { pins, groupOrder, laneOrder, filter }) {
   const place = new Map(laneOrder.map((id, i) => [id, i]));
   const shown = sortedBy(groups, groupOrder, (group) => group.index).map((group) => {
     const lanes = group.lanes.filter((lane) => !away.has(lane.id) && keep(lane));
-    if (lanes.some((lane) => place.has(lane.id))) lanes.sort((a, b) => (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0);
+    if (lanes.some((lane) => place.has(lane.id)))
+      lanes.sort((a, b) => (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0);
     return { ...group, lanes };
   });
   const filled = shown.filter((group) => group.lanes.length);
-  return { groups: shown.filter((group) => group.lanes.length || filled.some((one) => one.parent === group.index)), pinned };
+  return {
+    groups: shown.filter((group) => group.lanes.length || filled.some((one) => one.parent === group.index)),
+    pinned,
+  };
 }
 
 function sortedBy(things, order, id) {
   const place = new Map(order.map((one, i) => [one, i]));
-  return [...things].sort((a, b) => (place.get(id(a)) ?? order.length + id(a)) - (place.get(id(b)) ?? order.length + id(b)));
+  return [...things].sort(
+    (a, b) => (place.get(id(a)) ?? order.length + id(a)) - (place.get(id(b)) ?? order.length + id(b)),
+  );
 }
 
 /** The list with `what` put before `before`, or at the end. @template T @param {T[]} list @param {T} what @param {T|null} before */

@@ -44,7 +44,8 @@ export const PIN_EDGE = 3;
 /** Ranks in the order in which they come, then the processes within them. @param {Lane[]} lanes @returns {Group[]} */
 export function groupsOf(lanes) {
   const ranks = new Map();
-  for (const { group } of lanes) if (!ranks.has(group)) ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [] });
+  for (const { group } of lanes)
+    if (!ranks.has(group)) ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [] });
   const processes = new Map();
   for (const lane of lanes) {
     const rank = ranks.get(lane.group);
@@ -54,7 +55,8 @@ export function groupsOf(lanes) {
     }
     const { name, about } = lane.process;
     const key = `${lane.group} ${name}`;
-    if (!processes.has(key)) processes.set(key, { index: ranks.size + processes.size, name, about, parent: rank.index, lanes: [] });
+    if (!processes.has(key))
+      processes.set(key, { index: ranks.size + processes.size, name, about, parent: rank.index, lanes: [] });
     processes.get(key).lanes.push(lane);
   }
   const groups = [...ranks.values(), ...processes.values()];
@@ -66,8 +68,10 @@ export function groupsOf(lanes) {
 }
 
 /** Each rank followed by its processes. @param {Group[]} groups @returns {Group[]} */
-export const inTree = (groups) => groups.filter((group) => group.parent === null)
-  .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);
+export const inTree = (groups) =>
+  groups
+    .filter((group) => group.parent === null)
+    .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);
 
 /** Whether a lane has rows that are slim until it is opened. @param {Lane} lane */
 export const expandable = (lane) => lane.kind !== "counter" && lane.rows > FULL_ROWS;
@@ -98,7 +102,12 @@ export class Layout {
       if (collapsed.has(own.parent)) continue;
       const closed = collapsed.has(own.index);
       // What is closed stands for all that is in it.
-      const group = closed ? { ...own, lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)] } : own;
+      const group = closed
+        ? {
+            ...own,
+            lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)],
+          }
+        : own;
       const strips = closed ? stripsOf(group, y) : [];
       const h = closed && strips.length ? Math.max(GROUP, strips.at(-1).y + strips.at(-1).h + 4 - y) : GROUP;
       this.items.push({ type: "group", group, lane: null, y, h, rows: strips });
@@ -136,7 +145,9 @@ export class Layout {
    */
   parts(scrollY, height) {
     const edge = this.pinnedHeight;
-    const parts = [{ items: this.visible(scrollY + edge, scrollY + height), shift: scrollY, top: edge, bottom: height }];
+    const parts = [
+      { items: this.visible(scrollY + edge, scrollY + height), shift: scrollY, top: edge, bottom: height },
+    ];
     if (edge) parts.push({ items: this.pinned, shift: 0, top: 0, bottom: Math.min(edge, height) });
     return parts;
   }
@@ -169,7 +180,9 @@ export class Layout {
   onScreen(laneId, row, scrollY) {
     const pinned = this.pinned.find((item) => item.lane.id === laneId)?.rows[row];
     if (pinned) return { y: pinned.y, h: pinned.h };
-    const found = this.find(laneId, row) ?? this.items.flatMap((item) => (item.type === "group" ? item.rows : [])).find((one) => one.lane.id === laneId);
+    const found =
+      this.find(laneId, row) ??
+      this.items.flatMap((item) => (item.type === "group" ? item.rows : [])).find((one) => one.lane.id === laneId);
     return found && found.y + found.h - scrollY > this.pinnedHeight ? { y: found.y - scrollY, h: found.h } : null;
   }
 
@@ -205,7 +218,12 @@ function stripsOf(group, y) {
   const lanes = group.lanes.filter((lane) => lane.kind !== "counter");
   const rows = lanes.flatMap((lane) => {
     const phases = lane.phase_rows ?? 0;
-    return phases && phases < lane.rows ? [[lane, 0], [lane, phases]] : [[lane, 0]];
+    return phases && phases < lane.rows
+      ? [
+          [lane, 0],
+          [lane, phases],
+        ]
+      : [[lane, 0]];
   });
   const h = rows.length > MANY_STRIPS ? THIN_STRIP : STRIP;
   let at = y + 4;

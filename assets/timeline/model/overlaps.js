@@ -99,7 +99,9 @@ export class Overlaps {
       return;
     }
     // The list is that of the window, which may cut the first and the last region.
-    const at = this.regions.findIndex(([t0, t1, lanes]) => t0 <= start && t1 >= end && this.timeline.laneById.get(lanes[0])?.rank === rank);
+    const at = this.regions.findIndex(
+      ([t0, t1, lanes]) => t0 <= start && t1 >= end && this.timeline.laneById.get(lanes[0])?.rank === rank,
+    );
     this.on = true;
     if (at >= 0) this.go(at);
     else this.timeline.glideTo(around(start, end, 1, this.timeline.duration));

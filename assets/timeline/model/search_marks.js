@@ -67,7 +67,9 @@ export class Hits {
     if (!wanted || !this.whole) return;
     const { view, width, layout, scrollY, height } = timeline;
     const window = { t0: Math.max(0, Math.floor(view.t0)), t1: Math.ceil(view.t1) + 1 };
-    const lanes = layout.parts(scrollY, height).flatMap(({ items }) => items.filter((item) => item.lane).map((item) => item.lane.id));
+    const lanes = layout
+      .parts(scrollY, height)
+      .flatMap(({ items }) => items.filter((item) => item.lane).map((item) => item.lane.id));
     const key = JSON.stringify([window, lanes, width]);
     if (key === this.asked) return;
     this.asked = key;
@@ -81,10 +83,16 @@ export class Hits {
   async ask(window, many, lanes) {
     const { timeline } = this;
     try {
-      const answer = await timeline.idle.track("hits", getJson(`/api/hits/${this.etag}`, { ...this.wanted, ...window, lanes, buckets: many }));
+      const answer = await timeline.idle.track(
+        "hits",
+        getJson(`/api/hits/${this.etag}`, { ...this.wanted, ...window, lanes, buckets: many }),
+      );
       const byLane = (object) => Object.entries(object).map(([lane, value]) => [Number(lane), value]);
       return {
-        ...window, many, total: answer.total, bits: bytesOf(answer.marks),
+        ...window,
+        many,
+        total: answer.total,
+        bits: bytesOf(answer.marks),
         lanes: new Map(byLane(answer.lanes).map(([lane, text]) => [lane, bytesOf(text)])),
         slices: answer.slices && new Map(byLane(answer.slices)),
       };
@@ -143,7 +151,13 @@ export function drawLaneHits(c, marks, { view, layout, scrollY, height, width, p
       const [x0, x1] = [(start - view.t0) * scale, (end - view.t0) * scale];
       if (x1 < 0 || x0 > width || x1 - x0 < 3) continue;
       const place = layout.onScreen(lane, row, scrollY);
-      if (place) c.strokeRect(Math.max(x0, -2) + 0.5, place.y + 0.5, Math.min(x1, width + 2) - Math.max(x0, -2) - 1, place.h - 1);
+      if (place)
+        c.strokeRect(
+          Math.max(x0, -2) + 0.5,
+          place.y + 0.5,
+          Math.min(x1, width + 2) - Math.max(x0, -2) - 1,
+          place.h - 1,
+        );
     }
   }
 }

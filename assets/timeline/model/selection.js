@@ -89,7 +89,8 @@ export class Selection {
     const { timeline, current } = this;
     const { t0, t1 } = timeline.goal;
     const span = t1 - t0;
-    if (current.end - current.start > span) timeline.glideTo(around(current.start, current.end, 0.1, timeline.duration));
+    if (current.end - current.start > span)
+      timeline.glideTo(around(current.start, current.end, 0.1, timeline.duration));
     else if (current.start < t0 + span * 0.02 || current.end > t1 - span * 0.02) {
       const middle = (current.start + current.end) / 2;
       timeline.glideTo({ t0: middle - span / 2, t1: middle + span / 2 });
@@ -101,9 +102,13 @@ export class Selection {
   along(direction) {
     const { current, flows, timeline } = this;
     const [near, far] = direction > 0 ? ["from", "to"] : ["to", "from"];
-    const ends = flows.filter((flow) => flow[near].lane === current.lane && flow[near].ref === current.ref).map((flow) => flow[far]);
+    const ends = flows
+      .filter((flow) => flow[near].lane === current.lane && flow[near].ref === current.ref)
+      .map((flow) => flow[far]);
     if (!ends.length) {
-      timeline.toast(direction > 0 ? "No arrow leads on from what is selected." : "No arrow leads to what is selected.");
+      timeline.toast(
+        direction > 0 ? "No arrow leads on from what is selected." : "No arrow leads to what is selected.",
+      );
       return;
     }
     const { lane, row, ref } = ends.reduce((a, b) => (b.t < a.t ? b : a));
@@ -133,7 +138,8 @@ export class Selection {
     try {
       const address = `/api/find/${this.etag}`;
       const found = await timeline.idle.track("find", getJson(address, { ...wanted, ...from, dir: direction }));
-      if (found.ref === null) timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
+      if (found.ref === null)
+        timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
       else {
         timeline.hits.position = found.position;
         timeline.onHits?.();
@@ -150,8 +156,10 @@ export class Selection {
     const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
     try {
       const found = await timeline.idle.track("nearest", getJson(address));
-      if (found && found.ref !== undefined && found.ref !== null) await this.select({ lane, row, ref: found.ref }, true);
-      else if (tellEnd) timeline.toast(direction === "next" ? "That is the last one in its row." : "That is the first one in its row.");
+      if (found && found.ref !== undefined && found.ref !== null)
+        await this.select({ lane, row, ref: found.ref }, true);
+      else if (tellEnd)
+        timeline.toast(direction === "next" ? "That is the last one in its row." : "That is the first one in its row.");
       return Boolean(found && found.ref !== undefined && found.ref !== null);
     } catch (error) {
       timeline.toast(error.message);
@@ -174,7 +182,7 @@ export class Selection {
     for (let i = here + step; i >= 0 && i < rows.length; i += step) {
       const { lane, row } = rows[i];
       const hit = timeline.hitRow(rows[i], t);
-      if (hit && await timeline.selectHit(hit, true)) return;
+      if (hit && (await timeline.selectHit(hit, true))) return;
       if (await this.nearest(lane.id, row, t, "next", false)) return;
       if (await this.nearest(lane.id, row, t, "prev", false)) return;
     }

@@ -9,11 +9,35 @@ import { element } from "../panels/help.js";
 const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", "device"];
 /** Told elsewhere in the panel, or meaningless to people. */
 const HIDDEN = new Set([
-  "name", "rank", "lane", "row", "ref", "style", "stack", "partner", "peers", "phase", "self_ns", "unfinished",
-  "drawn", "depth", "table", "threads", "sequence", "thread", "launches", "launch_ns", "launch_thread", "races",
+  "name",
+  "rank",
+  "lane",
+  "row",
+  "ref",
+  "style",
+  "stack",
+  "partner",
+  "peers",
+  "phase",
+  "self_ns",
+  "unfinished",
+  "drawn",
+  "depth",
+  "table",
+  "threads",
+  "sequence",
+  "thread",
+  "launches",
+  "launch_ns",
+  "launch_thread",
+  "races",
 ]);
 const LABELS = {
-  start_ns: "start", duration_ns: "duration", group_size: "group size", complete_ns: "complete", time_ns: "time",
+  start_ns: "start",
+  duration_ns: "duration",
+  group_size: "group size",
+  complete_ns: "complete",
+  time_ns: "time",
 };
 
 /**
@@ -26,7 +50,8 @@ export function factsOf(slice) {
   const keys = [...ORDER, ...Object.keys(slice).filter((key) => !ORDER.includes(key) && !HIDDEN.has(key))];
   for (const key of keys) {
     const text = textOf(key, slice[key], slice);
-    if (text) rows.push([key === "step" && slice.phase ? "step · phase" : LABELS[key] ?? key.replaceAll("_", " "), text]);
+    if (text)
+      rows.push([key === "step" && slice.phase ? "step · phase" : (LABELS[key] ?? key.replaceAll("_", " ")), text]);
     if (key === "duration_ns" && slice.complete_ns) {
       // Exact where float64 is not: both are decimal text.
       rows.push(["to completion", duration(Number(BigInt(slice.complete_ns) - BigInt(slice.start_ns)), 4)]);
@@ -37,8 +62,10 @@ export function factsOf(slice) {
 
 function textOf(key, value, slice) {
   if (key === "duration_ns") {
-    if (value === null || value === undefined) return slice.unfinished === false ? "" : "had not ended when the recording did";
-    const self = slice.self_ns === null || slice.self_ns === undefined ? "" : ` (self ${duration(Number(slice.self_ns), 4)})`;
+    if (value === null || value === undefined)
+      return slice.unfinished === false ? "" : "had not ended when the recording did";
+    const self =
+      slice.self_ns === null || slice.self_ns === undefined ? "" : ` (self ${duration(Number(slice.self_ns), 4)})`;
     return `${duration(Number(value), 4)}${self}`;
   }
   if (key === "step") {
@@ -111,10 +138,21 @@ export class Details {
 
   clear() {
     const hint = element("p", "", "hint");
-    hint.append("Click a slice to see everything recorded about it. ", element("kbd", "."), " and ", element("kbd", ","),
-      " step through its row.");
+    hint.append(
+      "Click a slice to see everything recorded about it. ",
+      element("kbd", "."),
+      " and ",
+      element("kbd", ","),
+      " step through its row.",
+    );
     const more = element("p", "", "hint");
-    more.append("Hold ", element("kbd", "Shift"), " and drag to measure a range. ", element("kbd", "?"), " lists all keys.");
+    more.append(
+      "Hold ",
+      element("kbd", "Shift"),
+      " and drag to measure a range. ",
+      element("kbd", "?"),
+      " lists all keys.",
+    );
     this.host.replaceChildren(element("h2", "Nothing selected"), hint, more);
   }
 
@@ -137,7 +175,8 @@ export class Details {
     if (peers?.length) {
       list.append(element("dt", "other ranks"), this.jumps(peers.map((peer) => [peer, peerText(slice, peer)])));
     }
-    if (threads?.length) list.append(element("dt", "threads"), this.jumps(threads.map((one) => [one, threadText(one)])));
+    if (threads?.length)
+      list.append(element("dt", "threads"), this.jumps(threads.map((one) => [one, threadText(one)])));
     if (launches?.length) {
       const label = launches[0].outgoing ? "launches" : "launched by";
       list.append(element("dt", label), this.jumps(launches.map((one) => [one, launchText(slice, one)])));

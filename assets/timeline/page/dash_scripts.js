@@ -10,13 +10,18 @@ const HELD = 'script[type="text/lanescope-held"]';
 /** Runs them in their order: those with an address, then those without, once those are here. */
 export async function startDash() {
   const held = [...document.querySelectorAll(HELD)];
-  const loads = held.filter((one) => one.src).map((one) => new Promise((resolve) => {
-    const script = twin(one);
-    script.async = false; // in order, though they load side by side
-    script.addEventListener("load", resolve);
-    script.addEventListener("error", resolve); // what does not come is missed by what needs it
-    one.replaceWith(script);
-  }));
+  const loads = held
+    .filter((one) => one.src)
+    .map(
+      (one) =>
+        new Promise((resolve) => {
+          const script = twin(one);
+          script.async = false; // in order, though they load side by side
+          script.addEventListener("load", resolve);
+          script.addEventListener("error", resolve); // what does not come is missed by what needs it
+          one.replaceWith(script);
+        }),
+    );
   await Promise.all(loads);
   for (const one of held.filter(({ src }) => !src)) {
     const script = twin(one);

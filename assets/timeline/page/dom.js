@@ -24,7 +24,10 @@ export function buildStage(host) {
   const lanes = element("div", "", "tl-lanes");
   const lanesCanvas = element("canvas", "");
   lanesCanvas.setAttribute("role", "img");
-  lanesCanvas.setAttribute("aria-label", "Lanes of all ranks and threads. The tab Slices below lists what is in sight.");
+  lanesCanvas.setAttribute(
+    "aria-label",
+    "Lanes of all ranks and threads. The tab Slices below lists what is in sight.",
+  );
   const overlayCanvas = element("canvas", "");
   overlayCanvas.setAttribute("aria-hidden", "true");
   const scroll = element("div", "", "tl-scroll");
@@ -41,7 +44,21 @@ export function buildStage(host) {
   host.tabIndex = 0;
   host.setAttribute("role", "application");
   host.setAttribute("aria-label", "Timeline of all ranks and threads. Press question mark for the keys.");
-  return { host, grid, corner: { run, base, steps, filter }, head, headCanvas, labels, lanes, lanesCanvas, overlayCanvas, scroll, thumb, live, toast };
+  return {
+    host,
+    grid,
+    corner: { run, base, steps, filter },
+    head,
+    headCanvas,
+    labels,
+    lanes,
+    lanesCanvas,
+    overlayCanvas,
+    scroll,
+    thumb,
+    live,
+    toast,
+  };
 }
 
 /**
@@ -66,10 +83,14 @@ export function verticalScroll(dom, scrollTo) {
     };
     move(event);
     dom.scroll.addEventListener("pointermove", move);
-    dom.scroll.addEventListener("lostpointercapture", () => {
-      dom.scroll.removeEventListener("pointermove", move);
-      dom.scroll.classList.remove("dragging");
-    }, { once: true });
+    dom.scroll.addEventListener(
+      "lostpointercapture",
+      () => {
+        dom.scroll.removeEventListener("pointermove", move);
+        dom.scroll.classList.remove("dragging");
+      },
+      { once: true },
+    );
   });
   let placed = "";
   return (y, visible, all) => {

@@ -93,7 +93,9 @@ export class Follow {
     link.href = fresh[0].link;
     const close = element("button", "×");
     close.setAttribute("aria-label", "Close");
-    close.addEventListener("click", () => { this.alert.hidden = true; });
+    close.addEventListener("click", () => {
+      this.alert.hidden = true;
+    });
     const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
     this.alert.replaceChildren(element("b", "Found just now: "), link, document.createTextNode(more), close);
     this.alert.hidden = false;
@@ -104,7 +106,9 @@ export class Follow {
     const run = await getJson("/api/run");
     const feed = timeline.feedOf(run);
     const ids = renumbered(timeline.lanes, run.lanes);
-    const inSight = timeline.layout.items.flatMap((item) => (item.lane && ids.has(item.lane.id) ? [ids.get(item.lane.id)] : []));
+    const inSight = timeline.layout.items.flatMap((item) =>
+      item.lane && ids.has(item.lane.id) ? [ids.get(item.lane.id)] : [],
+    );
     const window = this.after(run);
     feed.frame(window, window, Math.max(timeline.width, 1), inSight);
     await quiet(feed, PATIENCE);
@@ -157,9 +161,13 @@ function replace(timeline, run, feed, ids) {
   const collapsed = regrouped([...timeline.collapsed]);
   const expanded = moved([...timeline.expanded]);
   Object.assign(timeline, {
-    collapsed: new Set(collapsed), expanded: new Set(expanded), range: range && { t0: range.t0 + shift, t1: range.t1 + shift },
+    collapsed: new Set(collapsed),
+    expanded: new Set(expanded),
+    range: range && { t0: range.t0 + shift, t1: range.t1 + shift },
     arrangement: {
-      ...arrangement, pins: moved(arrangement.pins), laneOrder: moved(arrangement.laneOrder),
+      ...arrangement,
+      pins: moved(arrangement.pins),
+      laneOrder: moved(arrangement.laneOrder),
       groupOrder: regrouped(arrangement.groupOrder),
     },
   });
@@ -187,7 +195,9 @@ async function reselect({ selection, idle }, ids, shift) {
   const [start, end] = [current.start + shift, current.end + shift];
   selection.current = { ...current, lane, start, end };
   const at = Math.floor((Math.max(start, 0) + end) / 2);
-  const found = await idle.track("look", getJson(`/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`)).catch(() => null);
+  const found = await idle
+    .track("look", getJson(`/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`))
+    .catch(() => null);
   if (selection.current?.lane === lane && selection.current.start === start && Number.isInteger(found?.ref)) {
     selection.current.ref = found.ref;
   }

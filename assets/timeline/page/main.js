@@ -61,11 +61,21 @@ function writeAddress() {
   const all = view.t0 <= 0.5 && view.t1 >= duration - 0.5;
   const { current } = selection;
   const search = format({
-    window: all ? null : view, selected: current, range, collapsed: [...collapsed], expanded: [...expanded],
-    query, scrollY, theme: theme.chosen, overlaps: overlaps.on, of: overlaps.of, lanes: arrangement,
+    window: all ? null : view,
+    selected: current,
+    range,
+    collapsed: [...collapsed],
+    expanded: [...expanded],
+    query,
+    scrollY,
+    theme: theme.chosen,
+    overlaps: overlaps.on,
+    of: overlaps.of,
+    lanes: arrangement,
   });
   written = search;
-  if (search !== location.search) history.replaceState(history.state, "", `${location.pathname}${search}${location.hash}`);
+  if (search !== location.search)
+    history.replaceState(history.state, "", `${location.pathname}${search}${location.hash}`);
 }
 
 function applyAddress(search) {
@@ -108,7 +118,13 @@ function tellView() {
   if (!dock || dock.closed || !onTimeline()) return;
   const { view, range } = timeline;
   const window = range ?? view;
-  const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
+  const data = {
+    t0: Math.floor(window.t0),
+    t1: Math.ceil(window.t1),
+    range: Boolean(range),
+    of: timeline.overlaps.of,
+    number: asked + 1,
+  };
   const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
   if (text === tellView.last) return;
   tellView.last = text;
@@ -152,12 +168,20 @@ async function loadModules() {
 // ---- what the command palette offers beside commands ----
 
 function pagesOf() {
-  return [...document.querySelectorAll(".rail a")].map((link) => ({ title: link.textContent, group: "Pages", keys: [], run: () => link.click() }));
+  return [...document.querySelectorAll(".rail a")].map((link) => ({
+    title: link.textContent,
+    group: "Pages",
+    keys: [],
+    run: () => link.click(),
+  }));
 }
 
 function lanesOf(lanes) {
   return lanes.map((lane) => ({
-    title: `rank ${lane.rank} · ${lane.label}`, group: "Lanes", keys: [], run: () => timeline.revealRow(lane.id, 0),
+    title: `rank ${lane.rank} · ${lane.label}`,
+    group: "Lanes",
+    keys: [],
+    run: () => timeline.revealRow(lane.id, 0),
   }));
 }
 
@@ -180,7 +204,9 @@ async function start() {
   if (onTimeline()) {
     host.classList.add("early");
     document.body.append(host);
-    const drawn = new Promise((resolve) => { lanesDrawn = resolve; });
+    const drawn = new Promise((resolve) => {
+      lanesDrawn = resolve;
+    });
     setTimeout(lanesDrawn, PATIENCE);
     drawn.then(startDash);
   } else {
@@ -196,7 +222,9 @@ async function start() {
     return;
   }
   const dom = buildStage(host);
-  const details = new Details(element("div", ""), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
+  const details = new Details(element("div", ""), ({ lane, row, ref }) =>
+    timeline.selection.select({ lane, row, ref }, true),
+  );
   const settled = () => {
     timeline.onRest?.();
     writeAddress();
@@ -204,7 +232,8 @@ async function start() {
   };
   // The frame is painted before what is put off runs.
   timeline = new Timeline(dom, run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
-  if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
+  if (!run.lanes.length)
+    failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
   if (onTimeline()) applyAddress(location.search);
 
   const place = await appears("timeline-host");
@@ -229,7 +258,10 @@ async function start() {
   const tabs = new Tabs(document.getElementById("dock-tabs"), [
     { id: "ops", title: "Ops", panel: panel("ops") },
     {
-      id: "slices", title: "Slices", panel: panel("slices"), shown: (on) => {
+      id: "slices",
+      title: "Slices",
+      panel: panel("slices"),
+      shown: (on) => {
         slices.shown = on;
         slices.refresh();
       },

@@ -67,8 +67,16 @@ export class Kept {
     const number = (name) => Number(searchParams.get(name));
     if (what === "modules") return { modules: this.modules, left_out: "" };
     if (what === "slice") return this.slice(Number(lane), Number(ref));
-    if (what === "look") return this.look(Number(lane), number("row"), number("t0"), number("t1"), searchParams.has("shorter") ? number("shorter") : Infinity);
-    if (what === "nearest") return this.nearest(Number(lane), number("row"), number("t"), searchParams.get("dir") === "next");
+    if (what === "look")
+      return this.look(
+        Number(lane),
+        number("row"),
+        number("t0"),
+        number("t1"),
+        searchParams.has("shorter") ? number("shorter") : Infinity,
+      );
+    if (what === "nearest")
+      return this.nearest(Number(lane), number("row"), number("t"), searchParams.get("dir") === "next");
     if (what === "find") return this.find(body);
     if (what === "hits") return this.hits(body);
     return null;
@@ -95,7 +103,14 @@ export class Kept {
 
   told(i) {
     const { lane, row } = this.listed[this.rowOf[i]];
-    return { lane, row, ref: i - this.laneAt.get(lane), start_ns: this.start[i], end_ns: this.end[i], name: this.run.names[this.name(i)] };
+    return {
+      lane,
+      row,
+      ref: i - this.laneAt.get(lane),
+      start_ns: this.start[i],
+      end_ns: this.end[i],
+      name: this.run.names[this.name(i)],
+    };
   }
 
   slice(lane, ref) {
@@ -107,9 +122,18 @@ export class Kept {
     const step = this.run.steps.rank0.find(([, start, end]) => start <= this.start[i] && this.start[i] < end);
     const of = this.lanes.get(lane);
     return {
-      lane, row, ref, rank: of.rank, name: this.run.names[this.name(i)], style: STYLE_NAMES[style & ~UNFINISHED], unfinished,
-      drawn: [this.start[i], this.end[i]], start_ns: String(this.start[i]), duration_ns: unfinished ? null : String(this.end[i] - this.start[i]),
-      step: step && of.rank === this.run.ranks[0] ? step[0] : null, module: ops && this.module[i] ? this.modules[this.module[i] - 1] : "",
+      lane,
+      row,
+      ref,
+      rank: of.rank,
+      name: this.run.names[this.name(i)],
+      style: STYLE_NAMES[style & ~UNFINISHED],
+      unfinished,
+      drawn: [this.start[i], this.end[i]],
+      start_ns: String(this.start[i]),
+      duration_ns: unfinished ? null : String(this.end[i] - this.start[i]),
+      step: step && of.rank === this.run.ranks[0] ? step[0] : null,
+      module: ops && this.module[i] ? this.modules[this.module[i] - 1] : "",
     };
   }
 
@@ -129,13 +153,17 @@ export class Kept {
     }
     if (best < 0) return nothing;
     // Where shorter ones were left out nobody knows how many there are.
-    return this.shortest > 0 && shorter < Infinity ? this.told(best) : { ...this.told(best), count, covered_ns: covered };
+    return this.shortest > 0 && shorter < Infinity
+      ? this.told(best)
+      : { ...this.told(best), count, covered_ns: covered };
   }
 
   nearest(lane, row, t, forward) {
     const place = this.rows.get(`${lane}/${row}`);
     if (!place) return { lane, row, ref: null };
-    const at = forward ? this.search(this.start, place.low, place.high, t, true) : this.search(this.start, place.low, place.high, t) - 1;
+    const at = forward
+      ? this.search(this.start, place.low, place.high, t, true)
+      : this.search(this.start, place.low, place.high, t) - 1;
     return at >= place.low && at < place.high ? this.told(at) : { lane, row, ref: null };
   }
 
@@ -191,6 +219,11 @@ export class Kept {
       if (total <= MOST_TOLD) (slices[lane] ??= []).push([row, this.start[i], this.end[i]]);
     }
     const text = (bytes) => btoa(String.fromCharCode(...bytes));
-    return { total, marks: text(all), lanes: Object.fromEntries([...used].map((lane) => [lane, text(byLane.get(lane))])), slices: total <= MOST_TOLD ? slices : null };
+    return {
+      total,
+      marks: text(all),
+      lanes: Object.fromEntries([...used].map((lane) => [lane, text(byLane.get(lane))])),
+      slices: total <= MOST_TOLD ? slices : null,
+    };
   }
 }

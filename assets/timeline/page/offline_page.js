@@ -41,7 +41,9 @@ function answering(block, places, kept) {
     const tile = asked && tiles.get(asked[1]);
     if (tile) return new Response(tile);
     const found = asked ? null : kept.answer(String(address), sent?.body && JSON.parse(sent.body));
-    return new Response(JSON.stringify(found ?? { error: "this file does not hold that" }), { status: found ? 200 : 404 });
+    return new Response(JSON.stringify(found ?? { error: "this file does not hold that" }), {
+      status: found ? 200 : 404,
+    });
   };
 }
 
@@ -49,12 +51,16 @@ async function start() {
   const idle = new Idle();
   const done = idle.begin("boot");
   const { run, view, places, slices } = told("run");
-  const [tiles, block] = await Promise.all(["tiles", "slices"].map((id) => unpacked(document.getElementById(id).textContent)));
+  const [tiles, block] = await Promise.all(
+    ["tiles", "slices"].map((id) => unpacked(document.getElementById(id).textContent)),
+  );
   const kept = new Kept(slices, new Uint8Array(block), run);
   // Nothing here may ask the net, whatever module it is in.
   globalThis.fetch = answering(tiles, places, kept);
   const host = document.getElementById("timeline-host");
-  const details = new Details(document.getElementById("slice-panel"), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
+  const details = new Details(document.getElementById("slice-panel"), ({ lane, row, ref }) =>
+    timeline.selection.select({ lane, row, ref }, true),
+  );
   const timeline = new Timeline(buildStage(host), run, idle, details, { settled: () => {} });
   timeline.feed.cache.failed = () => {}; // what is finer than the file goes: what is there is drawn
   const theme = new Theme("", () => timeline.retheme());
@@ -73,16 +79,25 @@ async function start() {
   timeline.onSearchCleared = () => find("");
   timeline.onHits = () => search.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
   listen(timeline);
-  const known = commandsOf(timeline, { theme: () => theme.toggle(), help: () => help.showModal(), search: () => search.focus() });
+  const known = commandsOf(timeline, {
+    theme: () => theme.toggle(),
+    help: () => help.showModal(),
+    search: () => search.focus(),
+  });
   const commands = known.filter(({ id, group }) => (GROUPS.has(group) && id !== "filter") || OTHERS.has(id));
   const help = document.body.appendChild(helpDialog(commands));
   listenKeys(commands, () => true);
   timeline.setView(view);
-  globalThis.lanescope = { idle: () => idle.settled(), debugState: () => debugState(timeline), hit: (x, y) => timeline.hit(x, y) };
+  globalThis.lanescope = {
+    idle: () => idle.settled(),
+    debugState: () => debugState(timeline),
+    hit: (x, y) => timeline.hit(x, y),
+  };
   host.focus();
   done();
 }
 
 start().catch((error) => {
-  document.getElementById("timeline-host").textContent = `This page could not be shown: ${error.message}. A browser from 2023 or later is needed.`;
+  document.getElementById("timeline-host").textContent =
+    `This page could not be shown: ${error.message}. A browser from 2023 or later is needed.`;
 });

@@ -95,7 +95,13 @@ export class Timeline {
 
   feedOf(run) {
     const duration = Math.max(run.duration_ns, 1);
-    return new Feed(run, duration, this.idle, () => this.invalidate("lanes"), (message) => this.toast(message, true));
+    return new Feed(
+      run,
+      duration,
+      this.idle,
+      () => this.invalidate("lanes"),
+      (message) => this.toast(message, true),
+    );
   }
 
   // ---- size, theme, lanes ----
@@ -192,7 +198,8 @@ export class Timeline {
 
   /** Fit the range or the selected slice; where that is in view already, the whole run. */
   fit() {
-    const target = this.range ?? (this.selection.current && { t0: this.selection.current.start, t1: this.selection.current.end });
+    const target =
+      this.range ?? (this.selection.current && { t0: this.selection.current.start, t1: this.selection.current.end });
     if (!target) {
       this.fitAll();
       return;
@@ -223,7 +230,8 @@ export class Timeline {
     if (this.arrangement.pins.includes(lane)) return; // in sight wherever one is
     const top = this.layout.pinnedHeight + 24;
     if (place.y - top < this.scrollY) this.scrollBy(place.y - top - this.scrollY);
-    else if (place.y + place.h + 24 > this.scrollY + this.height) this.scrollBy(place.y + place.h + 24 - this.scrollY - this.height);
+    else if (place.y + place.h + 24 > this.scrollY + this.height)
+      this.scrollBy(place.y + place.h + 24 - this.scrollY - this.height);
   }
 
   // ---- selecting ----
@@ -235,7 +243,7 @@ export class Timeline {
   /** @param {number|null} x @param {number|null} y px in the lanes; null: not over them */
   pointAt(x, y) {
     this.pointer = { x, y };
-    this.pointed = y === null ? null : this.layout.itemAt(y, this.scrollY)?.lane?.id ?? null;
+    this.pointed = y === null ? null : (this.layout.itemAt(y, this.scrollY)?.lane?.id ?? null);
     this.invalidate("overlay");
   }
 
@@ -299,7 +307,10 @@ export class Timeline {
     const [first, second] = current.start <= hit.start ? [current, hit] : [hit, current];
     this.setRange(first.start, second.start);
     const gap = second.start - first.end;
-    const between = gap >= 0 ? `end to start ${formatDuration(gap)}` : `they overlap by ${formatDuration(Math.min(-gap, second.end - second.start))}`;
+    const between =
+      gap >= 0
+        ? `end to start ${formatDuration(gap)}`
+        : `they overlap by ${formatDuration(Math.min(-gap, second.end - second.start))}`;
     this.toast(`Start to start ${formatDuration(second.start - first.start)} · ${between}`);
   }
 
@@ -381,6 +392,9 @@ export class Timeline {
     toast.hidden = !message;
     toast.dataset.stays = stays && message ? "1" : "";
     clearTimeout(this.toastTimer);
-    if (message && !stays) this.toastTimer = setTimeout(() => { toast.hidden = true; }, 3500);
+    if (message && !stays)
+      this.toastTimer = setTimeout(() => {
+        toast.hidden = true;
+      }, 3500);
   }
 }

@@ -23,7 +23,10 @@ export function matching(entries, text) {
     const first = words.length && title.startsWith(words[0]) ? 0 : words.every((word) => title.includes(word)) ? 1 : 2;
     return { entry, first, i };
   });
-  return scored.filter(Boolean).sort((a, b) => a.first - b.first || a.i - b.i).map(({ entry }) => entry);
+  return scored
+    .filter(Boolean)
+    .sort((a, b) => a.first - b.first || a.i - b.i)
+    .map(({ entry }) => entry);
 }
 
 export class CommandBar {
@@ -33,8 +36,18 @@ export class CommandBar {
     this.dialog = element("dialog", "", "commands");
     this.dialog.setAttribute("aria-label", "Commands");
     this.input = element("input", "");
-    Object.assign(this.input, { type: "text", placeholder: "What would you like to do?", autocomplete: "off", spellcheck: false });
-    for (const [name, value] of [["role", "combobox"], ["aria-expanded", "true"], ["aria-controls", "command-list"], ["aria-label", "Command"]]) {
+    Object.assign(this.input, {
+      type: "text",
+      placeholder: "What would you like to do?",
+      autocomplete: "off",
+      spellcheck: false,
+    });
+    for (const [name, value] of [
+      ["role", "combobox"],
+      ["aria-expanded", "true"],
+      ["aria-controls", "command-list"],
+      ["aria-label", "Command"],
+    ]) {
       this.input.setAttribute(name, value);
     }
     this.list = element("ul", "");
@@ -82,7 +95,9 @@ export class CommandBar {
   }
 
   light() {
-    [...this.list.children].forEach((row, i) => row.setAttribute("aria-selected", String(i === this.at && this.found.length > 0)));
+    [...this.list.children].forEach((row, i) =>
+      row.setAttribute("aria-selected", String(i === this.at && this.found.length > 0)),
+    );
     this.input.setAttribute("aria-activedescendant", this.found.length ? `command-${this.at}` : "");
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
   }

@@ -13,7 +13,10 @@ const GESTURES = {
     ["Drag", "move in both directions"],
     ["Drag on the strip", "the window: anew, itself, or one of its edges"],
   ],
-  Select: [["Click", "select a slice"], ["Double click", "zoom to it"]],
+  Select: [
+    ["Click", "select a slice"],
+    ["Double click", "zoom to it"],
+  ],
   Measure: [
     ["Shift + drag", "a range; its ends snap to slices. Also: drag on the ruler"],
     ["Shift + click", "from the selected slice to this one"],
@@ -33,7 +36,10 @@ export function helpDialog(commands) {
   const columns = element("div", "", "columns");
   for (const title of new Set(commands.map((command) => command.group))) {
     const keyed = commands.filter((command) => command.group === title && command.keys.length);
-    const rows = [...keyed.map(({ keys, title: text }) => [keys.map(keyText).join(", "), text]), ...(GESTURES[title] ?? [])];
+    const rows = [
+      ...keyed.map(({ keys, title: text }) => [keys.map(keyText).join(", "), text]),
+      ...(GESTURES[title] ?? []),
+    ];
     const section = element("section", "");
     const list = element("dl", "");
     for (const [key, text] of rows) {

@@ -54,7 +54,12 @@ export class Notes {
       this.timeline.toast(this.whyNot);
       return;
     }
-    const { range, selection: { current }, view, laneById } = this.timeline;
+    const {
+      range,
+      selection: { current },
+      view,
+      laneById,
+    } = this.timeline;
     const middle = Math.round((view.t0 + view.t1) / 2);
     const at = range ?? (current ? { t0: current.start, t1: current.end } : { t0: middle, t1: middle });
     const lane = !range && current ? laneById.get(current.lane).key : null;
@@ -97,7 +102,8 @@ export class Notes {
     const { timeline } = this;
     const content = { format: 1, notes: this.notes, views: this.views };
     const sent = {
-      method: "POST", headers: { "Content-Type": "application/json", "X-LaneScope-Token": this.token },
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-LaneScope-Token": this.token },
       body: JSON.stringify({ content, revision: this.revision }),
     };
     this.show();
@@ -117,17 +123,37 @@ export class Notes {
   show() {
     const { notes, views, whyNot } = this;
     const list = element("ul", "", "notes");
-    for (const note of notes) list.append(this.row(note.text, instant(note.t0), () => this.visit(note), () => notes.splice(notes.indexOf(note), 1)));
-    for (const view of views) list.append(this.row(view.name, "view", () => this.page.visit(view.search), () => views.splice(views.indexOf(view), 1)));
+    for (const note of notes)
+      list.append(
+        this.row(
+          note.text,
+          instant(note.t0),
+          () => this.visit(note),
+          () => notes.splice(notes.indexOf(note), 1),
+        ),
+      );
+    for (const view of views)
+      list.append(
+        this.row(
+          view.name,
+          "view",
+          () => this.page.visit(view.search),
+          () => views.splice(views.indexOf(view), 1),
+        ),
+      );
     const parts = [];
     if (whyNot) parts.push(element("p", whyNot, "hint"));
     else {
       const bar = element("div", "", "note-bar");
-      bar.append(button("Add a note (B)", () => this.begin()), button("Save this view", () => this.beginView()));
+      bar.append(
+        button("Add a note (B)", () => this.begin()),
+        button("Save this view", () => this.beginView()),
+      );
       parts.push(bar);
     }
     if (notes.length || views.length) parts.push(list);
-    else if (!whyNot) parts.push(element("p", "Notes stand at the selected slice or range and are kept with the run.", "hint"));
+    else if (!whyNot)
+      parts.push(element("p", "Notes stand at the selected slice or range and are kept with the run.", "hint"));
     this.host.replaceChildren(...parts);
     this.page.counted(notes.length + views.length);
   }

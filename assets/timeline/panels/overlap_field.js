@@ -46,7 +46,10 @@ export class OverlapField {
   chosen() {
     const text = this.input.value.trim();
     const { overlaps } = this.timeline;
-    const of = !text || PHASES.includes(text) || text.startsWith("/") ? text : `/${text.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&")}/`;
+    const of =
+      !text || PHASES.includes(text) || text.startsWith("/")
+        ? text
+        : `/${text.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&")}/`;
     overlaps.choose(of);
     if (of) overlaps.show();
     this.show();

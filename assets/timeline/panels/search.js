@@ -66,7 +66,12 @@ export class Search {
     this.modules = [];
     this.act = act;
     this.input = element("input", "");
-    Object.assign(this.input, { type: "search", placeholder: "Search ops, modules …", autocomplete: "off", spellcheck: false });
+    Object.assign(this.input, {
+      type: "search",
+      placeholder: "Search ops, modules …",
+      autocomplete: "off",
+      spellcheck: false,
+    });
     this.input.setAttribute("aria-label", "Search ops and modules");
     this.state = element("span", "", "state");
     this.list = element("ul", "");
@@ -83,7 +88,11 @@ export class Search {
       this.act.begun();
       this.open();
     });
-    this.input.addEventListener("blur", () => setTimeout(() => { this.list.hidden = true; }, 120));
+    this.input.addEventListener("blur", () =>
+      setTimeout(() => {
+        this.list.hidden = true;
+      }, 120),
+    );
   }
 
   focus() {
@@ -127,7 +136,10 @@ export class Search {
       });
       return row;
     };
-    const all = [...found.ids.map((id) => [this.names[id], ""]), ...found.modules.map((id) => [this.modules[id], "module"])];
+    const all = [
+      ...found.ids.map((id) => [this.names[id], ""]),
+      ...found.modules.map((id) => [this.modules[id], "module"]),
+    ];
     const rows = all.slice(0, SHOWN).map(([text, kind]) => rowOf(text, kind));
     if (!all.length) rows.push(element("li", found.error || "Nothing of this run has such a name.", "muted"));
     if (all.length > SHOWN) rows.push(element("li", `and ${count(all.length - SHOWN)} more`, "muted"));

@@ -40,7 +40,12 @@ export function visibleSlices({ view, width, layout, scrollY, height, feed }) {
           else {
             const paint = s.paint[i];
             rows.push({
-              lane: row.lane, row, name: tile.paints.name[paint], start, end, exact: tile.unit === 1,
+              lane: row.lane,
+              row,
+              name: tile.paints.name[paint],
+              start,
+              end,
+              exact: tile.unit === 1,
               unfinished: Boolean(tile.paints.style[paint] & UNFINISHED),
             });
           }
@@ -66,7 +71,9 @@ export class SliceTable {
     const { rows, left } = visibleSlices(timeline);
     const table = element("table", "", "plain");
     const more = rows.length > MOST ? `; the first ${MOST} are listed` : "";
-    table.append(element("caption", `${rows.length} slices in sight${more}${left ? `, ${left} too narrow to tell apart` : ""}`));
+    table.append(
+      element("caption", `${rows.length} slices in sight${more}${left ? `, ${left} too narrow to tell apart` : ""}`),
+    );
     const head = element("tr", "");
     for (const title of ["rank", "lane", "slice", "start", "length", "of the window"]) {
       const cell = element("th", title);

@@ -24,7 +24,10 @@ export function wordsFor(hit, names, where) {
   if (hit.kind === "dense") {
     const covered = `${percent(hit.covered)} of ${duration(hit.end - hit.start)}`;
     if (!hit.exact || hit.count === 1) return { title: name, lines: [`covers ${covered}`, `${style} · ${lane}`] };
-    return { title: name, lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`] };
+    return {
+      title: name,
+      lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`],
+    };
   }
   const near = hit.near ? `about ${duration(hit.end - hit.start, 2)}` : "…";
   const known = hit.exact ? duration(hit.end - hit.start) : near;

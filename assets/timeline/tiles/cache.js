@@ -77,7 +77,9 @@ export class TileCache {
       }
     }
     for (const [controller, asked] of this.flying) {
-      const sets = placesOf(asked).map((place) => missing.get(place)).filter(Boolean);
+      const sets = placesOf(asked)
+        .map((place) => missing.get(place))
+        .filter(Boolean);
       if (asked.lanes.some((lane) => sets.some((wanted) => wanted.has(lane)))) {
         for (const wanted of sets) for (const lane of asked.lanes) wanted.delete(lane);
         continue;
@@ -130,7 +132,9 @@ export class TileCache {
     const response = await this.fetcher(this.address(asked), { signal });
     if (!response.ok) {
       const answer = await response.json().catch(() => null);
-      throw Object.assign(new Error(answer?.error ?? `The server answered ${response.status}.`), { status: response.status });
+      throw Object.assign(new Error(answer?.error ?? `The server answered ${response.status}.`), {
+        status: response.status,
+      });
     }
     const buffer = await response.arrayBuffer();
     // What travelled: the browser has unpacked it.

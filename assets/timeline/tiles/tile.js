@@ -19,7 +19,20 @@ const BITS = 1;
 const BEFORE = 2;
 const AFTER = 4;
 /** Columns in the order of the payload, with the bytes of an entry; 0: as many as a paint has. */
-const COLUMNS = Object.entries({ before: 8, after: 8, low: 4, high: 4, last: 4, far: 2, bucket: 2, paint: 0, short: 0, steps: 1, covered: 1, bits: 1 });
+const COLUMNS = Object.entries({
+  before: 8,
+  after: 8,
+  low: 4,
+  high: 4,
+  last: 4,
+  far: 2,
+  bucket: 2,
+  paint: 0,
+  short: 0,
+  steps: 1,
+  covered: 1,
+  bits: 1,
+});
 const TYPES = { low: Float32Array, high: Float32Array, last: Float32Array, before: Float64Array, after: Float64Array };
 const WHOLE_NUMBERS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 const HEADER = 32 + 4 * COLUMNS.length;
@@ -62,7 +75,10 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  */
 
 /** @param {any} run as /api/run describes it @returns {Paints} */
-export const paintsOf = (run) => ({ name: Uint32Array.from(run.paints.names), style: Uint8Array.from(run.paints.styles) });
+export const paintsOf = (run) => ({
+  name: Uint32Array.from(run.paints.names),
+  style: Uint8Array.from(run.paints.styles),
+});
 
 /** One decoded tile. */
 export class Tile {
@@ -201,5 +217,12 @@ function setBits(bits, n) {
 
 /** @returns {Samples} */
 function readSamples(r, n, leading) {
-  return { n, leading, bucket: r.take("bucket", n), min: r.take("low", n), max: r.take("high", n), last: r.take("last", n) };
+  return {
+    n,
+    leading,
+    bucket: r.take("bucket", n),
+    min: r.take("low", n),
+    max: r.take("high", n),
+    last: r.take("last", n),
+  };
 }

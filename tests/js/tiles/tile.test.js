@@ -8,7 +8,12 @@ const fixture = async (name) => {
 const PAINTS = paintsOf({ paints: { names: [4], styles: [1] } });
 const SLICES = ["start", "end", "paint"];
 const DENSE = ["bucket", "covered", "paint"];
-const SAMPLES = [["bucket", "bucket"], ["low", "min"], ["high", "max"], ["last", "last"]];
+const SAMPLES = [
+  ["bucket", "bucket"],
+  ["low", "min"],
+  ["high", "max"],
+  ["last", "last"],
+];
 const numbers = (array) => [...array].map((v) => (Number.isNaN(v) ? null : v));
 
 for (const name of ["tile", "tile_far", "tile_crowded"]) {
