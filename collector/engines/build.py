@@ -52,8 +52,8 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 """Machine -> how the kernel is compiled for its processors; elsewhere as for any."""
 
 FLAGS = (
-    "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", "-DNDEBUG",
-    "-ffp-contract=off",
+    "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG", "-ffp-contract=off",
+    "-Wall", "-Wextra",
 )  # fmt: skip
 """NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
 contraction: every processor shall round the same sums the same way."""

@@ -58,7 +58,7 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint3
   record.scope = static_cast<uint8_t>(kind);
   record.end = thread->clock.now();
   record.start = start != 0 ? start : record.end;
-  record.step = moment.step.load(std::memory_order_relaxed);
+  record.step = recording.step.load(std::memory_order_relaxed);
   record.module = thread->shared.module;
   record.phase = thread->shared.phase;
   record.stack = stack;
@@ -73,15 +73,15 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint3
 EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
                                int32_t sampled_stacks, int32_t collective_stacks, int32_t streams,
                                int32_t outputs_every, int64_t minimum_ns) {
-  moment.access = access != 0;
-  moment.numerics = numerics != 0;
-  moment.streams = access != 0 && streams != 0;
+  recording.access = access != 0;
+  recording.numerics = numerics != 0;
+  recording.streams = access != 0 && streams != 0;
   forget_streams();
-  moment.op_stacks = op_stacks != 0;
-  moment.sampled_stacks = sampled_stacks != 0;
-  moment.collective_stacks = collective_stacks != 0;
-  moment.outputs_every = outputs_every;
-  moment.minimum_ns = minimum_ns;
+  recording.op_stacks = op_stacks != 0;
+  recording.sampled_stacks = sampled_stacks != 0;
+  recording.collective_stacks = collective_stacks != 0;
+  recording.outputs_every = outputs_every;
+  recording.minimum_ns = minimum_ns;
 }
 
 // Patterns of op names, a line each.
@@ -133,8 +133,8 @@ EXPORT void lanescope_remove() {
 }
 
 EXPORT void lanescope_moment(int32_t step, int32_t active) {
-  moment.step = step;
-  if (moment.active.exchange(active != 0) == false && moment.numerics) {
+  recording.step = step;
+  if (recording.active.exchange(active != 0) == false && recording.numerics) {
     guarded([] { forget_values(); });  // what happened meanwhile went unrecorded
   }
 }
@@ -218,7 +218,7 @@ EXPORT void lanescope_describe(const char* json) {
 
 // For tests: throw wherever `fault` of fault_injection.h says, until this is called with 0.
 EXPORT void lanescope_plant(int32_t fault) {
-  moment.fault = fault;
+  recording.fault = fault;
 }
 
 // Whether the folder has been made.
@@ -285,7 +285,7 @@ EXPORT void lanescope_sync(int32_t kind, int64_t start, int64_t target, uint32_t
 // The same without a wait, where steps are recorded: locks take and give by the million.
 EXPORT void lanescope_handover(int32_t kind, int64_t target) {
   guarded([&] {
-    if (moment.active.load(std::memory_order_relaxed)) {
+    if (recording.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, target, 0);
     }
   });
@@ -295,7 +295,7 @@ EXPORT void lanescope_handover(int32_t kind, int64_t target) {
 // the device itself. `event`, `handle`: of the device's interface; `stream`: whether there is one.
 EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, int32_t stream) {
   guarded([&] {
-    if (moment.streams && moment.active.load(std::memory_order_relaxed)) {
+    if (recording.streams && recording.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, event, 0, stream != 0 ? stream_with(handle) : 0);
     }
   });

@@ -22,8 +22,8 @@ enum class Fault : int32_t {
 };
 
 inline void fault_at(Fault here) {
-  if (__builtin_expect(moment.fault.load(std::memory_order_relaxed) != 0, 0) &&
-      moment.fault.load() == static_cast<int32_t>(here)) {
+  if (__builtin_expect(recording.fault.load(std::memory_order_relaxed) != 0, 0) &&
+      recording.fault.load() == static_cast<int32_t>(here)) {
     throw std::runtime_error("planted");
   }
 }

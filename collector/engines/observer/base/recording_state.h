@@ -6,7 +6,7 @@
 
 namespace lanescope {
 
-struct alignas(64) Moment {
+struct alignas(64) RecordingState {
   std::atomic<uint64_t> run{0};         // number of the recording; 0: nothing is recorded
   std::atomic<int32_t> step{0};         // training step
   std::atomic<bool> active{false};      // whether that step is recorded
@@ -23,6 +23,6 @@ struct alignas(64) Moment {
   std::atomic<int32_t> fault{0};   // of fault_injection.h; 0 but in tests
 };
 
-extern Moment moment;
+extern RecordingState recording;
 
 }  // namespace lanescope

@@ -10,9 +10,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
-#include "operators/operators.h"
+#include "numerics/signature.h"
 #include "stacks/stacks.h"
-#include "storages/signature.h"
 #include "thread/frames.h"
 #include "thread/process.h"
 #include "thread/thread.h"
@@ -71,8 +70,8 @@ int64_t next_sequence(Text counted_by, Text name) {
   static uint64_t of_run = 0;
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
-  if (of_run != moment.run) {
-    of_run = moment.run;
+  if (of_run != recording.run) {
+    of_run = recording.run;
     counts.clear();
   }
   return counts[{counted_by, name}]++;
@@ -149,16 +148,13 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   return std::make_shared<const CollectivePlan>(plan);
 }
 
-void mark_accesses(c10::SmallVectorImpl<Argument>& arguments, const c10::FunctionSchema& schema) {
+ArgumentUse use_of(const c10::FunctionSchema& schema, size_t position) {
   const std::string& full = schema.name();
+  const std::string& name = schema.arguments()[position].name();
   const bool in_place = full.back() == '_' && full != "c10d::send";
-  for (Argument& argument : arguments) {
-    const std::string& name = schema.arguments()[argument.position].name();
-    const bool input = name.find("input") != std::string::npos;
-    const bool output = name.find("output") != std::string::npos;
-    argument.writes = argument.writes || output || (in_place && !input);
-    argument.reads = !output && name != "barrier";
-  }
+  const bool input = name.find("input") != std::string::npos;
+  const bool output = name.find("output") != std::string::npos;
+  return {!output && name != "barrier", output || (in_place && !input)};
 }
 
 void begin_call(Thread& thread, const CollectivePlan& plan,
@@ -200,7 +196,7 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
     call->bytes = 0;
   }
   call->runnable = thread.runnable.since(thread.clock.now());
-  call->stack = moment.collective_stacks ? capture_stack() : 0;
+  call->stack = recording.collective_stacks ? capture_stack() : 0;
   c10::ThreadLocalDebugInfo::_push(INFO, std::make_shared<Holder>(call));
   thread.call = std::move(call);
 }

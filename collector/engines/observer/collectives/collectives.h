@@ -6,7 +6,6 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
-#include <c10/util/SmallVector.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
@@ -18,7 +17,6 @@
 namespace lanescope {
 
 class Thread;
-struct Argument;
 struct Frame;
 
 // Where an operator's arguments are; -1: it has none of the kind.
@@ -56,8 +54,14 @@ struct Call : c10::DebugInfoBase {
 // Null for an operator that is no collective.
 std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema& schema);
 
-// Schemas of collectives do not say which tensors they write; their names do.
-void mark_accesses(c10::SmallVectorImpl<Argument>& arguments, const c10::FunctionSchema& schema);
+// What a collective does with the elements of an argument.
+struct ArgumentUse {
+  bool reads, writes;
+};
+
+// Schemas of collectives do not say which tensors they write. Their names and those of their
+// arguments do.
+ArgumentUse use_of(const c10::FunctionSchema& schema, size_t position);
 
 // The call begins on this thread: it becomes `thread.call`.
 void begin_call(Thread& thread, const CollectivePlan& plan,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t WINDOW_TICKS = 1 << 21;          // 0.5 to 1 ms
 constexpr uint64_t LONG_WINDOW_TICKS = 1 << 23;     // once the rate is known well
-constexpr uint64_t READING_TICKS = 2'000;           // longer: something came between
+constexpr uint64_t MAX_READING_TICKS = 2'000;       // longer: something came between
 constexpr uint64_t RATE_TICKS = uint64_t{1} << 31;  // some 0.7 s: the rate to 10^-7
 
 bool read_point(Clock::Point& point) {
@@ -20,7 +20,7 @@ bool read_point(Clock::Point& point) {
   point.ns = system_now();
   const uint64_t after = __builtin_ia32_rdtsc();
   point.ticks = before + (after - before) / 2;
-  return after - before < READING_TICKS;
+  return after - before < MAX_READING_TICKS;
 }
 
 // Whether the system's own clock is made of the counter: then it is the same on all cores, and

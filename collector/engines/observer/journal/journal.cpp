@@ -19,7 +19,7 @@ namespace {
 constexpr int MADVISE_POPULATE_WRITE = 23;
 constexpr uint64_t FIRST_CHUNK = 16 * 1024;
 constexpr uint64_t CHUNK = 256 * 1024;
-constexpr uint64_t ASK_AGAIN = 256;  // records that are dropped
+constexpr uint64_t RETRY_RECORDS = 256;  // records that are dropped
 
 struct Header {
   char magic[8];
@@ -137,7 +137,7 @@ bool Journal::next_segment() {
     return false;
   }
   // Where all room is taken by threads that write, it is asked for again now and then.
-  if ((bounded || failure_ != 0) && dropped_ % ASK_AGAIN != 0) {
+  if ((bounded || failure_ != 0) && dropped_ % RETRY_RECORDS != 0) {
     return false;
   }
   uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES

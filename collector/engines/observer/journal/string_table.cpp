@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t PAGE = layout::PAGE_BYTES;
 constexpr uint64_t FIRST_BYTES = 64 * 1024;
-constexpr uint64_t MOST_SPARE = 1024 * 1024;
+constexpr uint64_t MAX_SPARE_BYTES = 1024 * 1024;
 
 uint64_t whole_words(uint64_t bytes) {
   return (bytes + sizeof(uint32_t) - 1) / sizeof(uint32_t) * sizeof(uint32_t);
@@ -133,7 +133,7 @@ bool Texts::grow(uint64_t bytes) {
   if (failure() != 0 && !may_pass(failure())) {
     return false;
   }
-  const uint64_t room = std::max(bytes, std::min(2 * size_, size_ + MOST_SPARE));
+  const uint64_t room = std::max(bytes, std::min(2 * size_, size_ + MAX_SPARE_BYTES));
   const uint64_t size = std::max(FIRST_BYTES, (room + PAGE - 1) / PAGE * PAGE);
   OwnFile file(path_.c_str(), O_RDWR | (memory_ == nullptr ? O_CREAT | O_EXCL : 0));
   const bool same = memory_ == nullptr || file.identity() == file_;

@@ -9,8 +9,8 @@
 
 #include "numerics/dtype_reader.h"
 #include "numerics/fingerprint_kernel.h"
+#include "numerics/signature.h"
 #include "numerics/strided_iterator.h"
-#include "storages/signature.h"
 
 namespace lanescope {
 

@@ -210,8 +210,15 @@ struct DoubleSums : Totals {
   }
 };
 
-FloatSums sums_of(float);
-DoubleSums sums_of(double);
+// The sums of a format's numbers.
+template <typename Number>
+struct SumsOf {
+  using Type = FloatSums;
+};
+template <>
+struct SumsOf<double> {
+  using Type = DoubleSums;
+};
 
 // Sum over the first `count` words of a block, weighted.
 template <typename Word>
@@ -230,7 +237,7 @@ uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_
   using Raw = typename Format::Raw;
   const auto* words = reinterpret_cast<const Word<Raw>*>(raw);
   Products products;
-  decltype(sums_of(typename Format::Number{})) sums;
+  typename SumsOf<typename Format::Number>::Type sums;
   for (int64_t i = 0; i < count; i += LANES) {
     fetch(raw + i, ahead);
     if constexpr (sizeof(Raw) == 8) {

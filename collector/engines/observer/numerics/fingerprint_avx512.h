@@ -170,8 +170,15 @@ struct DoubleSums {
   }
 };
 
-FloatSums sums_of(float);
-DoubleSums sums_of(double);
+// The sums of a format's numbers.
+template <typename Number>
+struct SumsOf {
+  using Type = FloatSums;
+};
+template <>
+struct SumsOf<double> {
+  using Type = DoubleSums;
+};
 
 // Sum over the first `count` words of a block, weighted.
 template <typename Word>
@@ -212,7 +219,7 @@ uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_
   using Raw = typename Format::Raw;
   constexpr int64_t NUMBERS = 16 / WORDS<Raw>;
   Products products;
-  decltype(sums_of(typename Format::Number{})) sums;
+  typename SumsOf<typename Format::Number>::Type sums;
   int64_t i = 0;
   for (; i + NUMBERS <= count; i += NUMBERS) {
     fetch(raw + i, ahead);

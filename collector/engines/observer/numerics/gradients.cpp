@@ -67,7 +67,7 @@ void write_gradients(const layout::Record* records, int64_t start) {
     layout::Record record = records[i];
     record.scope = scope;
     record.start = start;
-    record.step = moment.step.load(std::memory_order_relaxed);
+    record.step = recording.step.load(std::memory_order_relaxed);
     record.module = thread->shared.module;
     record.phase = thread->shared.phase;
     std::memcpy(&record.sequence, &norm, sizeof norm);

@@ -79,13 +79,14 @@ void gather(char* into, const char* from, int64_t stride, int64_t count, int64_t
 // was read is used for all its rows.
 void gather(char* into, const char* from, int64_t rows, int64_t stride, int64_t columns,
             int64_t item) {
-  constexpr int64_t AT_ONCE = 8;  // lines; more of a power of two apart would not fit into a cache
+  constexpr int64_t BATCH_LINES =
+      8;  // lines; more of a power of two apart would not fit into a cache
   for_item(item, [&](auto zero) {
     constexpr auto SIZE = static_cast<int64_t>(sizeof zero);
-    for (int64_t first = 0; first < columns; first += AT_ONCE) {
-      const int64_t here = std::min(columns - first, AT_ONCE);
+    for (int64_t first = 0; first < columns; first += BATCH_LINES) {
+      const int64_t here = std::min(columns - first, BATCH_LINES);
       const char* source = from + first * stride * SIZE;
-      for (int64_t i = 0; i < std::min(columns - first - here, AT_ONCE); ++i) {
+      for (int64_t i = 0; i < std::min(columns - first - here, BATCH_LINES); ++i) {
         __builtin_prefetch(source + (here + i) * stride * SIZE);
       }
       for (int64_t row = 0; row < rows; ++row) {

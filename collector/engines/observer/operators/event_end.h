@@ -8,8 +8,8 @@
 #include "base/recording_state.h"
 #include "collectives/collectives.h"
 #include "operators/operators.h"
+#include "operators/tensor_capture.h"
 #include "storages/access_recorder.h"
-#include "storages/tensor_capture.h"
 #include "thread/frames.h"
 #include "thread/thread.h"
 
@@ -17,7 +17,7 @@ namespace lanescope {
 
 // The event of a frame begins now, with all of the frame set that is not of the moment.
 inline void open_event(Thread& thread, Frame& frame) {
-  frame.step = moment.step.load(std::memory_order_relaxed);
+  frame.step = recording.step.load(std::memory_order_relaxed);
   frame.module = thread.shared.module;
   frame.phase = thread.shared.phase;
   frame.opened = true;
@@ -121,11 +121,11 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
   }
   bool left_out = frame.silent;
   if (frame.op != nullptr) {
-    if (!left_out && end - frame.start < moment.minimum_ns) {
+    if (!left_out && end - frame.start < recording.minimum_ns) {
       thread.counters.add(Counters::SHORTER);
       left_out = true;
     }
-    if (moment.access) {
+    if (recording.access) {
       write_touched(thread, frame, function, left_out);
     }
     if (frame.values) {

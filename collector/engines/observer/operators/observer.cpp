@@ -10,10 +10,11 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "base/fault_injection.h"
+#include "numerics/signature.h"
 #include "operators/event_end.h"
+#include "operators/inputs.h"
 #include "stacks/frame_hash.h"
 #include "stacks/stacks.h"
-#include "storages/signature.h"
 
 namespace lanescope {
 
@@ -65,60 +66,6 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   thread.counters.add(Counters::FAKE);
 }
 
-struct Inputs {
-  c10::ArrayRef<const c10::IValue> values;
-
-  // Calls `visit` with the tensors that were given by position.
-  template <typename Visit>
-  void each_named(const Operator& op, Visit&& visit) const {
-    for (const Argument& argument : op.arguments) {
-      if (argument.named && argument.position < values.size()) {
-        each_tensor(values[argument.position], visit);
-      }
-    }
-  }
-
-  template <typename Visit>
-  void each(Visit&& visit) const {
-    for (const c10::IValue& value : values) {
-      each_tensor(value, visit);
-    }
-  }
-
-  // Whether an argument says that this is no training.
-  bool evaluates(const Operator& op) const {
-    const auto position = static_cast<size_t>(op.training);
-    return op.training >= 0 && position < values.size() && values[position].isBool() &&
-           !values[position].toBool();
-  }
-
-  // The argument that says where to make a tensor, if it was given.
-  const c10::IValue* device(const Operator& op) const {
-    const auto position = static_cast<size_t>(op.device);
-    return op.device >= 0 && position < values.size() && values[position].isDevice()
-               ? &values[position]
-               : nullptr;
-  }
-};
-
-// The signature of an operator that took no tensor by position.
-[[gnu::noinline]] Text other_signature(Thread& thread, const Operator& op, const Inputs& inputs) {
-  Signature signature;
-  const c10::IValue* device = inputs.device(op);
-  if (!op.has_schema) {
-    inputs.each([&](const c10::TensorImpl& tensor) { signature.add(tensor); });
-  } else if (device != nullptr) {
-    signature.add(device->toDevice());
-  }
-  return signature.text(thread, [&](Spelling& spelling) {
-    if (device != nullptr) {
-      spelling.set_device(device->toDevice());
-    } else {
-      inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
-    }
-  });
-}
-
 // Where a library's own function is all that a thread or a task runs, the program's line is the one
 // that started it.
 Text stack_or_start(const Thread& thread) {
@@ -147,7 +94,7 @@ inline Text known_stack(Thread& thread, const Operator& op) {
     begin_call(thread, *frame.op->collective, inputs.values);
     frame.collective = true;
   }
-  if (moment.op_stacks) {
+  if (recording.op_stacks) {
     frame.stack = stack_or_start(thread);
   }
 }
@@ -164,7 +111,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
   Frame& frame = push(thread, function, &op, op.scope);
   frame.silent = !op.wanted;
-  const bool note = moment.access && !op.composite && op.touches;
+  const bool note = recording.access && !op.composite && op.touches;
   const Inputs inputs{function.inputs()};
   Signature signature;
   c10::DispatchKeySet keys;
@@ -189,7 +136,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
     mute(thread, frame);
     return;
   }
-  if (__builtin_expect(moment.numerics, 0)) {
+  if (__builtin_expect(recording.numerics, 0)) {
     begin_values(thread, frame, inputs.values);
   }
   if (!op.wanted) {
@@ -203,10 +150,10 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
           : signature.text(thread, [&](Spelling& spelling) {
               inputs.each_named(op, [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
             });
-  if (moment.sampled_stacks) {
+  if (recording.sampled_stacks) {
     frame.stack = known_stack(thread, op);
   }
-  if (__builtin_expect(op.collective != nullptr || moment.op_stacks, 0)) {
+  if (__builtin_expect(op.collective != nullptr || recording.op_stacks, 0)) {
     begin_rarely(thread, frame, inputs);
   }
   open_event(thread, frame);
@@ -230,7 +177,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   frame.signature = signature.text(thread, [&](Spelling& spelling) {
     inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
   });
-  if (__builtin_expect(moment.numerics, 0) && name.find(COMPILED_NODE) != name.npos) {
+  if (__builtin_expect(recording.numerics, 0) && name.find(COMPILED_NODE) != name.npos) {
     begin_blind(thread, frame);
   }
   open_event(thread, frame);
@@ -313,7 +260,7 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
   try {
     thread = this_thread();
     if (thread == nullptr || thread->shared.busy != 0 || thread->muted != 0 ||
-        !moment.active.load(std::memory_order_relaxed)) {
+        !recording.active.load(std::memory_order_relaxed)) {
       return nullptr;
     }
     if (__builtin_expect(thread->stray_count.load(std::memory_order_relaxed) != 0, 0)) {
@@ -391,7 +338,7 @@ uint64_t handle = 0;
 
 void install() {
   auto callback = at::RecordFunctionCallback(on_start, on_end);
-  callback.needsInputs(true).needsOutputs(moment.access);
+  callback.needsInputs(true).needsOutputs(recording.access);
   callback.scopes({RecordScope::FUNCTION, RecordScope::BACKWARD_FUNCTION,
                    RecordScope::TORCHSCRIPT_FUNCTION, RecordScope::USER_SCOPE});
   handle = at::addGlobalCallback(callback);

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "collectives/collectives.h"
-#include "storages/signature.h"
-#include "storages/tensor_capture.h"
+#include "numerics/signature.h"
+#include "operators/tensor_capture.h"
 #include "thread/process.h"
 
 namespace lanescope {
@@ -25,7 +25,7 @@ struct Registry {
 
   // Without those that torch may have taken away meanwhile, to make others of the same name.
   std::unordered_map<std::string, const Operator*>& current() {
-    const uint32_t now = moment.taken_away.load(std::memory_order_acquire);
+    const uint32_t now = recording.taken_away.load(std::memory_order_acquire);
     if (version != now) {
       operators.clear();
       version = now;
@@ -43,7 +43,7 @@ Registry& registry() {
 struct Listener : c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle&) override {
-    moment.taken_away.fetch_add(1, std::memory_order_release);
+    recording.taken_away.fetch_add(1, std::memory_order_release);
   }
 };
 
@@ -102,7 +102,11 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   }
   op.collective = plan_collective(schema);
   if (op.collective) {
-    mark_accesses(op.arguments, schema);
+    for (Argument& argument : op.arguments) {
+      const ArgumentUse use = use_of(schema, argument.position);
+      argument.reads = use.reads;
+      argument.writes = argument.writes || use.writes;
+    }
   }
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
@@ -110,7 +114,8 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   op.touches =
       std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);
-  op.births = !op.composite && ((op.makes_storage && moment.access) || (writes && moment.numerics));
+  op.births =
+      !op.composite && ((op.makes_storage && recording.access) || (writes && recording.numerics));
 }
 
 }  // namespace

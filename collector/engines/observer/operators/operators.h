@@ -88,7 +88,7 @@ inline bool takes(const Operator& op, size_t inputs) {
 inline const Operator* find_operator(Thread& thread, const at::RecordFunction& function) {
   // The name belongs to the schema, so its address tells overloads apart too. An operator that was
   // taken away may leave its address to another one.
-  const uint32_t version = moment.taken_away.load(std::memory_order_acquire);
+  const uint32_t version = recording.taken_away.load(std::memory_order_acquire);
   if (__builtin_expect(thread.operators.version != version, 0)) {
     thread.operators.clear();
     thread.names.forget_operators();

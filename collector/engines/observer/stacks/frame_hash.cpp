@@ -9,7 +9,7 @@ namespace lanescope {
 
 namespace {
 
-constexpr int MOST = 24;  // frames that tell a stack apart
+constexpr int MAX_FRAMES = 24;  // frames that tell a stack apart
 
 using Address = const char*;
 
@@ -139,7 +139,7 @@ uint64_t raw_stack() {
   }
   uint64_t hash = 0;
   Address frame = innermost(*layout, state);
-  for (int depth = 0; frame != nullptr && depth < MOST; ++depth) {
+  for (int depth = 0; frame != nullptr && depth < MAX_FRAMES; ++depth) {
     const auto code = reinterpret_cast<uint64_t>(pointer_at(frame, layout->code));
     const auto position = reinterpret_cast<uint64_t>(pointer_at(frame, layout->position));
     hash = (hash ^ code) * 0x9E3779B97F4A7C15ULL;

@@ -75,7 +75,7 @@ struct State {
   std::unordered_map<std::string, Text> seen;  // raw frames -> text
 };
 
-constexpr size_t LIMIT = 100'000;  // distinct stacks remembered; past it, anew
+constexpr size_t MAX_STACKS = 100'000;  // distinct stacks remembered; past it, anew
 
 State& state() {
   static State& instance = *new State;
@@ -190,7 +190,7 @@ Text walk(const Python& py, State& all) {
         text += i == 0 ? "" : "\n";
         text += code.file + '\t' + std::to_string(py.line(kept[i])) + '\t' + code.function;
       }
-      if (all.seen.size() >= LIMIT) {
+      if (all.seen.size() >= MAX_STACKS) {
         all.seen.clear();
       }
       result = texts().intern(text);

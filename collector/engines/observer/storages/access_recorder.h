@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "storages/signature.h"
+#include "numerics/signature.h"
 #include "storages/streams.h"
 #include "thread/thread.h"
 
@@ -113,13 +113,13 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
     }
   }
   const uint64_t since =
-      std::max(births, thread.born - std::min<uint64_t>(thread.born, Thread::BIRTHS));
+      std::max(births, thread.born - std::min<uint64_t>(thread.born, Thread::MAX_BIRTHS));
   bool born_inside = false;
   for (uint64_t i = since; i < thread.born; ++i) {
-    born_inside = born_inside || thread.births[i % Thread::BIRTHS] == access.storage;
+    born_inside = born_inside || thread.births[i % Thread::MAX_BIRTHS] == access.storage;
   }
   if (!born_inside) {
-    thread.births[thread.born++ % Thread::BIRTHS] = access.storage;
+    thread.births[thread.born++ % Thread::MAX_BIRTHS] = access.storage;
     access.flags |= layout::ACCESS_BIRTH;
   }
   access.stream = stream_of(thread, tensor);

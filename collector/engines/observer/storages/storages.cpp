@@ -109,7 +109,7 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
     std::lock_guard<std::mutex> hold(mutex_);
     const Known* known = find(tensor);
     if (known == nullptr) {
-      found.state = all_.size() < STORAGES ? Found::foreign : Found::known;
+      found.state = all_.size() < MAX_STORAGES ? Found::foreign : Found::known;
       return found;
     }
     found.derived = known->derived;
@@ -247,14 +247,14 @@ Storages::Known* Storages::find_or_add(const c10::TensorImpl& tensor) {
     for (auto one = all_.begin(); one != all_.end();) {
       one = one->second.storage.expired() ? all_.erase(one) : std::next(one);
     }
-    purge_at_ = std::min(STORAGES, std::max<size_t>(1024, 2 * all_.size()));
+    purge_at_ = std::min(MAX_STORAGES, std::max<size_t>(1024, 2 * all_.size()));
   }
-  if (all_.size() >= STORAGES) {
+  if (all_.size() >= MAX_STORAGES) {
     return nullptr;
   }
   c10::raw::weak_intrusive_ptr::incref(storage);
   auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
-  return &all_.emplace(storage, Known{std::move(weak)}).first->second;
+  return &all_.try_emplace(storage, std::move(weak)).first->second;
 }
 
 void Storages::remember(Known& known, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
@@ -273,10 +273,10 @@ void Storages::remember(Known& known, const c10::TensorImpl& tensor, const Finge
                     fingerprint.hash,
                     ++serial_,
                     trust_};
-  if (known.ranges.size() < RANGES) {
+  if (known.ranges.size() < MAX_RANGES) {
     known.ranges.push_back(range);
   } else {
-    known.ranges[known.next++ % RANGES] = range;
+    known.ranges[known.next++ % MAX_RANGES] = range;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "numerics/fingerprint.h"
@@ -59,8 +60,8 @@ class Storages {
   void clear();
 
  private:
-  static constexpr size_t RANGES = 64;  // remembered of one storage
-  static constexpr size_t STORAGES = 65536;
+  static constexpr size_t MAX_RANGES = 64;  // remembered of one storage
+  static constexpr size_t MAX_STORAGES = 65536;
 
   // Bytes of a storage as they were when last read.
   struct Range {
@@ -74,6 +75,8 @@ class Storages {
     uint64_t probe, hash, serial, trust;
   };
   struct Known {
+    explicit Known(c10::weak_intrusive_ptr<c10::StorageImpl> of) : storage(std::move(of)) {}
+
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // its address is not used again meanwhile
     bool foreign = false;
     bool in_flight = false;  // a collective wrote it, and nobody has read it since

@@ -19,7 +19,7 @@ Ordinals& ordinals() {
   return instance;
 }
 
-constexpr size_t MOST = 65536;
+constexpr size_t MAX_STREAMS = 65536;
 
 // The handle by which the device's own interface, and torch's trace of it, know a stream; torch has
 // been telling it for some versions only, and until then only that of the default stream is known.
@@ -46,7 +46,7 @@ uint32_t stream_with(uint64_t handle) {
   if (found != all.end()) {
     return found->second;
   }
-  if (all.size() >= MOST) {  // one for all that come after: better ordered than they are
+  if (all.size() >= MAX_STREAMS) {  // one for all that come after: better ordered than they are
     return FIRST_STREAM;
   }
   const auto ordinal = static_cast<uint32_t>(FIRST_STREAM + 1 + all.size());

@@ -24,7 +24,7 @@ uint32_t current_stream(Thread& thread, c10::Device device);
 // The stream that the calling thread's work on a tensor goes to; 0: the host does it itself, or it
 // is not asked for.
 inline uint32_t stream_of(Thread& thread, const c10::TensorImpl& tensor) {
-  if (__builtin_expect(!moment.streams || tensor.is_cpu(), 1)) {
+  if (__builtin_expect(!recording.streams || tensor.is_cpu(), 1)) {
     return 0;
   }
   return current_stream(thread, tensor.device());

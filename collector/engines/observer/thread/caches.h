@@ -58,10 +58,62 @@ struct SignatureCache {
   }
 };
 
+// Stacks that the thread has met, by hash. Capturing one takes as long as fifty operators do.
+class MetStacks {
+ public:
+  // Its text; UNKNOWN at the first time.
+  Text* find(uint64_t hash) {
+    if (__builtin_expect(2 * used_ >= slots_.size(), 0)) {
+      grow();
+    }
+    const size_t last = slots_.size() - 1;
+    for (size_t i = hash >> 32 & last;; i = (i + 1) & last) {
+      Slot& slot = slots_[i];
+      if (slot.hash == hash) {
+        return &slot.text;
+      }
+      if (slot.hash == 0) {
+        slot = {hash, UNKNOWN};
+        ++used_;
+        return &slot.text;
+      }
+    }
+  }
+
+  static constexpr Text UNKNOWN = ~Text{0};
+
+ private:
+  struct Slot {
+    uint64_t hash = 0;
+    Text text = 0;
+  };
+
+  static constexpr size_t MIN_SLOTS = 256;
+  static constexpr size_t MAX_SLOTS = 1 << 16;  // 1 MB; a program with more of them starts again
+
+  [[gnu::noinline]] void grow() {
+    std::vector<Slot> before = std::move(slots_);
+    slots_.assign(before.empty() ? MIN_SLOTS : std::min(4 * before.size(), MAX_SLOTS), Slot{});
+    used_ = 0;
+    if (before.size() == MAX_SLOTS) {
+      return;
+    }
+    for (const Slot& slot : before) {
+      if (slot.hash != 0) {
+        *find(slot.hash) = slot.text;
+      }
+    }
+  }
+
+  std::vector<Slot> slots_;
+  size_t used_ = 0;
+};
+
 // Names that come as text each time: autograd nodes, user scopes, functions without a schema.
 struct NameCache {
   static constexpr size_t SLOTS = 256;
-  static constexpr size_t TRIED = 8;  // slots in a row that a name may have: few names meet in all
+  static constexpr size_t MAX_PROBES =
+      8;  // slots in a row that a name may have: few names meet in all
   struct Slot {
     std::string name;
     Text text = 0;

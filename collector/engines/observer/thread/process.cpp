@@ -17,7 +17,7 @@
 
 namespace lanescope {
 
-constinit Moment moment;
+constinit RecordingState recording;
 
 namespace {
 
@@ -35,7 +35,7 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   Process& here = process();
-  moment.run = 0;  // until Python says where this process records
+  recording.run = 0;  // until Python says where this process records
   here.pid = ::getpid();
   here.threads.clear();  // they stayed behind
   texts().abandon();
@@ -96,18 +96,18 @@ void Process::begin(std::string in_folder, uint64_t keep_last) {
       thread->counters.counts[reason] = 0;
     }
   }
-  moment.run = ++runs;
+  recording.run = ++runs;
 }
 
 void Process::end() {
   std::lock_guard<std::mutex> hold(mutex);
-  moment.run = 0;
+  recording.run = 0;
   kept.close();
 }
 
 void Process::keep(const Record& record) {
   std::lock_guard<std::mutex> hold(mutex);
-  if (moment.run == 0) {
+  if (recording.run == 0) {
     return;
   }
   open();

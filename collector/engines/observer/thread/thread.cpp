@@ -86,7 +86,7 @@ Thread* begin_thread(Process& here, int64_t ordinal, uint32_t kind, int64_t crea
   if (thread->journal.failure() != 0 && here.failure == 0) {
     here.failure = thread->journal.failure();
   }
-  thread->run = moment.run;
+  thread->run = recording.run;
   return thread;
 }
 
@@ -103,7 +103,7 @@ Thread* enter(uint64_t run) {
   Thread* thread = nullptr;
   {
     std::lock_guard<std::mutex> hold(here.mutex);
-    if (moment.run != run) {
+    if (recording.run != run) {
       return nullptr;
     }
     const bool main = ::syscall(SYS_gettid) == here.pid;
@@ -124,7 +124,7 @@ Thread* enter(uint64_t run) {
 Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created) {
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
-  const uint64_t run = moment.run;
+  const uint64_t run = recording.run;
   if (run == 0 || ended) {
     return nullptr;
   }
@@ -155,7 +155,7 @@ void note_error() noexcept {
 
 NameCache::Slot& NameCache::find(std::string_view name) {
   const size_t first = std::hash<std::string_view>{}(name);
-  for (size_t tried = 0; tried < TRIED; ++tried) {
+  for (size_t tried = 0; tried < MAX_PROBES; ++tried) {
     Slot& slot = slots[(first + tried) % SLOTS];
     if (slot.used && slot.name == name) {
       return slot;

@@ -12,13 +12,12 @@
 #include "journal/clock.h"
 #include "journal/journal.h"
 #include "journal/string_table.h"
-#include "stacks/frame_hash.h"
-#include "stacks/stack_sampling.h"
 #include "thread/caches.h"
 #include "thread/frames.h"
 #include "thread/modules.h"
 #include "thread/process.h"
 #include "thread/run_queue_delay.h"
+#include "thread/stack_sampling.h"
 
 namespace lanescope {
 
@@ -51,7 +50,7 @@ struct Access {
 
 class Thread {
  public:
-  static constexpr uint32_t BIRTHS = 64;
+  static constexpr uint32_t MAX_BIRTHS = 64;
 
   Shared shared{};
   uint64_t run = 0;
@@ -68,7 +67,7 @@ class Thread {
 
   std::vector<Access> accesses;    // of all frames
   uint64_t born = 0;               // storages born on this thread so far,
-  uint64_t births[BIRTHS]{};       // and the last of them
+  uint64_t births[MAX_BIRTHS]{};   // and the last of them
   std::shared_ptr<Values> values;  // at level numerics
 
   struct Stream {
@@ -161,7 +160,7 @@ Thread* enter(uint64_t run);
 }  // namespace detail
 
 inline Thread* this_thread() {
-  const uint64_t run = moment.run.load(std::memory_order_acquire);
+  const uint64_t run = recording.run.load(std::memory_order_acquire);
   Thread* thread = detail::current;
   if (__builtin_expect(thread != nullptr && thread->run == run, 1)) {
     return run != 0 ? thread : nullptr;
@@ -171,7 +170,7 @@ inline Thread* this_thread() {
 
 // The state if the thread has one in this recording.
 inline Thread* entered_thread() {
-  const uint64_t run = moment.run.load(std::memory_order_acquire);
+  const uint64_t run = recording.run.load(std::memory_order_acquire);
   Thread* thread = detail::current;
   return thread != nullptr && run != 0 && thread->run == run ? thread : nullptr;
 }

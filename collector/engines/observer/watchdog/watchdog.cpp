@@ -30,7 +30,7 @@ namespace {
 constexpr int64_t LOOK_NS = 1'000'000'000;
 constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog did not come to look for so long
 constexpr size_t ENDED_BYTES = 64;
-constexpr int64_t LEAST_NS = 2 * LOOK_NS;  // that all threads were seen to wait
+constexpr int64_t MIN_STANDSTILL_NS = 2 * LOOK_NS;  // that all threads were seen to wait
 constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 struct Place {
@@ -144,7 +144,7 @@ void look(uint64_t serial) {
     standstill.look(now, all.python_thread.load());
     const bool ends = place.settings.abort && now - since >= timeout &&
                       standstill.lasted(now) + STUCK_NS + 2 * LOOK_NS >= timeout &&
-                      standstill.lasted(now) >= LEAST_NS;
+                      standstill.lasted(now) >= MIN_STANDSTILL_NS;
     if (now - since < due && !ends) {
       continue;
     }

@@ -1,10 +1,10 @@
-#include "storages/tensor_capture.h"
+#include "operators/tensor_capture.h"
 
 #include <cstring>
 #include <string_view>
 
+#include "numerics/signature.h"
 #include "operators/operators.h"
-#include "storages/signature.h"
 #include "storages/storages.h"
 #include "thread/thread.h"
 
@@ -13,7 +13,7 @@ namespace lanescope {
 namespace {
 
 // Counts tensors beyond this one no more.
-constexpr uint32_t LAST = layout::TENSOR_ORDINAL;
+constexpr uint32_t MAX_POSITION = layout::TENSOR_ORDINAL;
 
 constexpr std::string_view OVERWRITING[] = {
     "aten::bernoulli_",     "aten::cauchy_",    "aten::copy_",       "aten::exponential_",
@@ -61,7 +61,7 @@ void each_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, 
 
 void add_row(Thread& thread, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
              uint32_t position, uint32_t flags, const Storages::Found* found) {
-  if (position > LAST) {
+  if (position > MAX_POSITION) {
     thread.counters.add(Counters::UNREAD);
     return;
   }
@@ -265,7 +265,7 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
         auto* written = const_cast<c10::TensorImpl*>(&tensor);
         c10::raw::weak_intrusive_ptr::incref(written);
         values.written.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>::reclaim(written),
-                                  static_cast<uint16_t>(std::min(position, LAST + 1))});
+                                  static_cast<uint16_t>(std::min(position, MAX_POSITION + 1))});
       });
 }
 
