@@ -51,8 +51,8 @@ WEBAPP = (
 OBSERVER = (
     "base",
     "journal",
-    "stacks",
     "thread",
+    "stacks",
     "numerics",
     "storages",
     "collectives",
@@ -91,12 +91,6 @@ DEBT = {
     ("webapp.ui.charts", "webapp.plugins.collectives.skew"),
     ("webapp.ui.context", "webapp.plugins.checks.checks"),
     ("webapp.ui.context", "webapp.plugins.sql.queries"),
-    # C++
-    ("collectives/collectives.cpp", "operators/operators.h"),
-    ("numerics/fingerprint.cpp", "storages/signature.h"),
-    ("numerics/norms.cpp", "storages/signature.h"),
-    ("stacks/stacks.cpp", "thread/thread.h"),
-    ("storages/tensor_capture.cpp", "operators/operators.h"),
     # JavaScript
     ("draw/header.js", "panels/notes.js"),
     ("draw/scene.js", "panels/tooltip.js"),

@@ -53,10 +53,12 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 
 FLAGS = (
     "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG", "-ffp-contract=off",
-    "-Wall", "-Wextra",
+    "-Wall", "-Wextra", "-Wno-maybe-uninitialized",
 )  # fmt: skip
 """NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
-contraction: every processor shall round the same sums the same way."""
+contraction: every processor shall round the same sums the same way. Warnings are on, but for
+one that GCC raises in its own intrinsics and in torch's containers, once those are inlined. They are
+never errors: another compiler may have others."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
 _NEW_ABI = re.compile(rb"_ZNK?3c10\w+NSt7__cxx1112basic_string")
@@ -281,6 +283,21 @@ def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: boo
 
 
 def _compile(torch: Torch, compiler: Path, into: Path) -> None:
+    commands = compile_commands(torch, compiler, into)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for done in pool.map(lambda command: _run(command, into), commands):
+            _check(done, compiler)
+    objects = [command[-1] for command in commands]
+    # torch is in the process when the library is loaded, so it needs no path to it.
+    link = (
+        str(compiler), "-shared", "-pthread", *objects, f"-L{torch.folder / 'lib'}", *LIBRARIES,
+        "-ldl", "-o", str(into / LIBRARY),
+    )  # fmt: skip
+    _check(_run(link, into), compiler)
+
+
+def compile_commands(torch: Torch, compiler: Path, into: Path) -> list[tuple[str, ...]]:
+    """Writes generated sources to `into`; returns a command per object file, its last word."""
     (into / "layout.h").write_text(layout_header(), encoding="utf-8")
     include = torch.folder / "include"
     flags = (
@@ -302,16 +319,7 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
             (str(compiler), *flags, "-O3", *abilities, f"-DLANESCOPE_VARIANT={variant}", "-c",
              str(SOURCES / KERNEL), "-o", str(into / f"{variant}.o"))
         )  # fmt: skip
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done in pool.map(lambda command: _run(command, into), commands):
-            _check(done, compiler)
-    objects = [command[-1] for command in commands]
-    # torch is in the process when the library is loaded, so it needs no path to it.
-    link = (
-        str(compiler), "-shared", "-pthread", *objects, f"-L{torch.folder / 'lib'}", *LIBRARIES,
-        "-ldl", "-o", str(into / LIBRARY),
-    )  # fmt: skip
-    _check(_run(link, into), compiler)
+    return commands
 
 
 def _parts(folders: tuple[str, ...]) -> list[str]:
@@ -339,6 +347,6 @@ def _environment() -> dict[str, str]:
 def _check(done: subprocess.CompletedProcess[str], compiler: Path) -> None:
     if done.returncode == 0:
         return
-    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    lines = [line for line in done.stderr.splitlines() if "error:" in line]
     detail = (lines or done.stderr.splitlines() or ["no message"])[0]
     raise BuildError(f"{compiler} failed with status {done.returncode}: {detail}")

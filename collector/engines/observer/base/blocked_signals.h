@@ -1,4 +1,5 @@
-// While one is there, the calling thread takes no signal; a thread that it starts never does.
+// Blocks all signals of the calling thread during its lifetime. Threads started meanwhile inherit
+// that.
 #pragma once
 
 #include <pthread.h>

@@ -14,8 +14,8 @@ namespace lanescope {
 
 namespace {
 
-// While one is there, a file that would grow past RLIMIT_FSIZE is an error of the call alone: the
-// signal that comes with it is not the program's.
+// Blocks SIGXFSZ during its lifetime: growing a file past RLIMIT_FSIZE then only fails the call,
+// and the program gets no signal.
 class NoSizeSignal {
  public:
   NoSizeSignal() {

@@ -20,7 +20,7 @@ namespace lanescope {
 
 namespace {
 
-// Holds a call as debug information, which torch hands out as a plain pointer.
+// Holds a call as debug information, which torch returns as a plain pointer.
 struct Holder : c10::DebugInfoBase {
   explicit Holder(std::shared_ptr<Call> of) : call(std::move(of)) {}
   std::shared_ptr<Call> call;
@@ -30,7 +30,8 @@ struct Holder : c10::DebugInfoBase {
 constexpr std::string_view INFO_NAME = "LANESCOPE_COLLECTIVE";
 const c10::DebugInfoKind INFO(&INFO_NAME);
 #else
-const c10::DebugInfoKind INFO = c10::DebugInfoKind::TEST_INFO_2;  // there is no kind for others
+const c10::DebugInfoKind INFO =
+    c10::DebugInfoKind::TEST_INFO_2;  // older versions have no kind for extensions
 #endif
 
 // As hooks/collectives/collectives.py names them.
@@ -62,7 +63,7 @@ std::string name_of(std::string_view op) {
   return std::string(op);
 }
 
-// The position of a call among those it is counted with: collectives of the group, or sends (or
+// Returns the call's sequence number among the collectives of its group, or among the sends (or
 // recvs) of the group with one peer. The same on all ranks that take part.
 int64_t next_sequence(Text counted_by, Text name) {
   static std::map<std::pair<Text, Text>, int64_t>& counts =
@@ -106,7 +107,7 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   const std::string_view full = schema.name();
   const size_t colons = full.find("::");
   const std::string_view space = full.substr(0, colons);
-  // _c10d_functional_autograd::* call their namesakes without autograd, which are counted.
+  // _c10d_functional_autograd::* call _c10d_functional::*, which are counted.
   if (space != "c10d" && space != "_c10d_functional") {
     return nullptr;
   }
@@ -119,7 +120,7 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   plan.paired = shown == "send" || shown == "recv" || shown == "batch_p2p_ops";
   plan.barrier = shown == "barrier" || shown == "monitored_barrier";
   plan.blocking = shown == "monitored_barrier";
-  // All ranks have a tensor that scatter writes; only the root has those that it reads.
+  // On all ranks scatter writes a tensor; only the root has its inputs.
   const char* side = shown == "scatter" ? "output" : "input";
   bool from_side = false;
   const auto& arguments = schema.arguments();
@@ -223,7 +224,7 @@ void forget_call(Thread& thread) noexcept {
   if (call->open_level != Call::NOT_OPEN) {
     Record* entry = thread.journal.open_entry(call->open_level);
     thread.pop_open(call->open_level);
-    if (entry != nullptr) {  // what is the same in all other entries
+    if (entry != nullptr) {  // other entries rely on these defaults
       entry->sequence = -1;
       entry->signature = entry->stack = entry->aux = 0;
       entry->extra = 0;
@@ -231,7 +232,7 @@ void forget_call(Thread& thread) noexcept {
   }
   try {
     c10::ThreadLocalDebugInfo::_pop(INFO);
-  } catch (...) {  // others left theirs on top
+  } catch (...) {  // another library left its own on top
     thread.counters.add(Counters::ERRORS);
   }
 }
@@ -271,7 +272,7 @@ void drop_call(Thread& thread) noexcept {
   thread.call.reset();
   try {
     c10::ThreadLocalDebugInfo::_pop(INFO);
-  } catch (...) {  // others left theirs on top
+  } catch (...) {  // another library left its own on top
     note_error();
   }
 }
@@ -282,8 +283,8 @@ std::shared_ptr<Call> call_worked_for() {
 }
 
 void complete(Thread& thread, const Call& call, int64_t end) {
-  // A device's work counts as done once it is enqueued: that is no completion. What a call that
-  // blocks has done inside it is none either.
+  // A device's work ends here when it is enqueued, which is not its completion. A blocking call is
+  // complete only when it returns.
   if (!call.on_cpu || call.blocking) {
     return;
   }

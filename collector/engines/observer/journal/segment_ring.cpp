@@ -41,7 +41,7 @@ uint64_t Ring::take(uint64_t wanted, bool kept) {
   }
   while (total_ + wanted > limit_ && !history_.empty()) {
     const Sealed& oldest = history_.front();
-    ::unlink(oldest.path.c_str());  // the folder may be gone
+    ::unlink(oldest.path.c_str());  // the folder may have been deleted
     total_ -= oldest.bytes;
     overwritten_ += oldest.records;
     history_.pop_front();

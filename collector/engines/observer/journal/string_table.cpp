@@ -86,7 +86,7 @@ Text Texts::add(std::string text) {
 int Texts::attach(const std::string& folder) {
   std::lock_guard<std::mutex> hold(mutex);
   path_ = folder + "/" + layout::STRINGS_FILE;
-  if (grow(2 * bytes_)) {  // with what aligns them
+  if (grow(2 * bytes_)) {  // with padding
     for (const std::string* text : order_) {
       store(*text);
     }
@@ -100,7 +100,7 @@ void Texts::detach() {
     const uint64_t used = used_;
     abandon();
     const int gone = ::truncate(path_.c_str(), static_cast<off_t>(used));
-    static_cast<void>(gone);  // nothing to give back then
+    static_cast<void>(gone);  // no blocks to release then
   }
   failure_ = 0;
   texts_left_out_ = signatures_left_out_ = 0;
@@ -122,7 +122,7 @@ bool Texts::store(std::string_view text) {
   }
   char* entry = memory_ + used_;
   std::memcpy(entry + sizeof(uint32_t), text.data(), text.size());
-  // The length goes last: until then the texts end here for a reader.
+  // The length is written last: until then readers stop here.
   __atomic_store_n(reinterpret_cast<uint32_t*>(entry), static_cast<uint32_t>(length),
                    __ATOMIC_RELEASE);
   used_ = end;

@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t PROBES = 8;               // blocks
 constexpr int64_t BLOCK_BYTES = 4 * BLOCK;  // of words of 32 bits
 
-// One past the last byte of its storage that the tensor, not empty, covers. A storage may have
-// been freed under its tensors.
+// Returns one past the last byte of a non-empty tensor within its storage, which may have been
+// freed.
 int64_t end_of(const c10::TensorImpl& tensor) {
   int64_t last = tensor.storage_offset_default();
   for (size_t i = 0; i < tensor.sizes_default().size(); ++i) {
@@ -42,7 +42,7 @@ bool can_read(const c10::TensorImpl& tensor) {
     elements *= size;
   }
   if (elements != tensor.numel()) {
-    return false;  // a nested one has sizes of its own making
+    return false;  // the sizes of a nested tensor have another meaning
   }
   const auto& memory = tensor.unsafe_storage();
   return elements == 0 ||
@@ -73,7 +73,7 @@ uint64_t hash_of(const c10::TensorImpl& tensor) {
   each_part(tensor, [&](const void* part, int64_t elements) {
     const int64_t words = elements * (item / word);
     hash += kernel().hash(part, words, static_cast<int>(word), block);
-    block += static_cast<uint64_t>(words / BLOCK);  // all parts but the last are whole blocks
+    block += static_cast<uint64_t>(words / BLOCK);  // only the last part is not whole blocks
   });
   return hash;
 }

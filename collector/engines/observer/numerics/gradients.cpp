@@ -17,7 +17,7 @@ namespace {
 struct Taken {
   enum State : uint8_t { NONE, READ, LEFT };
   std::vector<State> states;          // of each parameter
-  std::vector<at::Tensor> gradients;  // kept alive, of those that are read
+  std::vector<at::Tensor> gradients;  // of the parameters that are read, kept alive
   Norms norms;                        // of the same
 
   void clear() {
@@ -27,7 +27,7 @@ struct Taken {
   }
 };
 
-// Memory is the program's again, whatever happens.
+// Releases the gradients, also after an exception.
 struct LettingGo {
   Taken& taken;
   ~LettingGo() { taken.clear(); }
@@ -38,7 +38,7 @@ thread_local Taken taken;
 }  // namespace
 
 int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count, uint32_t* left) {
-  taken.clear();  // of a call that was not followed up
+  taken.clear();  // of a call that `write_gradients` did not follow
   uint32_t& left_count = left[0] = 0;
   for (int64_t i = 0; i < count; ++i) {
     const c10::TensorImpl& parameter = *parameters[i];

@@ -13,7 +13,7 @@ namespace lanescope {
 struct Inputs {
   c10::ArrayRef<const c10::IValue> values;
 
-  // Calls `visit` with the tensors that were given by position.
+  // Calls `visit` with the tensors passed by position.
   template <typename Visit>
   void each_named(const Operator& op, Visit&& visit) const {
     for (const Argument& argument : op.arguments) {
@@ -30,14 +30,14 @@ struct Inputs {
     }
   }
 
-  // Whether an argument says that this is no training.
+  // True if the argument `training` is false.
   bool evaluates(const Operator& op) const {
     const auto position = static_cast<size_t>(op.training);
     return op.training >= 0 && position < values.size() && values[position].isBool() &&
            !values[position].toBool();
   }
 
-  // The argument that says where to make a tensor, if it was given.
+  // Returns the argument `device`, null if it was not passed.
   const c10::IValue* device(const Operator& op) const {
     const auto position = static_cast<size_t>(op.device);
     return op.device >= 0 && position < values.size() && values[position].isDevice()
@@ -46,8 +46,9 @@ struct Inputs {
   }
 };
 
-// The signature of an operator that took no tensor by position.
-[[gnu::noinline]] inline Text other_signature(Thread& thread, const Operator& op, const Inputs& inputs) {
+// Returns the signature of an operator without tensors passed by position.
+[[gnu::noinline]] inline Text other_signature(Thread& thread, const Operator& op,
+                                              const Inputs& inputs) {
   Signature signature;
   const c10::IValue* device = inputs.device(op);
   if (!op.has_schema) {

@@ -1,7 +1,7 @@
-// The observer: what runs when an operator, an autograd node or a scope begins and ends.
+// Runs when an operator, an autograd node or a scope begins and ends.
 //
-// On the usual path nothing in here takes a lock, allocates or touches Python; and nothing may
-// throw: an exception that escaped the start would leave the end without its context.
+// On the usual path nothing here takes a lock, allocates or touches Python. No exception may
+// escape: the end would then run without its context.
 
 #include "operators/observer.h"
 
@@ -24,18 +24,18 @@ using at::ObserverContext;
 using at::RecordFunction;
 using at::RecordScope;
 
-// The backward of a region of torch.compile.
+// The backward pass of a torch.compile region.
 constexpr std::string_view COMPILED_NODE = "CompiledFunctionBackward";
 
-// Of a user scope, which may end on another thread than it began on.
+// Context of a user scope, which may end on another thread than it began on.
 struct Scope : ObserverContext {
   Thread* thread = nullptr;
   uint32_t serial = 0;
-  bool framed = false;         // has a frame on that thread
-  std::shared_ptr<Call> call;  // its end is the completion of this call
+  bool framed = false;         // it has a frame on that thread
+  std::shared_ptr<Call> call;  // it ends when this call is complete
 };
 
-// A compiler that traces runs operators on tensors without data.
+// True while a compiler traces: its operators run on tensors without data.
 inline bool is_traced() {
   using c10::impl::TorchDispatchModeTLS;
   return __builtin_expect(
@@ -58,7 +58,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   return frame;
 }
 
-// Nothing inside the frame is recorded, nor is it.
+// Records neither the frame nor anything inside it.
 [[gnu::noinline]] void mute(Thread& thread, Frame& frame) {
   frame.op = nullptr;
   frame.mutes = true;
@@ -66,15 +66,15 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   thread.counters.add(Counters::FAKE);
 }
 
-// Where a library's own function is all that a thread or a task runs, the program's line is the one
-// that started it.
+// Returns the stack, or, on a thread or task that runs only library code, the stack that started
+// it.
 Text stack_or_start(const Thread& thread) {
   const Text captured = capture_stack();
   return captured != 0 ? captured : thread.shared.started;
 }
 
-// The stack at the cost of telling it from others: captured where it is met for the first time.
-// Where stacks cannot be told apart, that of some operators of each kind.
+// Returns the stack of an operator. Captures it only when its hash is new on this thread. If stacks
+// cannot be hashed, samples some operators of each kind.
 inline Text known_stack(Thread& thread, const Operator& op) {
   const uint64_t hash = raw_stack();
   if (__builtin_expect(hash != 0, 1)) {
@@ -88,7 +88,7 @@ inline Text known_stack(Thread& thread, const Operator& op) {
   return due ? stack_or_start(thread) : 0;
 }
 
-// What few operators need.
+// The part of the start that few operators need.
 [[gnu::noinline]] void begin_rarely(Thread& thread, Frame& frame, const Inputs& inputs) {
   if (frame.op->collective && !thread.call) {
     begin_call(thread, *frame.op->collective, inputs.values);
@@ -130,7 +130,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
       }
     });
   }
-  // Only tensors of a subclass can be without data, and what is made from nothing.
+  // Only tensors of a subclass, and factory functions, can be without data.
   if ((signature.empty() || keys.has(c10::DispatchKey::Python)) && is_traced()) {
     thread.accesses.resize(frame.accesses);
     mute(thread, frame);
@@ -190,8 +190,8 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   scope->serial = thread.shared.serial;
   const std::string_view name = function.name();
   if (function.isAsync()) {
-    // Work for a collective: made inside the call, or run for it by a thread of the backend.
-    // Only the latter begins and ends in order on one thread.
+    // Work of a collective: created inside the call, or run by a thread of the backend. Only the
+    // latter begins and ends in order on one thread.
     if (thread.call) {
       scope->call = thread.call;
       return scope;
@@ -213,7 +213,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   return scope;
 }
 
-// A scope ended on another thread than it began on: leave the instant to its owner.
+// A scope ended on another thread than it began on: gives the end time to its owner.
 [[gnu::noinline]] void end_elsewhere(const Scope& scope, const RecordFunction& function) {
   const int64_t end = system_now();
   Process& here = process();
@@ -243,7 +243,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
 }
 
-// An exception in a callback: count it, and leave no half of an event behind.
+// Counts an exception in a callback and removes the frame of its event.
 void failed(Thread* thread, const RecordFunction& function) noexcept {
   if (thread == nullptr) {
     return;
@@ -286,7 +286,7 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
   }
 }
 
-// What began inside goes on. Most often there is no frame: the event was left out.
+// Ends an event while inner ones are still open. Usually it has no frame, because it was left out.
 [[gnu::noinline]] void end_out_of_order(Thread& thread, const RecordFunction& function) {
   Frame frame;
   if (thread.frames.take(&function, frame)) {
@@ -302,7 +302,7 @@ void end_event(Thread& thread, const RecordFunction& function) {
   }
   if (__builtin_expect(frames.top().function == &function, 1)) {
     const Frame& frame = frames.top();
-    frames.pop();  // it stays readable: nothing is pushed meanwhile
+    frames.pop();  // still readable, as nothing is pushed before the end
     end_frame(thread, frame, function);
     return;
   }

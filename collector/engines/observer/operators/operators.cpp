@@ -19,11 +19,10 @@ namespace {
 
 // Guarded by the process's mutex, which is held over a fork.
 struct Registry {
-  std::unordered_map<std::string, const Operator*>
-      operators;  // kept for ever: threads point to them
+  std::unordered_map<std::string, const Operator*> operators;  // never freed: threads point to them
   uint32_t version = 0;
 
-  // Without those that torch may have taken away meanwhile, to make others of the same name.
+  // Drops all operators if torch has deregistered one since: it may register another of that name.
   std::unordered_map<std::string, const Operator*>& current() {
     const uint32_t now = recording.taken_away.load(std::memory_order_acquire);
     if (version != now) {
@@ -39,7 +38,7 @@ Registry& registry() {
   return instance;
 }
 
-// Told by torch, with its lock held, before an operator is gone.
+// torch calls it with its lock held before it removes an operator.
 struct Listener : c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle&) override {
@@ -48,9 +47,9 @@ struct Listener : c10::OpRegistrationListener {
 };
 
 constexpr char ENGINE_SCOPE[] = "autograd::engine::evaluate_function";
-constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // with the frame's number behind it
+constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // followed by the frame's number
 
-// In place by their schema, but of what is known of a tensor: no element is written.
+// In place by their schema, but they change only a tensor's metadata: no element is written.
 constexpr std::string_view UNTOUCHING[] = {
     "aten::_coalesced_", "aten::as_strided_",    "aten::detach_",     "aten::record_stream",
     "aten::rename_",     "aten::requires_grad_", "aten::retain_grad", "aten::set_",
@@ -60,7 +59,7 @@ constexpr std::string_view UNTOUCHING[] = {
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   for (const std::string& pattern : patterns) {
-    // Backslashes mean nothing, as in Python's fnmatch.
+    // Backslashes have no meaning, as in Python's fnmatch.
     if (::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0) {
       return true;
     }
@@ -77,7 +76,7 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
     if (holds_tensors(argument.type())) {
       const c10::AliasInfo* alias = argument.alias_info();
       const bool writes = alias != nullptr && alias->isWrite();
-      // An alias that is not written is what a view hands on: its elements are not touched.
+      // An alias that is not written is that of a view: its elements are not touched.
       op.arguments.push_back(
           {static_cast<uint16_t>(i), !argument.kwarg_only(), alias == nullptr, writes});
     } else if (argument.name() == "device") {
@@ -86,7 +85,7 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
       op.training = static_cast<int>(i);
     }
   }
-  // Schemas that do not say so: running statistics are written, in training.
+  // Their schemas do not say it: running statistics are written in training.
   const bool normalizes = op.name.find("batch_norm") != std::string::npos;
   op.workspace = op.name.find("_rnn") != std::string::npos;
   bool writes = false;
@@ -120,7 +119,7 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
 
 }  // namespace
 
-// As filters.py decides: exclusion wins, then inclusion, then the deny list.
+// As filters.py decides: exclude patterns win, then include patterns, then the deny list.
 bool wanted(const std::string& name) {
   const Process& here = process();
   if (matches(here.exclude, name)) {
@@ -141,7 +140,7 @@ const Operator* learn(const at::RecordFunction& function) {
       return found->second;
     }
   }
-  // Kept for ever: frames and caches of any thread may point to it.
+  // Never freed: frames and caches of any thread may point to it.
   auto op = std::make_unique<Operator>();
   op->name = name;
   op->overload = overload;
@@ -163,7 +162,7 @@ const Operator* learn(const at::RecordFunction& function) {
 }
 
 void watch_operators() {
-  // For as long as the process lasts; it must not be destroyed before torch's own statics are.
+  // Never destroyed: it must outlive torch's own statics.
   static const auto& listening = *new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   static_cast<void>(listening);

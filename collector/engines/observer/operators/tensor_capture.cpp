@@ -12,7 +12,7 @@ namespace lanescope {
 
 namespace {
 
-// Counts tensors beyond this one no more.
+// Tensors beyond this position are not recorded.
 constexpr uint32_t MAX_POSITION = layout::TENSOR_ORDINAL;
 
 constexpr std::string_view OVERWRITING[] = {
@@ -26,20 +26,20 @@ bool starts(std::string_view text, std::string_view with) {
   return text.substr(0, with.size()) == with;
 }
 
-// Without memory of their own, or of a class that decomposes the operator: what it is made of
-// counts in its place.
+// True for tensors without own memory, or of a class that decomposes the operator: then the inner
+// operators are read instead.
 bool is_transparent(const c10::TensorImpl& tensor) {
   return !tensor.has_storage() || tensor.key_set().has(c10::DispatchKey::Python);
 }
 
-// Stands for others, which kernels work on that are not announced.
+// True for tensors that torch.func wraps: kernels work on the inner ones without being dispatched.
 bool is_transformed(const c10::TensorImpl& tensor) {
   return tensor.key_set().has_any(c10::DispatchKeySet(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}));
 }
 
-// Of a subclass, and of what a transform wraps, what it is made of is read. Of one without memory it
-// may be, by operators that work on its parts: it is declared.
+// Counts a tensor without memory as not read: operators on its parts may or may not be observed.
+// Subclasses and wrapped tensors are not counted, as their inner tensors are read.
 void count_if_bare(Thread& thread, const c10::TensorImpl& tensor) {
   if (!tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python) &&
       !is_transformed(tensor)) {
@@ -73,7 +73,7 @@ void add_row(Thread& thread, const c10::TensorImpl& tensor, const Fingerprint& f
                                  static_cast<uint16_t>(position | flags), unexpected});
 }
 
-// An input as the operator finds it. Read it, if it must be.
+// Checks an input before the operator runs, and reads it if necessary.
 void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, bool always,
              bool writes) {
   Values& values = *thread.values;
@@ -92,11 +92,11 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
   }
   if (found.state == Storages::Found::changed && !found.owned && !tensor.requires_grad() &&
       !thread.frames.within(layout::SCOPE_BACKWARD)) {
-    found.state = Storages::Found::foreign;  // as a batch that is put where the last one was
+    found.state = Storages::Found::foreign;  // as a new batch copied to the buffer of the last one
   }
   values.unset = values.unset || found.derived;
   if (found.state == Storages::Found::unset) {
-    // What it changes it may set; what it only reads becomes part of its results.
+    // The operator may initialise what it changes. What it only reads flows into its results.
     values.unset = values.unset || !writes;
     values.known = false;
     return;
@@ -112,7 +112,7 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
   storages().read(tensor, fingerprint);
 }
 
-// What the operator made or changed, now that it has ended.
+// Reads what the operator made or changed, after its end.
 void read_result(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, uint32_t flags) {
   if (!can_read(tensor)) {
     thread.counters.add(Counters::UNREAD);
@@ -174,7 +174,7 @@ void write_row(Thread& thread, const Frame& frame, const Values::Row& row) {
   thread.journal.publish(layout::KIND_TENSOR_MORE);
 }
 
-// Calls `visit` with the results that are no views and no inputs.
+// Calls `visit` with the results that are neither views nor inputs.
 template <typename Visit>
 void each_result(const Operator& op, const at::RecordFunction& function, Visit&& visit) {
   const std::vector<c10::IValue>& outputs = function.outputs();
@@ -291,7 +291,7 @@ void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& fu
     if (one.tensor.use_count() == 0) {
       continue;
     }
-    // Whoever called the operator holds it: no reference is taken, which could want Python's lock.
+    // The operator's caller holds it. Taking a reference could require Python's lock.
     const c10::TensorImpl& tensor = *one.tensor._unsafe_get_target();
     if (unread) {
       storages().wrote_unread(tensor);
@@ -316,7 +316,8 @@ void begin_blind(Thread& thread, Frame& frame) {
 }
 
 void end_blind(Thread& thread) {
-  if (thread.values != nullptr && thread.values->blind != 0) {  // not of a recording that is over
+  if (thread.values != nullptr &&
+      thread.values->blind != 0) {  // else it belongs to an earlier recording
     --thread.values->blind;
   }
   storages().distrust();

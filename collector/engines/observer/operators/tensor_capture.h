@@ -1,9 +1,9 @@
-// At level numerics: which tensors of an operator are read, and what is known of the rest.
+// At level numerics: reads tensors of operators, and remembers the state of those not read.
 //
-// The outermost operator that is not made of others counts; what runs inside it is its own affair.
-// Read are its results and the inputs that it changed, when it has ended; and as it begins, inputs
-// that no recorded operator wrote, and those of collectives. Whether an input still holds what was
-// written last is looked at, in a bounded number of its bytes, each time it is used.
+// Only the outermost operator that is not composite is read, not the operators inside it. At its
+// end its results and the inputs that it changed are read; at its start, inputs that no recorded
+// operator wrote, and those of collectives. Each use of an input compares a bounded number of its
+// bytes with what was written last.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -22,15 +22,15 @@ namespace lanescope {
 class Thread;
 struct Operator;
 
-// What is read of an operator.
+// Which tensors of an operator are read.
 enum class Reads : uint8_t {
-  nothing,     // it makes no values (empty), or waits for them
-  results,     // it overwrites what it changes
+  nothing,     // none: it makes no values (empty), or only waits for them
+  results,     // results: it overwrites what it changes
   all,         // and its inputs
-  collective,  // inputs always; what it changes is there only later
+  collective,  // inputs always; its results arrive later
 };
 
-// Of one thread: the operator that is being read.
+// The operator being read, one per thread.
 struct Values {
   struct Row {
     Fingerprint fingerprint;
@@ -40,33 +40,33 @@ struct Values {
     bool unexpected;
   };
   struct Written {
-    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // it may be gone when the operator ends
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // may be freed before the operator ends
     uint16_t position;
   };
 
   bool busy = false;
-  uint32_t blind = 0;                // frames that are
-  bool finite = true, known = true;  // what the operator found
-  bool unset = false;                // or made something of: what nobody had set
+  uint32_t blind = 0;                // frames that are blind
+  bool finite = true, known = true;  // all inputs are finite; that is known
+  bool unset = false;                // it used uninitialised memory
   std::vector<Row> rows;
   std::vector<Written> written;
 
   void clear();
 };
 
-// By name, once per operator.
+// Decides by name, once per operator.
 Reads reads_of(const std::string& name, bool collective);
 
-// The operator of the frame begins, whose inputs are `inputs`.
+// Call when the operator of the frame begins, with its inputs.
 void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue> inputs);
 
-// It ended. Those left out tell nothing, but what they wrote is no longer known.
+// Call when it ended. Filtered operators are not recorded, but their outputs become unknown.
 void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& function,
                 bool left_out);
 
-// What runs inside the frame, a compiled region or an operator that torch.func transforms, writes to
-// tensors without an operator that would tell. Of what is read meanwhile it is not expected that it
-// is found again, nor of what was read before, once it has ended.
+// Inside this frame, a compiled region or an operator under a torch.func transform, tensors may be
+// written without a visible operator. Fingerprints are not compared inside it, nor after its end
+// with those from before.
 void begin_blind(Thread& thread, Frame& frame);
 void end_blind(Thread& thread);
 

@@ -1,11 +1,10 @@
-// Tells Python stacks apart without holding the interpreter's lock.
+// Distinguishes Python stacks without holding the interpreter's lock.
 //
-// While a thread runs an operator, the frames it came from stay as they are: nobody else changes
-// them. So the thread may read its own, each a code object and a position in it. What is read only
-// names the stack (a hash of both, frame by frame); its text is made once, with the lock, by
-// capture_stack(). Where the fields lie is not part of Python's interface and differs between
-// versions: `find_raw_frames` tries the known layouts on the calling thread's own stack, against what
-// Python itself says, and without a match this is off.
+// While a thread runs an operator, its own Python frames do not change. So the thread may read
+// them: each is a code object and a position in it. A hash of both, frame by frame, identifies the
+// stack; capture_stack() makes its text once, with the lock held. The offsets of the fields are not
+// part of Python's API and differ between versions. `find_raw_frames` tries the known layouts on
+// the calling thread's stack and compares with what Python reports; without a match this is off.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,10 @@
 
 namespace lanescope {
 
-// Try the layouts, on a thread that Python calls from, with the lock held. Whether one fits.
+// Tries the layouts on a thread that Python calls from, with the lock held. True if one fits.
 bool find_raw_frames();
 
-// A hash of the calling thread's innermost frames; 0: it has none, or no layout fits.
+// Returns a hash of the calling thread's innermost frames; 0 without frames or a layout that fits.
 uint64_t raw_stack();
 
 }  // namespace lanescope

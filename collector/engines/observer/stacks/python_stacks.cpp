@@ -25,7 +25,7 @@ void on_fault(int number) {
   if (::pthread_equal(::pthread_self(), reading.thread) != 0) {
     ::siglongjmp(reading.back, 1);
   }
-  // Another thread's own fault: it happens again at once, for whoever was to hear of it.
+  // A fault of another thread: it recurs at once, for the handler that the program installed.
   ::sigaction(number, &reading.before[number == FAULTS[0] ? 0 : 1], nullptr);
 }
 
@@ -45,7 +45,7 @@ void write_python_stacks(int signal) {
   if (::sigsetjmp(reading.back, 1) == 0) {
     struct sigaction guard{};
     guard.sa_handler = on_fault;
-    guard.sa_flags = SA_ONSTACK;  // a stack that overflowed has no room for a handler
+    guard.sa_flags = SA_ONSTACK;  // an overflowed stack has no room for a handler
     ::sigemptyset(&guard.sa_mask);
     for (int i = 0; i < 2; ++i) {
       ::sigaction(FAULTS[i], &guard, &reading.before[i]);

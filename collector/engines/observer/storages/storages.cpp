@@ -8,7 +8,7 @@ namespace lanescope {
 
 namespace {
 
-// The bytes that a tensor covers of its storage.
+// The byte range of a tensor within its storage.
 struct Extent {
   int64_t begin = 0, end = 0;
   uint64_t layout = 0;
@@ -43,20 +43,20 @@ uint32_t version_of(const c10::TensorImpl& tensor) {
   return version.enabled() ? version.current_version() : 0;
 }
 
-// 0 for one with gaps, which is not compared.
+// Probes a tensor's bytes. 0 for one with gaps, which is not compared.
 uint64_t probe_of(const c10::TensorImpl& tensor) {
   const Extent extent(tensor);
   return extent.layout == 0 ? probe(data_of(tensor) + extent.begin, extent.end - extent.begin) : 0;
 }
 
-// Of all of its storage.
+// Probes the whole storage.
 uint64_t probe_of_all(const c10::TensorImpl& tensor) {
   return probe(data_of(tensor), static_cast<int64_t>(storage_of(tensor)->nbytes()));
 }
 
 }  // namespace
 
-// The lock is held over a fork, for the child to find it free.
+// Holds the lock during a fork, so that it is free in the child.
 struct StoragesFork {
   static void before() { storages().mutex_.lock(); }
   static void after() { storages().mutex_.unlock(); }
@@ -132,7 +132,8 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   if (range.layout != 0 || probe_of(tensor) == range.probe) {
     return found;
   }
-  // It counts only if no recorded operator began to write meanwhile, or wrote by another storage.
+  // Report the change only if no recorded operator has started to write since, and none wrote
+  // through another storage.
   std::lock_guard<std::mutex> hold(mutex_);
   if (const Known* known = find(tensor)) {
     for (const Range& one : known->ranges) {
@@ -174,7 +175,7 @@ void Storages::read(const c10::TensorImpl& tensor, const Fingerprint& fingerprin
       owned = owned || (one.owned && one.begin < extent.end && extent.begin < one.end);
     }
     known->foreign = known->foreign || fresh;
-    known->in_flight = false;  // and not `unset` any more: `remember` forgets that
+    known->in_flight = false;  // `remember` also clears `unset`
     remember(*known, tensor, fingerprint, probe, false, owned);
   }
 }
@@ -280,8 +281,8 @@ void Storages::remember(Known& known, const c10::TensorImpl& tensor, const Finge
   }
 }
 
-// Whether an operator wrote to these bytes later, as those of another storage: numpy and DLPack make
-// such. All storages are gone through, but only where bytes were found to be others.
+// True if an operator wrote these bytes later through another storage, as numpy and DLPack make
+// them. Searches all storages, but only after bytes were found changed.
 bool Storages::shared(const Range& range) const {
   const char* begin = static_cast<const char*>(range.data) + range.begin;
   const char* end = static_cast<const char*>(range.data) + range.end;

@@ -9,7 +9,7 @@
 #include "thread/thread.h"
 
 extern "C" {
-// Of Python's stable interface: the process that loads this library has them, so no headers are needed.
+// Python's stable ABI, without its headers: the process that loads this library provides them.
 extern char _Py_TrueStruct, _Py_FalseStruct;
 void Py_IncRef(void* object);
 long PyLong_AsLong(void* number);
@@ -32,7 +32,7 @@ Thread* calling_thread() {
   return thread != nullptr && thread->shared.busy == 0 ? thread : nullptr;
 }
 
-// Whether the outputs of modules are looked at in this step.
+// True if the outputs of modules are checked in this step.
 bool outputs_are_read() {
   const int32_t every = recording.outputs_every;
   return every != 0 && recording.step.load(std::memory_order_relaxed) % every == 0;
@@ -64,7 +64,8 @@ using namespace lanescope;
 
 extern "C" {
 
-// True: the module has been entered. It is within another one, and known to this thread.
+// Returns True if it entered the module: this takes an outer module, and a path known to this
+// thread.
 __attribute__((visibility("default"))) void* lanescope_module_entered(void*, void* module) {
   Thread* thread = calling_thread();
   if (thread == nullptr || thread->modules.open.empty()) {
@@ -82,7 +83,7 @@ __attribute__((visibility("default"))) void* lanescope_module_entered(void*, voi
   return truth(true);
 }
 
-// True: the innermost module has been left. It is within another one.
+// Returns True if it left the innermost module: this takes an outer module.
 __attribute__((visibility("default"))) void* lanescope_module_left(void*, void*) {
   Thread* thread = calling_thread();
   if (thread == nullptr || thread->modules.open.size() < 2 || outputs_are_read()) {
@@ -92,8 +93,8 @@ __attribute__((visibility("default"))) void* lanescope_module_left(void*, void*)
   return truth(true);
 }
 
-// Called with what the function is bound to, the kind, and with its one argument (METH_O), the lock
-// itself: its address is its number.
+// Called with `kind`, which the function is bound to, and with the lock, its one argument (METH_O),
+// whose address identifies it.
 __attribute__((visibility("default"))) void* lanescope_handed_over(void* kind, void* lock) {
   lanescope_handover(static_cast<int32_t>(PyLong_AsLong(kind)), reinterpret_cast<intptr_t>(lock));
   Py_IncRef(kind);

@@ -17,18 +17,18 @@ __thread Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
 
-thread_local bool ended = false;  // no event of this thread counts any more
+thread_local bool ended = false;  // later events of this thread are not recorded
 thread_local uint64_t left = 0;   // the recording that this thread has left
 
 void close_journal(Thread& thread) {
   if (thread.journal.identity().pid == process().pid) {
     thread.journal.close();
   } else {
-    thread.journal.abandon();  // a forked child: the files are the parent's
+    thread.journal.abandon();  // a forked child: the files belong to the parent
   }
 }
 
-// Ends with the thread.
+// Its destructor runs when the thread ends.
 struct AtExit {
   bool armed = false;
   ~AtExit() {
@@ -66,7 +66,7 @@ Thread* begin_thread(Process& here, int64_t ordinal, uint32_t kind, int64_t crea
   here.open();
   Thread* thread = detail::current;
   if (thread == nullptr) {
-    at_exit.armed = true;  // constructs it, so that it is destroyed
+    at_exit.armed = true;  // the first use constructs it, so that its destructor runs
     detail::current = thread = new Thread;
   }
   if (std::find(here.threads.begin(), here.threads.end(), thread) == here.threads.end()) {
@@ -130,7 +130,7 @@ Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created) {
   }
   Thread* thread = detail::current;
   if (thread != nullptr && thread->run == run) {
-    thread->journal.set_kind(kind);  // an operator came first; Python knows what the thread is
+    thread->journal.set_kind(kind);  // an operator created it; Python knows what the thread is
     return thread;
   }
   return begin_thread(here, ordinal, kind, created);
@@ -168,7 +168,7 @@ NameCache::Slot& NameCache::find(std::string_view name) {
 }
 
 NameCache::Slot& NameCache::fill(Slot& slot, std::string_view name) {
-  slot.used = false;  // were one of the next to throw
+  slot.used = false;  // stays free if one of the next lines throws
   slot.text = texts().intern(name);
   slot.name = name;
   slot.wanted = wanted(slot.name);
@@ -193,7 +193,7 @@ void Thread::reset() {
   stray_count = 0;
   lost_ = 0;
   open_ = 0;
-  // Filters may be others now.
+  // Filters may have changed.
   operators.clear();
   std::fill(names.slots.begin(), names.slots.end(), NameCache::Slot{});
 }

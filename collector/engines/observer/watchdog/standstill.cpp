@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t BUSY_SHARE = 10;        // a thread that uses a tenth of a core works
 constexpr uint64_t CONDITION_BYTES = 64;  // threads that wait in one condition differ by less
 
-// As in collector/watchdog/thread_states.py: threads that wake none of the program's by themselves.
+// As in collector/watchdog/thread_states.py: threads that never wake one of the program's.
 constexpr std::array<std::string_view, 7> BYSTANDERS = {
     "lanescope", "pt_autograd_", "pt_gloo", "pt_nccl", "pt_tcpstore", "cuda-EvtHandlr", "cuda0"};
 
@@ -82,7 +82,8 @@ Wait wait_of(const std::string& call) {
 
 void Standstill::look(int64_t now, int64_t python_watchdog) {
   const Wait lock = wait_of(text_of(python_watchdog, "syscall"));
-  bool rests = lock.futex;  // else it is starved, and what others do is not known
+  bool rests =
+      lock.futex;  // else the watchdog is starved, and the state of other threads is unknown
   std::map<int64_t, Seen> found;
   for (const int64_t tid : tasks()) {
     if (is_bystander(tid)) {

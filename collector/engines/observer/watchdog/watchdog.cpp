@@ -28,9 +28,9 @@ namespace lanescope {
 namespace {
 
 constexpr int64_t LOOK_NS = 1'000'000'000;
-constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog did not come to look for so long
+constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog has not looked for this long
 constexpr size_t ENDED_BYTES = 64;
-constexpr int64_t MIN_STANDSTILL_NS = 2 * LOOK_NS;  // that all threads were seen to wait
+constexpr int64_t MIN_STANDSTILL_NS = 2 * LOOK_NS;  // for which all threads were seen waiting
 constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 struct Place {
@@ -39,9 +39,9 @@ struct Place {
 };
 
 struct Watch {
-  // Read by a signal's handler: the one of a recording before is never destroyed.
+  // Read by a signal handler: that of an earlier recording is never destroyed.
   std::atomic<const Place*> place{nullptr};
-  // Where the signal that ends the process is noted. Mapped: then no file can be opened perhaps.
+  // Receives the signal that ends the process. Mapped, as a handler may be unable to open files.
   std::atomic<char*> ended{nullptr};
   int64_t pid = 0;
   std::atomic<int64_t> python{0};         // when its watchdog last looked
@@ -58,7 +58,8 @@ Watch& watch_state() {
   return instance;
 }
 
-// One line about a dump. Called from a signal's handler too: no memory, no lock.
+// Writes one line about a dump. Also called from a signal handler: allocates nothing, takes no
+// lock.
 void dump(const Place& to, const char* reason, int64_t now, int64_t idle) {
   int64_t from = 0, until = 0;
   {
@@ -88,7 +89,7 @@ void on_ending_signal(int number) {
       std::snprintf(ended, ENDED_BYTES, "signal SIG%s", name != nullptr ? name : "?");
     }
     const Place* place = all.place.load();
-    if (number == SIGTERM && place != nullptr) {  // a launcher gives up: what was it doing?
+    if (number == SIGTERM && place != nullptr) {  // a launcher gives up: show the stacks
       dump(*place, "signal", system_now(), 0);
     }
   }
@@ -106,7 +107,7 @@ void note_signals() {
   for (const int number : ENDING) {
     struct sigaction before{};
     if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) {
-      continue;  // the program's own
+      continue;  // the program handles it itself
     }
     struct sigaction mine{};
     mine.sa_handler = on_ending_signal;
@@ -140,7 +141,7 @@ void look(uint64_t serial) {
       standstill.forget();
       continue;
     }
-    // It is known from the first looks on, some seconds after the lock was taken for good.
+    // The samples show it a few seconds after the lock was taken for good.
     standstill.look(now, all.python_thread.load());
     const bool ends = place.settings.abort && now - since >= timeout &&
                       standstill.lasted(now) + STUCK_NS + 2 * LOOK_NS >= timeout &&
@@ -173,7 +174,7 @@ uint64_t progress() {
 
 void watch(WatchSettings settings) {
   Watch& all = watch_state();
-  if (all.pid != ::getpid()) {  // a forked child: who held the lock stayed behind
+  if (all.pid != ::getpid()) {  // a forked child: the lock's owner is not in it
     new (&all.mutex) std::mutex;
     new (&all.wake) std::condition_variable;
   }
