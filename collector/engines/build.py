@@ -52,13 +52,21 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 """Machine -> how the kernel is compiled for its processors; elsewhere as for any."""
 
 FLAGS = (
-    "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-DNDEBUG", "-ffp-contract=off",
-    "-Wall", "-Wextra", "-Wno-maybe-uninitialized",
-)  # fmt: skip
+    "-std=c++20",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-DNDEBUG",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Wno-maybe-uninitialized",
+)
 """NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
-contraction: every processor shall round the same sums the same way. Warnings are on, but for
-one that GCC raises in its own intrinsics and in torch's containers, once those are inlined. They are
-never errors: another compiler may have others."""
+contraction: every processor shall round the same sums the same way. Warnings are never errors:
+another compiler may have others. GCC falsely gives the one that is off for its own intrinsics and
+for torch's containers, once those are inlined."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
 _NEW_ABI = re.compile(rb"_ZNK?3c10\w+NSt7__cxx1112basic_string")
