@@ -91,13 +91,6 @@ DEBT = {
     ("webapp.ui.charts", "webapp.plugins.collectives.skew"),
     ("webapp.ui.context", "webapp.plugins.checks.checks"),
     ("webapp.ui.context", "webapp.plugins.sql.queries"),
-    # JavaScript
-    ("draw/header.js", "panels/notes.js"),
-    ("draw/scene.js", "panels/tooltip.js"),
-    ("input/lane_drag.js", "panels/help.js"),
-    ("input/lane_filter.js", "panels/help.js"),
-    ("model/hit_test.js", "draw/counter.js"),
-    ("model/span_panel.js", "panels/help.js"),
 }
 
 # What the reader imports of the recorder: the format, and what reads journals of the dead. What

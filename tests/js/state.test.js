@@ -1,6 +1,6 @@
 import { format, parse } from "/assets/timeline/base/address.js";
 import { TileCache } from "/assets/timeline/tiles/cache.js";
-import { samplesOf, withNeighbours } from "/assets/timeline/draw/counter.js";
+import { samplesOf, withNeighbours } from "/assets/timeline/model/counter_samples.js";
 import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
 import { matching } from "/assets/timeline/panels/command_bar.js";
 import { keyOf, keyText } from "/assets/timeline/input/commands.js";

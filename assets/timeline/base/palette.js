@@ -67,6 +67,8 @@ export const STYLE_NAMES = [
   "faster",
 ];
 export const MARK = 8;
+/** Bit of a paint's style: the span had not ended when the recording did. */
+export const UNFINISHED = 0x80;
 const SOFT = [0, 0.1, 0.24, 0.34];
 const SHADES = [0, -0.07, 0.07];
 // Black and white alone always reach MIN_CONTRAST: their ratios multiply to 21, and 4.58^2 = 21.
@@ -74,6 +76,11 @@ const DARK_TEXT = [0, 0, 0];
 const LIGHT_TEXT = [255, 255, 255];
 /** What WCAG asks of small text. */
 export const MIN_CONTRAST = 4.5;
+
+/** What a search does not match keeps this much of its strength. */
+export const FADED = 0.22;
+/** In place of a colour: the slice is an instant. */
+export const MARKED = 0xffff;
 
 /** @typedef {[number, number, number]} Rgb */
 
@@ -200,5 +207,39 @@ export class Palette {
     }
     made[token] ??= css(this.tokens[token], alpha);
     return made[token];
+  }
+}
+
+/** @typedef {{colour: Uint16Array, share: Float32Array}} Ink both by paint */
+
+/**
+ * Colours of paints in a row, and whether a search fades them. Looked up once per theme, depth and
+ * search, not once per span.
+ */
+export class Inks {
+  /**
+   * @param {Palette} palette
+   * @param {import("../tiles/tile.js").Paints} paints
+   * @param {number} depth of the row, see `levelOf`
+   * @param {Uint8Array|null} matches by name id, while searching
+   * @returns {Ink}
+   */
+  of(palette, paints, depth, matches) {
+    if (palette !== this.palette || paints !== this.paints || matches !== this.matches) {
+      Object.assign(this, { palette, paints, matches });
+      this.share = Float32Array.from(paints.name, (name) => (matches && !matches[name] ? FADED : 1));
+      /** @type {Ink[]} by depth */
+      this.made = [];
+    }
+    this.made[depth] ??= { colour: this.colours(depth), share: this.share };
+    return this.made[depth];
+  }
+
+  colours(depth) {
+    const { palette, paints } = this;
+    return Uint16Array.from(paints.style, (bits, i) => {
+      const style = bits & ~UNFINISHED;
+      return style === MARK ? MARKED : palette.index(style, depth, paints.name[i]);
+    });
   }
 }

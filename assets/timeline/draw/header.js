@@ -4,9 +4,8 @@
  */
 import { duration as formatDuration } from "../base/format.js";
 import { drawBits } from "../model/search_marks.js";
-import { drawNotes } from "../panels/notes.js";
-import { STYLE_TOKENS } from "../base/palette.js";
-import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
+import { STYLE_TOKENS, UNFINISHED } from "../base/palette.js";
+import { SHARE_OF } from "../tiles/tile.js";
 
 export const STRIP = 44;
 export const RULER = 24;
@@ -282,4 +281,30 @@ export function firstEnding(steps, t) {
     else high = middle;
   }
   return low;
+}
+
+/**
+ * Flags on the ruler.
+ * @param {CanvasRenderingContext2D} c
+ * @param {import("../panels/notes.js").Note[]} notes
+ * @param {{t0: number, t1: number}} view
+ * @param {number} width px
+ * @param {number} y foot of the ruler
+ * @param {{flag: string, span: string}} colours
+ */
+function drawNotes(c, notes, view, width, y, { flag, span }) {
+  const scale = width / (view.t1 - view.t0);
+  for (const { t0, t1 } of notes) {
+    const [a, b] = [(t0 - view.t0) * scale, (t1 - view.t0) * scale];
+    if (b < 0 || a > width) continue;
+    c.fillStyle = span;
+    c.fillRect(a, y - 20, Math.max(b - a, 1), 20);
+    c.fillStyle = flag;
+    c.fillRect(a, y - 20, 1.5, 20);
+    c.beginPath();
+    c.moveTo(a, y - 20);
+    c.lineTo(a + 9, y - 16);
+    c.lineTo(a, y - 12);
+    c.fill();
+  }
 }

@@ -2,13 +2,11 @@
  * Draws the lanes: ground, bands, slices, names, counters. Knows no DOM event and no network.
  * @module
  */
-import { drawCounter, samplesOf, withNeighbours } from "./counter.js";
-import { Fills } from "./rect_batch.js";
-import { FADED, Inks, MARKED } from "./paint_colors.js";
-import { levelOf } from "../base/palette.js";
-import { Raster } from "./raster.js";
+import { samplesOf, withNeighbours } from "../model/counter_samples.js";
+import { drawCounter } from "./counter.js";
+import { FADED, Inks, levelOf, MARKED, UNFINISHED } from "../base/palette.js";
+import { Fills, Raster } from "./raster.js";
 import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./span_text.js";
-import { UNFINISHED } from "../tiles/tile.js";
 import { drawWashes, washesOf } from "./overlap_shading.js";
 
 /** Narrower slices go into the raster: at this width a rectangle has no visible edges anyway. */

@@ -3,7 +3,7 @@
  * that is covered (as opacity, so that density stays true) in the colour of what covers most.
  * @module
  */
-import { MARKED } from "./paint_colors.js";
+import { FADED, MARKED } from "../base/palette.js";
 import { SHARE_OF } from "../tiles/tile.js";
 
 /** A lone nanosecond must still be seen: what is there at all gets at least this opacity. */
@@ -83,7 +83,7 @@ export class Raster {
   /**
    * Buckets of a tile as far as they lie in [left, right), one loop for all: a crowded row has a thousand.
    * @param {import("../tiles/tile.js").Dense} dense
-   * @param {import("./paint_colors.js").Ink} ink
+   * @param {import("../base/palette.js").Ink} ink
    * @param {number} origin where bucket 0 begins, px
    * @param {number} wide a bucket, px
    * @param {number} left px, at least 0
@@ -146,5 +146,43 @@ export class Raster {
     this.placed.forEach(({ y, h }, i) => {
       context.drawImage(this.canvas, 0, i, this.width, 1, 0, y, this.width, h);
     });
+  }
+}
+
+/**
+ * Rectangles gathered by colour: changing the colour costs a canvas far more than drawing one more
+ * rectangle.
+ */
+export class Fills {
+  constructor() {
+    /** @type {number[][]} x, y, w, h of each rectangle, by colour, and whether they fade */
+    this.by = [];
+    /** @type {number[]} */
+    this.used = [];
+  }
+
+  /** @param {number} colour index into the palette @param {boolean} faded */
+  add(colour, faded, x, y, w, h) {
+    const at = colour * 2 + (faded ? 1 : 0);
+    let list = this.by[at];
+    if (!list) {
+      list = [];
+      this.by[at] = list;
+    }
+    if (!list.length) this.used.push(at);
+    list.push(x, y, w, h);
+  }
+
+  /** Draws what was gathered and forgets it. @param {CanvasRenderingContext2D} c @param {string[]} css by colour, and whether they fade */
+  draw(c, css) {
+    for (const at of this.used) {
+      const list = this.by[at];
+      c.fillStyle = css[at >> 1];
+      c.globalAlpha = at & 1 ? FADED : 1;
+      for (let i = 0; i < list.length; i += 4) c.fillRect(list[i], list[i + 1], list[i + 2], list[i + 3]);
+      list.length = 0;
+    }
+    c.globalAlpha = 1;
+    this.used.length = 0;
   }
 }

@@ -7,7 +7,6 @@ import { duration as formatDuration, measured } from "../base/format.js";
 import { activity } from "./header.js";
 import { drawLaneHits } from "../model/search_marks.js";
 import { ticksFor } from "./ticks.js";
-import { wordsFor } from "../panels/tooltip.js";
 
 /** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
 export const BUDGET = 4;
@@ -134,6 +133,6 @@ export function drawOverlay(timeline) {
       colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
     },
   );
-  timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), { x, y, width, height });
+  timeline.tooltip.show(hit, timeline, { x, y, width, height });
   timeline.header.draw(headFrame(timeline));
 }

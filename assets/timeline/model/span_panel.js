@@ -3,7 +3,7 @@
  * @module
  */
 import { bytes, count, duration, instant } from "../base/format.js";
-import { element } from "../panels/help.js";
+import { element } from "../base/dom.js";
 
 /** Known fields in the order in which people ask for them; whatever else comes is listed below. */
 const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", "device"];

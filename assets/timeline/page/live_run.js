@@ -4,8 +4,7 @@
  * @module
  */
 import { getJson, tell } from "../base/bridge.js";
-import { Feed } from "../tiles/tile_source.js";
-import { element } from "../panels/help.js";
+import { element } from "../base/dom.js";
 import { groupsOf } from "../model/layout.js";
 import { Look } from "../model/pick.js";
 import { PageStates } from "./page_states.js";

@@ -3,9 +3,8 @@
  * `webapp/exporters/offline_answers.py` writes them and describes their form. Pure.
  * @module
  */
-import { STYLE_NAMES } from "../base/palette.js";
+import { STYLE_NAMES, UNFINISHED } from "../base/palette.js";
 
-const UNFINISHED = 0x80;
 const MOST_TOLD = 2000;
 
 /** Numbers that stand byte by byte: the lowest bytes of all, then the next higher ones. */

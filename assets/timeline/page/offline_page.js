@@ -11,7 +11,7 @@ import { Idle } from "../base/idle.js";
 import { listenKeys } from "../input/keys.js";
 import { Kept } from "./offline_answers.js";
 import { match, Search } from "../panels/search.js";
-import { buildStage } from "./dom.js";
+import { buildStage } from "./timeline_dom.js";
 import { Theme } from "../base/theme.js";
 import { Timeline } from "./timeline.js";
 

@@ -21,7 +21,7 @@ import { Painter } from "../draw/painter.js";
 import { Palette, readTokens } from "../base/palette.js";
 import { BUDGET, drawLanes, drawOverlay } from "../draw/scene.js";
 import { Selection } from "../model/selection.js";
-import { verticalScroll } from "./dom.js";
+import { verticalScroll } from "./timeline_dom.js";
 import { Tooltip } from "../panels/tooltip.js";
 import * as vp from "../base/viewport.js";
 
@@ -33,7 +33,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
   /**
-   * @param {ReturnType<typeof import("./dom.js").buildStage>} dom
+   * @param {ReturnType<typeof import("./timeline_dom.js").buildStage>} dom
    * @param {any} run as /api/run describes it
    * @param {import("../base/idle.js").Idle} idle
    * @param {import("../model/span_panel.js").Details} details

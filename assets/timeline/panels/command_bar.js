@@ -3,7 +3,7 @@
  * @module
  */
 import { keyText } from "../input/commands.js";
-import { element } from "./help.js";
+import { element } from "../base/dom.js";
 
 const SHOWN = 60;
 

@@ -2,6 +2,7 @@
  * The overlay that lists every key and gesture.
  * @module
  */
+import { element } from "../base/dom.js";
 import { keyText } from "../input/commands.js";
 
 /** What hands do without a key of its own, by the group of commands it belongs to. */
@@ -55,12 +56,4 @@ export function helpDialog(commands) {
     if (event.target === dialog) dialog.close();
   });
   return dialog;
-}
-
-/** A new element with text and classes. @param {string} tag @param {string} text @param {string} [classes] */
-export function element(tag, text, classes) {
-  const node = document.createElement(tag);
-  if (text) node.textContent = text;
-  if (classes) node.className = classes;
-  return node;
 }

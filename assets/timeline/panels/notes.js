@@ -5,7 +5,7 @@
  */
 import { getJson } from "../base/bridge.js";
 import { count, instant } from "../base/format.js";
-import { element } from "./help.js";
+import { element } from "../base/dom.js";
 
 /**
  * @typedef {{id: string, t0: number, t1: number, lane: string|null, text: string}} Note
@@ -191,29 +191,3 @@ function button(text, act) {
 
 /** How many in words. @param {number} n */
 export const notesTitle = (n) => (n ? `Notes ${count(n)}` : "Notes");
-
-/**
- * Flags on the ruler.
- * @param {CanvasRenderingContext2D} c
- * @param {Note[]} notes
- * @param {{t0: number, t1: number}} view
- * @param {number} width px
- * @param {number} y foot of the ruler
- * @param {{flag: string, span: string}} colours
- */
-export function drawNotes(c, notes, view, width, y, { flag, span }) {
-  const scale = width / (view.t1 - view.t0);
-  for (const { t0, t1 } of notes) {
-    const [a, b] = [(t0 - view.t0) * scale, (t1 - view.t0) * scale];
-    if (b < 0 || a > width) continue;
-    c.fillStyle = span;
-    c.fillRect(a, y - 20, Math.max(b - a, 1), 20);
-    c.fillStyle = flag;
-    c.fillRect(a, y - 20, 1.5, 20);
-    c.beginPath();
-    c.moveTo(a, y - 20);
-    c.lineTo(a + 9, y - 16);
-    c.lineTo(a, y - 12);
-    c.fill();
-  }
-}

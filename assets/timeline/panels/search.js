@@ -3,7 +3,7 @@
  * @module
  */
 import { count } from "../base/format.js";
-import { element } from "./help.js";
+import { element } from "../base/dom.js";
 
 const SHOWN = 12;
 

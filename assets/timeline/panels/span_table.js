@@ -3,8 +3,9 @@
  * @module
  */
 import { duration, instant, percent } from "../base/format.js";
-import { element } from "./help.js";
-import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
+import { element } from "../base/dom.js";
+import { UNFINISHED } from "../base/palette.js";
+import { SHARE_OF } from "../tiles/tile.js";
 
 const MOST = 400;
 /** Narrower slices are counted, not listed, px. */

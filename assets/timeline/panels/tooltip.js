@@ -47,13 +47,14 @@ export class Tooltip {
   }
 
   /**
-   * @param {{title: string, lines: string[]}|null} words
+   * @param {import("../model/hit_test.js").Hit|null} hit what is under the pointer
+   * @param {{names: string[], laneById: Map<number, import("../model/layout.js").Lane>}} run
    * @param {{x: number, y: number, width: number, height: number}} place of the pointer, and size of the host
    */
-  show(words, { x, y, width, height }) {
-    if (this.node.hidden !== !words) this.node.hidden = !words;
-    if (!words) return;
-    this.say(words);
+  show(hit, { names, laneById }, { x, y, width, height }) {
+    if (this.node.hidden !== !hit) this.node.hidden = !hit;
+    if (!hit) return;
+    this.say(wordsFor(hit, names, laneById.get(hit.lane)));
     const { w, h } = this;
     const left = x + 14 + w > width ? Math.max(4, x - 14 - w) : x + 14;
     const top = y + 18 + h > height ? Math.max(4, y - 10 - h) : y + 18;

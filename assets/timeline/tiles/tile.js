@@ -12,8 +12,6 @@ const SHARES = 32;
 export const SHARE_OF = Float64Array.from({ length: SHARES + 1 }, (_, root) => (root / SHARES) ** 2);
 /** Stands for a distance that takes two bytes. */
 const FAR = 255;
-/** Bit of a paint's style: the slice had not ended when the recording did. */
-export const UNFINISHED = 0x80;
 /** Forms of a block. */
 const BITS = 1;
 const BEFORE = 2;

@@ -3,7 +3,7 @@
  * @module
  */
 import { TileCache } from "./cache.js";
-import { cover, indices, partSpan, wanted } from "./tile_plan.js";
+import { cover, indices, wanted } from "./tile_plan.js";
 import { decode, paintsOf } from "./tile.js";
 import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "../base/viewport.js";
 
