@@ -1,20 +1,20 @@
 import { format, parse } from "/assets/timeline/base/address.js";
-import { TileCache } from "/assets/timeline/tiles/cache.js";
-import { samplesOf, withNeighbours } from "/assets/timeline/model/counter_samples.js";
-import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
-import { matching } from "/assets/timeline/panels/command_bar.js";
-import { keyOf, keyText } from "/assets/timeline/input/commands.js";
-import { factsOf } from "/assets/timeline/model/span_panel.js";
-import { flowsOf } from "/assets/timeline/model/flows.js";
-import { activity, firstEnding } from "/assets/timeline/draw/header.js";
-import { hitRow } from "/assets/timeline/model/hit_test.js";
 import { debounced, Idle } from "/assets/timeline/base/idle.js";
+import { activity, firstEnding } from "/assets/timeline/draw/header.js";
 import { processOf } from "/assets/timeline/draw/labels.js";
-import { Look } from "/assets/timeline/model/pick.js";
-import { match } from "/assets/timeline/panels/search.js";
 import { Labeller } from "/assets/timeline/draw/span_text.js";
-import { decode, Tile, VERSION } from "/assets/timeline/tiles/tile.js";
+import { keyOf, keyText } from "/assets/timeline/input/commands.js";
+import { samplesOf, withNeighbours } from "/assets/timeline/model/counter_samples.js";
+import { flowsOf } from "/assets/timeline/model/flows.js";
+import { hitRow } from "/assets/timeline/model/hit_test.js";
+import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
+import { Look } from "/assets/timeline/model/pick.js";
+import { factsOf } from "/assets/timeline/model/span_panel.js";
+import { matching } from "/assets/timeline/panels/command_bar.js";
+import { match } from "/assets/timeline/panels/search.js";
 import { wordsFor } from "/assets/timeline/panels/tooltip.js";
+import { TileCache } from "/assets/timeline/tiles/cache.js";
+import { decode, Tile, VERSION } from "/assets/timeline/tiles/tile.js";
 import { equal, ok, test } from "./harness.js";
 
 const VIEW = {

@@ -2,7 +2,8 @@
  * The view as a file: PNG as it is on the screen, SVG with shapes and text that stay sharp.
  * @module
  */
-import { Header, HEAD } from "./header.js";
+
+import { HEAD, Header } from "./header.js";
 import { Painter } from "./painter.js";
 import { headFrame, lanesFrame } from "./scene.js";
 import { SvgContext } from "./svg.js";

@@ -2,9 +2,10 @@
  * The head above the lanes: strip of the whole run with the window, ruler, steps.
  * @module
  */
+
 import { duration as formatDuration } from "../base/format.js";
-import { drawBits } from "../model/search_marks.js";
 import { STYLE_TOKENS, UNFINISHED } from "../base/palette.js";
+import { drawBits } from "../model/search_marks.js";
 import { SHARE_OF } from "../tiles/tile.js";
 
 export const STRIP = 44;

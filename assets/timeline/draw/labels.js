@@ -3,6 +3,7 @@
  * by a screen reader. Only those in sight exist.
  * @module
  */
+
 import { expandable, GROUP } from "../model/layout.js";
 
 export class Labels {

@@ -2,12 +2,13 @@
  * Draws the lanes: ground, bands, slices, names, counters. Knows no DOM event and no network.
  * @module
  */
+
+import { FADED, Inks, levelOf, MARKED, UNFINISHED } from "../base/palette.js";
 import { samplesOf, withNeighbours } from "../model/counter_samples.js";
 import { drawCounter } from "./counter.js";
-import { FADED, Inks, levelOf, MARKED, UNFINISHED } from "../base/palette.js";
+import { drawWashes, washesOf } from "./overlap_shading.js";
 import { Fills, Raster } from "./raster.js";
 import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./span_text.js";
-import { drawWashes, washesOf } from "./overlap_shading.js";
 
 /** Narrower slices go into the raster: at this width a rectangle has no visible edges anyway. */
 const RASTER_WIDTH = 2;
@@ -156,7 +157,7 @@ export class Painter {
   }
 
   /** What was drawn for another window, where it lies in this one. */
-  stretch(from, { t0, t1 }, top = 0, bottom = this.height) {
+  stretch(from, { t0 }, top = 0, bottom = this.height) {
     const { context: c, canvas, ratio, scale, width } = this;
     const x0 = (from.t0 - t0) * scale;
     const x1 = (from.t1 - t0) * scale;

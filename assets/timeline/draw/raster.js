@@ -3,6 +3,7 @@
  * that is covered (as opacity, so that density stays true) in the colour of what covers most.
  * @module
  */
+
 import { FADED, MARKED } from "../base/palette.js";
 import { SHARE_OF } from "../tiles/tile.js";
 

@@ -2,10 +2,11 @@
  * One frame: hands the timeline's state to those who draw.
  * @module
  */
-import { drawFlows } from "../model/flows.js";
+
 import { duration as formatDuration, measured } from "../base/format.js";
-import { activity } from "./header.js";
+import { drawFlows } from "../model/flows.js";
 import { drawLaneHits } from "../model/search_marks.js";
+import { activity } from "./header.js";
 import { ticksFor } from "./ticks.js";
 
 /** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
@@ -19,7 +20,7 @@ export const BUDGET = 4;
  * @returns {boolean} whether all lanes in sight are drawn from tiles of the window's level
  */
 export function drawLanes(timeline) {
-  const { view, layout, scrollY, palette, matches, feed, width, height } = timeline;
+  const { view, layout, scrollY, feed, width, height } = timeline;
   const inSight = layout
     .parts(scrollY, height)
     .flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));

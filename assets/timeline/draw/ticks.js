@@ -2,6 +2,7 @@
  * Where the ruler's ticks stand and what they say.
  * @module
  */
+
 import { duration as formatDuration } from "../base/format.js";
 
 const UNITS = [

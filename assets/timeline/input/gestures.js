@@ -2,6 +2,7 @@
  * Pointer and wheel on the lanes, the ruler and the strip, turned into calls of the timeline.
  * @module
  */
+
 import { GRIP, STRIP } from "../draw/header.js";
 
 /** Movement below this is a click with an unsteady hand, px. */

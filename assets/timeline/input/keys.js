@@ -2,6 +2,7 @@
  * The keyboard: presses become commands.
  * @module
  */
+
 import { keyOf } from "./commands.js";
 
 /** Typing into a field is not steering the timeline. */

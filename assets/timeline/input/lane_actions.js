@@ -2,6 +2,7 @@
  * What one does to lanes: pin, move, open, close, filter. The state is the timeline's.
  * @module
  */
+
 import { asListed, moved } from "../model/lane_order.js";
 
 export class Arranger {

@@ -2,6 +2,7 @@
  * Dragging lanes and groups by their names into another order.
  * @module
  */
+
 import { element } from "../base/dom.js";
 
 const SLACK = 5;

@@ -2,6 +2,7 @@
  * The field above the names of the lanes: which of them are shown.
  * @module
  */
+
 import { element } from "../base/dom.js";
 
 export class LaneFilter {

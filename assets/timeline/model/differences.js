@@ -2,6 +2,7 @@
  * Where the run differs from its baseline: going from one place to the next, on whichever rank.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { count } from "../base/format.js";
 import { around } from "../base/viewport.js";

@@ -2,9 +2,10 @@
  * What lies under a point, from the same tiles that were drawn.
  * @module
  */
-import { sampleAt, samplesOf } from "./counter_samples.js";
+
 import { UNFINISHED } from "../base/palette.js";
 import { SHARE_OF } from "../tiles/tile.js";
+import { sampleAt, samplesOf } from "./counter_samples.js";
 
 /** A slice narrower than this can still be hit, px. */
 const REACH = 3;

@@ -2,6 +2,7 @@
  * Where threads of a rank are in the backward phase at the same time: shading, and jumping there.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { count, duration as formatDuration } from "../base/format.js";
 import { around } from "../base/viewport.js";
@@ -125,7 +126,7 @@ export class Overlaps {
     if (this.at >= 0) return (this.at + direction + n) % n;
     const middle = (this.timeline.view.t0 + this.timeline.view.t1) / 2;
     const after = this.regions.findIndex(([t]) => t >= middle);
-    const next = after < 0 ? 0 : after;
+    const next = Math.max(after, 0);
     return direction > 0 ? next : (next - 1 + n) % n;
   }
 

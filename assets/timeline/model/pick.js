@@ -3,6 +3,7 @@
  * asked for when someone points at it.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { debounced } from "../base/idle.js";
 

@@ -3,6 +3,7 @@
  * sight. The server counts and places them, so that none is missing however far one is zoomed out.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { debounced } from "../base/idle.js";
 

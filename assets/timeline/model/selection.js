@@ -2,11 +2,12 @@
  * The selected slice: fetched from the run, outlined, shown in the dock, followed to neighbours.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
-import { flowsOf } from "./flows.js";
 import { duration as formatDuration } from "../base/format.js";
 import { STYLE_NAMES, STYLE_TOKENS } from "../base/palette.js";
 import { around } from "../base/viewport.js";
+import { flowsOf } from "./flows.js";
 
 /**
  * @typedef {object} Selected

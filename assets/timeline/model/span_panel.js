@@ -2,8 +2,9 @@
  * The panel of the selected slice: everything that is known of it.
  * @module
  */
-import { bytes, count, duration, instant } from "../base/format.js";
+
 import { element } from "../base/dom.js";
+import { bytes, count, duration, instant } from "../base/format.js";
 
 /** Known fields in the order in which people ask for them; whatever else comes is listed below. */
 const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", "device"];

@@ -3,6 +3,7 @@
  * them blank without a word. The timeline says it itself, and tries again.
  * @module
  */
+
 import { element } from "../base/dom.js";
 
 const SENTENCE = "The server does not answer. Is `lanescope view` still running? Reload this page when it is.";

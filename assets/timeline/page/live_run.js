@@ -3,6 +3,7 @@
  * user looks at, and says what was found since.
  * @module
  */
+
 import { getJson, tell } from "../base/bridge.js";
 import { element } from "../base/dom.js";
 import { groupsOf } from "../model/layout.js";

@@ -3,32 +3,33 @@
  * once the page has a place for them, and ties address, keys, search and theme together.
  * @module
  */
-import { listenAbsence } from "./connection_notice.js";
+
 import { format, parse } from "../base/address.js";
-import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "../base/bridge.js";
-import { listenChartPictures } from "./chart_pictures.js";
-import { CommandBar } from "../panels/command_bar.js";
-import { commandsOf } from "../input/commands.js";
-import { startDash } from "./dash_scripts.js";
+import { appears, dashBusy, getJson, LIVE_STORE, THEME_STORE, tell, VIEW_STORE } from "../base/bridge.js";
 import { debugState } from "../base/debug.js";
-import { Details } from "../model/span_panel.js";
-import { Dock, Tabs } from "../panels/dock.js";
-import { Follow } from "./live_run.js";
 import { element } from "../base/dom.js";
-import { helpDialog } from "../panels/help.js";
-import { listen } from "../input/gestures.js";
 import { Idle } from "../base/idle.js";
-import { listenKeys } from "../input/keys.js";
-import { LaneFilter } from "../input/lane_filter.js";
+import { Theme } from "../base/theme.js";
 import { savePng, saveSvg } from "../draw/export_image.js";
+import { commandsOf } from "../input/commands.js";
+import { listen } from "../input/gestures.js";
+import { listenKeys } from "../input/keys.js";
+import { listenReorder } from "../input/lane_drag.js";
+import { LaneFilter } from "../input/lane_filter.js";
+import { Details } from "../model/span_panel.js";
+import { CommandBar } from "../panels/command_bar.js";
+import { Dock, Tabs } from "../panels/dock.js";
+import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
-import { listenReorder } from "../input/lane_drag.js";
 import { match, Search } from "../panels/search.js";
 import { SliceTable } from "../panels/span_table.js";
-import { buildStage } from "./timeline_dom.js";
-import { Theme } from "../base/theme.js";
+import { listenChartPictures } from "./chart_pictures.js";
+import { listenAbsence } from "./connection_notice.js";
+import { startDash } from "./dash_scripts.js";
+import { Follow } from "./live_run.js";
 import { Timeline } from "./timeline.js";
+import { buildStage } from "./timeline_dom.js";
 
 const PATHS = new Set(["/", "/timeline"]);
 /** Dash waits so long for the lanes to be drawn, ms. */

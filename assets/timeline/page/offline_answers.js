@@ -3,6 +3,7 @@
  * `webapp/exporters/offline_answers.py` writes them and describes their form. Pure.
  * @module
  */
+
 import { STYLE_NAMES, UNFINISHED } from "../base/palette.js";
 
 const MOST_TOLD = 2000;
@@ -215,7 +216,9 @@ export class Kept {
       if (!own) continue;
       own[part >> 3] |= 1 << (part & 7);
       used.add(lane);
-      if (total <= MOST_TOLD) (slices[lane] ??= []).push([row, this.start[i], this.end[i]]);
+      if (total > MOST_TOLD) continue;
+      slices[lane] ??= [];
+      slices[lane].push([row, this.start[i], this.end[i]]);
     }
     const text = (bytes) => btoa(String.fromCharCode(...bytes));
     return {

@@ -2,18 +2,19 @@
  * Starts the timeline in a page that stands alone: no server, everything it shows is in the file.
  * @module
  */
-import { commandsOf } from "../input/commands.js";
+
 import { debugState } from "../base/debug.js";
-import { Details } from "../model/span_panel.js";
-import { listen } from "../input/gestures.js";
-import { helpDialog } from "../panels/help.js";
 import { Idle } from "../base/idle.js";
-import { listenKeys } from "../input/keys.js";
-import { Kept } from "./offline_answers.js";
-import { match, Search } from "../panels/search.js";
-import { buildStage } from "./timeline_dom.js";
 import { Theme } from "../base/theme.js";
+import { commandsOf } from "../input/commands.js";
+import { listen } from "../input/gestures.js";
+import { listenKeys } from "../input/keys.js";
+import { Details } from "../model/span_panel.js";
+import { helpDialog } from "../panels/help.js";
+import { match, Search } from "../panels/search.js";
+import { Kept } from "./offline_answers.js";
 import { Timeline } from "./timeline.js";
+import { buildStage } from "./timeline_dom.js";
 
 /** Commands that need nothing but what is in the file. */
 const GROUPS = new Set(["Move", "Select", "Lanes"]);

@@ -2,6 +2,7 @@
  * The page beside the timeline while its run is recorded: made anew of the newest state.
  * @module
  */
+
 import { PAGE_STORE, tell } from "../base/bridge.js";
 
 export class PageStates {

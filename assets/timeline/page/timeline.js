@@ -3,27 +3,28 @@
  * modules that draw, fetch and listen know nothing of each other.
  * @module
  */
-import { arrange, asListed } from "../model/lane_order.js";
-import { Arranger } from "../input/lane_actions.js";
-import { Differences } from "../model/differences.js";
-import { Feed } from "../tiles/tile_source.js";
+
 import { duration as formatDuration } from "../base/format.js";
-import { Header } from "../draw/header.js";
-import { hitRow } from "../model/hit_test.js";
 import { debounced } from "../base/idle.js";
-import { Hits } from "../model/search_marks.js";
+import { Palette, readTokens } from "../base/palette.js";
+import * as vp from "../base/viewport.js";
+import { Header } from "../draw/header.js";
 import { Labels } from "../draw/labels.js";
-import { Look } from "../model/pick.js";
-import { groupsOf, Layout } from "../model/layout.js";
-import { Overlaps } from "../model/overlaps.js";
 import { Overlay } from "../draw/overlay.js";
 import { Painter } from "../draw/painter.js";
-import { Palette, readTokens } from "../base/palette.js";
 import { BUDGET, drawLanes, drawOverlay } from "../draw/scene.js";
+import { Arranger } from "../input/lane_actions.js";
+import { Differences } from "../model/differences.js";
+import { hitRow } from "../model/hit_test.js";
+import { arrange, asListed } from "../model/lane_order.js";
+import { groupsOf, Layout } from "../model/layout.js";
+import { Overlaps } from "../model/overlaps.js";
+import { Look } from "../model/pick.js";
+import { Hits } from "../model/search_marks.js";
 import { Selection } from "../model/selection.js";
-import { verticalScroll } from "./timeline_dom.js";
 import { Tooltip } from "../panels/tooltip.js";
-import * as vp from "../base/viewport.js";
+import { Feed } from "../tiles/tile_source.js";
+import { verticalScroll } from "./timeline_dom.js";
 
 /** Share of the way covered per frame while gliding. */
 const GLIDE = 0.34;

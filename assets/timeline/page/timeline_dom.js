@@ -2,6 +2,7 @@
  * Builds the timeline's elements inside the place that the page keeps for it.
  * @module
  */
+
 import { element } from "../base/dom.js";
 import { HEAD } from "../draw/header.js";
 

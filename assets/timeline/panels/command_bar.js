@@ -2,8 +2,9 @@
  * The command palette: type a few letters of what is wanted, from all commands, lanes and pages.
  * @module
  */
-import { keyText } from "../input/commands.js";
+
 import { element } from "../base/dom.js";
+import { keyText } from "../input/commands.js";
 
 const SHOWN = 60;
 
@@ -95,9 +96,9 @@ export class CommandBar {
   }
 
   light() {
-    [...this.list.children].forEach((row, i) =>
-      row.setAttribute("aria-selected", String(i === this.at && this.found.length > 0)),
-    );
+    for (const [i, row] of [...this.list.children].entries()) {
+      row.setAttribute("aria-selected", String(i === this.at && this.found.length > 0));
+    }
     this.input.setAttribute("aria-activedescendant", this.found.length ? `command-${this.at}` : "");
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
   }

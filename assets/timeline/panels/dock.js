@@ -2,6 +2,7 @@
  * The dock below the lanes: its height, kept in this browser.
  * @module
  */
+
 import { element } from "../base/dom.js";
 
 const KEY = "lanescope.dock";

@@ -2,6 +2,7 @@
  * The overlay that lists every key and gesture.
  * @module
  */
+
 import { element } from "../base/dom.js";
 import { keyText } from "../input/commands.js";
 

@@ -3,9 +3,10 @@
  * the dock.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
-import { count, instant } from "../base/format.js";
 import { element } from "../base/dom.js";
+import { count, instant } from "../base/format.js";
 
 /**
  * @typedef {{id: string, t0: number, t1: number, lane: string|null, text: string}} Note

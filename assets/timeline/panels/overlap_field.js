@@ -2,6 +2,7 @@
  * The field of the dock that says whose overlap is looked for: a phase, or part of a name.
  * @module
  */
+
 import { element } from "../base/dom.js";
 
 const PHASES = ["backward", "forward", "optimizer", "data", "evaluation", "user"];

@@ -2,8 +2,9 @@
  * The search field of the header: which names and modules match.
  * @module
  */
-import { count } from "../base/format.js";
+
 import { element } from "../base/dom.js";
+import { count } from "../base/format.js";
 
 const SHOWN = 12;
 

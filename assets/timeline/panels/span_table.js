@@ -2,8 +2,9 @@
  * What is visible as a table: for screen readers, for copying, for reading names that do not fit.
  * @module
  */
-import { duration, instant, percent } from "../base/format.js";
+
 import { element } from "../base/dom.js";
+import { duration, instant, percent } from "../base/format.js";
 import { UNFINISHED } from "../base/palette.js";
 import { SHARE_OF } from "../tiles/tile.js";
 

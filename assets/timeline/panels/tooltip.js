@@ -2,6 +2,7 @@
  * The words beside the pointer. Shown at once, never in the way of it.
  * @module
  */
+
 import { count, duration, measured, percent } from "../base/format.js";
 import { STYLE_NAMES } from "../base/palette.js";
 

@@ -3,6 +3,7 @@
  * recent use, dropped requests aborted.
  * @module
  */
+
 import { placeOf } from "./tile_plan.js";
 
 const PARALLEL = 6;

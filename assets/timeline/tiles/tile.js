@@ -3,6 +3,7 @@
  * webapp/timeline/tile_format.py and webapp/timeline/tile_columns.py.
  * @module
  */
+
 import { TILE_BUCKETS } from "../base/viewport.js";
 
 export const MAGIC = 0x4c54534c;

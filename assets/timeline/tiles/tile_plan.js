@@ -4,6 +4,7 @@
  * A tile has TILE_PARTS parts; they are numbered on from tile to tile, as tiles are.
  * @module
  */
+
 import { TILE_BUCKETS, TILE_PARTS } from "../base/viewport.js";
 
 /** One number for the place of a part: levels are below 64, parts below 2^46. */

@@ -2,10 +2,11 @@
  * Keeps the right tiles coming for a window, and hands out what is there for drawing.
  * @module
  */
-import { TileCache } from "./cache.js";
-import { cover, indices, wanted } from "./tile_plan.js";
-import { decode, paintsOf } from "./tile.js";
+
 import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "../base/viewport.js";
+import { TileCache } from "./cache.js";
+import { decode, paintsOf } from "./tile.js";
+import { cover, indices, wanted } from "./tile_plan.js";
 
 /** Lanes whose activity the strip sums up; more would not change what one sees. */
 const STRIP_LANES = 256;

@@ -4,10 +4,10 @@ import {
   luminance,
   MIN_CONTRAST,
   Palette,
-  shadeOf,
   STYLE_TOKENS,
-  textOn,
+  shadeOf,
   TOKENS,
+  textOn,
 } from "/assets/timeline/base/palette.js";
 import { equal, near, ok, test } from "../harness.js";
 
@@ -52,7 +52,9 @@ for (const [i, theme] of themes.entries()) {
   });
   test(`${name}: the outermost row has the token itself, deeper ones are softer`, () => {
     const palette = new Palette(theme, ["x"]);
-    STYLE_TOKENS.forEach((token, style) => equal(palette.rgb[palette.index(style, 0, 0)], theme[token]));
+    for (const [style, token] of STYLE_TOKENS.entries()) {
+      equal(palette.rgb[palette.index(style, 0, 0)], theme[token]);
+    }
     const distance = (row) => contrast(palette.rgb[palette.index(1, row, 0)], theme.ground);
     ok(distance(3) < distance(0), "deeper is nearer to the ground");
   });

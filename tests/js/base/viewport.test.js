@@ -1,5 +1,5 @@
 import { approach, around, clamp, levelFor, MIN_SPAN, pan, topLevel, zoom } from "/assets/timeline/base/viewport.js";
-import { ticksFor, niceStep } from "/assets/timeline/draw/ticks.js";
+import { niceStep, ticksFor } from "/assets/timeline/draw/ticks.js";
 import { equal, near, ok, test } from "../harness.js";
 
 const RUN = 1e9;

@@ -1,6 +1,6 @@
-import { groupsOf, Layout } from "/assets/timeline/model/layout.js";
-import { Painter } from "/assets/timeline/draw/painter.js";
 import { Palette, TOKENS } from "/assets/timeline/base/palette.js";
+import { Painter } from "/assets/timeline/draw/painter.js";
+import { groupsOf, Layout } from "/assets/timeline/model/layout.js";
 import { Tile } from "/assets/timeline/tiles/tile.js";
 import { equal, ok, test } from "../harness.js";
 
@@ -59,8 +59,10 @@ const painter = () => {
 };
 const pixels = ({ context, canvas }) =>
   new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-const different = (a, b) =>
-  pixels(a).reduce((n, pixel, i) => n + (pixel !== pixels.other[i]), ((pixels.other = pixels(b)), 0));
+const different = (a, b) => {
+  const other = pixels(b);
+  return pixels(a).reduce((n, pixel, i) => n + (pixel !== other[i]), 0);
+};
 
 test("lanes drawn one by one are the lanes drawn at once, to the pixel", () => {
   const one = painter();

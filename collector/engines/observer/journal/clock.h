@@ -15,8 +15,8 @@ inline int64_t system_now() {
 
 // Two readings of the clock per event are a fifth of its cost; using the processor's counter saves
 // 23 of 60 ns for each. So the clock is anchored every few milliseconds and extrapolated between
-// anchors at the last measured rate, with an error of about 20 ns. Where the system does not use the
-// counter, each reading asks the system. One clock per thread; it never runs backwards.
+// anchors at the last measured rate, with an error of about 20 ns. Where the system does not use
+// the counter, each reading asks the system. One clock per thread; it never runs backwards.
 class Clock {
  public:
   int64_t now() {
