@@ -8,7 +8,7 @@ import { samplesOf, withNeighbours } from "/assets/timeline/model/counter_sample
 import { flowsOf } from "/assets/timeline/model/flows.js";
 import { hitRow } from "/assets/timeline/model/hit_test.js";
 import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
-import { Look } from "/assets/timeline/model/pick.js";
+import { Picker } from "/assets/timeline/model/pick.js";
 import { factsOf } from "/assets/timeline/model/span_panel.js";
 import { matching } from "/assets/timeline/panels/command_bar.js";
 import { match } from "/assets/timeline/panels/search.js";
@@ -171,7 +171,7 @@ test("a process in few words", () => {
 });
 
 const PAINTS = { name: Uint32Array.from([0, 1, 2, 3]), style: Uint8Array.from([1, 2, 3, 0x81]) };
-const slices = (rows) => ({
+const spans = (rows) => ({
   n: rows.length,
   start: Float64Array.from(rows, (r) => r[0]),
   end: Float64Array.from(rows, (r) => r[1]),
@@ -191,13 +191,13 @@ const tileOf = (block, level = 0) =>
     0,
     1,
     PAINTS,
-    new Map([[0, [{ lane: 0, row: 0, slices: null, dense: null, samples: null, ...block }]]]),
+    new Map([[0, [{ lane: 0, row: 0, spans: null, dense: null, samples: null, ...block }]]]),
   );
 const row = { lane: { id: 0, kind: "thread" }, row: 0, y: 0, h: 16 };
 
 test("the slice under a point, or the nearest within reach", () => {
   const tile = tileOf({
-    slices: slices([
+    spans: spans([
       [10, 20, 0],
       [30, 31, 3],
     ]),
@@ -221,31 +221,31 @@ test("a crowded bucket says how many and the longest, once that is known", async
     return Promise.resolve({ ref: 9, count: 5, covered_ns: 8, start_ns: 33, end_ns: 36 });
   };
   const idle = new Idle();
-  const look = new Look("run", idle, () => {}, get);
-  equal(look.of(hit).exact, false);
-  look.of(hit);
+  const picker = new Picker("run", idle, () => {}, get);
+  equal(picker.of(hit).exact, false);
+  picker.of(hit);
   await idle.settled();
   equal(asked, ["/api/look/run/0?row=0&t0=32&t1=48&shorter=16"]);
-  const exact = look.of(hit);
+  const exact = picker.of(hit);
   equal([exact.ref, exact.count, exact.covered, exact.start], [9, 5, 0.5, 32]);
   const words = wordsFor(exact, ["a", "aten::mm"], lane);
   equal(words.title, "aten::mm");
   ok(words.lines[0].includes("5 slices") && words.lines[0].includes("50 %"), words.lines[0]);
-  await look.ask(hit);
+  await picker.ask(hit);
   equal(asked.length, 1);
 });
 
 test("a wide slice is asked for by its middle, and then exact", async () => {
   const get = (address) => Promise.resolve({ ref: 4, start_ns: 11, end_ns: 21, address });
-  const look = new Look("run", new Idle(), () => {}, get);
-  const hit = hitRow([{ tile: tileOf({ slices: slices([[10, 20]]) }), from: 0, to: 1024 }], row, 15, 1);
-  equal(look.address(hit), "/api/look/run/0?row=0&t0=15&t1=16");
-  const exact = await look.ask(hit);
+  const picker = new Picker("run", new Idle(), () => {}, get);
+  const hit = hitRow([{ tile: tileOf({ spans: spans([[10, 20]]) }), from: 0, to: 1024 }], row, 15, 1);
+  equal(picker.address(hit), "/api/look/run/0?row=0&t0=15&t1=16");
+  const exact = await picker.ask(hit);
   equal([exact.ref, exact.start, exact.end, exact.exact], [4, 11, 21, true]);
 });
 
 test("activity of the strip is the covered share per pixel", () => {
-  const block = { slices: slices([[0, 512, 0]]), dense: dense([[600, 32]]) };
+  const block = { spans: spans([[0, 512, 0]]), dense: dense([[600, 32]]) };
   const shares = activity([{ lane: 0, tile: tileOf(block) }], 1024, 1024);
   equal([shares[1][0], shares[1][511], shares[1][512], shares[2][600]], [1, 1, 0, 1]);
 });
@@ -315,7 +315,7 @@ test("everything known of a slice is listed, nothing twice", () => {
   equal(facts.length, new Set(facts.map(([label]) => label)).size);
   equal(
     Object.fromEntries(factsOf({ duration_ns: null, unfinished: true })).duration,
-    "had not ended when the recording did",
+    "still running when the recording ended",
   );
 });
 

@@ -1,5 +1,5 @@
 /**
- * The way to Dash: what has settled is told through set_props, never every frame.
+ * Passes settled state to Dash through set_props, never on every frame.
  * @module
  */
 
@@ -12,7 +12,7 @@ export const PAGE_STORE = "page-state";
 /**
  * @param {string} id of a dcc.Store
  * @param {unknown} data
- * @returns {boolean} whether Dash is there to be told
+ * @returns {boolean} false while Dash has not loaded
  */
 export function tell(id, data) {
   const set = globalThis.dash_clientside?.set_props;
@@ -21,7 +21,7 @@ export function tell(id, data) {
   return true;
 }
 
-/** Whether Dash has not rendered yet, has callbacks under way, or loads what a chart or table needs. */
+/** True while Dash has not rendered yet, runs callbacks, or loads scripts of a chart or table. */
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;
   const drawn = [
@@ -31,7 +31,7 @@ export function dashBusy() {
   for (const [part, inside] of drawn) {
     if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
   }
-  // A chart is drawn once before it knows its place, and once more in the size it has there.
+  // A chart is drawn twice: before its size is known, and again in that size.
   const charts = [...document.querySelectorAll(".js-plotly-plot")].filter((chart) => chart.clientWidth);
   if (
     charts.some(
@@ -65,7 +65,7 @@ export function appears(id) {
  * @param {string} address
  * @param {unknown} [body] sent as JSON where given
  * @returns {Promise<any>}
- * @throws {Error} with a sentence
+ * @throws {Error} with a message for the user
  */
 export async function getJson(address, body) {
   const sent =

@@ -1,9 +1,9 @@
 /**
- * Makes elements of the document.
+ * Creates DOM elements.
  * @module
  */
 
-/** A new element with text and classes. @param {string} tag @param {string} text @param {string} [classes] */
+/** Creates an element with text and classes. @param {string} tag @param {string} text @param {string} [classes] */
 export function element(tag, text, classes) {
   const node = document.createElement(tag);
   if (text) node.textContent = text;

@@ -1,6 +1,6 @@
 /**
- * Counter lanes: a line through the samples, as high as the largest value of the whole run, so that
- * zooming never rescales it.
+ * Draws counter lanes: a line through the samples, scaled to the largest value of the whole run, so
+ * that zooming never rescales it.
  * @module
  */
 
@@ -27,7 +27,7 @@ export function drawCounter(context, samples, { low, high, y, h, t0, scale, colo
     if (x - previous < 8) sparse = false;
     previous = x;
     if (!Number.isFinite(sample.last)) {
-      wrong.push(x); // NaN and infinity have no height: the line breaks, a red cross says where
+      wrong.push(x); // NaN and infinity have no height: the line breaks there, at a red cross
       broken = true;
       continue;
     }

@@ -1,5 +1,5 @@
 /**
- * The view as a file: PNG as it is on the screen, SVG with shapes and text that stay sharp.
+ * Exports the view: PNG with the pixels of the screen, SVG with scalable shapes and text.
  * @module
  */
 
@@ -46,7 +46,7 @@ export function saveSvg(timeline) {
   save(timeline, new Blob([svg.text()], { type: "image/svg+xml" }), "svg");
 }
 
-/** What a painter takes for a canvas. */
+/** Wraps an SVG as the canvas that a painter expects. */
 const canvasOf = (svg) => ({ getContext: () => svg, style: {} });
 
 function drawWith(painter, { width, height }, frame) {

@@ -1,5 +1,5 @@
 /**
- * One frame: hands the timeline's state to those who draw.
+ * Draws one frame: passes the timeline's state to the modules that draw.
  * @module
  */
 
@@ -9,22 +9,22 @@ import { drawLaneHits } from "../model/search_marks.js";
 import { activity } from "./header.js";
 import { ticksFor } from "./ticks.js";
 
-/** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
+/** Time that one frame spends on lanes, ms; later frames draw the rest. */
 export const BUDGET = 4;
 
 /** @typedef {import("../page/timeline.js").Timeline} Timeline */
 
 /**
- * Lanes, labels and what depends on the window.
+ * Draws lanes, labels and what depends on the window.
  * @param {Timeline} timeline
- * @returns {boolean} whether all lanes in sight are drawn from tiles of the window's level
+ * @returns {boolean} true if all visible lanes are drawn from tiles of the window's level
  */
 export function drawLanes(timeline) {
-  const { view, layout, scrollY, feed, width, height } = timeline;
+  const { view, layout, scrollY, tileSource, width, height } = timeline;
   const inSight = layout
     .parts(scrollY, height)
     .flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
-  feed.frame(view, timeline.goal, width, inSight);
+  tileSource.frame(view, timeline.goal, width, inSight);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
   timeline.shaded = timeline.overlaps.visible(view);
   timeline.painter.draw(lanesFrame(timeline), BUDGET);
@@ -38,16 +38,16 @@ export function drawLanes(timeline) {
   const { corner } = timeline.dom;
   say(corner.run, `whole run · ${formatDuration(timeline.duration)}`);
   say(corner.base, timeline.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`);
-  return inSight.every((lane) => feed.loaded(lane));
+  return inSight.every((lane) => tileSource.loaded(lane));
 }
 
-/** A text that is there already would be laid out again. */
+/** Sets a text only if it changed: setting it causes a layout. */
 function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** What the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
-export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, feed }) {
+/** Returns what the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
+export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, tileSource }) {
   return {
     view,
     layout,
@@ -56,12 +56,12 @@ export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, sha
     matches,
     ticks: ruler.ticks,
     shaded,
-    sources: (lane) => feed.sources(lane),
-    whole: (lane) => feed.whole(lane),
+    sources: (lane) => tileSource.sources(lane),
+    whole: (lane) => tileSource.whole(lane),
   };
 }
 
-/** What the head is to draw. @param {Timeline} timeline */
+/** Returns what the header is to draw. @param {Timeline} timeline */
 export function headFrame(timeline) {
   const {
     view,
@@ -71,7 +71,7 @@ export function headFrame(timeline) {
     steps,
     range,
     shaded,
-    feed,
+    tileSource,
     pointer: { x },
   } = timeline;
   return {
@@ -85,12 +85,12 @@ export function headFrame(timeline) {
     hits: timeline.hits,
     notes: timeline.notes?.notes ?? [],
     hover: x === null ? null : timeline.timeAt(x),
-    activityKey: `${timeline.run.etag} ${feed.stripTiles().length}`,
-    activity: () => activity(feed.stripTiles(), Math.ceil(timeline.width), duration),
+    activityKey: `${timeline.run.etag} ${tileSource.stripTiles().length}`,
+    activity: () => activity(tileSource.stripTiles(), Math.ceil(timeline.width), duration),
   };
 }
 
-/** A counter says between what it lies, a thread of another process than the rank's own which. */
+/** Returns the text behind a label: a counter's range, or the process if it is not the rank's own. */
 function aside(timeline, lane) {
   if (lane.kind === "counter") {
     if (lane.min === null) return "";
@@ -101,14 +101,14 @@ function aside(timeline, lane) {
   return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
 }
 
-/** Pointer, range, outlines and arrows: what changes without the lanes changing. @param {Timeline} timeline */
+/** Draws pointer, range, outlines and arrows, which change without the lanes. @param {Timeline} timeline */
 export function drawOverlay(timeline) {
   const { x, y } = timeline.pointer;
   const { view, palette, layout, scrollY, selection, width, height } = timeline;
   const hit = x !== null && y !== null ? timeline.hit(x, y) : null;
-  const place = (slice) => {
-    const row = slice && layout.onScreen(slice.lane, slice.row, scrollY);
-    return row ? { start: slice.start, end: slice.end, ...row } : null;
+  const place = (span) => {
+    const row = span && layout.onScreen(span.lane, span.row, scrollY);
+    return row ? { start: span.start, end: span.end, ...row } : null;
   };
   timeline.overlay.draw({
     view,

@@ -1,5 +1,5 @@
 /**
- * The part of a 2D context that the painters use, written down as SVG.
+ * Implements the part of a 2D context that the painters use, and writes it as SVG.
  * @module
  */
 
@@ -24,7 +24,7 @@ export class SvgContext {
     this.d = [];
   }
 
-  /** Everything that `draw` draws, moved and cut. */
+  /** Draws moved and clipped. */
   group(x, y, width, height, draw) {
     this.clips += 1;
     this.out.push(`<clipPath id="c${this.clips}"><rect width="${width}" height="${height}"/></clipPath>`);
@@ -52,7 +52,7 @@ export class SvgContext {
     this.open[this.open.length - 1] += 1;
   }
 
-  // Sizes are px of the page here, whatever the screen's own are.
+  // Sizes are CSS pixels here, independent of the screen.
   setTransform() {}
 
   clearRect() {}
@@ -64,7 +64,7 @@ export class SvgContext {
   }
 
   fillRect(x, y, w, h) {
-    // A pattern only marks what had not ended; as a file the slice under it says enough.
+    // Patterns only hatch spans that had not ended; the file leaves them out.
     if (typeof this.fillStyle !== "string" || w <= 0 || h <= 0) return;
     this.out.push(
       `<rect x="${short(x)}" y="${short(y)}" width="${short(w)}" height="${short(h)}" ${this.paint("fill", this.fillStyle)}/>`,

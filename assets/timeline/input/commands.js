@@ -1,6 +1,5 @@
 /**
- * Everything one can do by name: one table, from which the keys, the list of keys and the command
- * palette are made.
+ * The table of all commands. Keys, the list of keys and the command palette are made from it.
  * @module
  */
 
@@ -8,7 +7,7 @@
  * @typedef {object} Command
  * @property {string} id
  * @property {string} group
- * @property {string} title as the palette and the help say it
+ * @property {string} title shown in palette and help
  * @property {string[]} keys as `keyOf` writes them
  * @property {boolean} [anywhere] works on every page
  * @property {() => void} run
@@ -16,12 +15,12 @@
 
 /**
  * @param {import("../page/timeline.js").Timeline} timeline
- * @param {Record<string, () => void>} page what lies outside the timeline
+ * @param {Record<string, () => void>} page actions outside the timeline
  * @returns {Command[]}
  */
 export function commandsOf(timeline, page) {
   const { arranger, differences, overlaps, selection } = timeline;
-  // One key for "the next one": of what is searched for, else of what differs from the baseline.
+  // One key for the next search match, or without a search the next difference from the baseline.
   const another = (direction) =>
     differences.on && !timeline.query ? differences.step(direction) : selection.match(direction);
   const table = [
@@ -45,14 +44,14 @@ export function commandsOf(timeline, page) {
     [
       "Select",
       [
-        ["next", "Next slice in the row", ["."], () => timeline.neighbour("next")],
-        ["previous", "Previous slice in the row", [","], () => timeline.neighbour("prev")],
-        ["above", "The row above, at the same time", ["ArrowUp"], () => timeline.vertical(-1)],
-        ["below", "The row below, at the same time", ["ArrowDown"], () => timeline.vertical(1)],
+        ["next", "Next slice in the row", ["."], () => timeline.selection.neighbour("next")],
+        ["previous", "Previous slice in the row", [","], () => timeline.selection.neighbour("prev")],
+        ["above", "The row above, at the same time", ["ArrowUp"], () => timeline.selection.vertical(-1)],
+        ["below", "The row below, at the same time", ["ArrowDown"], () => timeline.selection.vertical(1)],
         ["along", "Along the arrow from the selected slice", ["]"], () => selection.along(1)],
         ["back-along", "Back along the arrow to the selected slice", ["["], () => selection.along(-1)],
         ["zoom-to", "Zoom to the selected slice", ["Enter"], () => timeline.zoomToSelected()],
-        ["let-go", "Let go: search, range, overlaps, selection", ["Escape"], () => timeline.letGo()],
+        ["let-go", "Clear search, range, overlaps or selection", ["Escape"], () => timeline.letGo()],
       ],
     ],
     [
@@ -75,13 +74,13 @@ export function commandsOf(timeline, page) {
         ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
         ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
         ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
-        ["overlap-of", "Choose whose overlap is looked for: a phase or a name", ["Shift+l"], page.overlapOf],
+        ["overlap-of", "Choose the phase or name whose overlaps are shown", ["Shift+l"], page.overlapOf],
       ],
     ],
     [
       "Lanes",
       [
-        ["pin", "Keep the lane at the top (pin), or let it go", ["p"], () => arranger.pinMeant()],
+        ["pin", "Pin the lane at the top, or unpin it", ["p"], () => arranger.pinMeant()],
         ["expand", "All rows of the lane in full height", ["e"], () => arranger.expandMeant()],
         ["collapse", "Close or open the rank", ["g"], () => arranger.collapseMeant()],
         ["collapse-all", "Close or open all ranks", ["Shift+g"], () => arranger.toggleGroups()],
@@ -96,7 +95,7 @@ export function commandsOf(timeline, page) {
       [
         ["note", "Add a note at the selected slice or range", ["b"], page.note],
         ["save-view", "Save this view with the run", [], page.saveView],
-        ["table", "What is in sight, as a table", ["Shift+t"], page.table],
+        ["table", "Show the visible slices as a table", ["Shift+t"], page.table],
         ["png", "Download the view as PNG", [], page.png],
         ["svg", "Download the view as SVG", [], page.svg],
       ],
@@ -117,7 +116,7 @@ export function commandsOf(timeline, page) {
   return [...table.flatMap((one) => made(one, false)), ...anywhere.flatMap((one) => made(one, true))];
 }
 
-/** A key press as the table writes it: `w`, `Shift+a`, `Control+k`, `?`. @param {KeyboardEvent} event */
+/** Returns a key press as the table writes it: `w`, `Shift+a`, `Control+k`, `?`. @param {KeyboardEvent} event */
 export function keyOf(event) {
   const letter = event.key.length === 1;
   const key = letter ? event.key.toLowerCase() : event.key;
@@ -141,7 +140,7 @@ const WORDS = {
   Control: "Ctrl",
 };
 
-/** A key for people. @param {string} key as the table writes it */
+/** Returns a key as the help shows it. @param {string} key as the table writes it */
 export const keyText = (key) =>
   key
     .split("+")

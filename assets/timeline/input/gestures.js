@@ -1,11 +1,11 @@
 /**
- * Pointer and wheel on the lanes, the ruler and the strip, turned into calls of the timeline.
+ * Turns pointer and wheel events on lanes, ruler and strip into calls of the timeline.
  * @module
  */
 
 import { GRIP, STRIP } from "../draw/header.js";
 
-/** Movement below this is a click with an unsteady hand, px. */
+/** Movement up to this still counts as a click, px. */
 const CLICK_SLACK = 4;
 const ZOOM_PER_PIXEL = 0.002;
 /** Trackpads report a pinch as a wheel with Ctrl and far smaller steps. */
@@ -32,7 +32,7 @@ export function listen(timeline) {
   dom.lanes.addEventListener("pointermove", (event) => timeline.pointAt(event.offsetX, event.offsetY));
   dom.lanes.addEventListener("pointerleave", () => timeline.pointAt(null, null));
   dom.lanes.addEventListener("dblclick", async () => {
-    await timeline.clicked; // which slice it is may not have been answered yet
+    await timeline.clicked; // the span may still be requested
     timeline.zoomToSelected();
   });
   dom.head.addEventListener("pointerdown", (event) => headDown(timeline, event));
@@ -40,16 +40,15 @@ export function listen(timeline) {
   dom.head.addEventListener("pointerleave", () => timeline.pointAt(null, null));
 }
 
-/** Wheel movement in pixels, whatever unit the device reports. */
+/** Returns the wheel movement in pixels, for any unit that the device reports. */
 function pixels(event) {
   const unit = event.deltaMode === 1 ? LINE_PX : event.deltaMode === 2 ? 400 : 1;
   return { x: event.deltaX * unit, y: event.deltaY * unit };
 }
 
 /**
- * The wheel goes through the lanes and, held with Ctrl, in and out of the time, as in other trace
- * viewers. Where there is nothing to go through, it zooms as well: over the ruler and the strip, and
- * where all lanes are in sight.
+ * The wheel scrolls the lanes and with Ctrl zooms the time axis, as in other trace viewers. It also
+ * zooms over ruler and strip, and when all lanes are visible.
  */
 function wheel(timeline, event) {
   event.preventDefault();
@@ -82,7 +81,7 @@ function follow(target, event, move, end) {
   target.addEventListener("pointercancel", up);
 }
 
-/** Two fingers: what is between them stays between them. */
+/** Two fingers zoom and move: the time below each finger stays below it. */
 class Fingers {
   constructor(timeline) {
     this.timeline = timeline;
@@ -98,7 +97,7 @@ class Fingers {
     return this.on.size > 1;
   }
 
-  /** @returns {boolean} whether this is the second finger */
+  /** @returns {boolean} true for the second finger */
   down(event) {
     if (event.pointerType === "touch") this.on.set(event.pointerId, event);
     return this.many;
@@ -116,7 +115,7 @@ class Fingers {
     timeline.scrollBy(before.y - after.y);
   }
 
-  /** Middle of the first two fingers in the lanes and how far they are apart, px. */
+  /** Returns the middle of the first two fingers in the lanes and their distance, px. */
   span() {
     const box = this.timeline.dom.lanes.getBoundingClientRect();
     const [a, b = a] = [...this.on.values()];
@@ -189,7 +188,7 @@ function rangeFrom(timeline, target, event) {
   );
 }
 
-/** What a press at this place of the strip takes hold of. */
+/** Returns the part of the window that a press on the strip grips. */
 function gripAt(timeline, x) {
   const [a, b] = timeline.header.windowAt(timeline.view, timeline.duration);
   if (Math.abs(x - a) <= GRIP && b - a > 3 * GRIP) return "left";

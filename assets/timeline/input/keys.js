@@ -1,11 +1,11 @@
 /**
- * The keyboard: presses become commands.
+ * Turns key presses into commands.
  * @module
  */
 
 import { keyOf } from "./commands.js";
 
-/** Typing into a field is not steering the timeline. */
+/** True while the user types into a field. */
 const typing = (target) =>
   target instanceof Element &&
   Boolean(target.closest("input, textarea, select, [contenteditable=true], [role=combobox]"));
@@ -18,7 +18,7 @@ const OWN = ["Enter", " ", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "P
  */
 export function listenKeys(commands, shown) {
   const byKey = new Map(commands.flatMap((command) => command.keys.map((key) => [key, command])));
-  // A ring around all lanes helps whoever comes by Tab, and would only disturb everyone else.
+  // The focus ring around all lanes is shown only after Tab; it would disturb users of the mouse.
   document.addEventListener("keydown", (event) =>
     document.body.classList.toggle("tabbing", event.key === "Tab" || document.body.classList.contains("tabbing")),
   );

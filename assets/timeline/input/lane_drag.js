@@ -1,5 +1,5 @@
 /**
- * Dragging lanes and groups by their names into another order.
+ * Reorders lanes and groups by dragging their names.
  * @module
  */
 
@@ -8,7 +8,7 @@ import { element } from "../base/dom.js";
 const SLACK = 5;
 
 /** @param {import("../page/timeline.js").Timeline} timeline */
-export function listenReorder(timeline) {
+export function listenLaneDrag(timeline) {
   const { labels } = timeline.dom;
   let dragged = false;
   // The press that began a drag would otherwise end as a click that opens or closes.
@@ -55,7 +55,7 @@ export function listenReorder(timeline) {
   });
 }
 
-/** Between which neighbours something would come to stand, if it were let go at this height. */
+/** Returns the place where a dragged lane or group would be dropped at this height. */
 function targetAt(timeline, node, y) {
   const {
     layout,

@@ -1,5 +1,5 @@
 /**
- * The field above the names of the lanes: which of them are shown.
+ * The field above the lanes' names that filters lanes.
  * @module
  */
 
@@ -9,7 +9,7 @@ export class LaneFilter {
   /**
    * @param {HTMLElement} host
    * @param {import("../page/timeline.js").Timeline} timeline
-   * @param {() => void} leave focus goes back to the lanes
+   * @param {() => void} leave returns the focus to the lanes
    */
   constructor(host, timeline, leave) {
     this.timeline = timeline;

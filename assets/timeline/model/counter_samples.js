@@ -1,12 +1,12 @@
 /**
- * Samples of a counter, as tiles hold them.
+ * Reads samples of a counter from tiles.
  * @module
  */
 
 /** @typedef {{t: number, min: number, max: number, last: number}} Sample */
 
 /**
- * Samples of one counter from sources, in order of time. The value in force at the left edge comes
+ * Returns the samples of one counter in order of time. The value in force at the left edge comes
  * first, at the edge itself.
  * @param {import("../tiles/tile_plan.js").Source[]} sources
  * @param {number} lane
@@ -17,7 +17,7 @@ export function samplesOf(sources, lane) {
   for (const [number, { tile, from, to }] of sources.entries()) {
     const samples = tile.block(lane, 0)?.samples;
     if (!samples) continue;
-    const low = number ? from : tile.start; // what is in force at the left edge began before it
+    const low = number ? from : tile.start; // the value in force at the left edge began before it
     for (let i = 0; i < samples.n; i += 1) {
       const leading = i === 0 && samples.leading;
       if (leading && out.length) continue;
@@ -29,7 +29,7 @@ export function samplesOf(sources, lane) {
 }
 
 /**
- * The visible samples with one neighbour on each side, so that the line enters and leaves.
+ * Returns the visible samples with one neighbour on each side, so that the line crosses both edges.
  * @param {Sample[]} fine of the window
  * @param {Sample[]} coarse of the whole run
  */
@@ -40,7 +40,7 @@ export function withNeighbours(fine, coarse, t0, t1) {
   return [before, ...real, after].filter(Boolean);
 }
 
-/** The sample nearest to an instant, within reach. @param {Sample[]} samples @returns {Sample|null} */
+/** Returns the sample nearest to an instant, within reach. @param {Sample[]} samples @returns {Sample|null} */
 export function sampleAt(samples, t, reach) {
   let best = null;
   for (const sample of samples) {

@@ -1,5 +1,5 @@
 /**
- * Where the run differs from its baseline: going from one place to the next, on whichever rank.
+ * Steps through the differences from the baseline, across all ranks.
  * @module
  */
 
@@ -7,9 +7,9 @@ import { getJson } from "../base/bridge.js";
 import { count } from "../base/format.js";
 import { around } from "../base/viewport.js";
 
-/** A slice narrower than this cannot be made out: the window then closes in on it, px. */
+/** A span narrower than this is hard to see: the window then zooms to it, px. */
 const SEEN = 8;
-/** The window then is this many times as long to either side of it. */
+/** Margin of that window on either side, in lengths of the span. */
 const MARGIN = 12;
 
 export class Differences {
@@ -17,12 +17,15 @@ export class Differences {
   constructor(timeline, run) {
     this.timeline = timeline;
     this.etag = run.etag;
-    /** Whether the run is shown beside a baseline. */
+    /** True if the run is compared with a baseline. */
     this.on = Boolean(run.baseline);
     this.total = run.differences ?? 0;
   }
 
-  /** To the next or previous place from the selected slice, else from the window's start. @param {"next"|"prev"} direction */
+  /**
+   * Goes to the next or previous difference from the selected span, else from the window's start.
+   * @param {"next"|"prev"} direction
+   */
   async step(direction) {
     const { timeline } = this;
     const { current } = timeline.selection;

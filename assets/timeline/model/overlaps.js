@@ -1,5 +1,5 @@
 /**
- * Where threads of a rank are in the backward phase at the same time: shading, and jumping there.
+ * Regions where several threads of a rank are in the same phase: shading, and jumping to them.
  * @module
  */
 
@@ -8,10 +8,10 @@ import { count, duration as formatDuration } from "../base/format.js";
 import { around } from "../base/viewport.js";
 
 const USUAL = "backward";
-/** More bands than this in one window would only be a red wall. */
-const DRAWN = 2000;
+/** More regions in one window would cover it completely. */
+const MAX_REGIONS = 2000;
 
-/** @typedef {[number, number, number[]]} Region start, end, lanes that are in the phase there */
+/** @typedef {[number, number, number[]]} Region start, end, lanes in the phase there */
 
 export class Overlaps {
   /** @param {import("../page/timeline.js").Timeline} timeline @param {string} etag of the run */
@@ -20,7 +20,7 @@ export class Overlaps {
     this.etag = etag;
     this.on = false;
     this.of = "";
-    /** @type {Region[]|null} by start; null: not asked for yet */
+    /** @type {Region[]|null} by start; null: not yet requested */
     this.regions = null;
     this.at = -1;
   }
@@ -36,13 +36,13 @@ export class Overlaps {
     this.timeline.changed();
   }
 
-  /** In words. */
+  /** The phase or name, for messages. */
   get what() {
     const phase = this.of || USUAL;
     return phase.startsWith("/") ? phase : `the ${phase} phase`;
   }
 
-  /** The regions, fetched once. */
+  /** Fetches the regions, once. */
   async load() {
     if (this.regions) return this.regions;
     const { timeline, of } = this;
@@ -55,9 +55,9 @@ export class Overlaps {
     return this.regions;
   }
 
-  /** Shade, without going anywhere: from the address. */
+  /** Shades the regions without moving the window. */
   async show() {
-    this.on = true; // at once: an address that is written meanwhile must not lose them
+    this.on = true; // before the request: the address may be written while it runs
     try {
       await this.load();
       this.timeline.invalidate("lanes");
@@ -73,7 +73,7 @@ export class Overlaps {
     this.timeline.invalidate("lanes");
   }
 
-  /** To the next or previous region from the middle of the window. @param {1|-1} direction */
+  /** Goes to the next or previous region from the middle of the window. @param {1|-1} direction */
   async step(direction) {
     const { timeline } = this;
     try {
@@ -90,7 +90,7 @@ export class Overlaps {
     this.go(this.following(direction));
   }
 
-  /** To a region that the list names by start, end and rank. @param {string} named */
+  /** Goes to a region that the list names by start, end and rank. @param {string} named */
   async visit(named) {
     const [start, end, rank] = named.split("-").map(Number);
     try {
@@ -99,7 +99,7 @@ export class Overlaps {
       this.timeline.toast(error.message);
       return;
     }
-    // The list is that of the window, which may cut the first and the last region.
+    // The list is that of the window, which may cut its first and last region.
     const at = this.regions.findIndex(
       ([t0, t1, lanes]) => t0 <= start && t1 >= end && this.timeline.laneById.get(lanes[0])?.rank === rank,
     );
@@ -130,9 +130,9 @@ export class Overlaps {
     return direction > 0 ? next : (next - 1 + n) % n;
   }
 
-  /** Regions in the window. @returns {Region[]} */
+  /** Returns the regions in the window. @returns {Region[]} */
   visible({ t0, t1 }) {
     if (!this.on || !this.regions) return [];
-    return this.regions.filter(([a, b]) => b >= t0 && a <= t1).slice(0, DRAWN);
+    return this.regions.filter(([a, b]) => b >= t0 && a <= t1).slice(0, MAX_REGIONS);
   }
 }

@@ -1,5 +1,5 @@
 /**
- * The selected slice: fetched from the run, outlined, shown in the dock, followed to neighbours.
+ * The selected span: fetches its details, shows them in the dock, and steps to its neighbours.
  * @module
  */
 
@@ -22,7 +22,7 @@ import { flowsOf } from "./flows.js";
 export class Selection {
   /**
    * @param {import("../page/timeline.js").Timeline} timeline
-   * @param {import("./span_panel.js").Details} details
+   * @param {import("./span_panel.js").SpanPanel} details
    * @param {string} etag of the run
    */
   constructor(timeline, details, etag) {
@@ -37,23 +37,23 @@ export class Selection {
   }
 
   /**
-   * Select a slice; what the run knows of it follows.
-   * @param {{lane: number, row: number, ref: number, start?: number, end?: number, name?: string}} slice
-   * @param {boolean} [reveal] move the window so that it can be seen
+   * Selects a span, then fetches its details.
+   * @param {{lane: number, row: number, ref: number, start?: number, end?: number, name?: string}} span
+   * @param {boolean} [reveal] move the window to it
    */
-  async select(slice, reveal = false) {
+  async select(span, reveal = false) {
     const { timeline } = this;
-    const lane = timeline.laneById.get(slice.lane);
+    const lane = timeline.laneById.get(span.lane);
     if (!lane) return;
     this.asked += 1;
     const mine = this.asked;
-    if (slice.start !== undefined) this.set(slice, reveal);
+    if (span.start !== undefined) this.set(span, reveal);
     try {
-      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${slice.lane}/${slice.ref}`));
+      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${span.lane}/${span.ref}`));
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
-      const first = slice.start === undefined;
-      this.set({ ...slice, row: full.row ?? slice.row, name: full.name, start, end }, reveal && first);
+      const first = span.start === undefined;
+      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end }, reveal && first);
       this.flows = flowsOf(full);
       timeline.invalidate("overlay");
       this.show(full, lane);
@@ -62,10 +62,10 @@ export class Selection {
     }
   }
 
-  set(slice, reveal) {
+  set(span, reveal) {
     const { current } = this;
-    if (current?.lane !== slice.lane || current.ref !== slice.ref) this.flows = [];
-    this.current = { ...slice };
+    if (current?.lane !== span.lane || current.ref !== span.ref) this.flows = [];
+    this.current = { ...span };
     if (reveal) this.reveal();
     this.timeline.changed();
   }
@@ -85,7 +85,7 @@ export class Selection {
     this.timeline.changed();
   }
 
-  /** Move the window, without changing the zoom unless the slice is wider than it. */
+  /** Moves the window to the span; zooms only if the span is wider than the window. */
   reveal() {
     const { timeline, current } = this;
     const { t0, t1 } = timeline.goal;
@@ -99,7 +99,7 @@ export class Selection {
     timeline.revealRow(current.lane, current.row);
   }
 
-  /** Along an arrow of the selected slice: the first that it leads to, or that leads to it. @param {1|-1} direction */
+  /** Follows an arrow of the selected span: the first outgoing or incoming one. @param {1|-1} direction */
   along(direction) {
     const { current, flows, timeline } = this;
     const [near, far] = direction > 0 ? ["from", "to"] : ["to", "from"];
@@ -116,7 +116,7 @@ export class Selection {
     this.select({ lane, row, ref }, true);
   }
 
-  /** The slice after or before the selected one in its row. @param {"next"|"prev"} direction */
+  /** Selects the next or previous span in the row. @param {"next"|"prev"} direction */
   async neighbour(direction) {
     const { timeline, current } = this;
     if (!current) {
@@ -126,12 +126,12 @@ export class Selection {
     await this.nearest(current.lane, current.row, current.start, direction, true);
   }
 
-  /** The next or previous slice that the search matches, in any lane. @param {"next"|"prev"} direction */
+  /** Selects the next or previous search match, in any lane. @param {"next"|"prev"} direction */
   async match(direction) {
     const { timeline, current } = this;
     const { wanted } = timeline.hits;
     if (!wanted) {
-      timeline.toast(timeline.query ? "Nothing of this run has such a name." : "Search for something first: press /.");
+      timeline.toast(timeline.query ? "No match" : "Search for something first: press /.");
       return;
     }
     const start = { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
@@ -151,7 +151,7 @@ export class Selection {
     }
   }
 
-  /** Select the slice of a row that is nearest to an instant. */
+  /** Selects the span of a row that is nearest to an instant. */
   async nearest(lane, row, t, direction, tellEnd) {
     const { timeline } = this;
     const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
@@ -160,7 +160,9 @@ export class Selection {
       if (found && found.ref !== undefined && found.ref !== null)
         await this.select({ lane, row, ref: found.ref }, true);
       else if (tellEnd)
-        timeline.toast(direction === "next" ? "That is the last one in its row." : "That is the first one in its row.");
+        timeline.toast(
+          direction === "next" ? "This is the last slice in its row." : "This is the first slice in its row.",
+        );
       return Boolean(found && found.ref !== undefined && found.ref !== null);
     } catch (error) {
       timeline.toast(error.message);
@@ -168,7 +170,7 @@ export class Selection {
     }
   }
 
-  /** The row above or below, at the time of the selected slice. @param {-1|1} step */
+  /** Goes to the row above or below, at the time of the selected span. @param {-1|1} step */
   async vertical(step) {
     const { timeline, current } = this;
     const rows = timeline.layout.rows().filter((row) => row.lane.kind !== "counter");
@@ -187,6 +189,6 @@ export class Selection {
       if (await this.nearest(lane.id, row, t, "next", false)) return;
       if (await this.nearest(lane.id, row, t, "prev", false)) return;
     }
-    timeline.toast(step > 0 ? "That is the lowest row." : "That is the topmost row.");
+    timeline.toast(step > 0 ? "This is the lowest row." : "This is the topmost row.");
   }
 }

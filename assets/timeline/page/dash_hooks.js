@@ -1,7 +1,7 @@
 /* Functions that Dash calls by name. A classic script, not a module: Dash looks them up before
-   modules have run. They only pass on; until the timeline is there it reads the address itself. */
+   modules have run. They only forward; until the timeline exists it reads the address itself. */
 (() => {
-  // Before anything is painted: the theme of the address, else the one chosen here before.
+  // Before the first paint: sets the theme of the address, else the one chosen before.
   let asked = new URLSearchParams(location.search).get("theme");
   try {
     asked = asked || localStorage.getItem("lanescope.theme");
@@ -13,7 +13,7 @@
 
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.lanescope = {
-  /** Another page: the timeline stays mounted and is only hidden. Also which rail link is lit. */
+  /** Shows another page. The timeline stays mounted and is only hidden. Also marks the rail link. */
   shown(href) {
     const path = new URL(href).pathname;
     const page = path === "/" ? "timeline" : path.slice(1);

@@ -1,14 +1,14 @@
 /**
- * What the server would answer of single slices, from those that an exported page holds.
+ * Answers requests for single spans, in place of the server, from those that an exported page holds.
  * `webapp/exporters/offline_answers.py` writes them and describes their form. Pure.
  * @module
  */
 
 import { STYLE_NAMES, UNFINISHED } from "../base/palette.js";
 
-const MOST_TOLD = 2000;
+const MAX_SPANS = 2000;
 
-/** Numbers that stand byte by byte: the lowest bytes of all, then the next higher ones. */
+/** Reads numbers stored as byte planes: the lowest bytes of all numbers, then the next higher ones. */
 function column(block, at, planes, count) {
   const values = new Float64Array(count);
   for (let k = 0, unit = 1; k < planes; k += 1, unit *= 256) {
@@ -17,7 +17,7 @@ function column(block, at, planes, count) {
   return values;
 }
 
-export class Kept {
+export class OfflineRun {
   /**
    * @param {{shortest: number, rows: [number, number, number, number][], planes: number[], modules: string[]}} told
    * @param {Uint8Array} block
@@ -57,16 +57,16 @@ export class Kept {
   }
 
   /**
-   * @param {string} address as the server has them
+   * @param {string} address as for the server
    * @param {any} [body]
-   * @returns {any} the answer, or null where the file does not hold it
+   * @returns {any} the answer, null if the file does not hold it
    */
   answer(address, body) {
     const { pathname, searchParams } = new URL(address, "http://file.invalid");
     const [, , what, , lane, ref] = pathname.split("/");
     const number = (name) => Number(searchParams.get(name));
     if (what === "modules") return { modules: this.modules, left_out: "" };
-    if (what === "slice") return this.slice(Number(lane), Number(ref));
+    if (what === "slice") return this.span(Number(lane), Number(ref));
     if (what === "look")
       return this.look(
         Number(lane),
@@ -90,7 +90,7 @@ export class Kept {
     return this.run.paints.names[this.paint[i]];
   }
 
-  /** First of low..high whose value is at least (`after`: more than) t. */
+  /** Returns the first index in low..high whose value is at least t (`after`: above t). */
   search(values, low, high, t, after = false) {
     let [a, b] = [low, high];
     while (a < b) {
@@ -113,7 +113,7 @@ export class Kept {
     };
   }
 
-  slice(lane, ref) {
+  span(lane, ref) {
     const i = (this.laneAt.get(lane) ?? NaN) + ref;
     if (!(i >= 0 && i < this.count) || this.listed[this.rowOf[i]].lane !== lane) return null;
     const style = this.style(i);
@@ -152,7 +152,7 @@ export class Kept {
       covered += Math.max(0, Math.min(this.end[i], t1) - Math.max(this.start[i], t0));
     }
     if (best < 0) return nothing;
-    // Where shorter ones were left out nobody knows how many there are.
+    // If the file leaves out shorter spans, their number is unknown.
     return this.shortest > 0 && shorter < Infinity
       ? this.told(best)
       : { ...this.told(best), count, covered_ns: covered };
@@ -172,7 +172,7 @@ export class Kept {
     return (i) => byName.has(this.name(i)) || (this.module[i] > 0 && byModule.has(this.module[i]));
   }
 
-  /** Negative where slice i comes before (start, lane, row) in the order of the search. */
+  /** Negative if span i comes before (start, lane, row) in the order of the search. */
   compare(i, [start, lane, row]) {
     const own = this.listed[this.rowOf[i]];
     return this.start[i] - start || own.lane - lane || own.row - row;
@@ -204,7 +204,7 @@ export class Kept {
     const all = bits();
     const byLane = new Map(lanes.map((lane) => [lane, bits()]));
     const used = new Set();
-    const slices = {};
+    const spans = {};
     let total = 0;
     for (let i = 0; i < this.count; i += 1) {
       if (this.start[i] < t0 || this.start[i] >= t1 || !wanted(i)) continue;
@@ -216,16 +216,16 @@ export class Kept {
       if (!own) continue;
       own[part >> 3] |= 1 << (part & 7);
       used.add(lane);
-      if (total > MOST_TOLD) continue;
-      slices[lane] ??= [];
-      slices[lane].push([row, this.start[i], this.end[i]]);
+      if (total > MAX_SPANS) continue;
+      spans[lane] ??= [];
+      spans[lane].push([row, this.start[i], this.end[i]]);
     }
     const text = (bytes) => btoa(String.fromCharCode(...bytes));
     return {
       total,
       marks: text(all),
       lanes: Object.fromEntries([...used].map((lane) => [lane, text(byLane.get(lane))])),
-      slices: total <= MOST_TOLD ? slices : null,
+      slices: total <= MAX_SPANS ? spans : null,
     };
   }
 }

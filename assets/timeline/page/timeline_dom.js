@@ -1,5 +1,5 @@
 /**
- * Builds the timeline's elements inside the place that the page keeps for it.
+ * Builds the timeline's elements inside its host.
  * @module
  */
 
@@ -7,7 +7,7 @@ import { element } from "../base/dom.js";
 import { HEAD } from "../draw/header.js";
 
 /** @param {HTMLElement} host */
-export function buildStage(host) {
+export function buildDom(host) {
   const grid = element("div", "", "tl-grid");
   const corner = element("div", "", "tl-corner");
   corner.style.height = `${HEAD + 1}px`;
@@ -27,7 +27,7 @@ export function buildStage(host) {
   lanesCanvas.setAttribute("role", "img");
   lanesCanvas.setAttribute(
     "aria-label",
-    "Lanes of all ranks and threads. The tab Slices below lists what is in sight.",
+    "Lanes of all ranks and threads. The tab Slices below lists the visible ones.",
   );
   const overlayCanvas = element("canvas", "");
   overlayCanvas.setAttribute("aria-hidden", "true");
@@ -63,8 +63,8 @@ export function buildStage(host) {
 }
 
 /**
- * Shows where in the lanes one is, and lets one drag there.
- * @param {ReturnType<typeof buildStage>} dom
+ * The vertical scroll bar of the lanes.
+ * @param {ReturnType<typeof buildDom>} dom
  * @param {(y: number) => void} scrollTo
  * @returns {(y: number, visible: number, all: number) => void} places the thumb
  */

@@ -1,17 +1,17 @@
 /**
- * The command palette: type a few letters of what is wanted, from all commands, lanes and pages.
+ * The command palette: finds commands, lanes and pages by a few letters.
  * @module
  */
 
 import { element } from "../base/dom.js";
 import { keyText } from "../input/commands.js";
 
-const SHOWN = 60;
+const MAX_SHOWN = 60;
 
 /** @typedef {{title: string, group: string, keys: string[], run: () => void}} Entry */
 
 /**
- * Entries whose title or group holds all words, those first in which the words begin the title.
+ * Returns entries whose title or group holds all words, those whose title begins with them first.
  * @param {Entry[]} entries
  * @param {string} text
  */
@@ -31,7 +31,7 @@ export function matching(entries, text) {
 }
 
 export class CommandBar {
-  /** @param {() => Entry[]} entries asked for each time it opens */
+  /** @param {() => Entry[]} entries called each time it opens */
   constructor(entries) {
     this.entries = entries;
     this.dialog = element("dialog", "", "commands");
@@ -73,7 +73,7 @@ export class CommandBar {
   }
 
   show() {
-    this.found = matching(this.all, this.input.value).slice(0, SHOWN);
+    this.found = matching(this.all, this.input.value).slice(0, MAX_SHOWN);
     this.at = 0;
     const rows = this.found.map((entry, i) => {
       const row = element("li", "");
@@ -86,7 +86,7 @@ export class CommandBar {
       return row;
     });
     if (!rows.length) {
-      const none = element("li", "Nothing is called that.", "none");
+      const none = element("li", "No match", "none");
       none.setAttribute("role", "option");
       none.setAttribute("aria-disabled", "true");
       rows.push(none);

@@ -1,20 +1,20 @@
 /**
- * The dock below the lanes: its height, kept in this browser.
+ * The dock below the lanes: its height, stored in this browser, and its tabs.
  * @module
  */
 
 import { element } from "../base/dom.js";
 
 const KEY = "lanescope.dock";
-const LEAST = 96;
-const DEFAULT = 236;
+const MIN_HEIGHT = 96;
+const DEFAULT_HEIGHT = 236;
 
 export class Dock {
   /** @param {HTMLElement} dock @param {HTMLElement} bar @param {() => void} opened */
   constructor(dock, bar, opened) {
     this.dock = dock;
     this.opened = opened;
-    this.height = DEFAULT;
+    this.height = DEFAULT_HEIGHT;
     this.closed = false;
     this.load();
     this.button = element("button", "");
@@ -37,11 +37,11 @@ export class Dock {
     if (!this.closed) this.opened();
   }
 
-  /** Gives it a height, which opens it. @param {number} height px */
+  /** Sets its height, which opens it. @param {number} height px */
   size(height) {
     const closed = this.closed;
     this.closed = false;
-    this.height = Math.round(Math.min(Math.max(height, LEAST), innerHeight * 0.7));
+    this.height = Math.round(Math.min(Math.max(height, MIN_HEIGHT), innerHeight * 0.7));
     this.apply();
     if (closed) this.opened();
   }
@@ -58,17 +58,17 @@ export class Dock {
     try {
       localStorage.setItem(KEY, JSON.stringify({ height: this.height, closed: this.closed }));
     } catch {
-      // Without storage the dock simply opens as it does the first time.
+      // Without storage the dock opens with its defaults.
     }
   }
 
   load() {
     try {
       const kept = JSON.parse(localStorage.getItem(KEY) ?? "{}");
-      if (kept.height >= LEAST) this.height = Math.min(kept.height, innerHeight * 0.7);
+      if (kept.height >= MIN_HEIGHT) this.height = Math.min(kept.height, innerHeight * 0.7);
       this.closed = kept.closed === true;
     } catch {
-      // Nothing kept, or nothing readable: the defaults stand.
+      // Nothing stored, or not readable: the defaults apply.
     }
   }
 

@@ -6,22 +6,22 @@
 import { element } from "../base/dom.js";
 import { keyText } from "../input/commands.js";
 
-/** What hands do without a key of its own, by the group of commands it belongs to. */
+/** Gestures without a key, by the group of commands that they belong to. */
 const GESTURES = {
   Move: [
     ["Ctrl + wheel, pinch", "zoom at the pointer"],
-    ["Wheel", "lanes up / down; zoom where all are in sight, and over ruler and strip"],
+    ["Wheel", "scroll lanes; over ruler and strip, or if all lanes are visible: zoom"],
     ["Shift + wheel", "left / right"],
     ["Drag", "move in both directions"],
-    ["Drag on the strip", "the window: anew, itself, or one of its edges"],
+    ["Drag on the strip", "draw, move or resize the window"],
   ],
   Select: [
     ["Click", "select a slice"],
     ["Double click", "zoom to it"],
   ],
   Measure: [
-    ["Shift + drag", "a range; its ends snap to slices. Also: drag on the ruler"],
-    ["Shift + click", "from the selected slice to this one"],
+    ["Shift + drag", "measure a range that snaps to slices; or drag on the ruler"],
+    ["Shift + click", "measure from the selected slice to this one"],
   ],
   Lanes: [["Drag a name", "reorder lanes or ranks"]],
 };

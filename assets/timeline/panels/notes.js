@@ -1,6 +1,5 @@
 /**
- * Notes at places of the run, and saved views: kept in a file of the run, shown on the ruler and in
- * the dock.
+ * Notes and saved views: stored in a file of the run, shown on the ruler and in the dock.
  * @module
  */
 
@@ -25,7 +24,7 @@ export class Notes {
     this.notes = [];
     /** @type {View[]} */
     this.views = [];
-    this.whyNot = "The notes are being read.";
+    this.whyNot = "The notes are still loading.";
     this.show();
     timeline.idle.track("notes", this.load());
   }
@@ -48,7 +47,7 @@ export class Notes {
     this.timeline.invalidate("overlay");
   }
 
-  /** A field for a note at the range, the selected slice, or the middle of the window. */
+  /** Opens a field for a note at the range, the selected span, or the middle of the window. */
   begin() {
     this.page.open();
     if (this.whyNot) {
@@ -70,7 +69,7 @@ export class Notes {
     });
   }
 
-  /** A field for the name of the view as it is. */
+  /** Opens a field for the name of the current view. */
   beginView() {
     this.page.open();
     if (this.whyNot) {
@@ -112,7 +111,7 @@ export class Notes {
       const response = await timeline.idle.track("notes", fetch(`/api/notes/${timeline.run.etag}`, sent));
       const answer = await response.json();
       if (answer.content) this.take(answer);
-      if (!response.ok) throw new Error(`Not kept: ${answer.error}.`);
+      if (!response.ok) throw new Error(`Not saved: ${answer.error}.`);
       this.revision = answer.revision;
     } catch (error) {
       timeline.toast(error.message);
@@ -154,7 +153,7 @@ export class Notes {
     }
     if (notes.length || views.length) parts.push(list);
     else if (!whyNot)
-      parts.push(element("p", "Notes stand at the selected slice or range and are kept with the run.", "hint"));
+      parts.push(element("p", "Notes are placed at the selected slice or range and stored with the run.", "hint"));
     this.host.replaceChildren(...parts);
     this.page.counted(notes.length + views.length);
   }
@@ -190,5 +189,5 @@ function button(text, act) {
   return node;
 }
 
-/** How many in words. @param {number} n */
+/** Returns the tab's title. @param {number} n */
 export const notesTitle = (n) => (n ? `Notes ${count(n)}` : "Notes");

@@ -1,5 +1,5 @@
 /**
- * Decoding of the tile payload, version 4. The layout is described where it is written, in
+ * Decodes the tile payload, version 4. Its layout is described where it is written, in
  * webapp/timeline/tile_format.py and webapp/timeline/tile_columns.py.
  * @module
  */
@@ -9,9 +9,9 @@ import { TILE_BUCKETS } from "../base/viewport.js";
 export const MAGIC = 0x4c54534c;
 export const VERSION = 4;
 const SHARES = 32;
-/** Covered share of a bucket by the number that stands for it. */
+/** Covered share of a bucket by its encoded value. */
 export const SHARE_OF = Float64Array.from({ length: SHARES + 1 }, (_, root) => (root / SHARES) ** 2);
-/** Stands for a distance that takes two bytes. */
+/** Marks a distance that takes two bytes. */
 const FAR = 255;
 /** Forms of a block. */
 const BITS = 1;
@@ -43,7 +43,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  * @property {Uint32Array} name id
  * @property {Uint8Array} style with UNFINISHED
  *
- * @typedef {object} Slices wide slices of one row; times in ns from the tile's start
+ * @typedef {object} Spans wide spans of one row; times in ns from the tile's start
  * @property {number} n
  * @property {Float64Array} start
  * @property {Float64Array} end
@@ -51,7 +51,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  * @property {boolean} before the first one begins before the tile
  * @property {boolean} after the last one ends after the tile
  *
- * @typedef {object} Dense buckets holding slices shorter than a bucket
+ * @typedef {object} Dense buckets holding spans shorter than a bucket
  * @property {number} n
  * @property {Uint16Array} bucket
  * @property {Uint8Array} share of the bucket, see SHARE_OF
@@ -59,7 +59,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  *
  * @typedef {object} Samples of a counter
  * @property {number} n
- * @property {boolean} leading entry 0 is not of this tile but the value in force as it begins
+ * @property {boolean} leading entry 0 is the value in force at the start, from before this tile
  * @property {Uint16Array} bucket
  * @property {Float32Array} min
  * @property {Float32Array} max
@@ -68,7 +68,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  * @typedef {object} Block
  * @property {number} lane
  * @property {number} row
- * @property {Slices|null} slices
+ * @property {Spans|null} spans
  * @property {Dense|null} dense
  * @property {Samples|null} samples
  */
@@ -84,7 +84,7 @@ export class Tile {
   /**
    * @param {number} level
    * @param {number} index
-   * @param {number} unit ns to which slice times are rounded down
+   * @param {number} unit ns; span times are rounded down to it
    * @param {Paints} paints
    * @param {Map<number, Block[]>} lanes blocks by lane, indexed by row
    * @param {Map<number, number>} [bytes] of the payload by lane
@@ -133,10 +133,10 @@ export function decode(buffer, paints) {
     const n = view.getUint16(at + 8, true);
     const m = view.getUint16(at + 10, true);
     const before = reader.taken;
-    const block = { lane, row, slices: null, dense: null, samples: null };
+    const block = { lane, row, spans: null, dense: null, samples: null };
     if (kind === 1) block.samples = n ? readSamples(reader, n, m === 1) : null;
     else {
-      block.slices = n ? readSlices(reader, n, unit, form) : null;
+      block.spans = n ? readSpans(reader, n, unit, form) : null;
       block.dense = m ? readDense(reader, m, form) : null;
     }
     if (!lanes.has(lane)) lanes.set(lane, []);
@@ -146,7 +146,7 @@ export function decode(buffer, paints) {
   return new Tile(level, index, unit, paints, lanes, bytes);
 }
 
-/** The columns of a payload; each block takes its entries of each. */
+/** Reads the columns of a payload block by block. */
 class Reader {
   /** @param {DataView} view @param {number} at where the heads of the blocks end */
   constructor(view, at) {
@@ -165,7 +165,7 @@ class Reader {
     });
   }
 
-  /** The next n entries of a column. @param {string} name @param {number} n */
+  /** Returns the next n entries of a column. @param {string} name @param {number} n */
   take(name, n) {
     const column = this.columns[name];
     if (column.at + n > column.array.length) throw new Error("tile cut short");
@@ -175,8 +175,8 @@ class Reader {
   }
 }
 
-/** @returns {Slices} */
-function readSlices(r, n, unit, form) {
+/** @returns {Spans} */
+function readSpans(r, n, unit, form) {
   const start = new Float64Array(n);
   const end = new Float64Array(n);
   const steps = r.take("steps", 2 * n);

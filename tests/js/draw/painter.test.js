@@ -21,7 +21,7 @@ const PALETTE = new Palette(
 );
 const layout = new Layout(groupsOf(LANES), new Set(), new Set(), [LANES[5]]);
 
-/** Wide slices, each twice as long as what follows, and short ones beside them. */
+/** Wide spans, each twice as long as what follows, and short ones beside them. */
 const blocks = (lane) =>
   [0, 1].map((row) => {
     const start = Float64Array.from({ length: 40 }, (_, i) => i * 25 + row + lane);
@@ -31,7 +31,7 @@ const blocks = (lane) =>
       lane,
       row,
       samples: null,
-      slices: { n: 40, start, end: start.map((t) => t + 15), paint: paint(40), before: false, after: false },
+      spans: { n: 40, start, end: start.map((t) => t + 15), paint: paint(40), before: false, after: false },
       dense: { n: 300, bucket, covered: bucket.map((b) => b % 33), paint: paint(300) },
     };
   });
