@@ -15,7 +15,7 @@ const POLL_MS = 250;
 const TIMEOUT_MS = 1500;
 const WORDS = { recording: "recording", quiet: "no new data", ended: "recording ended" };
 
-export class Follow {
+export class LiveRun {
   /**
    * @param {import("./timeline.js").Timeline} timeline
    * @param {HTMLElement} host in the header
