@@ -14,7 +14,7 @@ export const PAGE_STORE = "page-state";
  * @param {unknown} data
  * @returns {boolean} false while Dash has not loaded
  */
-export function tell(id, data) {
+export function setStore(id, data) {
   const set = globalThis.dash_clientside?.set_props;
   if (!set || !document.getElementById("frame")) return false;
   set(id, { data });

@@ -108,7 +108,7 @@ export class Selection {
       .map((flow) => flow[far]);
     if (!ends.length) {
       timeline.toast(
-        direction > 0 ? "No arrow leads on from what is selected." : "No arrow leads to what is selected.",
+        direction > 0 ? "No arrow leads from the selected slice." : "No arrow leads to the selected slice.",
       );
       return;
     }
@@ -152,14 +152,14 @@ export class Selection {
   }
 
   /** Selects the span of a row that is nearest to an instant. */
-  async nearest(lane, row, t, direction, tellEnd) {
+  async nearest(lane, row, t, direction, announceEnd) {
     const { timeline } = this;
     const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
     try {
       const found = await timeline.idle.track("nearest", getJson(address));
       if (found && found.ref !== undefined && found.ref !== null)
         await this.select({ lane, row, ref: found.ref }, true);
-      else if (tellEnd)
+      else if (announceEnd)
         timeline.toast(
           direction === "next" ? "This is the last slice in its row." : "This is the first slice in its row.",
         );

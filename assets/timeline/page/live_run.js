@@ -4,7 +4,7 @@
  * @module
  */
 
-import { getJson, tell } from "../base/bridge.js";
+import { getJson, setStore } from "../base/bridge.js";
 import { element } from "../base/dom.js";
 import { groupsOf } from "../model/layout.js";
 import { Picker } from "../model/pick.js";
@@ -63,13 +63,13 @@ export class LiveRun {
   async ask() {
     let state = "quiet";
     try {
-      const told = await getJson("/api/live");
-      state = told.state;
-      this.compare(told.findings); // before drawing the new state, which may take a while
-      if (told.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
-      const shown = this.on || told.final ? this.pages.offer(told.etag) : true;
+      const answer = await getJson("/api/live");
+      state = answer.state;
+      this.compare(answer.findings); // before drawing the new state, which may take a while
+      if (answer.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
+      const shown = this.on || answer.final ? this.pages.offer(answer.etag) : true;
       // The header's count of findings comes last, for the final state.
-      if (told.final && shown && tell(this.page.store, told.etag)) {
+      if (answer.final && shown && setStore(this.page.store, answer.etag)) {
         this.show(state);
         return;
       }
@@ -90,7 +90,7 @@ export class LiveRun {
     this.known ??= new Set();
     const fresh = findings.filter(({ key }) => !this.known.has(key));
     for (const { key } of fresh) this.known.add(key);
-    if (fresh.length) tell(this.page.store, this.states);
+    if (fresh.length) setStore(this.page.store, this.states);
     if (first || !fresh.length) return;
     const link = element("a", fresh[0].title);
     link.href = fresh[0].link;

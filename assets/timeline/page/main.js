@@ -5,7 +5,7 @@
  */
 
 import { format, parse } from "../base/address.js";
-import { appears, dashBusy, getJson, LIVE_STORE, THEME_STORE, tell, VIEW_STORE } from "../base/bridge.js";
+import { appears, dashBusy, getJson, LIVE_STORE, setStore, THEME_STORE, VIEW_STORE } from "../base/bridge.js";
 import { debugState } from "../base/debug.js";
 import { element } from "../base/dom.js";
 import { Idle } from "../base/idle.js";
@@ -42,7 +42,7 @@ let written = location.search;
 
 const theme = new Theme(parse(location.search).theme, (name) => {
   timeline?.retheme();
-  tell(THEME_STORE, name);
+  setStore(THEME_STORE, name);
   writeAddress();
 });
 
@@ -114,7 +114,7 @@ let dock = null;
 let asked = 0;
 const waiting = new Map();
 
-function tellView() {
+function reportView() {
   // A closed dock does not show the answer; opening it asks again.
   if (!dock || dock.closed || !onTimeline()) return;
   const { view, range } = timeline;
@@ -127,11 +127,11 @@ function tellView() {
     number: asked + 1,
   };
   const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
-  if (text === tellView.last) return;
-  tellView.last = text;
+  if (text === reportView.last) return;
+  reportView.last = text;
   asked += 1;
   waiting.set(asked, idle.begin("dock"));
-  if (!tell(VIEW_STORE, data)) answered(asked);
+  if (!setStore(VIEW_STORE, data)) answered(asked);
 }
 
 function answered(number) {
@@ -166,7 +166,7 @@ async function loadModules() {
   }
 }
 
-// ---- what the command palette offers beside commands ----
+// ---- other entries of the command palette ----
 
 function pagesOf() {
   return [...document.querySelectorAll(".rail a")].map((link) => ({
@@ -220,10 +220,10 @@ async function start() {
   const parts = await mountPanels(host);
   mountCommands(run, parts);
   if (timeline.query) find(timeline.query);
-  tellView();
+  reportView();
   timeline.onNames = (query) => find(query);
   if (run.live) await mountLiveRun();
-  tell(THEME_STORE, theme.name);
+  setStore(THEME_STORE, theme.name);
 }
 
 /**
@@ -255,7 +255,7 @@ function drawTimeline(host, run, lanesDrawn) {
   const settled = () => {
     timeline.onRest?.();
     writeAddress();
-    tellView();
+    reportView();
   };
   // The timeout lets the frame be painted first.
   timeline = new Timeline(buildDom(host), run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
@@ -267,7 +267,7 @@ function drawTimeline(host, run, lanesDrawn) {
 
 function mountSearch(host) {
   timeline.onSearchCleared = () => find("");
-  timeline.onHits = () => search?.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
+  timeline.onHits = () => search?.showHits(timeline.hits.position, timeline.hits.whole?.total ?? null);
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,
     changed: find,
@@ -278,7 +278,7 @@ function mountSearch(host) {
 
 /** Mounts the lane filter and the dock with its panels. */
 async function mountPanels(host) {
-  dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), tellView);
+  dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), reportView);
   const filter = new LaneFilter(timeline.dom.corner.filter, timeline, () => host.focus());
   const panel = (name) => document.getElementById(`${name}-panel`);
   const spans = new SpanTable(panel("slices"), timeline);
@@ -341,7 +341,7 @@ function mountCommands(run, { filter, tabs, notes, overlapField }) {
 async function mountLiveRun() {
   const replaced = () => {
     search.names = timeline.names;
-    tellView.last = "";
+    reportView.last = "";
     loadModules.begun = false;
   };
   timeline.liveRun = new LiveRun(timeline, await appears("live-host"), { replaced, store: LIVE_STORE });

@@ -19,15 +19,15 @@ function column(block, at, planes, count) {
 
 export class OfflineRun {
   /**
-   * @param {{shortest: number, rows: [number, number, number, number][], planes: number[], modules: string[]}} told
+   * @param {{shortest: number, rows: [number, number, number, number][], planes: number[], modules: string[]}} description
    * @param {Uint8Array} block
    * @param {any} run as /api/run describes it
    */
-  constructor(told, block, run) {
-    Object.assign(this, { run, modules: told.modules, shortest: told.shortest });
-    const count = told.rows.reduce((sum, row) => sum + row[2], 0);
+  constructor(description, block, run) {
+    Object.assign(this, { run, modules: description.modules, shortest: description.shortest });
+    const count = description.rows.reduce((sum, row) => sum + row[2], 0);
     let at = 0;
-    const [start, length, paint, module] = told.planes.map((planes) => {
+    const [start, length, paint, module] = description.planes.map((planes) => {
       const values = column(block, at, planes, count);
       at += planes * count;
       return values;
@@ -39,7 +39,7 @@ export class OfflineRun {
     this.rowOf = new Uint32Array(count);
     this.listed = [];
     let low = 0;
-    for (const [lane, row, size, ops] of told.rows) {
+    for (const [lane, row, size, ops] of description.rows) {
       const high = low + size;
       if (!this.laneAt.has(lane)) this.laneAt.set(lane, low);
       const one = { lane, row, low, high, ops: Boolean(ops) };
@@ -101,7 +101,7 @@ export class OfflineRun {
     return a;
   }
 
-  told(i) {
+  spanAt(i) {
     const { lane, row } = this.listed[this.rowOf[i]];
     return {
       lane,
@@ -154,8 +154,8 @@ export class OfflineRun {
     if (best < 0) return nothing;
     // If the file leaves out shorter spans, their number is unknown.
     return this.shortest > 0 && shorter < Infinity
-      ? this.told(best)
-      : { ...this.told(best), count, covered_ns: covered };
+      ? this.spanAt(best)
+      : { ...this.spanAt(best), count, covered_ns: covered };
   }
 
   nearest(lane, row, t, forward) {
@@ -164,7 +164,7 @@ export class OfflineRun {
     const at = forward
       ? this.search(this.start, place.low, place.high, t, true)
       : this.search(this.start, place.low, place.high, t) - 1;
-    return at >= place.low && at < place.high ? this.told(at) : { lane, row, ref: null };
+    return at >= place.low && at < place.high ? this.spanAt(at) : { lane, row, ref: null };
   }
 
   wanted({ names, modules = [] }) {
@@ -195,7 +195,7 @@ export class OfflineRun {
     let position = 0;
     const place = key(best);
     for (let i = 0; i < this.count; i += 1) position += wanted(i) && this.compare(i, place) <= 0;
-    return { ...this.told(best), position, total };
+    return { ...this.spanAt(best), position, total };
   }
 
   hits({ t0, t1, lanes, buckets, ...asked }) {

@@ -20,7 +20,7 @@ import { buildDom } from "./timeline_dom.js";
 const GROUPS = new Set(["Move", "Select", "Lanes"]);
 const OTHERS = new Set(["mark-range", "search", "next-match", "previous-match", "theme", "help"]);
 
-const told = (id) => JSON.parse(document.getElementById(id).textContent);
+const embedded = (id) => JSON.parse(document.getElementById(id).textContent);
 
 /** @param {string} text base64 of a deflated block @returns {Promise<ArrayBuffer>} */
 async function unpacked(text) {
@@ -51,7 +51,7 @@ function answering(block, places, offline) {
 async function start() {
   const idle = new Idle();
   const done = idle.begin("boot");
-  const { run, view, places, slices: spans } = told("run");
+  const { run, view, places, slices: spans } = embedded("run");
   const [tiles, block] = await Promise.all(
     ["tiles", "slices"].map((id) => unpacked(document.getElementById(id).textContent)),
   );
@@ -78,7 +78,7 @@ async function start() {
   });
   search.modules = offline.modules;
   timeline.onSearchCleared = () => find("");
-  timeline.onHits = () => search.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
+  timeline.onHits = () => search.showHits(timeline.hits.position, timeline.hits.whole?.total ?? null);
   listen(timeline);
   const known = commandsOf(timeline, {
     theme: () => theme.toggle(),

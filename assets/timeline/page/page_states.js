@@ -3,12 +3,12 @@
  * @module
  */
 
-import { PAGE_STORE, tell } from "../base/bridge.js";
+import { PAGE_STORE, setStore } from "../base/bridge.js";
 
 export class PageStates {
   constructor() {
     /** Etag of the state that Dash got last. */
-    this.told = "";
+    this.shown = "";
     this.began = 0;
     this.next = 0;
   }
@@ -28,10 +28,10 @@ export class PageStates {
       this.began = 0;
       delete page.dataset.renewed;
     }
-    if (etag === this.told) return true;
-    if (now < this.next || !tell(PAGE_STORE, etag)) return false;
+    if (etag === this.shown) return true;
+    if (now < this.next || !setStore(PAGE_STORE, etag)) return false;
     page.dataset.renewed = ""; // the old content is not dimmed during the update
-    this.told = etag;
+    this.shown = etag;
     this.began = now;
     return false;
   }

@@ -9,21 +9,21 @@ import { keyText } from "../input/commands.js";
 /** Gestures without a key, by the group of commands that they belong to. */
 const GESTURES = {
   Move: [
-    ["Ctrl + wheel, pinch", "zoom at the pointer"],
-    ["Wheel", "scroll lanes; over ruler and strip, or if all lanes are visible: zoom"],
-    ["Shift + wheel", "left / right"],
-    ["Drag", "move in both directions"],
-    ["Drag on the strip", "draw, move or resize the window"],
+    ["Ctrl + wheel, pinch", "Zoom at the pointer"],
+    ["Wheel", "Scroll lanes; over ruler and strip, or if all lanes are visible: zoom"],
+    ["Shift + wheel", "Left or right"],
+    ["Drag", "Move in both directions"],
+    ["Drag on the strip", "Draw, move or resize the window"],
   ],
   Select: [
-    ["Click", "select a slice"],
-    ["Double click", "zoom to it"],
+    ["Click", "Select a slice"],
+    ["Double click", "Zoom to it"],
   ],
   Measure: [
-    ["Shift + drag", "measure a range that snaps to slices; or drag on the ruler"],
-    ["Shift + click", "measure from the selected slice to this one"],
+    ["Shift + drag", "Measure a range that snaps to slices; or drag on the ruler"],
+    ["Shift + click", "Measure from the selected slice to this one"],
   ],
-  Lanes: [["Drag a name", "reorder lanes or ranks"]],
+  Lanes: [["Drag a name", "Reorder lanes or ranks"]],
 };
 
 /** @param {import("../input/commands.js").Command[]} commands @returns {HTMLDialogElement} not yet in the document */
@@ -39,14 +39,14 @@ export function helpDialog(commands) {
   for (const title of new Set(commands.map((command) => command.group))) {
     const keyed = commands.filter((command) => command.group === title && command.keys.length);
     const rows = [
-      ...keyed.map(({ keys, title: text }) => [keys.map(keyText).join(", "), text]),
-      ...(GESTURES[title] ?? []),
+      ...keyed.map(({ keys, title: text }) => [keys.map(keyText), text]),
+      ...(GESTURES[title] ?? []).map(([gesture, text]) => [[gesture], text]),
     ];
     const section = element("section", "");
     const list = element("dl", "");
-    for (const [key, text] of rows) {
+    for (const [keys, text] of rows) {
       const term = element("dt", "");
-      term.append(element("kbd", key));
+      for (const key of keys) term.append(element("kbd", key), " ");
       list.append(term, element("dd", text));
     }
     section.append(element("h3", title), list);

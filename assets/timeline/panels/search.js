@@ -109,7 +109,7 @@ export class Search {
 
   show(found) {
     this.found = found;
-    this.tell();
+    this.showHits();
     this.open();
   }
 
@@ -118,7 +118,7 @@ export class Search {
    * @param {number|null} [position]
    * @param {number|null} [total]
    */
-  tell(position = null, total = null) {
+  showHits(position = null, total = null) {
     const { found } = this;
     if (!found) this.state.replaceChildren(element("kbd", "/"));
     else if (found.error) this.state.textContent = found.error;

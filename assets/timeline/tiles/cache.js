@@ -15,7 +15,7 @@ export const BATCH = 16;
 const OVERHEAD = 100;
 
 /**
- * @typedef {{level: number, from: number, to: number, lanes: number[]}} One request:
+ * @typedef {{level: number, from: number, to: number, lanes: number[]}} Asked one request:
  * the parts of one tile from `from` up to `to`
  */
 

@@ -356,7 +356,7 @@ EXPORT uint32_t lanescope_leave_module() {
 
 // A module was destroyed.
 EXPORT void lanescope_module_gone() {
-  ModulePaths::gone().fetch_add(1);
+  ModulePaths::destroyed().fetch_add(1);
 }
 
 EXPORT uint64_t lanescope_progress() {

@@ -1,5 +1,5 @@
-// Blocks all signals of the calling thread during its lifetime. Threads started meanwhile inherit
-// that.
+// Blocks all signals of the calling thread during its lifetime. Threads started in that time
+// inherit that.
 #pragma once
 
 #include <pthread.h>

@@ -21,20 +21,21 @@ class ModulePaths {
       return 0;
     }
     const Slot& slot = (*slots_)[place(module)];
-    return slot.module == module && slot.gone == gone().load(std::memory_order_acquire) ? slot.path
-                                                                                        : 0;
+    return slot.module == module && slot.destroyed == destroyed().load(std::memory_order_acquire)
+               ? slot.path
+               : 0;
   }
 
   void put(const void* module, Text path) {
     if (slots_ == nullptr) {  // allocated late: most threads call no module
       slots_ = std::make_unique<std::array<Slot, SLOTS>>();
     }
-    (*slots_)[place(module)] = {module, gone().load(std::memory_order_acquire), path};
+    (*slots_)[place(module)] = {module, destroyed().load(std::memory_order_acquire), path};
   }
 
   // How many modules were destroyed. Another may have taken the address, so each one invalidates
   // all paths.
-  static std::atomic<uint64_t>& gone() {
+  static std::atomic<uint64_t>& destroyed() {
     static std::atomic<uint64_t> count{1};
     return count;
   }
@@ -42,7 +43,7 @@ class ModulePaths {
  private:
   struct Slot {
     const void* module;
-    uint64_t gone;
+    uint64_t destroyed;
     Text path;
   };
   static constexpr int BITS = 10;
