@@ -19,102 +19,87 @@
  * @returns {Command[]}
  */
 export function commandsOf(timeline, page) {
-  const { arranger, differences, overlaps, selection } = timeline;
+  const groups = {
+    Move: moving(timeline),
+    Select: selecting(timeline),
+    Measure: [
+      ["mark-range", "Mark the selected slice as range, or the window", ["m"], () => timeline.markRange()],
+      ["dock", "Show or hide the details", ["q"], page.dock],
+    ],
+    Find: finding(timeline, page),
+    Lanes: arranging(timeline, page),
+    Keep: [
+      ["note", "Add a note at the selected slice or range", ["b"], page.note],
+      ["save-view", "Save this view with the run", [], page.saveView],
+      ["table", "Show the visible slices as a table", ["Shift+t"], page.table],
+      ["png", "Download the view as PNG", [], page.png],
+      ["svg", "Download the view as SVG", [], page.svg],
+    ],
+    Page: [
+      ["commands", "All commands, lanes and pages", ["Control+k", "Control+Shift+p"], page.commands],
+      ["theme", "Light or dark", ["t"], page.theme],
+      ["help", "Keys and gestures", ["?"], page.help],
+    ],
+  };
+  return Object.entries(groups).flatMap(([group, rows]) =>
+    rows.map(([id, title, keys, run]) => ({ id, group, title, keys, run, anywhere: group === "Page" })),
+  );
+}
+
+const moving = (timeline) => [
+  ["zoom-in", "Zoom in at the pointer", ["w"], () => timeline.glide("zoom", 0.6)],
+  ["zoom-out", "Zoom out at the pointer", ["s"], () => timeline.glide("zoom", 1 / 0.6)],
+  ["left", "Left", ["a"], () => timeline.glide("pan", -0.25)],
+  ["right", "Right", ["d"], () => timeline.glide("pan", 0.25)],
+  ["page-left", "A whole window to the left", ["Shift+a"], () => timeline.glide("pan", -1)],
+  ["page-right", "A whole window to the right", ["Shift+d"], () => timeline.glide("pan", 1)],
+  ["nudge-left", "A little to the left", ["ArrowLeft"], () => timeline.glide("pan", -0.1)],
+  ["nudge-right", "A little to the right", ["ArrowRight"], () => timeline.glide("pan", 0.1)],
+  ["fit", "Fit the range or selection; again: the whole run", ["f"], () => timeline.fit()],
+  ["whole", "The whole run", ["Home"], () => timeline.fitAll()],
+  ["up", "Lanes up", ["PageUp"], () => timeline.scrollBy(-timeline.height * 0.8)],
+  ["down", "Lanes down", ["PageDown"], () => timeline.scrollBy(timeline.height * 0.8)],
+];
+
+const selecting = (timeline) => {
+  const { selection } = timeline;
+  return [
+    ["next", "Next slice in the row", ["."], () => selection.neighbour("next")],
+    ["previous", "Previous slice in the row", [","], () => selection.neighbour("prev")],
+    ["above", "The row above, at the same time", ["ArrowUp"], () => selection.vertical(-1)],
+    ["below", "The row below, at the same time", ["ArrowDown"], () => selection.vertical(1)],
+    ["along", "Along the arrow from the selected slice", ["]"], () => selection.along(1)],
+    ["back-along", "Back along the arrow to the selected slice", ["["], () => selection.along(-1)],
+    ["zoom-to", "Zoom to the selected slice", ["Enter"], () => timeline.zoomToSelected()],
+    ["let-go", "Clear search, range, overlaps or selection", ["Escape"], () => timeline.letGo()],
+  ];
+};
+
+const finding = (timeline, page) => {
+  const { differences, overlaps, selection } = timeline;
   // One key for the next search match, or without a search the next difference from the baseline.
   const another = (direction) =>
     differences.on && !timeline.query ? differences.step(direction) : selection.match(direction);
-  const table = [
-    [
-      "Move",
-      [
-        ["zoom-in", "Zoom in at the pointer", ["w"], () => timeline.glide("zoom", 0.6)],
-        ["zoom-out", "Zoom out at the pointer", ["s"], () => timeline.glide("zoom", 1 / 0.6)],
-        ["left", "Left", ["a"], () => timeline.glide("pan", -0.25)],
-        ["right", "Right", ["d"], () => timeline.glide("pan", 0.25)],
-        ["page-left", "A whole window to the left", ["Shift+a"], () => timeline.glide("pan", -1)],
-        ["page-right", "A whole window to the right", ["Shift+d"], () => timeline.glide("pan", 1)],
-        ["nudge-left", "A little to the left", ["ArrowLeft"], () => timeline.glide("pan", -0.1)],
-        ["nudge-right", "A little to the right", ["ArrowRight"], () => timeline.glide("pan", 0.1)],
-        ["fit", "Fit the range or selection; again: the whole run", ["f"], () => timeline.fit()],
-        ["whole", "The whole run", ["Home"], () => timeline.fitAll()],
-        ["up", "Lanes up", ["PageUp"], () => timeline.scrollBy(-timeline.height * 0.8)],
-        ["down", "Lanes down", ["PageDown"], () => timeline.scrollBy(timeline.height * 0.8)],
-      ],
-    ],
-    [
-      "Select",
-      [
-        ["next", "Next slice in the row", ["."], () => timeline.selection.neighbour("next")],
-        ["previous", "Previous slice in the row", [","], () => timeline.selection.neighbour("prev")],
-        ["above", "The row above, at the same time", ["ArrowUp"], () => timeline.selection.vertical(-1)],
-        ["below", "The row below, at the same time", ["ArrowDown"], () => timeline.selection.vertical(1)],
-        ["along", "Along the arrow from the selected slice", ["]"], () => selection.along(1)],
-        ["back-along", "Back along the arrow to the selected slice", ["["], () => selection.along(-1)],
-        ["zoom-to", "Zoom to the selected slice", ["Enter"], () => timeline.zoomToSelected()],
-        ["let-go", "Clear search, range, overlaps or selection", ["Escape"], () => timeline.letGo()],
-      ],
-    ],
-    [
-      "Measure",
-      [
-        ["mark-range", "Mark the selected slice as range, or the window", ["m"], () => timeline.markRange()],
-        ["dock", "Show or hide the details", ["q"], page.dock],
-      ],
-    ],
-    [
-      "Find",
-      [
-        ["search", "Search names and modules; /a regular expression/", ["/"], page.search],
-        [
-          "next-match",
-          "Next match; without a search the next difference from the baseline",
-          ["n"],
-          () => another("next"),
-        ],
-        ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
-        ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
-        ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
-        ["overlap-of", "Choose the phase or name whose overlaps are shown", ["Shift+l"], page.overlapOf],
-      ],
-    ],
-    [
-      "Lanes",
-      [
-        ["pin", "Pin the lane at the top, or unpin it", ["p"], () => arranger.pinMeant()],
-        ["expand", "All rows of the lane in full height", ["e"], () => arranger.expandMeant()],
-        ["collapse", "Close or open the rank", ["g"], () => arranger.collapseMeant()],
-        ["collapse-all", "Close or open all ranks", ["Shift+g"], () => arranger.toggleGroups()],
-        ["lane-up", "Move the lane up", ["Alt+ArrowUp"], () => arranger.moveMeant(-1)],
-        ["lane-down", "Move the lane down", ["Alt+ArrowDown"], () => arranger.moveMeant(1)],
-        ["filter", "Filter lanes by rank, process, thread or name", ["l"], page.filter],
-        ["lanes-reset", "All lanes in their own order", [], () => arranger.reset()],
-      ],
-    ],
-    [
-      "Keep",
-      [
-        ["note", "Add a note at the selected slice or range", ["b"], page.note],
-        ["save-view", "Save this view with the run", [], page.saveView],
-        ["table", "Show the visible slices as a table", ["Shift+t"], page.table],
-        ["png", "Download the view as PNG", [], page.png],
-        ["svg", "Download the view as SVG", [], page.svg],
-      ],
-    ],
+  return [
+    ["search", "Search names and modules; /a regular expression/", ["/"], page.search],
+    ["next-match", "Next match; without a search the next difference from the baseline", ["n"], () => another("next")],
+    ["previous-match", "Previous match or difference", ["Shift+n"], () => another("prev")],
+    ["next-overlap", "Next overlap of threads", ["o"], () => overlaps.step(1)],
+    ["previous-overlap", "Previous overlap of threads", ["Shift+o"], () => overlaps.step(-1)],
+    ["overlap-of", "Choose the phase or name whose overlaps are shown", ["Shift+l"], page.overlapOf],
   ];
-  const anywhere = [
-    [
-      "Page",
-      [
-        ["commands", "All commands, lanes and pages", ["Control+k", "Control+Shift+p"], page.commands],
-        ["theme", "Light or dark", ["t"], page.theme],
-        ["help", "Keys and gestures", ["?"], page.help],
-      ],
-    ],
-  ];
-  const made = ([group, rows], everywhere) =>
-    rows.map(([id, title, keys, run]) => ({ id, group, title, keys, run, anywhere: everywhere }));
-  return [...table.flatMap((one) => made(one, false)), ...anywhere.flatMap((one) => made(one, true))];
-}
+};
+
+const arranging = ({ arranger }, page) => [
+  ["pin", "Pin the lane at the top, or unpin it", ["p"], () => arranger.pinMeant()],
+  ["expand", "All rows of the lane in full height", ["e"], () => arranger.expandMeant()],
+  ["collapse", "Close or open the rank", ["g"], () => arranger.collapseMeant()],
+  ["collapse-all", "Close or open all ranks", ["Shift+g"], () => arranger.toggleGroups()],
+  ["lane-up", "Move the lane up", ["Alt+ArrowUp"], () => arranger.moveMeant(-1)],
+  ["lane-down", "Move the lane down", ["Alt+ArrowDown"], () => arranger.moveMeant(1)],
+  ["filter", "Filter lanes by rank, process, thread or name", ["l"], page.filter],
+  ["lanes-reset", "All lanes in their own order", [], () => arranger.reset()],
+];
 
 /** Returns a key press as the table writes it: `w`, `Shift+a`, `Control+k`, `?`. @param {KeyboardEvent} event */
 export function keyOf(event) {

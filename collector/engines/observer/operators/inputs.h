@@ -65,4 +65,15 @@ struct Inputs {
   });
 }
 
+// Returns the text of `signature`, which holds the operator's tensors passed by position.
+inline Text signature_text(Thread& thread, const Operator& op, const Inputs& inputs,
+                           const Signature& signature) {
+  if (signature.empty()) {
+    return other_signature(thread, op, inputs);
+  }
+  return signature.text(thread, [&](Spelling& spelling) {
+    inputs.each_named(op, [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+  });
+}
+
 }  // namespace lanescope

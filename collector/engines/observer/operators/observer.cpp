@@ -144,12 +144,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
   frame.name = op.text;
   frame.sequence = function.seqNr();
-  frame.signature =
-      signature.empty()
-          ? other_signature(thread, op, inputs)
-          : signature.text(thread, [&](Spelling& spelling) {
-              inputs.each_named(op, [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
-            });
+  frame.signature = signature_text(thread, op, inputs, signature);
   if (recording.sampled_stacks) {
     frame.stack = known_stack(thread, op);
   }
