@@ -13,6 +13,9 @@ DEMO     ?= --dim 128 --seq 64 --steps 30 --clip 4 --slow-rank 2 --slow-ms 250
 
 BIN   := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
+NODE  := $(VENV)/node/.ready
+BIOME  = $(VENV)/node/node_modules/.bin/biome
+CPP    = $(shell git ls-files '*.cpp' '*.h')
 LINKS := $(abspath $(VENV))/links
 # A console script (torchrun, lanescope) finds its siblings without anybody activating anything.
 export PATH := $(BIN):$(PATH)
@@ -30,7 +33,7 @@ help:  ## say what there is
 
 # Of 17,000 modules a few thousand are ever imported: Python compiles those, the most of them at the
 # end, once and not in four ranks at a time.
-setup: $(READY)  ## make .venv with pinned versions and the package in it (editable)
+setup: $(READY) $(NODE)  ## make .venv with pinned versions and the package in it (editable)
 
 $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "development needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
@@ -39,6 +42,13 @@ $(READY): requirements-dev.txt pyproject.toml setup.py lanescope_start.pth
 	$(BIN)/python -m pip install -qq --no-compile --requirement requirements-dev.txt
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'import dash, pandas, torch._dynamo, torch.distributed.run'
+	@touch $@
+
+# What checks JavaScript comes from npm, and npm from a wheel.
+$(NODE): package.json package-lock.json .npmrc | $(READY)
+	@mkdir -p $(@D)
+	cp $^ $(@D)
+	cd $(@D) && npm install --silent --no-audit --no-fund
 	@touch $@
 
 demo: $(READY)  ## record a 4-rank training run and open it in the browser (HEADLESS=1: only fetch the page)
@@ -65,9 +75,11 @@ harmless: $(READY)  ## run others' tests plain and recorded, compare (HARMLESS='
 matrix:  ## record with each version of Python and torch that can be had (ARGS='--torch 2.15.0')
 	$(PYTHON) tests/matrix/run.py $(ARGS)
 
-lint: $(READY) types  ## check style, types and the number of suppressed checks
+lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed checks
 	ruff check .
 	ruff format --check .
+	clang-format --dry-run --Werror $(CPP)
+	$(BIOME) check --error-on-warnings
 	python -m tests.suppressions
 
 # mypy cannot see through setuptools' folder mapping, so it gets the same mapping as links. They
@@ -77,9 +89,11 @@ types: $(READY)  ## check types alone
 	@for part in collector webapp assets; do ln -sfn $(CURDIR)/$$part $(LINKS)/lanescope/$$part; done
 	MYPYPATH=$(LINKS) mypy
 
-format: $(READY)  ## bring the code into the project's format
+format: $(READY) $(NODE)  ## bring the code into the project's format
 	ruff check --fix .
 	ruff format .
+	clang-format -i $(CPP)
+	$(BIOME) check --write
 
 bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)
 	python benchmarks/run.py $(ONLY)

@@ -22,7 +22,9 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction&) {
   return nullptr;
 }
 
-void end(const at::RecordFunction&, at::ObserverContext*) { pass(); }
+void end(const at::RecordFunction&, at::ObserverContext*) {
+  pass();
+}
 
 }  // namespace
 
@@ -37,4 +39,6 @@ extern "C" __attribute__((visibility("default"))) void start(int64_t wait_ns, bo
       at::RecordFunctionCallback(begin, end).needsInputs(true).needsOutputs(true).scopes(scopes));
 }
 
-extern "C" __attribute__((visibility("default"))) void stop() { at::removeCallback(handle); }
+extern "C" __attribute__((visibility("default"))) void stop() {
+  at::removeCallback(handle);
+}

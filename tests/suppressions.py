@@ -19,7 +19,7 @@ ALLOWED = Path(__file__).with_name("suppressions.txt")
 
 KINDS = {
     "type-ignore": re.compile(r"#\s*type:\s*ignore|@ts-(?:ignore|expect-error)"),
-    "noqa": re.compile(r"#\s*(?:ruff:\s*)?noqa|eslint-disable"),
+    "noqa": re.compile(r"#\s*(?:ruff:\s*)?noqa|biome-ignore|clang-format off"),
     "skip": re.compile(
         r"pytest\.(?:skip|importorskip)\(|pytest\.mark\.(?:skip|skipif|xfail)|unittest\.skip"
         r"|\b(?:test|it|describe)\.skip\("
@@ -28,9 +28,10 @@ KINDS = {
 
 
 def sources() -> list[Path]:
-    """Python and JavaScript that git tracks or would track, but for this file."""
+    """Python, JavaScript and C++ that git tracks or would track, but for this file."""
+    kinds = ("*.py", "*.js", "*.cpp", "*.h")
     listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.js"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *kinds],
         cwd=ROOT,
         check=True,
         capture_output=True,

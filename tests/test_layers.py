@@ -51,8 +51,8 @@ WEBAPP = (
 OBSERVER = (
     "base",
     "journal",
-    "stacks",
     "thread",
+    "stacks",
     "numerics",
     "storages",
     "collectives",
@@ -90,19 +90,6 @@ DEBT = {
     ("webapp.ui.charts", "webapp.plugins.collectives.skew"),
     ("webapp.ui.context", "webapp.plugins.checks.checks"),
     ("webapp.ui.context", "webapp.plugins.sql.queries"),
-    # C++
-    ("collectives/collectives.cpp", "operators/operators.h"),
-    ("numerics/fingerprint.cpp", "storages/signature.h"),
-    ("numerics/norms.cpp", "storages/signature.h"),
-    ("stacks/stacks.cpp", "thread/thread.h"),
-    ("storages/tensor_capture.cpp", "operators/operators.h"),
-    # JavaScript
-    ("draw/header.js", "panels/notes.js"),
-    ("draw/scene.js", "panels/tooltip.js"),
-    ("input/lane_drag.js", "panels/help.js"),
-    ("input/lane_filter.js", "panels/help.js"),
-    ("model/hit_test.js", "draw/counter.js"),
-    ("model/span_panel.js", "panels/help.js"),
 }
 
 # What the reader imports of the recorder: the format, and what reads journals of the dead. What
@@ -227,7 +214,7 @@ def scripts() -> Arrows:
         for path in folder.rglob("*.js")
         for name in [path.relative_to(folder).as_posix()]
         for other in re.findall(
-            r'^import .* from "(.+)";$', path.read_text(encoding="utf-8"), re.MULTILINE
+            r'^import [^;"]* from "(.+)";$', path.read_text(encoding="utf-8"), re.MULTILINE
         )
     }
 

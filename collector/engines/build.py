@@ -57,12 +57,16 @@ FLAGS = (
     "-fPIC",
     "-fvisibility=hidden",
     "-pthread",
-    "-w",
     "-DNDEBUG",
     "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Wno-maybe-uninitialized",
 )
 """NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
-contraction: every processor shall round the same sums the same way."""
+contraction: every processor shall round the same sums the same way. Warnings are never errors:
+another compiler may have others. GCC falsely gives the one that is off for its own intrinsics and
+for torch's containers, once those are inlined."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
 _NEW_ABI = re.compile(rb"_ZNK?3c10\w+NSt7__cxx1112basic_string")
@@ -298,6 +302,28 @@ def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: boo
 
 
 def _compile(torch: Torch, compiler: Path, into: Path) -> None:
+    commands = compile_commands(torch, compiler, into)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for done in pool.map(lambda command: _run(command, into), commands):
+            _check(done, compiler)
+    objects = [command[-1] for command in commands]
+    # torch is in the process when the library is loaded, so it needs no path to it.
+    link = (
+        str(compiler),
+        "-shared",
+        "-pthread",
+        *objects,
+        f"-L{torch.folder / 'lib'}",
+        *LIBRARIES,
+        "-ldl",
+        "-o",
+        str(into / LIBRARY),
+    )
+    _check(_run(link, into), compiler)
+
+
+def compile_commands(torch: Torch, compiler: Path, into: Path) -> list[tuple[str, ...]]:
+    """Writes generated sources to `into`; returns a command per object file, its last word."""
     (into / "layout.h").write_text(layout_header(), encoding="utf-8")
     include = torch.folder / "include"
     flags = (
@@ -328,23 +354,7 @@ def _compile(torch: Torch, compiler: Path, into: Path) -> None:
                 str(into / f"{variant}.o"),
             )
         )
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done in pool.map(lambda command: _run(command, into), commands):
-            _check(done, compiler)
-    objects = [command[-1] for command in commands]
-    # torch is in the process when the library is loaded, so it needs no path to it.
-    link = (
-        str(compiler),
-        "-shared",
-        "-pthread",
-        *objects,
-        f"-L{torch.folder / 'lib'}",
-        *LIBRARIES,
-        "-ldl",
-        "-o",
-        str(into / LIBRARY),
-    )
-    _check(_run(link, into), compiler)
+    return commands
 
 
 def _parts(folders: tuple[str, ...]) -> list[str]:
@@ -377,6 +387,6 @@ def _environment() -> dict[str, str]:
 def _check(done: subprocess.CompletedProcess[str], compiler: Path) -> None:
     if done.returncode == 0:
         return
-    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    lines = [line for line in done.stderr.splitlines() if "error:" in line]
     detail = (lines or done.stderr.splitlines() or ["no message"])[0]
     raise BuildError(f"{compiler} failed with status {done.returncode}: {detail}")

@@ -1,6 +1,6 @@
 """Which tensors of an operator the portable engine reads, and what it knows of the others.
 
-The rules are those of the native engine (`observer/storages/tensor_capture.h`,
+The rules are those of the native engine (`observer/operators/tensor_capture.h`,
 `observer/storages/storages.h`): results and changed inputs are read when the operator has ended; as
 it begins, inputs that no recorded operator wrote, those of collectives, and those that are no
 longer what was written last.

@@ -107,4 +107,4 @@ def test_what_is_in_sight_as_a_table(opened: Opener) -> None:
     page.idle()
     assert page.state["selection"]["name"].startswith("aten::")
     page.press("d")
-    assert "slices in sight" in table.locator("caption").inner_text()
+    assert "visible slices" in table.locator("caption").inner_text()

@@ -141,7 +141,7 @@ def test_the_list_of_keys_is_that_of_the_commands(opened: Opener) -> None:
     page = opened()
     page.press("?")
     text = page.text("dialog.help")
-    for word in ("Ctrl + K", "Shift + drag", "Keep the lane at the top", "Filter lanes", "pinch"):
+    for word in ("Ctrl + K", "Shift + drag", "Pin the lane at the top", "Filter lanes", "pinch"):
         assert word in text
     page.page.keyboard.press("Escape")
 

@@ -23,7 +23,8 @@ export function equal(found, expected, what = "") {
 }
 
 export function near(found, expected, tolerance = 1e-6) {
-  if (!(Math.abs(found - expected) <= tolerance)) throw new Error(`found ${found}, expected ${expected} ± ${tolerance}`);
+  if (!(Math.abs(found - expected) <= tolerance))
+    throw new Error(`found ${found}, expected ${expected} ± ${tolerance}`);
 }
 
 export function ok(condition, what = "condition") {
@@ -34,7 +35,8 @@ export function throws(run, pattern) {
   try {
     run();
   } catch (error) {
-    if (!pattern.test(error.message)) throw new Error(`message ${JSON.stringify(error.message)} does not match ${pattern}`);
+    if (!pattern.test(error.message))
+      throw new Error(`message ${JSON.stringify(error.message)} does not match ${pattern}`);
     return;
   }
   throw new Error("nothing was thrown");

@@ -1,26 +1,34 @@
 import { format, parse } from "/assets/timeline/base/address.js";
-import { TileCache } from "/assets/timeline/tiles/cache.js";
-import { samplesOf, withNeighbours } from "/assets/timeline/draw/counter.js";
-import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
-import { matching } from "/assets/timeline/panels/command_bar.js";
-import { keyOf, keyText } from "/assets/timeline/input/commands.js";
-import { factsOf } from "/assets/timeline/model/span_panel.js";
-import { flowsOf } from "/assets/timeline/model/flows.js";
-import { activity, firstEnding } from "/assets/timeline/draw/header.js";
-import { hitRow } from "/assets/timeline/model/hit_test.js";
 import { debounced, Idle } from "/assets/timeline/base/idle.js";
+import { activity, firstEnding } from "/assets/timeline/draw/header.js";
 import { processOf } from "/assets/timeline/draw/labels.js";
-import { Look } from "/assets/timeline/model/pick.js";
-import { match } from "/assets/timeline/panels/search.js";
 import { Labeller } from "/assets/timeline/draw/span_text.js";
-import { decode, Tile, VERSION } from "/assets/timeline/tiles/tile.js";
+import { keyOf, keyText } from "/assets/timeline/input/commands.js";
+import { samplesOf, withNeighbours } from "/assets/timeline/model/counter_samples.js";
+import { flowsOf } from "/assets/timeline/model/flows.js";
+import { hitRow } from "/assets/timeline/model/hit_test.js";
+import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
+import { Picker } from "/assets/timeline/model/pick.js";
+import { factsOf } from "/assets/timeline/model/span_panel.js";
+import { matching } from "/assets/timeline/panels/command_bar.js";
+import { match } from "/assets/timeline/panels/search.js";
 import { wordsFor } from "/assets/timeline/panels/tooltip.js";
+import { TileCache } from "/assets/timeline/tiles/cache.js";
+import { decode, Tile, VERSION } from "/assets/timeline/tiles/tile.js";
 import { equal, ok, test } from "./harness.js";
 
 const VIEW = {
-  window: { t0: 1200, t1: 3400 }, selected: { lane: 3, row: 1, ref: 77 }, range: { t0: 1500, t1: 1600 }, collapsed: [1, 2],
-  expanded: [4], query: "a b&c=d /", scrollY: 120, theme: "dark", overlaps: true,
-  of: "/mul|add/", lanes: { pins: [3, 1], groupOrder: [1, 0], laneOrder: [5, 4, 3], filter: "rank 1 -gloo" },
+  window: { t0: 1200, t1: 3400 },
+  selected: { lane: 3, row: 1, ref: 77 },
+  range: { t0: 1500, t1: 1600 },
+  collapsed: [1, 2],
+  expanded: [4],
+  query: "a b&c=d /",
+  scrollY: 120,
+  theme: "dark",
+  overlaps: true,
+  of: "/mul|add/",
+  lanes: { pins: [3, 1], groupOrder: [1, 0], laneOrder: [5, 4, 3], filter: "rank 1 -gloo" },
 };
 
 test("the address holds the view and gives it back", () => {
@@ -30,10 +38,20 @@ test("the address holds the view and gives it back", () => {
 
 test("nonsense in the address is ignored", () => {
   const view = parse("?t=9-3&sel=1.x&range=abc&closed=1.foo.2&theme=pink&y=-4");
-  equal([view.window, view.selected, view.range, view.collapsed, view.theme, view.scrollY], [null, null, null, [1, 2], "", 0]);
+  equal(
+    [view.window, view.selected, view.range, view.collapsed, view.theme, view.scrollY],
+    [null, null, null, [1, 2], "", 0],
+  );
 });
 
-const LANES = [0, 1, 2, 10].map((rank, id) => ({ id, rank, kind: "thread", label: id % 2 ? "evaluator" : "main", title: `train.py 41${id}`, pid: 410 + id }));
+const LANES = [0, 1, 2, 10].map((rank, id) => ({
+  id,
+  rank,
+  kind: "thread",
+  label: id % 2 ? "evaluator" : "main",
+  title: `train.py 41${id}`,
+  pid: 410 + id,
+}));
 const GROUPS = LANES.map((lane) => ({ index: lane.id, name: `rank ${lane.rank}`, lanes: [lane] }));
 const BY_ID = new Map(LANES.map((lane) => [lane.id, lane]));
 const shownBy = (wish) => arrange(GROUPS, BY_ID, { ...asListed(), ...wish });
@@ -50,15 +68,25 @@ test("lanes are filtered by rank, process, thread and name", () => {
 
 test("lanes are pinned, ordered and left out as wished", () => {
   const { groups, pinned } = shownBy({ pins: [2], groupOrder: [3, 0], filter: "main" });
-  equal(pinned.map((lane) => lane.id), [2]);
-  equal(groups.map((group) => group.index), [0]);
-  equal(shownBy({ groupOrder: [3, 0] }).groups.map((group) => group.index), [3, 0, 1, 2]);
+  equal(
+    pinned.map((lane) => lane.id),
+    [2],
+  );
+  equal(
+    groups.map((group) => group.index),
+    [0],
+  );
+  equal(
+    shownBy({ groupOrder: [3, 0] }).groups.map((group) => group.index),
+    [3, 0, 1, 2],
+  );
   equal(moved([1, 2, 3], 3, 1), [3, 1, 2]);
   equal(moved([1, 2, 3], 1, null), [2, 3, 1]);
 });
 
 test("keys are written one way, however they are held", () => {
-  const press = (key, held = {}) => keyOf({ key, ctrlKey: false, metaKey: false, altKey: false, shiftKey: false, ...held });
+  const press = (key, held = {}) =>
+    keyOf({ key, ctrlKey: false, metaKey: false, altKey: false, shiftKey: false, ...held });
   equal(press("w"), "w");
   equal(press("W"), "w");
   equal(press("A", { shiftKey: true }), "Shift+a");
@@ -69,26 +97,56 @@ test("keys are written one way, however they are held", () => {
 });
 
 test("the palette finds by words, beginnings first", () => {
-  const entries = ["Close all", "Zoom out", "All lanes"].map((title) => ({ title, group: "Lanes", keys: [], run: () => {} }));
-  equal(matching(entries, "all").map((entry) => entry.title), ["All lanes", "Close all"]);
-  equal(matching(entries, "lanes zo").map((entry) => entry.title), ["Zoom out"]);
+  const entries = ["Close all", "Zoom out", "All lanes"].map((title) => ({
+    title,
+    group: "Lanes",
+    keys: [],
+    run: () => {},
+  }));
+  equal(
+    matching(entries, "all").map((entry) => entry.title),
+    ["All lanes", "Close all"],
+  );
+  equal(
+    matching(entries, "lanes zo").map((entry) => entry.title),
+    ["Zoom out"],
+  );
   equal(matching(entries, "nothing"), []);
 });
 
 test("arrows lead forward in time", () => {
   const slice = { lane: 0, row: 1, rank: 1, drawn: [100, 200], partner: { lane: 0, row: 2, start_ns: 20, end_ns: 30 } };
   equal(flowsOf(slice), [{ kind: "autograd", from: { lane: 0, row: 2, t: 30 }, to: { lane: 0, row: 1, t: 100 } }]);
-  const peers = [{ rank: 2, lane: 9, row: 0, start_ns: 120 }, { rank: 0, lane: 5, row: 0, start_ns: 90 }];
+  const peers = [
+    { rank: 2, lane: 9, row: 0, start_ns: 120 },
+    { rank: 0, lane: 5, row: 0, start_ns: 90 },
+  ];
   const chain = flowsOf({ ...slice, partner: null, peers });
-  equal(chain.map(({ from, to }) => [from.lane, to.lane]), [[5, 0], [0, 9]]);
+  equal(
+    chain.map(({ from, to }) => [from.lane, to.lane]),
+    [
+      [5, 0],
+      [0, 9],
+    ],
+  );
   const threads = [{ kind: "start", outgoing: true, lane: 3, row: 0, sent_ns: 110, came_ns: 130 }];
-  equal(flowsOf({ ...slice, partner: null, threads })[0], { kind: "start", from: { lane: 0, row: 1, t: 110 }, to: { lane: 3, row: 0, t: 130 } });
+  equal(flowsOf({ ...slice, partner: null, threads })[0], {
+    kind: "start",
+    from: { lane: 0, row: 1, t: 110 },
+    to: { lane: 3, row: 0, t: 130 },
+  });
   const kernel = { outgoing: true, lane: 4, row: 0, start_ns: 170, launch_ns: 140 };
-  equal(flowsOf({ ...slice, partner: null, launches: [kernel] }), [{ kind: "launch", from: { lane: 0, row: 1, t: 140 }, to: { lane: 4, row: 0, t: 170 } }]);
+  equal(flowsOf({ ...slice, partner: null, launches: [kernel] }), [
+    { kind: "launch", from: { lane: 0, row: 1, t: 140 }, to: { lane: 4, row: 0, t: 170 } },
+  ]);
   const operator = { outgoing: false, lane: 5, row: 2, start_ns: 40, launch_ns: 60 };
-  equal(flowsOf({ ...slice, partner: null, launches: [operator] }), [{ kind: "launch", from: { lane: 5, row: 2, t: 60 }, to: { lane: 0, row: 1, t: 100 } }]);
+  equal(flowsOf({ ...slice, partner: null, launches: [operator] }), [
+    { kind: "launch", from: { lane: 5, row: 2, t: 60 }, to: { lane: 0, row: 1, t: 100 } },
+  ]);
   const race = { outgoing: false, lane: 6, row: 0, start_ns: 95 };
-  equal(flowsOf({ ...slice, partner: null, races: [race] }), [{ kind: "race", from: { lane: 6, row: 0, t: 95 }, to: { lane: 0, row: 1, t: 100 } }]);
+  equal(flowsOf({ ...slice, partner: null, races: [race] }), [
+    { kind: "race", from: { lane: 6, row: 0, t: 95 }, to: { lane: 0, row: 1, t: 100 } },
+  ]);
 });
 
 test("search: part of a name in any case, or a regular expression", () => {
@@ -113,16 +171,37 @@ test("a process in few words", () => {
 });
 
 const PAINTS = { name: Uint32Array.from([0, 1, 2, 3]), style: Uint8Array.from([1, 2, 3, 0x81]) };
-const slices = (rows) => ({
-  n: rows.length, start: Float64Array.from(rows, (r) => r[0]), end: Float64Array.from(rows, (r) => r[1]),
-  paint: Uint8Array.from(rows, (r) => r[2] ?? 0), before: false, after: false,
+const spans = (rows) => ({
+  n: rows.length,
+  start: Float64Array.from(rows, (r) => r[0]),
+  end: Float64Array.from(rows, (r) => r[1]),
+  paint: Uint8Array.from(rows, (r) => r[2] ?? 0),
+  before: false,
+  after: false,
 });
-const dense = (rows) => ({ n: rows.length, bucket: Uint16Array.from(rows, (r) => r[0]), covered: Uint8Array.from(rows, (r) => r[1]), paint: Uint8Array.from(rows, () => 1) });
-const tileOf = (block, level = 0) => new Tile(level, 0, 1, PAINTS, new Map([[0, [{ lane: 0, row: 0, slices: null, dense: null, samples: null, ...block }]]]));
+const dense = (rows) => ({
+  n: rows.length,
+  bucket: Uint16Array.from(rows, (r) => r[0]),
+  covered: Uint8Array.from(rows, (r) => r[1]),
+  paint: Uint8Array.from(rows, () => 1),
+});
+const tileOf = (block, level = 0) =>
+  new Tile(
+    level,
+    0,
+    1,
+    PAINTS,
+    new Map([[0, [{ lane: 0, row: 0, spans: null, dense: null, samples: null, ...block }]]]),
+  );
 const row = { lane: { id: 0, kind: "thread" }, row: 0, y: 0, h: 16 };
 
 test("the slice under a point, or the nearest within reach", () => {
-  const tile = tileOf({ slices: slices([[10, 20, 0], [30, 31, 3]]) });
+  const tile = tileOf({
+    spans: spans([
+      [10, 20, 0],
+      [30, 31, 3],
+    ]),
+  });
   const sources = [{ tile, from: 0, to: 1024 }];
   equal(hitRow(sources, row, 15, 1).name, 0);
   const near = hitRow(sources, row, 33, 1);
@@ -142,66 +221,111 @@ test("a crowded bucket says how many and the longest, once that is known", async
     return Promise.resolve({ ref: 9, count: 5, covered_ns: 8, start_ns: 33, end_ns: 36 });
   };
   const idle = new Idle();
-  const look = new Look("run", idle, () => {}, get);
-  equal(look.of(hit).exact, false);
-  look.of(hit);
+  const picker = new Picker("run", idle, () => {}, get);
+  equal(picker.of(hit).exact, false);
+  picker.of(hit);
   await idle.settled();
   equal(asked, ["/api/look/run/0?row=0&t0=32&t1=48&shorter=16"]);
-  const exact = look.of(hit);
+  const exact = picker.of(hit);
   equal([exact.ref, exact.count, exact.covered, exact.start], [9, 5, 0.5, 32]);
   const words = wordsFor(exact, ["a", "aten::mm"], lane);
   equal(words.title, "aten::mm");
   ok(words.lines[0].includes("5 slices") && words.lines[0].includes("50 %"), words.lines[0]);
-  await look.ask(hit);
+  await picker.ask(hit);
   equal(asked.length, 1);
 });
 
 test("a wide slice is asked for by its middle, and then exact", async () => {
   const get = (address) => Promise.resolve({ ref: 4, start_ns: 11, end_ns: 21, address });
-  const look = new Look("run", new Idle(), () => {}, get);
-  const hit = hitRow([{ tile: tileOf({ slices: slices([[10, 20]]) }), from: 0, to: 1024 }], row, 15, 1);
-  equal(look.address(hit), "/api/look/run/0?row=0&t0=15&t1=16");
-  const exact = await look.ask(hit);
+  const picker = new Picker("run", new Idle(), () => {}, get);
+  const hit = hitRow([{ tile: tileOf({ spans: spans([[10, 20]]) }), from: 0, to: 1024 }], row, 15, 1);
+  equal(picker.address(hit), "/api/look/run/0?row=0&t0=15&t1=16");
+  const exact = await picker.ask(hit);
   equal([exact.ref, exact.start, exact.end, exact.exact], [4, 11, 21, true]);
 });
 
 test("activity of the strip is the covered share per pixel", () => {
-  const block = { slices: slices([[0, 512, 0]]), dense: dense([[600, 32]]) };
+  const block = { spans: spans([[0, 512, 0]]), dense: dense([[600, 32]]) };
   const shares = activity([{ lane: 0, tile: tileOf(block) }], 1024, 1024);
   equal([shares[1][0], shares[1][511], shares[1][512], shares[2][600]], [1, 1, 0, 1]);
 });
 
 test("counter samples, with the neighbours that the line comes from and goes to", () => {
-  const samples = { n: 3, leading: true, bucket: Uint16Array.of(0, 10, 20), min: Float32Array.of(1, 2, 3), max: Float32Array.of(1, 2, 3), last: Float32Array.of(1, 2, 3) };
+  const samples = {
+    n: 3,
+    leading: true,
+    bucket: Uint16Array.of(0, 10, 20),
+    min: Float32Array.of(1, 2, 3),
+    max: Float32Array.of(1, 2, 3),
+    last: Float32Array.of(1, 2, 3),
+  };
   const found = samplesOf([{ tile: tileOf({ samples }), from: 0, to: 1024 }], 0);
-  equal(found.map((s) => [s.t, s.last, s.leading]), [[0, 1, true], [10.5, 2, false], [20.5, 3, false]]);
+  equal(
+    found.map((s) => [s.t, s.last, s.leading]),
+    [
+      [0, 1, true],
+      [10.5, 2, false],
+      [20.5, 3, false],
+    ],
+  );
   const coarse = [5, 10.5, 20.5, 900].map((t) => ({ t, min: 0, max: 0, last: 0 }));
-  equal(withNeighbours(found, coarse, 8, 30).map((s) => s.t), [5, 10.5, 20.5, 900]);
+  equal(
+    withNeighbours(found, coarse, 8, 30).map((s) => s.t),
+    [5, 10.5, 20.5, 900],
+  );
 });
 
 test("first step that has not ended", () => {
-  const steps = [[0, 0, 10], [1, 10, 20], [2, 20, 30]];
-  equal([0, 10, 15, 99].map((t) => firstEnding(steps, t)), [0, 1, 1, 3]);
+  const steps = [
+    [0, 0, 10],
+    [1, 10, 20],
+    [2, 20, 30],
+  ];
+  equal(
+    [0, 10, 15, 99].map((t) => firstEnding(steps, t)),
+    [0, 1, 1, 3],
+  );
 });
 
 test("everything known of a slice is listed, nothing twice", () => {
   const facts = factsOf({
-    name: "aten::mm", start_ns: "1204381620", duration_ns: "412600", self_ns: "38100", step: 41, phase: "backward", module: "blocks.3",
-    shapes: "[4, 8]", dtypes: "float32", device: "cpu", sequence: 12345, stack: [], lane: 1, row: 2, ref: 3, style: "backward", drawn: [0, 1], novel: "x",
+    name: "aten::mm",
+    start_ns: "1204381620",
+    duration_ns: "412600",
+    self_ns: "38100",
+    step: 41,
+    phase: "backward",
+    module: "blocks.3",
+    shapes: "[4, 8]",
+    dtypes: "float32",
+    device: "cpu",
+    sequence: 12345,
+    stack: [],
+    lane: 1,
+    row: 2,
+    ref: 3,
+    style: "backward",
+    drawn: [0, 1],
+    novel: "x",
   });
   const table = Object.fromEntries(facts);
   equal(table.duration, "412.6 µs (self 38.1 µs)");
   equal(table["step · phase"], "41 · backward");
   equal(table.novel, "x");
   equal(facts.length, new Set(facts.map(([label]) => label)).size);
-  equal(Object.fromEntries(factsOf({ duration_ns: null, unfinished: true })).duration, "had not ended when the recording did");
+  equal(
+    Object.fromEntries(factsOf({ duration_ns: null, unfinished: true })).duration,
+    "still running when the recording ended",
+  );
 });
 
 test("idle waits for what is under way, also for what began meanwhile", async () => {
   const idle = new Idle();
   const end = idle.begin("a");
   let settled = false;
-  const done = idle.settled().then(() => { settled = true; });
+  const done = idle.settled().then(() => {
+    settled = true;
+  });
   await new Promise(requestAnimationFrame);
   ok(!settled, "still busy");
   const second = idle.begin("b");
@@ -240,15 +364,29 @@ function cacheWith(fetcher, limit = 1e9) {
   const idle = new Idle();
   const failures = [];
   const cache = new TileCache({
-    address: ({ level, from, to, lanes }) => `/${level}/${from}-${to}/${lanes.join()}`, decode: (buffer) => decode(buffer, PAINTS), top: 9, idle, changed: () => {}, failed: (m) => failures.push(m), fetcher, limit,
+    address: ({ level, from, to, lanes }) => `/${level}/${from}-${to}/${lanes.join()}`,
+    decode: (buffer) => decode(buffer, PAINTS),
+    top: 9,
+    idle,
+    changed: () => {},
+    failed: (m) => failures.push(m),
+    fetcher,
+    limit,
   });
   return { cache, idle, failures };
 }
-const answer = (address = "/0") => Promise.resolve({ ok: true, arrayBuffer: () => Promise.resolve(emptyTile(Number(address.split("/")[1]))) });
+const answer = (address = "/0") =>
+  Promise.resolve({ ok: true, arrayBuffer: () => Promise.resolve(emptyTile(Number(address.split("/")[1]))) });
 /** A cache that gets its tiles at once, and the addresses that it asks for. */
 const listening = () => {
   const asked = [];
-  return { asked, ...cacheWith((address) => { asked.push(address); return answer(address); }) };
+  return {
+    asked,
+    ...cacheWith((address) => {
+      asked.push(address);
+      return answer(address);
+    }),
+  };
 };
 const key = (part) => ({ level: 0, from: part, to: part + 1, lanes: [0] });
 
@@ -268,16 +406,25 @@ test("tiles are fetched once, a few at a time, in order", async () => {
   await idle.settled();
   cache.want([...Array(10).keys()].map(key));
   await idle.settled();
-  equal(asked, [...Array(10).keys()].map((i) => `/0/${i}-${i + 1}/0`));
+  equal(
+    asked,
+    [...Array(10).keys()].map((i) => `/0/${i}-${i + 1}/0`),
+  );
   ok(most <= 6, `${most} at once`);
 });
 
 test("what is no longer wanted is aborted and forgotten", async () => {
   const aborted = [];
-  const { cache, idle } = cacheWith((address, { signal }) => new Promise((resolve, reject) => {
-    signal.addEventListener("abort", () => { aborted.push(address); reject(new DOMException("", "AbortError")); });
-    if (address === "/0/5-6/0") answer().then(resolve);
-  }));
+  const { cache, idle } = cacheWith(
+    (address, { signal }) =>
+      new Promise((resolve, reject) => {
+        signal.addEventListener("abort", () => {
+          aborted.push(address);
+          reject(new DOMException("", "AbortError"));
+        });
+        if (address === "/0/5-6/0") answer().then(resolve);
+      }),
+  );
   cache.want([key(1), key(2)]);
   cache.want([key(5)]);
   await idle.settled();
@@ -301,7 +448,10 @@ test("a request asks only for the lanes that are neither here nor on their way",
 
 test("a request asks only for the parts that are missing, of many in one", async () => {
   const { cache, idle, asked } = listening();
-  const want = async (from, to, lanes) => { cache.want([{ level: 0, from, to, lanes }]); await idle.settled(); };
+  const want = async (from, to, lanes) => {
+    cache.want([{ level: 0, from, to, lanes }]);
+    await idle.settled();
+  };
   await want(2, 4, [0, 1]);
   await want(1, 6, [0, 2]); // of lane 0 the middle is here: asked for with its neighbours
   equal(asked, ["/0/2-4/0,1", "/0/1-6/0,2"]);
@@ -313,7 +463,10 @@ test("a request asks only for the parts that are missing, of many in one", async
 
 test("the least recently used tiles go first, the whole-run level stays", async () => {
   const { cache, idle } = cacheWith((address) => answer(address), 100 * 3);
-  const load = async (keys) => { cache.want(keys); await idle.settled(); };
+  const load = async (keys) => {
+    cache.want(keys);
+    await idle.settled();
+  };
   await load([{ level: 9, from: 0, to: 1, lanes: [0] }]);
   await load([key(1)]);
   await load([key(2)]);
@@ -323,7 +476,9 @@ test("the least recently used tiles go first, the whole-run level stays", async 
 });
 
 test("a failure is told in a sentence", async () => {
-  const { cache, idle, failures } = cacheWith(() => Promise.resolve({ ok: false, status: 409, json: () => Promise.resolve({ error: "reload the page" }) }));
+  const { cache, idle, failures } = cacheWith(() =>
+    Promise.resolve({ ok: false, status: 409, json: () => Promise.resolve({ error: "reload the page" }) }),
+  );
   cache.want([key(1)]);
   await idle.settled();
   equal(failures, ["reload the page"]);

@@ -1,13 +1,13 @@
-"""The timeline's modules as one script, made when the server starts: no bundler takes part.
+"""Joins the timeline's modules into one script when the server starts, without a bundler.
 
-Sixty modules are sixty requests, and the browser takes longer to ask for them than to run them.
-Each becomes a function that is called once and gives what the module exports, after those that it
-imports from; each line stays a line, so that a source map of one entry a line leads a debugger to
-the file as it was written.
+Sixty modules would be sixty requests, which take the browser longer than running them. Each module
+becomes a function that is called once and returns the module's exports, after those of the modules
+it imports. Every line of a module stays one line of the script, so a source map with one entry per
+line leads a debugger to the original file.
 
-The modules are our own, so only their forms are known here: an import is one line and takes names,
-or all of them `* as name`, from a relative path; what is exported is declared so, one by one, and
-is never assigned to again; no two modules import each other.
+Only the forms that our own modules use are supported: an import takes names, or all of them `* as
+name`, from a relative path; every export is declared with `export` and never assigned again; no two
+modules import each other.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 def reached(entry: str) -> dict[str, str]:
-    """The module `entry` and all that it needs, by path below FOLDER, as text; needed ones first.
+    """Returns the texts of the module `entry` and of all it imports, by path below FOLDER.
 
-    ValueError where modules import each other.
+    Imported modules come first. Raises ValueError if modules import each other.
     """
     found: dict[str, str] = {}
     open_: list[str] = []
@@ -55,14 +55,14 @@ def reached(entry: str) -> dict[str, str]:
 
 
 def joined(entry: str) -> tuple[str, str]:
-    """The script that does what the module `entry` does, and its source map (JSON).
+    """Returns the script equivalent to the module `entry`, and its source map (JSON).
 
-    ValueError where a module imports or exports in a form that is not known here.
+    Raises ValueError if a module imports or exports in an unsupported form.
     """
     sources = reached(entry)
     lines: list[str] = []
     mappings: list[str] = []
-    last = 0  # line of the source that was mapped last
+    last = 0  # last mapped line of the source
     for number, (name, text) in enumerate(sources.items()):
         body, exported = _within_function(name, text)
         body_lines = body.rstrip("\n").split("\n")
@@ -85,9 +85,9 @@ def joined(entry: str) -> tuple[str, str]:
 
 
 def _within_function(name: str, text: str) -> tuple[str, list[str]]:
-    """The module as the body of a function, and the names it exports."""
+    """Returns the module as the body of a function, and the names it exports."""
     exported = [match["name"] for match in _EXPORT.finditer(text)]
-    body = _EXPORT.sub("", _IMPORT.sub(partial(_taken, name), text))
+    body = _EXPORT.sub("", _IMPORT.sub(partial(_assignment, name), text))
     left = _LEFT.search(body)
     if left is not None:
         raise ValueError(f"{name}: cannot be joined: {left[0]}")
@@ -95,11 +95,11 @@ def _within_function(name: str, text: str) -> tuple[str, list[str]]:
 
 
 def _path(name: str, imported: str) -> str:
-    """The file that module `name` imports as `imported`, below FOLDER."""
+    """Returns the path below FOLDER of what module `name` imports as `imported`."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
 
 
-def _taken(name: str, match: re.Match[str]) -> str:
+def _assignment(name: str, match: re.Match[str]) -> str:
     names = match["all"] or "{" + (match["names"] or "").replace(" as ", ": ") + "}"
     return f"const {names} = {_variable(_path(name, match['file']))};"
 
@@ -109,7 +109,7 @@ def _variable(name: str) -> str:
 
 
 def _vlq(number: int) -> str:
-    """A number as source maps have it: base 64, lowest digit first, the sign as the lowest bit."""
+    """Encodes a number for a source map: base 64, lowest digit first, sign in the lowest bit."""
     rest = -number << 1 | 1 if number < 0 else number << 1
     digits = ""
     while True:

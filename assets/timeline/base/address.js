@@ -37,7 +37,9 @@ export function parse(search) {
     overlaps: get.get("overlaps") === "1",
     of: get.get("of") ?? "",
     lanes: {
-      pins: integers(get.get("pin")), groupOrder: integers(get.get("ranks")), laneOrder: integers(get.get("order")),
+      pins: integers(get.get("pin")),
+      groupOrder: integers(get.get("ranks")),
+      laneOrder: integers(get.get("order")),
       filter: get.get("lanes") ?? "",
     },
   };
@@ -72,5 +74,8 @@ function span(text) {
 }
 
 function integers(text) {
-  return (text ?? "").split(".").filter((part) => /^\d+$/.test(part)).map(Number);
+  return (text ?? "")
+    .split(".")
+    .filter((part) => /^\d+$/.test(part))
+    .map(Number);
 }

@@ -1,5 +1,5 @@
 /**
- * The way to Dash: what has settled is told through set_props, never every frame.
+ * Passes settled state to Dash through set_props, never on every frame.
  * @module
  */
 
@@ -12,26 +12,34 @@ export const PAGE_STORE = "page-state";
 /**
  * @param {string} id of a dcc.Store
  * @param {unknown} data
- * @returns {boolean} whether Dash is there to be told
+ * @returns {boolean} false while Dash has not loaded
  */
-export function tell(id, data) {
+export function setStore(id, data) {
   const set = globalThis.dash_clientside?.set_props;
   if (!set || !document.getElementById("frame")) return false;
   set(id, { data });
   return true;
 }
 
-/** Whether Dash has not rendered yet, has callbacks under way, or loads what a chart or table needs. */
+/** True while Dash has not rendered yet, runs callbacks, or loads scripts of a chart or table. */
 export function dashBusy() {
   if (!document.getElementById("frame")) return true;
-  const drawn = [[".dash-graph", ".main-svg"], [".grid", ".ag-root"]];
+  const drawn = [
+    [".dash-graph", ".main-svg"],
+    [".grid", ".ag-root"],
+  ];
   for (const [part, inside] of drawn) {
     if ([...document.querySelectorAll(part)].some((node) => !node.querySelector(inside))) return true;
   }
-  // A chart is drawn once before it knows its place, and once more in the size it has there.
+  // A chart is drawn twice: before its size is known, and again in that size.
   const charts = [...document.querySelectorAll(".js-plotly-plot")].filter((chart) => chart.clientWidth);
-  if (charts.some(({ _fullLayout: drawn, clientWidth, clientHeight }) =>
-    Math.abs((drawn?.width ?? 0) - clientWidth) >= 1 || Math.abs((drawn?.height ?? 0) - clientHeight) >= 1)) return true;
+  if (
+    charts.some(
+      ({ _fullLayout: drawn, clientWidth, clientHeight }) =>
+        Math.abs((drawn?.width ?? 0) - clientWidth) >= 1 || Math.abs((drawn?.height ?? 0) - clientHeight) >= 1,
+    )
+  )
+    return true;
   const state = globalThis.dash_stores?.[0]?.getState?.();
   if (!state) return false;
   const { completed, ...queues } = state.callbacks ?? {};
@@ -57,10 +65,13 @@ export function appears(id) {
  * @param {string} address
  * @param {unknown} [body] sent as JSON where given
  * @returns {Promise<any>}
- * @throws {Error} with a sentence
+ * @throws {Error} with a message for the user
  */
 export async function getJson(address, body) {
-  const sent = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const sent =
+    body === undefined
+      ? {}
+      : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let response;
   try {
     response = await fetch(address, sent);

@@ -1,17 +1,28 @@
 /**
- * What tests and the curious may ask: window.lanescope.
+ * State of the timeline for tests and for the console: window.lanescope.
  * @module
  */
 
 /** @param {import("../page/timeline.js").Timeline} timeline */
 export function debugState(timeline) {
-  const { view, width, height, scrollY, feed, painter, frames, layout } = timeline;
+  const { view, width, height, scrollY, tileSource, painter, frames, layout } = timeline;
   const box = timeline.dom.lanes.getBoundingClientRect();
   const { length } = frames.times;
-  const recent = Array.from({ length: Math.min(frames.count, length) }, (_, i) => frames.times[(frames.count - 1 - i) % length]).reverse();
+  const recent = Array.from(
+    { length: Math.min(frames.count, length) },
+    (_, i) => frames.times[(frames.count - 1 - i) % length],
+  ).reverse();
   const times = [...recent].sort((a, b) => a - b);
   return {
-    viewport: { t0: view.t0, t1: view.t1, width, height, scrollY, level: feed.level, duration: timeline.duration },
+    viewport: {
+      t0: view.t0,
+      t1: view.t1,
+      width,
+      height,
+      scrollY,
+      level: tileSource.level,
+      duration: timeline.duration,
+    },
     canvas: { x: box.x, y: box.y, width: box.width, height: box.height },
     drawn: { ...painter.stats },
     labels: painter.labels.map((label) => ({ ...label, name: timeline.names[label.name] })),
@@ -25,21 +36,30 @@ export function debugState(timeline) {
     arrows: timeline.arrows ?? 0,
     flows: timeline.selection.flows,
     overlaps: { on: timeline.overlaps.on, shaded: timeline.shaded?.length ?? 0 },
-    requests: { ...feed.cache.stats },
-    cache: { tiles: feed.cache.size, bytes: feed.cache.bytes },
+    requests: { ...tileSource.cache.stats },
+    cache: { tiles: tileSource.cache.size, bytes: tileSource.cache.bytes },
     frames: { count: frames.count, last: frames.last, recent, p95: times[Math.floor(times.length * 0.95)] ?? 0 },
-    live: timeline.follow ? { state: timeline.follow.state, states: timeline.follow.states, on: timeline.follow.on } : null,
+    live: timeline.liveRun
+      ? { state: timeline.liveRun.state, states: timeline.liveRun.states, on: timeline.liveRun.on }
+      : null,
     etag: timeline.run.etag,
     steps: timeline.steps.length,
     busy: timeline.idle.busy,
   };
 }
 
-/** Every lane: where it is, whether it is in sight, whether its tiles are those of the window. */
-function lanesOf({ layout, scrollY, height, feed }) {
+/** Returns of every lane its place, whether it is visible, and whether its tiles have the window's level. */
+function lanesOf({ layout, scrollY, height, tileSource }) {
   const place = ({ lane, y, h }, shift, top) => ({
-    id: lane.id, label: lane.label, rank: lane.rank, kind: lane.kind, y: y - shift, h,
-    visible: y + h > shift + top && y < shift + height, loaded: feed.loaded(lane.id), pinned: shift === 0 && top === 0 && y < layout.pinnedHeight,
+    id: lane.id,
+    label: lane.label,
+    rank: lane.rank,
+    kind: lane.kind,
+    y: y - shift,
+    h,
+    visible: y + h > shift + top && y < shift + height,
+    loaded: tileSource.loaded(lane.id),
+    pinned: shift === 0 && top === 0 && y < layout.pinnedHeight,
   });
   return [
     ...layout.pinned.map((item) => place(item, 0, 0)),
@@ -47,8 +67,15 @@ function lanesOf({ layout, scrollY, height, feed }) {
   ];
 }
 
-/** How many the search found, and in how many parts of strip and ruler they are marked. */
+/** Returns the number of search hits and of their marks on strip and ruler. */
 function hitsOf({ whole, window, position }) {
-  const ones = (marks) => marks && [...marks.bits].reduce((n, byte) => n + byte.toString(2).replaceAll("0", "").length, 0);
-  return { total: whole?.total ?? null, position, strip: ones(whole), ruler: ones(window), lanes: window ? [...window.lanes.keys()] : [] };
+  const ones = (marks) =>
+    marks && [...marks.bits].reduce((n, byte) => n + byte.toString(2).replaceAll("0", "").length, 0);
+  return {
+    total: whole?.total ?? null,
+    position,
+    strip: ones(whole),
+    ruler: ones(window),
+    lanes: window ? [...window.lanes.keys()] : [],
+  };
 }

@@ -1,16 +1,27 @@
 /**
- * Numbers as people read them: 3 to 4 significant digits, a unit always, ns to s by size,
- * thousands apart by a thin space.
+ * Formats numbers: 3 to 4 significant digits, always a unit, ns to s by size, a thin space between
+ * thousands.
  * @module
  */
 
 const THIN = "\u2009";
-const TIME_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]];
-const BYTE_UNITS = [["B", 1], ["kB", 1e3], ["MB", 1e6], ["GB", 1e9], ["TB", 1e12]];
+const TIME_UNITS = [
+  ["ns", 1],
+  ["µs", 1e3],
+  ["ms", 1e6],
+  ["s", 1e9],
+];
+const BYTE_UNITS = [
+  ["B", 1],
+  ["kB", 1e3],
+  ["MB", 1e6],
+  ["GB", 1e9],
+  ["TB", 1e12],
+];
 
 /**
- * An integer with a thin space every three digits.
- * @param {number|string} value integer, or its decimal digits where it exceeds 2^53
+ * Formats an integer with a thin space every three digits.
+ * @param {number|string} value integer, or its decimal digits if it exceeds 2^53
  * @returns {string}
  */
 export function count(value) {
@@ -18,7 +29,7 @@ export function count(value) {
   return digits.replace("-", "−").replace(/\B(?=(\d{3})+(?!\d))/g, THIN);
 }
 
-/** `digits` significant digits, at least all before the point, without padding zeros. */
+/** Returns `digits` significant digits, at least all before the point, without padding zeros. */
 function significant(value, digits) {
   const magnitude = Math.abs(value);
   if (magnitude >= 10 ** digits) return count(value);
@@ -27,16 +38,17 @@ function significant(value, digits) {
   return Number(text) === value && exact.length < text.length ? exact : text;
 }
 
-/** Largest unit in which the rounded value stays below the next one. */
+/** Scales to the largest unit whose rounded value is at least 1. */
 function scaled(value, units, digits) {
   const magnitude = Math.abs(value);
   let i = 0;
-  while (i + 1 < units.length && Number((magnitude / units[i][1]).toPrecision(digits)) >= units[i + 1][1] / units[i][1]) i += 1;
+  while (i + 1 < units.length && Number((magnitude / units[i][1]).toPrecision(digits)) >= units[i + 1][1] / units[i][1])
+    i += 1;
   return `${significant(value / units[i][1], digits).replace("-", "−")} ${units[i][0]}`;
 }
 
 /**
- * A duration: `413 µs`, `3.91 ms`, `0 ns`.
+ * Formats a duration: `413 µs`, `3.91 ms`, `0 ns`.
  * @param {number} ns nanoseconds
  * @param {number} [digits] significant digits
  * @returns {string}
@@ -46,7 +58,7 @@ export function duration(ns, digits = 3) {
 }
 
 /**
- * A size: `1.5 MB`; powers of ten, as storage is sold and Parquet reported.
+ * Formats a size: `1.5 MB`; powers of ten, as storage is sold and Parquet reported.
  * @param {number} value bytes
  * @returns {string}
  */
@@ -55,7 +67,7 @@ export function bytes(value) {
 }
 
 /**
- * A share as percent with three significant digits: `7.8 %`, `100 %`, `0.052 %`.
+ * Formats a share as percent with three significant digits: `7.8 %`, `100 %`, `0.052 %`.
  * @param {number} share 0..1
  * @returns {string}
  */
@@ -67,7 +79,7 @@ export function percent(share) {
 }
 
 /**
- * An instant to the nanosecond: `1.204 381 620 s`. Takes digits, so that no bit is lost.
+ * Formats an instant to the nanosecond: `1.204 381 620 s`. Takes digits, so that no bit is lost.
  * @param {number|string} ns integer nanoseconds
  * @returns {string}
  */
@@ -81,7 +93,7 @@ export function instant(ns) {
 }
 
 /**
- * A plain number: gradient norms, ratios.
+ * Formats a number without unit, such as a gradient norm or a ratio.
  * @param {number} value
  * @param {number} [digits] significant digits
  * @returns {string}
@@ -97,7 +109,7 @@ export function number(value, digits = 4) {
   return significant(value, digits).replace("-", "−");
 }
 
-/** A counter's value with its unit. @param {number} value @param {string} unit @param {number} [digits] */
+/** Formats a counter's value with its unit. @param {number} value @param {string} unit @param {number} [digits] */
 export function measured(value, unit, digits = 4) {
   if (unit === "B") return bytes(value);
   if (unit === "ns") return duration(value, digits);

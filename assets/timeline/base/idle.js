@@ -1,17 +1,17 @@
 /**
- * Knows whether anything is still going on: requests, timers, frames. Tests wait for it.
+ * Tracks pending work: requests, timers, frames. Tests wait until there is none.
  * @module
  */
 
 export class Idle {
-  /** @param {() => boolean} [elsewhere] whether something is going on that is not told here */
+  /** @param {() => boolean} [elsewhere] true while work is pending that is not tracked here */
   constructor(elsewhere = () => false) {
     this.elsewhere = elsewhere;
     this.pending = new Map();
     this.waiting = [];
   }
 
-  /** Something begins. @param {string} what @returns {() => void} call once when it is over */
+  /** Work begins. @param {string} what @returns {() => void} to be called once when it ends */
   begin(what) {
     this.pending.set(what, (this.pending.get(what) ?? 0) + 1);
     let open = true;
@@ -25,19 +25,19 @@ export class Idle {
     };
   }
 
-  /** Follow a promise. @template T @param {string} what @param {Promise<T>} promise @returns {Promise<T>} */
+  /** Tracks a promise. @template T @param {string} what @param {Promise<T>} promise @returns {Promise<T>} */
   track(what, promise) {
     const end = this.begin(what);
     promise.then(end, end);
     return promise;
   }
 
-  /** What is still going on, for messages of tests. @returns {string[]} */
+  /** Names of pending work, for messages of tests. @returns {string[]} */
   get busy() {
     return [...this.pending.keys(), ...(this.elsewhere() ? ["dash"] : [])];
   }
 
-  /** Resolves once nothing has been going on for two frames. @returns {Promise<void>} */
+  /** Resolves once no work has been pending for two frames. @returns {Promise<void>} */
   settled() {
     return new Promise((resolve) => {
       this.waiting.push(resolve);
@@ -48,17 +48,19 @@ export class Idle {
   check() {
     if (this.pending.size || !this.waiting.length || this.looking) return;
     this.looking = true;
-    requestAnimationFrame(() => requestAnimationFrame(() => {
-      this.looking = false;
-      if (this.pending.size) return;
-      if (this.elsewhere()) this.check();
-      else for (const resolve of this.waiting.splice(0)) resolve();
-    }));
+    requestAnimationFrame(() =>
+      requestAnimationFrame(() => {
+        this.looking = false;
+        if (this.pending.size) return;
+        if (this.elsewhere()) this.check();
+        else for (const resolve of this.waiting.splice(0)) resolve();
+      }),
+    );
   }
 }
 
 /**
- * A function that runs once the calls to it have paused.
+ * Returns a function that runs once its calls have paused.
  * @param {Idle} idle
  * @param {string} what
  * @param {number} pause ms

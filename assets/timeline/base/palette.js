@@ -1,38 +1,93 @@
 /**
- * Colours: the style sheet's tokens turned into fills, pixels and readable text colours.
- * Colour means phase, or what an op is beside a baseline; depth makes it softer, the op's name shifts its shade a little.
+ * Colours: turns the style sheet's tokens into fills, pixels and readable text colours. The colour is
+ * that of the phase, or of the difference from a baseline. Depth makes it softer, and the op's name
+ * shifts its shade a little.
  * @module
  */
 
 export const TOKENS = [
-  "ground", "panel", "ink", "muted", "line", "accent", "good", "warn", "bad",
-  "forward", "backward", "optimizer", "collective", "data", "other",
-  "identical", "within", "different", "added", "removed", "slower", "faster",
+  "ground",
+  "panel",
+  "ink",
+  "muted",
+  "line",
+  "accent",
+  "good",
+  "warn",
+  "bad",
+  "forward",
+  "backward",
+  "optimizer",
+  "collective",
+  "data",
+  "other",
+  "identical",
+  "within",
+  "different",
+  "added",
+  "removed",
+  "slower",
+  "faster",
 ];
 /** Token of each style class of the payload. */
 export const STYLE_TOKENS = [
-  "other", "forward", "backward", "optimizer", "collective", "data", "other", "other", "ink",
-  "identical", "within", "different", "added", "removed", "slower", "faster",
+  "other",
+  "forward",
+  "backward",
+  "optimizer",
+  "collective",
+  "data",
+  "other",
+  "other",
+  "ink",
+  "identical",
+  "within",
+  "different",
+  "added",
+  "removed",
+  "slower",
+  "faster",
 ];
 /** Words for the style classes, for tooltips and screen readers. */
 export const STYLE_NAMES = [
-  "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
-  "identical", "within tolerance", "different", "added", "removed", "slower", "faster",
+  "other",
+  "forward",
+  "backward",
+  "optimizer",
+  "collective",
+  "data",
+  "evaluation",
+  "user",
+  "mark",
+  "identical",
+  "within tolerance",
+  "different",
+  "added",
+  "removed",
+  "slower",
+  "faster",
 ];
 export const MARK = 8;
+/** Bit of a paint's style: the span had not ended when the recording did. */
+export const UNFINISHED = 0x80;
 const SOFT = [0, 0.1, 0.24, 0.34];
 const SHADES = [0, -0.07, 0.07];
 // Black and white alone always reach MIN_CONTRAST: their ratios multiply to 21, and 4.58^2 = 21.
 const DARK_TEXT = [0, 0, 0];
 const LIGHT_TEXT = [255, 255, 255];
-/** What WCAG asks of small text. */
+/** Contrast that WCAG requires of small text. */
 export const MIN_CONTRAST = 4.5;
+
+/** Opacity of spans that the search does not match. */
+export const FADED = 0.22;
+/** In place of a colour: the span is an instant. */
+export const MARKED = 0xffff;
 
 /** @typedef {[number, number, number]} Rgb */
 
 /**
- * The tokens as the browser resolves them now. light-dark() has to be asked through a property
- * that takes a colour; the custom property itself returns its source text.
+ * Reads the tokens as the browser resolves them now. light-dark() is only resolved in a property that
+ * takes a colour; the custom property itself returns its source text.
  * @param {HTMLElement} host
  * @returns {Record<string, Rgb>}
  */
@@ -74,7 +129,7 @@ export function contrast(a, b) {
   return (high + 0.05) / (low + 0.05);
 }
 
-/** Dark or white, whichever reads better on `fill`. @param {Rgb} fill @returns {Rgb} */
+/** Returns black or white, whichever has more contrast to `fill`. @param {Rgb} fill @returns {Rgb} */
 export function textOn(fill) {
   return contrast(fill, DARK_TEXT) >= contrast(fill, LIGHT_TEXT) ? DARK_TEXT : LIGHT_TEXT;
 }
@@ -82,7 +137,7 @@ export function textOn(fill) {
 /** @param {Rgb} colour @param {number} [alpha] */
 export const css = ([r, g, b], alpha = 1) => (alpha === 1 ? `rgb(${r},${g},${b})` : `rgba(${r},${g},${b},${alpha})`);
 
-/** A small stable number from a name: the same op has the same shade on all ranks and in all runs. */
+/** Hashes a name to a shade: the same op has the same shade on all ranks and in all runs. */
 export function shadeOf(name) {
   let hash = 2166136261;
   for (let i = 0; i < name.length; i += 1) hash = Math.imul(hash ^ name.charCodeAt(i), 16777619);
@@ -90,8 +145,8 @@ export function shadeOf(name) {
 }
 
 /**
- * How deep a row counts for its colour: ops begin one below the phases, however many rows these
- * take. Rows of a collectives lane are side by side, not nested.
+ * Returns the depth of a row's colour: ops begin one below the phases, for any number of phase rows.
+ * Rows of a collectives lane are side by side, not nested.
  * @param {import("../model/layout.js").Lane} lane
  * @param {number} row
  */
@@ -127,20 +182,20 @@ export class Palette {
         }
       }
     }
-    /** @type {Map<number, Record<string, string>>} css of tokens by opacity: asked for hundreds of times a frame */
+    /** @type {Map<number, Record<string, string>>} css of tokens by opacity: read hundreds of times per frame */
     this.made = new Map();
     this.pixel = Uint32Array.from(this.rgb, ([r, g, b]) => (b << 16) | (g << 8) | r);
   }
 
   /**
-   * Index of the fill of a slice.
+   * Returns the index of a span's fill.
    * @param {number} style class of the payload
-   * @param {number} level of nesting, see `levelOf`; the outermost is the loudest
+   * @param {number} level of nesting, see `levelOf`; the outermost has the strongest colour
    * @param {number} name id
    */
   index(style, level, name) {
     const depth = level < SOFT.length ? level : SOFT.length - 1;
-    const shade = level === 0 ? 0 : this.shades[name] ?? 0;
+    const shade = level === 0 ? 0 : (this.shades[name] ?? 0);
     return ((style < STYLE_TOKENS.length ? style : 0) * SOFT.length + depth) * SHADES.length + shade;
   }
 
@@ -153,5 +208,39 @@ export class Palette {
     }
     made[token] ??= css(this.tokens[token], alpha);
     return made[token];
+  }
+}
+
+/** @typedef {{colour: Uint16Array, share: Float32Array}} RowColors both by paint */
+
+/**
+ * Colours of paints in a row, and whether a search fades them. Looked up once per theme, depth and
+ * search, not once per span.
+ */
+export class PaintColors {
+  /**
+   * @param {Palette} palette
+   * @param {import("../tiles/tile.js").Paints} paints
+   * @param {number} depth of the row, see `levelOf`
+   * @param {Uint8Array|null} matches by name id, while searching
+   * @returns {RowColors}
+   */
+  of(palette, paints, depth, matches) {
+    if (palette !== this.palette || paints !== this.paints || matches !== this.matches) {
+      Object.assign(this, { palette, paints, matches });
+      this.share = Float32Array.from(paints.name, (name) => (matches && !matches[name] ? FADED : 1));
+      /** @type {RowColors[]} by depth */
+      this.made = [];
+    }
+    this.made[depth] ??= { colour: this.colours(depth), share: this.share };
+    return this.made[depth];
+  }
+
+  colours(depth) {
+    const { palette, paints } = this;
+    return Uint16Array.from(paints.style, (bits, i) => {
+      const style = bits & ~UNFINISHED;
+      return style === MARK ? MARKED : palette.index(style, depth, paints.name[i]);
+    });
   }
 }

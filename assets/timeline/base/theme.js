@@ -1,12 +1,12 @@
 /**
- * Light or dark: the address, else what was chosen here before, else the system.
+ * Light or dark theme: that of the address, else the one chosen before, else the system's.
  * @module
  */
 const KEY = "lanescope.theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
 
 export class Theme {
-  /** @param {string} asked by the address; empty: not @param {(name: string) => void} changed */
+  /** @param {string} asked by the address, or empty @param {(name: string) => void} changed */
   constructor(asked, changed) {
     this.changed = changed;
     this.chosen = asked || stored();

@@ -4,17 +4,17 @@
  * @module
  */
 
-/** Buckets in one tile; the server's number. */
+/** Buckets in one tile, the same as in the server. */
 export const TILE_BUCKETS = 1024;
-/** Parts of a tile that may be asked for one by one. */
+/** Parts of a tile that can be requested separately. */
 export const TILE_PARTS = 8;
-/** The narrowest window: below it a nanosecond is wider than the screen needs. */
+/** The narrowest window, ns. */
 export const MIN_SPAN = 20;
 
 /** @typedef {{t0: number, t1: number}} Window */
 
 /**
- * A window moved and resized to lie within the run.
+ * Moves and resizes a window so that it is inside the run.
  * @param {Window} view
  * @param {number} duration of the run, ns
  * @returns {Window}
@@ -28,7 +28,7 @@ export function clamp({ t0, t1 }, duration) {
 }
 
 /**
- * Zoom by `factor` (below 1: closer) so that the instant at `anchor` stays where it is.
+ * Zooms by `factor` (below 1: closer) so that the instant at `anchor` stays where it is.
  * @param {Window} view
  * @param {number} factor
  * @param {number} anchor ns
@@ -44,7 +44,7 @@ export function zoom(view, factor, anchor, duration) {
 }
 
 /**
- * Move by a number of nanoseconds, keeping the span.
+ * Moves by a number of nanoseconds, keeping the span.
  * @param {Window} view
  * @param {number} delta ns
  * @param {number} duration ns
@@ -55,7 +55,7 @@ export function pan(view, delta, duration) {
 }
 
 /**
- * A window that shows [start, end] with a margin.
+ * Returns a window that shows [start, end] with a margin.
  * @param {number} start ns
  * @param {number} end ns
  * @param {number} margin share of the interval left free on each side
@@ -68,10 +68,10 @@ export function around(start, end, margin, duration) {
 }
 
 /**
- * The level at which a bucket is at least one pixel and less than two.
+ * Returns the level at which a bucket is at least one pixel wide and less than two.
  * @param {number} span ns
  * @param {number} width px
- * @param {number} top coarsest level worth asking for
+ * @param {number} top coarsest level
  * @returns {number}
  */
 export function levelFor(span, width, top) {
@@ -80,7 +80,7 @@ export function levelFor(span, width, top) {
 }
 
 /**
- * The level at which one tile holds the whole run.
+ * Returns the level at which one tile holds the whole run.
  * @param {number} duration ns
  * @returns {number}
  */
@@ -89,7 +89,8 @@ export function topLevel(duration) {
 }
 
 /**
- * One animation step from `view` towards `target`; the target itself once the rest is invisible.
+ * Takes one animation step from `view` towards `target`, or returns the target once the rest is
+ * invisible.
  * @param {Window} view
  * @param {Window} target
  * @param {number} share of the distance to cover

@@ -1,49 +1,12 @@
 /**
- * Counter lanes: a line through the samples, as high as the largest value of the whole run, so that
- * zooming never rescales it.
+ * Draws counter lanes: a line through the samples, scaled to the largest value of the whole run, so
+ * that zooming never rescales it.
  * @module
  */
 
-/** @typedef {{t: number, min: number, max: number, last: number}} Sample */
-
-/**
- * Samples of one counter from sources, in order of time. The value in force at the left edge comes
- * first, at the edge itself.
- * @param {import("../tiles/tile_plan.js").Source[]} sources
- * @param {number} lane
- * @returns {Sample[]}
- */
-export function samplesOf(sources, lane) {
-  const out = [];
-  for (const [number, { tile, from, to }] of sources.entries()) {
-    const samples = tile.block(lane, 0)?.samples;
-    if (!samples) continue;
-    const low = number ? from : tile.start; // what is in force at the left edge began before it
-    for (let i = 0; i < samples.n; i += 1) {
-      const leading = i === 0 && samples.leading;
-      if (leading && out.length) continue;
-      const t = leading ? tile.start : tile.start + (samples.bucket[i] + 0.5) * tile.bucket;
-      if (t >= low && t < to) out.push({ t, min: samples.min[i], max: samples.max[i], last: samples.last[i], leading });
-    }
-  }
-  return out;
-}
-
-/**
- * The visible samples with one neighbour on each side, so that the line enters and leaves.
- * @param {Sample[]} fine of the window
- * @param {Sample[]} coarse of the whole run
- */
-export function withNeighbours(fine, coarse, t0, t1) {
-  const real = fine.filter((s) => !s.leading);
-  const before = coarse.findLast((s) => s.t < Math.min(t0, real[0]?.t ?? t0));
-  const after = coarse.find((s) => s.t > Math.max(t1, real.at(-1)?.t ?? t1));
-  return [before, ...real, after].filter(Boolean);
-}
-
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {Sample[]} samples
+ * @param {import("../model/counter_samples.js").Sample[]} samples
  * @param {{low: number, high: number, y: number, h: number, t0: number, scale: number, colour: string, bad: string}} place
  */
 export function drawCounter(context, samples, { low, high, y, h, t0, scale, colour, bad }) {
@@ -64,7 +27,7 @@ export function drawCounter(context, samples, { low, high, y, h, t0, scale, colo
     if (x - previous < 8) sparse = false;
     previous = x;
     if (!Number.isFinite(sample.last)) {
-      wrong.push(x); // NaN and infinity have no height: the line breaks, a red cross says where
+      wrong.push(x); // NaN and infinity have no height: the line breaks there, at a red cross
       broken = true;
       continue;
     }
@@ -100,14 +63,4 @@ function cross(context, places, y, colour) {
     context.lineTo(x - 4, y + 4);
   }
   context.stroke();
-}
-
-/** The sample nearest to an instant, within reach. @param {Sample[]} samples @returns {Sample|null} */
-export function sampleAt(samples, t, reach) {
-  let best = null;
-  for (const sample of samples) {
-    if (sample.leading || Math.abs(sample.t - t) > reach) continue;
-    if (!best || Math.abs(sample.t - t) < Math.abs(best.t - t)) best = sample;
-  }
-  return best;
 }

@@ -1,8 +1,9 @@
 /**
- * The view as a file: PNG as it is on the screen, SVG with shapes and text that stay sharp.
+ * Exports the view: PNG with the pixels of the screen, SVG with scalable shapes and text.
  * @module
  */
-import { Header, HEAD } from "./header.js";
+
+import { HEAD, Header } from "./header.js";
 import { Painter } from "./painter.js";
 import { headFrame, lanesFrame } from "./scene.js";
 import { SvgContext } from "./svg.js";
@@ -23,9 +24,12 @@ export function savePng(timeline) {
   c.drawImage(dom.lanesCanvas, LABELS, HEAD, width, height);
   c.drawImage(dom.overlayCanvas, LABELS, HEAD, width, height);
   labels(c, timeline, painter.font);
-  timeline.idle.track("picture", new Promise((resolve) => {
-    canvas.toBlob((blob) => resolve(save(timeline, blob, "png")), "image/png");
-  }));
+  timeline.idle.track(
+    "picture",
+    new Promise((resolve) => {
+      canvas.toBlob((blob) => resolve(save(timeline, blob, "png")), "image/png");
+    }),
+  );
 }
 
 /** @param {import("../page/timeline.js").Timeline} timeline */
@@ -34,13 +38,15 @@ export function saveSvg(timeline) {
   const svg = new SvgContext(width + LABELS, height + HEAD, timeline.painter.context);
   svg.fillStyle = palette.token("ground");
   svg.fillRect(0, 0, width + LABELS, height + HEAD);
-  svg.group(LABELS, HEAD, width, height, () => drawWith(new Painter(canvasOf(svg), timeline.names), timeline, lanesFrame(timeline)));
+  svg.group(LABELS, HEAD, width, height, () =>
+    drawWith(new Painter(canvasOf(svg), timeline.names), timeline, lanesFrame(timeline)),
+  );
   svg.group(LABELS, 0, width, HEAD, () => drawWith(new Header(canvasOf(svg)), timeline, headFrame(timeline)));
   labels(svg, timeline, painter.font);
   save(timeline, new Blob([svg.text()], { type: "image/svg+xml" }), "svg");
 }
 
-/** What a painter takes for a canvas. */
+/** Wraps an SVG as the canvas that a painter expects. */
 const canvasOf = (svg) => ({ getContext: () => svg, style: {} });
 
 function drawWith(painter, { width, height }, frame) {

@@ -1,12 +1,12 @@
 /**
- * The head above the lanes: strip of the whole run with the window, ruler, steps.
+ * Draws the head above the lanes: strip of the whole run with the window, ruler, steps.
  * @module
  */
+
 import { duration as formatDuration } from "../base/format.js";
+import { STYLE_TOKENS, UNFINISHED } from "../base/palette.js";
 import { drawBits } from "../model/search_marks.js";
-import { drawNotes } from "../panels/notes.js";
-import { STYLE_TOKENS } from "../base/palette.js";
-import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
+import { SHARE_OF } from "../tiles/tile.js";
 
 export const STRIP = 44;
 export const RULER = 24;
@@ -15,14 +15,14 @@ export const HEAD = STRIP + RULER + STEPS;
 const TOP = 6;
 /** Grip on either edge of the window, px. */
 export const GRIP = 6;
-/** A window this narrow is drawn wider, or it could not be seen or taken hold of. */
-export const LEAST_WINDOW = 8;
-const MOST_WIDTHS = 4096;
-/** The number of a step needs at least this room, px. */
-const LEAST_STEP = 14;
+/** A narrower window is drawn this wide, so that it can be seen and gripped, px. */
+export const MIN_WINDOW = 8;
+const MAX_WIDTHS = 4096;
+/** Room that the number of a step needs, px. */
+const MIN_STEP = 14;
 
 /**
- * Time per pixel of the strip spent in each style, over the outermost rows of all thread lanes.
+ * Computes the time per pixel of the strip in each style, over the outermost rows of all thread lanes.
  * @param {{lane: number, tile: import("../tiles/tile.js").Tile}[]} lanes
  * @param {number} width px
  * @param {number} duration ns
@@ -41,8 +41,8 @@ export function activity(lanes, width, duration) {
   for (const { lane, tile } of lanes) {
     const block = tile.block(lane, 0);
     const styles = tile.paints.style;
-    if (block?.slices) {
-      const s = block.slices;
+    if (block?.spans) {
+      const s = block.spans;
       for (let i = 0; i < s.n; i += 1) {
         add(styles[s.paint[i]] & ~UNFINISHED, (tile.start + s.start[i]) * scale, (tile.start + s.end[i]) * scale, 1);
       }
@@ -64,7 +64,7 @@ export class Header {
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
-    /** @type {Map<string, number>} px by text: measuring one takes as long as drawing it */
+    /** @type {Map<string, number>} px by text: measuring a text takes as long as drawing it */
     this.widths = new Map();
     this.strip = document.createElement("canvas");
     this.stripKey = "";
@@ -87,20 +87,20 @@ export class Header {
   widthOf(text) {
     let width = this.widths.get(text);
     if (width === undefined) {
-      if (this.widths.size > MOST_WIDTHS) this.widths.clear(); // what the ruler says has no end
+      if (this.widths.size > MAX_WIDTHS) this.widths.clear(); // labels of the ruler never repeat
       width = this.context.measureText(text).width;
       this.widths.set(text, width);
     }
     return width;
   }
 
-  /** Where the window stands on the strip, px. @returns {[number, number]} */
+  /** Returns the place of the window on the strip, px. @returns {[number, number]} */
   windowAt({ t0, t1 }, duration) {
     const scale = this.width / Math.max(duration, 1);
     const [a, b] = [t0 * scale, t1 * scale];
-    if (b - a >= LEAST_WINDOW) return [a, b];
-    const middle = Math.min(Math.max((a + b) / 2, LEAST_WINDOW / 2), this.width - LEAST_WINDOW / 2);
-    return [middle - LEAST_WINDOW / 2, middle + LEAST_WINDOW / 2];
+    if (b - a >= MIN_WINDOW) return [a, b];
+    const middle = Math.min(Math.max((a + b) / 2, MIN_WINDOW / 2), this.width - MIN_WINDOW / 2);
+    return [middle - MIN_WINDOW / 2, middle + MIN_WINDOW / 2];
   }
 
   /**
@@ -116,7 +116,7 @@ export class Header {
    * @param {() => Float32Array[]} frame.activity
    * @param {[number, number][]} frame.shaded overlap regions
    * @param {import("../panels/notes.js").Note[]} frame.notes
-   * @param {import("../model/search_marks.js").Hits} frame.hits of the search
+   * @param {import("../model/search_marks.js").SearchMarks} frame.hits of the search
    */
   draw(frame) {
     const { context: c, width } = this;
@@ -133,15 +133,20 @@ export class Header {
     this.drawHits(frame);
     const { notes } = frame;
     drawNotes(c, notes, view, width, STRIP + RULER, { flag: palette.token("warn"), span: palette.token("warn", 0.16) });
-    drawNotes(c, notes, { t0: 0, t1: duration }, width, STRIP, { flag: palette.token("warn"), span: palette.token("warn", 0.16) });
+    drawNotes(c, notes, { t0: 0, t1: duration }, width, STRIP, {
+      flag: palette.token("warn"),
+      span: palette.token("warn", 0.16),
+    });
   }
 
-  /** What the search found: at the foot of the strip over the whole run, at the foot of the ruler in the window. */
+  /** Draws search hits at the bottom of the strip (whole run) and of the ruler (window). */
   drawHits({ palette, view, duration, hits: { whole, window } }) {
     const { context: c, width } = this;
     c.fillStyle = palette.token("accent");
-    if (whole) drawBits(whole.bits, whole.many, whole, { t0: 0, t1: duration }, width, (x, w) => c.fillRect(x, STRIP - 4, w, 4));
-    if (window) drawBits(window.bits, window.many, window, view, width, (x, w) => c.fillRect(x, STRIP + RULER - 2, w, 3));
+    if (whole)
+      drawBits(whole.bits, whole.many, whole, { t0: 0, t1: duration }, width, (x, w) => c.fillRect(x, STRIP - 4, w, 4));
+    if (window)
+      drawBits(window.bits, window.many, window, view, width, (x, w) => c.fillRect(x, STRIP + RULER - 2, w, 3));
   }
 
   drawStrip({ palette, activity: compute, activityKey }) {
@@ -154,14 +159,14 @@ export class Header {
     this.context.drawImage(this.strip, 0, 0, this.width, STRIP);
   }
 
-  /** The strip hardly ever changes: painted once, copied every frame. */
+  /** Paints the strip to an image that each frame copies, as it rarely changes. */
   paintStrip(shares, palette) {
     const { strip, width, ratio } = this;
     strip.width = Math.round(width * ratio);
     strip.height = Math.round(STRIP * ratio);
     const c = strip.getContext("2d");
     c.scale(ratio, ratio);
-    // As high as the busiest moment: many threads are idle most of the time.
+    // Scaled to the busiest moment: many threads are idle most of the time.
     const busiest = Math.max(...shares[0].map((_, x) => shares.reduce((sum, share) => sum + share[x], 0)), 1e-9);
     const room = (STRIP - TOP - 4) / busiest;
     const bottom = STRIP - 4;
@@ -200,19 +205,25 @@ export class Header {
     for (const { t, label } of ruler.ticks) {
       const x = Math.round((t - view.t0) * scale * this.ratio) / this.ratio;
       c.fillStyle = palette.token("line");
-      c.fillRect(x, STRIP + 4, 1 / this.ratio, RULER - 4); // not through the names of the steps
+      c.fillRect(x, STRIP + 4, 1 / this.ratio, RULER - 4); // not across the names of the steps
       if (x + 5 + this.widthOf(label) > width) continue;
       c.fillStyle = palette.token("muted");
       c.fillText(label, x + 5, middle);
     }
-    if (range) this.pillText(formatDuration(range.t1 - range.t0), ((range.t0 + range.t1) / 2 - view.t0) * scale, middle, palette);
+    if (range)
+      this.pillText(
+        formatDuration(range.t1 - range.t0),
+        ((range.t0 + range.t1) / 2 - view.t0) * scale,
+        middle,
+        palette,
+      );
     else if (hover !== null) {
       c.fillStyle = palette.token("ink", 0.5);
       c.fillRect((hover - view.t0) * scale, STRIP, 1 / this.ratio, HEAD - STRIP);
     }
   }
 
-  /** A measure on the ruler, on a plate so that no tick label shines through. */
+  /** Draws a length on the ruler, on a background that hides tick labels. */
   pillText(text, x, y, palette) {
     const { context: c } = this;
     const w = this.widthOf(text) + 12;
@@ -223,7 +234,7 @@ export class Header {
     c.fillText(text, left + 6, y);
   }
 
-  /** Steps of the first rank, every other one tinted. Too narrow ones are merged into a tone. */
+  /** Draws the steps of the first rank, every other one tinted. Narrow ones are merged. */
   drawSteps({ palette, view, steps }) {
     const { context: c, width } = this;
     const scale = width / (view.t1 - view.t0);
@@ -240,7 +251,7 @@ export class Header {
       const b = Math.min(x1, width);
       c.fillStyle = palette.token("line", step % 2 ? 0.75 : 0.4);
       c.fillRect(a, y + 2, Math.max(b - a - 1, 0.5), STEPS - 4);
-      if (b - a < LEAST_STEP) continue;
+      if (b - a < MIN_STEP) continue;
       const text = this.widthOf(`step ${step}`) + 10 <= b - a ? `step ${step}` : `${step}`;
       if (this.widthOf(text) + 8 > b - a) continue;
       c.fillStyle = palette.token("ink");
@@ -248,7 +259,7 @@ export class Header {
     }
   }
 
-  /** Where lanes overlap, as a line under the steps: to be seen without looking for it. */
+  /** Draws overlap regions as a line under the steps. */
   drawRegions({ palette, view, shaded }) {
     const { context: c, width } = this;
     const scale = width / (view.t1 - view.t0);
@@ -261,7 +272,7 @@ export class Header {
   }
 }
 
-/** Index of the first step that ends after `t`. @param {[number, number, number][]} steps */
+/** Returns the index of the first step that ends after `t`. @param {[number, number, number][]} steps */
 export function firstEnding(steps, t) {
   let low = 0;
   let high = steps.length;
@@ -271,4 +282,30 @@ export function firstEnding(steps, t) {
     else high = middle;
   }
   return low;
+}
+
+/**
+ * Draws notes as flags on the ruler.
+ * @param {CanvasRenderingContext2D} c
+ * @param {import("../panels/notes.js").Note[]} notes
+ * @param {{t0: number, t1: number}} view
+ * @param {number} width px
+ * @param {number} y bottom of the ruler
+ * @param {{flag: string, span: string}} colours
+ */
+function drawNotes(c, notes, view, width, y, { flag, span }) {
+  const scale = width / (view.t1 - view.t0);
+  for (const { t0, t1 } of notes) {
+    const [a, b] = [(t0 - view.t0) * scale, (t1 - view.t0) * scale];
+    if (b < 0 || a > width) continue;
+    c.fillStyle = span;
+    c.fillRect(a, y - 20, Math.max(b - a, 1), 20);
+    c.fillStyle = flag;
+    c.fillRect(a, y - 20, 1.5, 20);
+    c.beginPath();
+    c.moveTo(a, y - 20);
+    c.lineTo(a + 9, y - 16);
+    c.lineTo(a, y - 12);
+    c.fill();
+  }
 }

@@ -1,8 +1,9 @@
 /**
- * The column left of the lanes: real elements, so that groups can be reached by keyboard and read
- * by a screen reader. Only those in sight exist.
+ * The column left of the lanes: DOM elements, so that groups can be reached by keyboard and read by a
+ * screen reader. Only visible ones exist.
  * @module
  */
+
 import { expandable, GROUP } from "../model/layout.js";
 
 export class Labels {
@@ -15,11 +16,11 @@ export class Labels {
     this.toggle = toggle;
     /** @type {Map<string, HTMLElement>} */
     this.nodes = new Map();
-    /** What stands there. */
+    /** The layout and scroll position that are shown. */
     this.drawn = null;
   }
 
-  /** Lanes have other ids now. */
+  /** Removes all labels: ids of lanes have changed. */
   clear() {
     for (const node of this.nodes.values()) node.remove();
     this.nodes.clear();
@@ -37,12 +38,20 @@ export class Labels {
    * @param {(lane: import("../model/layout.js").Lane) => string} state.aside text behind a lane's label
    */
   draw(layout, scrollY, height, state) {
-    // Whatever opens, closes or moves lanes makes another layout. While one zooms nothing here changes.
+    // Opening, closing or moving lanes creates a new layout; zooming changes nothing here.
     const { drawn } = this;
-    if (drawn?.layout === layout && drawn.scrollY === scrollY && drawn.height === height && drawn.selected === state.selectedLane) return;
+    if (
+      drawn?.layout === layout &&
+      drawn.scrollY === scrollY &&
+      drawn.height === height &&
+      drawn.selected === state.selectedLane
+    )
+      return;
     this.drawn = { layout, scrollY, height, selected: state.selectedLane };
     const seen = new Set();
-    const items = layout.parts(scrollY, height).flatMap((part) => part.items.map((item) => [item, part.shift, item.group === null]));
+    const items = layout
+      .parts(scrollY, height)
+      .flatMap((part) => part.items.map((item) => [item, part.shift, item.group === null]));
     for (const [item, shift, pinned] of items) {
       const key = item.lane ? `lane ${item.lane.id}` : `group ${item.group.index}`;
       seen.add(key);
@@ -107,7 +116,7 @@ export class Labels {
     return node;
   }
 
-  /** What changes while a lane is in sight. */
+  /** Updates what changes while a lane is visible. */
   refresh(node, lane, pinned, state) {
     const [name, pin] = node.children;
     if (name.tagName === "BUTTON") name.setAttribute("aria-expanded", String(state.expanded.has(lane.id)));
@@ -118,7 +127,7 @@ export class Labels {
   }
 }
 
-/** "train.py 4120 on node-a, main thread 4120" in few words: "node-a · pid 4120". @param {string} title */
+/** Shortens "train.py 4120 on node-a, main thread 4120" to "node-a · pid 4120". @param {string} title */
 export function processOf(title) {
   const [process] = title.split(",");
   const found = /(\d+)(?: on (.+))?$/.exec(process);

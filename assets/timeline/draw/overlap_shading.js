@@ -1,18 +1,18 @@
 /**
- * Regions where threads overlap: a wash over their rank, with edges, so that it needs no colour.
+ * Shades regions where threads overlap, over their rank, with edges that need no colour.
  * @module
  */
 
 /**
- * From where to where, px, each rank is to be shaded, and each lane that is pinned.
+ * Computes the shaded ranges, px, of each rank and of each pinned lane.
  * @param {import("./painter.js").Frame} frame
  * @param {number} scale px per ns
  * @param {number} width px
- * @returns {Map<object, [number, number][]>} by group, or by lane where it is pinned
+ * @returns {Map<object, [number, number][]>} by group, or by lane if pinned
  */
-export function washesOf({ shaded, view, layout }, scale, width) {
-  const washes = new Map();
-  if (!shaded.length) return washes;
+export function overlapShading({ shaded, view, layout }, scale, width) {
+  const shading = new Map();
+  if (!shaded.length) return shading;
   const places = new Map();
   for (const { group } of layout.items) for (const lane of group.lanes) places.set(lane.id, [group]);
   for (const { lane } of layout.pinned) places.set(lane.id, [...(places.get(lane.id) ?? []), lane]);
@@ -20,24 +20,24 @@ export function washesOf({ shaded, view, layout }, scale, width) {
     const [x0, x1] = [from, to].map((t) => (t - view.t0) * scale);
     if (x1 < 0 || x0 > width) continue;
     for (const place of new Set(lanes.flatMap((lane) => places.get(lane) ?? []))) {
-      if (!washes.has(place)) washes.set(place, []);
-      washes.get(place).push([x0, x1]);
+      if (!shading.has(place)) shading.set(place, []);
+      shading.get(place).push([x0, x1]);
     }
   }
-  return washes;
+  return shading;
 }
 
 /**
  * @param {CanvasRenderingContext2D} c
  * @param {Map<object, [number, number][]>} washes
- * @param {{part: any, item: import("../model/layout.js").Item|null, top: number, bottom: number}} strip an item, as far as it is in sight
+ * @param {{part: any, item: import("../model/layout.js").Item|null, top: number, bottom: number}} strip the visible part of an item
  * @param {import("../base/palette.js").Palette} palette
  * @param {(x: number) => number} snap to whole pixels of the screen
  * @param {number} hair width of the thinnest line, px
  */
-export function drawWashes(c, washes, { part, item, top, bottom }, palette, snap, hair) {
+export function drawOverlapShading(c, shading, { part, item, top, bottom }, palette, snap, hair) {
   const end = item ? Math.min(bottom, item.y + item.h - part.shift) : top;
-  for (const [x0, x1] of washes.get(item?.group ?? item?.lane) ?? []) {
+  for (const [x0, x1] of shading.get(item?.group ?? item?.lane) ?? []) {
     c.fillStyle = palette.token("bad", 0.16);
     c.fillRect(x0, top, Math.max(x1 - x0, 1), end - top);
     if (x1 - x0 < 3) continue;

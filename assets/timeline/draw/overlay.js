@@ -1,5 +1,5 @@
 /**
- * What changes with every move of the pointer, on a canvas of its own above the lanes.
+ * Draws what follows the pointer, on its own canvas above the lanes.
  * @module
  */
 

@@ -1,41 +1,45 @@
 /**
- * Draws the lanes: ground, bands, slices, names, counters. Knows no DOM event and no network.
+ * Draws the lanes: ground, bands, spans, names, counters. Uses neither DOM events nor the network.
  * @module
  */
-import { drawCounter, samplesOf, withNeighbours } from "./counter.js";
-import { Fills } from "./rect_batch.js";
-import { FADED, Inks, MARKED } from "./paint_colors.js";
-import { levelOf } from "../base/palette.js";
-import { Raster } from "./raster.js";
-import { Labeller, LEAST_WIDTH, TEXT_PAD } from "./span_text.js";
-import { UNFINISHED } from "../tiles/tile.js";
-import { drawWashes, washesOf } from "./overlap_shading.js";
 
-/** Narrower slices go into the raster: at this width a rectangle has no visible edges anyway. */
+import { FADED, levelOf, MARKED, PaintColors, UNFINISHED } from "../base/palette.js";
+import { samplesOf, withNeighbours } from "../model/counter_samples.js";
+import { drawCounter } from "./counter.js";
+import { drawOverlapShading, overlapShading } from "./overlap_shading.js";
+import { Raster, RectBatch } from "./raster.js";
+import { Labeller, MIN_TEXT_WIDTH, TEXT_PAD } from "./span_text.js";
+
+/** Narrower spans go into the raster: a rectangle of this width has no visible edges. */
 const RASTER_WIDTH = 2;
-/** From this width on a slice leaves a pixel to its neighbour. */
+/** Spans of at least this width leave a gap of one pixel to the next. */
 const GAP_WIDTH = 4;
 
-/** A frame of which the last one took no more than this share of a budget is not expected to run out of time. */
-const EASY = 0.6;
-/** Lanes are drawn for so long, ms, before what was gathered of them is put onto the canvas and the clock is read. */
-const STRETCH = 1;
-/** What was drawn is stretched by less than this. */
-const FARTHEST = 4;
+/** If the last frame took at most this share of the budget, the next one is drawn as a whole. */
+const EASY_SHARE = 0.6;
+/** Lanes are gathered for this long, ms, before they are put onto the canvas and the time is checked. */
+const BATCH_MS = 1;
+/** The last picture is stretched by less than this. */
+const MAX_STRETCH = 4;
 
-/** How much longer the one window is than the other, at least 1. */
+/** Returns the ratio of two windows' lengths, at least 1. */
 function ratioOf(a, b) {
   const ratio = (a.t1 - a.t0) / (b.t1 - b.t0);
   return Math.max(ratio, 1 / ratio);
 }
 
-/** The parts cut at each item: together they are all that is in sight, and none touches another. */
+/** Cuts the parts at each item into strips that cover the view without overlapping. */
 function stripsOf(parts) {
   return parts.flatMap((part) => {
     const { items, shift, top, bottom } = part;
     const tops = items.map((item, i) => (i ? Math.max(top, item.y - shift) : top));
     if (!items.length) return [{ part, item: null, top, bottom }];
-    return items.map((item, i) => ({ part, item, top: tops[i], bottom: i + 1 < items.length ? Math.min(bottom, tops[i + 1]) : bottom }));
+    return items.map((item, i) => ({
+      part,
+      item,
+      top: tops[i],
+      bottom: i + 1 < items.length ? Math.min(bottom, tops[i + 1]) : bottom,
+    }));
   });
 }
 
@@ -60,8 +64,8 @@ export class Painter {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
     this.raster = new Raster();
-    this.inks = new Inks();
-    this.fills = new Fills();
+    this.paintColors = new PaintColors();
+    this.rects = new RectBatch();
     this.width = 0;
     this.height = 0;
     this.rename(names);
@@ -69,9 +73,9 @@ export class Painter {
     /** @type {Label[][]} by strip */
     this.labelled = [];
     this.pass = { strips: [], next: 0, left: 0, spent: 0 };
-    /** What the last frame took as a whole, ms. */
+    /** Time that the last frame took in all, ms. */
     this.cost = 0;
-    /** @type {Frame|null} what stands on the canvas */
+    /** @type {Frame|null} the frame on the canvas */
     this.shown = null;
   }
 
@@ -96,8 +100,8 @@ export class Painter {
   }
 
   /**
-   * Draws a frame, whole or as far as there is time. Where it has no time for all lanes, what stood
-   * there is first moved and stretched to where it belongs now, and `resume` draws the others.
+   * Draws a frame within the budget. If time runs out, the previous picture of the other lanes is moved
+   * and stretched to the new window, and `resume` draws them later.
    * @param {Frame} frame
    * @param {number} [budget] ms
    */
@@ -105,37 +109,37 @@ export class Painter {
     const { view, layout, scrollY } = frame;
     const { shown, pass: before, width, height } = this;
     const same = shown && ["layout", "scrollY", "palette"].every((key) => shown[key] === frame[key]);
-    // Stretched too far it would show nothing that is true.
-    const near = same && ratioOf(shown.view, view) < FARTHEST && shown.view.t0 < view.t1 && shown.view.t1 > view.t0;
+    // Stretched further, the picture would be misleading.
+    const near = same && ratioOf(shown.view, view) < MAX_STRETCH && shown.view.t0 < view.t1 && shown.view.t1 > view.t0;
     const strips = stripsOf(layout.parts(scrollY, height));
     this.frame = frame;
     this.shown = frame;
     this.scale = width / (view.t1 - view.t0);
     this.stats = { rectangles: 0, cells: 0, texts: 0, rows: 0 };
-    this.washes = washesOf(frame, this.scale, width);
+    this.shading = overlapShading(frame, this.scale, width);
     this.labelled = strips.map(() => []);
-    // Goes on where it was, or the lanes below would never have their turn while the view moves.
+    // Continues where it stopped, or the lower lanes would never be drawn while the view moves.
     const next = near && before.left ? before.next % strips.length : 0;
     const pass = { strips, next, left: strips.length, spent: 0 };
     this.pass = pass;
     const moved = near && (shown.view.t0 !== view.t0 || shown.view.t1 !== view.t1);
-    const easy = this.cost <= budget * EASY;
+    const easy = this.cost <= budget * EASY_SHARE;
     if (moved && !easy) this.stretch(shown.view, view);
     this.resume(near ? budget : Infinity);
     if (moved && easy && pass.left) this.stretchRest(shown.view, view);
   }
 
-  /** Whether lanes are left that stand there only stretched. */
+  /** True if some lanes still show the stretched picture. */
   get unfinished() {
     return this.pass.left > 0;
   }
 
-  /** Names that are drawn, from top to bottom. @returns {Label[]} */
+  /** Returns the names drawn, from top to bottom. @returns {Label[]} */
   get labels() {
     return this.labelled.flat();
   }
 
-  /** Draws what is left of the frame, as far as there is time. @param {number} budget ms */
+  /** Draws the rest of the frame within the budget. @param {number} budget ms */
   resume(budget) {
     const { pass } = this;
     const begin = performance.now();
@@ -145,15 +149,15 @@ export class Painter {
     let before = begin;
     do {
       before = now;
-      this.some(now + Math.min(STRETCH, budget));
+      this.some(now + Math.min(BATCH_MS, budget));
       now = performance.now();
-    } while (pass.left && 2 * now - before - begin <= budget); // the next ones take as long as the last
+    } while (pass.left && 2 * now - before - begin <= budget); // the next strips probably take as long as the last
     pass.spent += now - begin;
     if (!pass.left) this.cost = pass.spent;
   }
 
-  /** What was drawn for another window, where it lies in this one. */
-  stretch(from, { t0, t1 }, top = 0, bottom = this.height) {
+  /** Draws the picture of another window, moved and stretched to this one. */
+  stretch(from, { t0 }, top = 0, bottom = this.height) {
     const { context: c, canvas, ratio, scale, width } = this;
     const x0 = (from.t0 - t0) * scale;
     const x1 = (from.t1 - t0) * scale;
@@ -165,7 +169,7 @@ export class Painter {
     if (x1 < width) c.fillRect(x1, top, width - x1, h);
   }
 
-  /** The lanes for which there was no time after all. A picture of the canvas is dear: one for all that touch. */
+  /** Stretches the lanes that did not get drawn. Copying the canvas is expensive: adjacent lanes share a copy. */
   stretchRest(from, view) {
     const { strips, next, left } = this.pass;
     const rest = strips.map((strip, i) => ((i - next + strips.length) % strips.length < left ? strip : null));
@@ -177,7 +181,7 @@ export class Painter {
     for (const { top, bottom } of bands) this.stretch(from, view, top, bottom);
   }
 
-  /** At least one strip, and others of the same part while there is time. @param {number} until ms */
+  /** Draws at least one strip, and more of the same part while there is time. @param {number} until ms */
   some(until) {
     const { context: c, frame, pass, width } = this;
     const { part, item } = pass.strips[pass.next];
@@ -189,7 +193,8 @@ export class Painter {
     c.rect(0, part.top, width, part.bottom - part.top);
     c.clip();
     this.raster.begin(width, item?.rows.length ?? 0);
-    const goesOn = (strip) => strip.part === part && this.raster.holds(strip.item.rows.length) && performance.now() < until;
+    const goesOn = (strip) =>
+      strip.part === part && this.raster.holds(strip.item.rows.length) && performance.now() < until;
     const done = [];
     do {
       this.strip(pass.strips[pass.next], pass.next);
@@ -197,12 +202,13 @@ export class Painter {
       pass.left -= 1;
       pass.next = (pass.next + 1) % pass.strips.length;
     } while (pass.left && pass.next && goesOn(pass.strips[pass.next]));
-    this.fills.draw(c, frame.palette.css);
+    this.rects.draw(c, frame.palette.css);
     this.drawHatches();
     this.raster.flush(c);
     this.stats.cells += this.raster.cells;
     this.drawMarks();
-    for (const strip of done) drawWashes(c, this.washes, strip, frame.palette, (x) => this.snap(x), 1 / this.ratio);
+    for (const strip of done)
+      drawOverlapShading(c, this.shading, strip, frame.palette, (x) => this.snap(x), 1 / this.ratio);
     this.names();
     c.restore();
     if (part.top === 0 && frame.layout.pinnedHeight) {
@@ -211,12 +217,13 @@ export class Painter {
     }
   }
 
-  /** An item as far as it is in sight, on its own ground. */
+  /** Draws the visible part of an item, with its ground. */
   strip({ part, item, top, bottom }, number) {
     const { context: c, frame, width } = this;
     c.fillStyle = frame.palette.token(item?.type === "group" ? "panel" : "ground");
     c.fillRect(0, top, width, bottom - top);
-    if (item && item.y + item.h - part.shift < bottom) { // the gap below a rank is nobody's
+    if (item && item.y + item.h - part.shift < bottom) {
+      // the gap below a rank belongs to no lane
       c.fillStyle = frame.palette.token("ground");
       c.fillRect(0, item.y + item.h - part.shift, width, bottom - (item.y + item.h - part.shift));
     }
@@ -227,25 +234,26 @@ export class Painter {
       this.number = number;
       this.stats.rows += 1;
       if (row.lane.kind === "counter") this.counter(row, y);
-      else this.slices(row, y);
+      else this.spans(row, y);
     }
   }
 
   gridlines(ticks, top, bottom) {
     const { context: c, frame } = this;
     c.fillStyle = frame.palette.token("line", 0.7);
-    for (const { t } of ticks) c.fillRect(this.snap((t - frame.view.t0) * this.scale), top, 1 / this.ratio, bottom - top);
+    for (const { t } of ticks)
+      c.fillRect(this.snap((t - frame.view.t0) * this.scale), top, 1 / this.ratio, bottom - top);
   }
 
   snap(x) {
     return Math.round(x * this.ratio) / this.ratio;
   }
 
-  /** All slices of one row. @param {import("../model/layout.js").Row} row */
-  slices(row, y) {
+  /** Draws all spans of one row. @param {import("../model/layout.js").Row} row */
+  spans(row, y) {
     const { frame, raster, scale } = this;
     const { view, palette } = frame;
-    let carried = false; // a slice that reaches into the next tile is in both: draw it once
+    let carried = false; // a span that crosses into the next tile is in both: draw it once
     for (const { tile, from, to } of frame.sources(row.lane.id)) {
       const block = tile.block(row.lane.id, row.row);
       const left = Math.max(0, (from - view.t0) * scale);
@@ -254,16 +262,19 @@ export class Painter {
         carried = false;
         continue;
       }
-      const ink = this.inks.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
+      const colors = this.paintColors.of(palette, tile.paints, levelOf(row.lane, row.row), frame.matches);
       const origin = (tile.start - view.t0) * scale;
-      if (block.dense) raster.addBuckets(block.dense, ink, origin, tile.bucket * scale, left, right, (x) => this.marks.push({ x, y, h: row.h }));
-      carried = block.slices ? this.wide(block.slices, ink, tile, row, origin, left, right, y, carried) : false;
+      if (block.dense)
+        raster.addBuckets(block.dense, colors, origin, tile.bucket * scale, left, right, (x) =>
+          this.marks.push({ x, y, h: row.h }),
+        );
+      carried = block.spans ? this.wide(block.spans, colors, tile, row, origin, left, right, y, carried) : false;
     }
     raster.end(y, row.h, palette.pixel);
   }
 
-  /** @returns {boolean} whether the last one drawn goes on past `right` */
-  wide(s, ink, tile, row, origin, left, right, y, carried) {
+  /** @returns {boolean} true if the last one drawn continues past `right` */
+  wide(s, colors, tile, row, origin, left, right, y, carried) {
     const { raster, scale } = this;
     let reaching = false;
     for (let i = 0; i < s.n; i += 1) {
@@ -272,13 +283,13 @@ export class Painter {
       if (x1 <= left) continue;
       if (x0 >= right) break;
       reaching = x1 > right;
-      // Slices of a row do not overlap: the one over the edge is the one that was over it before.
+      // Spans of a row do not overlap, so this is the one already drawn across the edge.
       if (carried && x0 < left) continue;
       const paint = s.paint[i];
-      const colour = ink.colour[paint];
+      const colour = colors.colour[paint];
       if (colour === MARKED) this.marks.push({ x: x0, y, h: row.h });
-      else if (x1 - x0 < RASTER_WIDTH) raster.add(x0, x1, ink.share[paint], colour);
-      else this.rectangle(row, y, x0, x1, colour, ink.share[paint] < 1, tile.paints, paint);
+      else if (x1 - x0 < RASTER_WIDTH) raster.add(x0, x1, colors.share[paint], colour);
+      else this.rectangle(row, y, x0, x1, colour, colors.share[paint] < 1, tile.paints, paint);
     }
     return reaching;
   }
@@ -287,12 +298,25 @@ export class Painter {
     const a = this.snap(Math.max(x0, -2));
     const b = this.snap(Math.min(x1, this.width + 2));
     const w = Math.max(b - a - (x1 - x0 >= GAP_WIDTH ? 1 : 0), 1 / this.ratio);
-    this.fills.add(colour, faded, a, y, w, row.h);
+    this.rects.add(colour, faded, a, y, w, row.h);
     this.stats.rectangles += 1;
     if (paints.style[paint] & UNFINISHED) this.hatches.push({ x: a, y, w, h: row.h, faded });
-    if (faded || !row.text || w < LEAST_WIDTH) return;
+    if (faded || !row.text || w < MIN_TEXT_WIDTH) return;
     const x = Math.max(a, 0);
-    this.pending.push({ number: this.number, colour, label: { lane: row.lane.id, row: row.row, name: paints.name[paint], text: "", x, y, w: Math.min(a + w, this.width) - x, h: row.h } });
+    this.pending.push({
+      number: this.number,
+      colour,
+      label: {
+        lane: row.lane.id,
+        row: row.row,
+        name: paints.name[paint],
+        text: "",
+        x,
+        y,
+        w: Math.min(a + w, this.width) - x,
+        h: row.h,
+      },
+    });
   }
 
   drawHatches() {
@@ -305,7 +329,7 @@ export class Painter {
     }
   }
 
-  /** Stripes say "had not ended" without relying on colour. */
+  /** Hatches spans that had not ended, which needs no colour. */
   hatch() {
     if (this.hatched?.palette === this.frame.palette) return this.hatched.pattern;
     const tile = document.createElement("canvas");
@@ -324,7 +348,7 @@ export class Painter {
     return this.hatched.pattern;
   }
 
-  /** Names last, so that no neighbour paints over them. */
+  /** Draws names last, so that no other span covers them. */
   names() {
     const { context: c, frame, labeller } = this;
     for (const { number, colour, label } of this.pending) {
@@ -360,7 +384,14 @@ export class Painter {
     const fine = samplesOf(frame.sources(lane.id), lane.id);
     const coarse = whole ? samplesOf([{ tile: whole, from: whole.start, to: whole.end }], lane.id) : [];
     drawCounter(c, withNeighbours(fine, coarse, t0, t1), {
-      low: lane.min, high: lane.max, y, h: row.h, t0, scale, colour: frame.palette.token("accent"), bad: frame.palette.token("bad"),
+      low: lane.min,
+      high: lane.max,
+      y,
+      h: row.h,
+      t0,
+      scale,
+      colour: frame.palette.token("accent"),
+      bad: frame.palette.token("bad"),
     });
   }
 }

@@ -1,20 +1,21 @@
 /**
- * Rows of pixels for what is too narrow to be a rectangle. Each pixel holds the share of its time
- * that is covered (as opacity, so that density stays true) in the colour of what covers most.
+ * Draws spans. Those too narrow for a rectangle go to rows of pixels: a pixel's opacity is the share of
+ * its time that is covered, its colour that of the span covering most of it.
  * @module
  */
-import { MARKED } from "./paint_colors.js";
+
+import { FADED, MARKED } from "../base/palette.js";
 import { SHARE_OF } from "../tiles/tile.js";
 
-/** A lone nanosecond must still be seen: what is there at all gets at least this opacity. */
-export const LEAST_ALPHA = 0.3;
-/** Of a pixel, so that what covers next to nothing of it is there nevertheless. */
-const LEAST_PART = 1e-6;
+/** Opacity of anything covered at all, so that a single nanosecond can be seen. */
+export const MIN_ALPHA = 0.3;
+/** Least share of a pixel, so that the shortest span still counts. */
+const MIN_PART = 1e-6;
 
-/** Rows that are put onto the canvas at once; with more of them each time costs a copy of all. */
+/** Rows put onto the canvas at once; more cost a copy of all of them each time. */
 const ROWS = 64;
 
-/** Position of the first number that is at least `least`. */
+/** Returns the index of the first number that is at least `least`. */
 function firstAt(numbers, n, least) {
   let low = 0;
   let high = n;
@@ -37,7 +38,7 @@ export class Raster {
     this.used = false;
   }
 
-  /** Begin anew. @param {number} width px @param {number} rows for which there must be room */
+  /** Starts an empty raster. @param {number} width px @param {number} rows it must hold */
   begin(width, rows) {
     if (width !== this.width || rows > this.rows) {
       this.width = width;
@@ -54,13 +55,13 @@ export class Raster {
     this.cells = 0;
   }
 
-  /** Whether there is room for so many rows more. @param {number} rows */
+  /** True if this many more rows fit. @param {number} rows */
   holds(rows) {
     return this.placed.length + rows <= this.rows;
   }
 
   /**
-   * Something from x0 to x1 (px) that covers `share` of that stretch.
+   * Adds a span from x0 to x1 (px) that covers `share` of that range.
    * @param {number} x0
    * @param {number} x1
    * @param {number} share 0..1
@@ -71,7 +72,7 @@ export class Raster {
     const first = Math.max(0, Math.floor(x0));
     const last = Math.min(this.width - 1, Math.ceil(x1) - 1);
     for (let x = first; x <= Math.max(first, last) && x < this.width; x += 1) {
-      const part = Math.max((Math.min(x1, x + 1) - Math.max(x0, x)) * share, LEAST_PART);
+      const part = Math.max((Math.min(x1, x + 1) - Math.max(x0, x)) * share, MIN_PART);
       this.covered[x] += part;
       if (part > this.best[x]) {
         this.best[x] = part;
@@ -81,18 +82,18 @@ export class Raster {
   }
 
   /**
-   * Buckets of a tile as far as they lie in [left, right), one loop for all: a crowded row has a thousand.
+   * Adds the buckets of a tile within [left, right) in one loop: a crowded row has a thousand.
    * @param {import("../tiles/tile.js").Dense} dense
-   * @param {import("./paint_colors.js").Ink} ink
+   * @param {import("../base/palette.js").RowColors} colors
    * @param {number} origin where bucket 0 begins, px
    * @param {number} wide a bucket, px
    * @param {number} left px, at least 0
    * @param {number} right px, at most the width
-   * @param {(x: number) => void} mark told of the middle of each that is an instant
+   * @param {(x: number) => void} mark called with the middle of each instant
    */
-  addBuckets({ n, bucket, covered, paint }, ink, origin, wide, left, right, mark) {
+  addBuckets({ n, bucket, covered, paint }, colors, origin, wide, left, right, mark) {
     const { covered: sum, best, colour: colours } = this;
-    const { colour, share } = ink;
+    const { colour, share } = colors;
     for (let i = firstAt(bucket, n, Math.floor((left - origin) / wide)); i < n; i += 1) {
       const from = origin + bucket[i] * wide;
       if (from >= right) break;
@@ -106,7 +107,7 @@ export class Raster {
       const x1 = from + wide < right ? from + wide : right;
       const last = Math.ceil(x1);
       for (let x = Math.floor(x0); x < last; x += 1) {
-        const part = Math.max(((x1 < x + 1 ? x1 : x + 1) - (x0 > x ? x0 : x)) * density, LEAST_PART);
+        const part = Math.max(((x1 < x + 1 ? x1 : x + 1) - (x0 > x ? x0 : x)) * density, MIN_PART);
         sum[x] += part;
         if (part > best[x]) {
           best[x] = part;
@@ -117,7 +118,7 @@ export class Raster {
     }
   }
 
-  /** Finish a row: its pixels will stand at y with height h. @param {Uint32Array} palette */
+  /** Ends a row: its pixels are drawn at y with height h. @param {Uint32Array} palette */
   end(y, h, palette) {
     if (!this.used) return;
     const offset = this.placed.length * this.width;
@@ -126,7 +127,7 @@ export class Raster {
     for (let x = 0; x < width; x += 1) {
       const share = covered[x];
       if (share > 0) {
-        const alpha = LEAST_ALPHA + (1 - LEAST_ALPHA) * (share < 1 ? share : 1);
+        const alpha = MIN_ALPHA + (1 - MIN_ALPHA) * (share < 1 ? share : 1);
         pixels[offset + x] = ((alpha * 255) << 24) | palette[colour[x]];
         cells += 1;
         covered[x] = 0;
@@ -138,7 +139,7 @@ export class Raster {
     this.used = false;
   }
 
-  /** Put all rows onto the canvas. @param {CanvasRenderingContext2D} context */
+  /** Puts all rows onto the canvas. @param {CanvasRenderingContext2D} context */
   flush(context) {
     if (!this.placed.length) return;
     this.context.putImageData(this.image, 0, 0, 0, 0, this.width, this.placed.length);
@@ -146,5 +147,46 @@ export class Raster {
     this.placed.forEach(({ y, h }, i) => {
       context.drawImage(this.canvas, 0, i, this.width, 1, 0, y, this.width, h);
     });
+  }
+}
+
+/**
+ * Gathers rectangles by colour: changing a canvas's colour costs far more than another rectangle.
+ */
+export class RectBatch {
+  constructor() {
+    /** @type {number[][]} x, y, w, h of each rectangle, by colour, and whether they fade */
+    this.by = [];
+    /** @type {number[]} */
+    this.used = [];
+  }
+
+  /** @param {number} colour index into the palette @param {boolean} faded */
+  add(colour, faded, x, y, w, h) {
+    const at = colour * 2 + (faded ? 1 : 0);
+    let list = this.by[at];
+    if (!list) {
+      list = [];
+      this.by[at] = list;
+    }
+    if (!list.length) this.used.push(at);
+    list.push(x, y, w, h);
+  }
+
+  /**
+   * Draws the gathered rectangles and forgets them.
+   * @param {CanvasRenderingContext2D} c
+   * @param {string[]} css by colour, and whether they fade
+   */
+  draw(c, css) {
+    for (const at of this.used) {
+      const list = this.by[at];
+      c.fillStyle = css[at >> 1];
+      c.globalAlpha = at & 1 ? FADED : 1;
+      for (let i = 0; i < list.length; i += 4) c.fillRect(list[i], list[i + 1], list[i + 2], list[i + 3]);
+      list.length = 0;
+    }
+    c.globalAlpha = 1;
+    this.used.length = 0;
   }
 }

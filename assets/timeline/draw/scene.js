@@ -1,67 +1,96 @@
 /**
- * One frame: hands the timeline's state to those who draw.
+ * Draws one frame: passes the timeline's state to the modules that draw.
  * @module
  */
-import { drawFlows } from "../model/flows.js";
-import { duration as formatDuration, measured } from "../base/format.js";
-import { activity } from "./header.js";
-import { drawLaneHits } from "../model/search_marks.js";
-import { ticksFor } from "./ticks.js";
-import { wordsFor } from "../panels/tooltip.js";
 
-/** Time that one frame spends on lanes, ms; what is left of them is drawn in the next ones. */
+import { duration as formatDuration, measured } from "../base/format.js";
+import { drawFlows } from "../model/flows.js";
+import { drawLaneHits } from "../model/search_marks.js";
+import { activity } from "./header.js";
+import { ticksFor } from "./ticks.js";
+
+/** Time that one frame spends on lanes, ms; later frames draw the rest. */
 export const BUDGET = 4;
 
 /** @typedef {import("../page/timeline.js").Timeline} Timeline */
 
 /**
- * Lanes, labels and what depends on the window.
+ * Draws lanes, labels and what depends on the window.
  * @param {Timeline} timeline
- * @returns {boolean} whether all lanes in sight are drawn from tiles of the window's level
+ * @returns {boolean} true if all visible lanes are drawn from tiles of the window's level
  */
 export function drawLanes(timeline) {
-  const { view, layout, scrollY, palette, matches, feed, width, height } = timeline;
-  const inSight = layout.parts(scrollY, height).flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
-  feed.frame(view, timeline.goal, width, inSight);
+  const { view, layout, scrollY, tileSource, width, height } = timeline;
+  const inSight = layout
+    .parts(scrollY, height)
+    .flatMap(({ items }) => items.flatMap((item) => item.rows.map((row) => row.lane.id)));
+  tileSource.frame(view, timeline.goal, width, inSight);
   timeline.ruler = ticksFor(view.t0, view.t1, width);
   timeline.shaded = timeline.overlaps.visible(view);
   timeline.painter.draw(lanesFrame(timeline), BUDGET);
   timeline.labels.draw(layout, scrollY, height, {
-    collapsed: timeline.collapsed, expanded: timeline.expanded, selectedLane: timeline.selection.current?.lane ?? -1,
+    collapsed: timeline.collapsed,
+    expanded: timeline.expanded,
+    selectedLane: timeline.selection.current?.lane ?? -1,
     aside: (lane) => aside(timeline, lane),
   });
   timeline.placeThumb(scrollY, height, layout.height);
   const { corner } = timeline.dom;
   say(corner.run, `whole run · ${formatDuration(timeline.duration)}`);
   say(corner.base, timeline.ruler.baseLabel || `window · ${formatDuration(view.t1 - view.t0)}`);
-  return inSight.every((lane) => feed.loaded(lane));
+  return inSight.every((lane) => tileSource.loaded(lane));
 }
 
-/** A text that is there already would be laid out again. */
+/** Sets a text only if it changed: setting it causes a layout. */
 function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** What the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
-export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, feed }) {
+/** Returns what the painter is to draw. @param {Timeline} timeline @returns {import("./painter.js").Frame} */
+export function lanesFrame({ view, layout, scrollY, palette, matches, ruler, shaded, tileSource }) {
   return {
-    view, layout, scrollY, palette, matches, ticks: ruler.ticks, shaded,
-    sources: (lane) => feed.sources(lane),
-    whole: (lane) => feed.whole(lane),
+    view,
+    layout,
+    scrollY,
+    palette,
+    matches,
+    ticks: ruler.ticks,
+    shaded,
+    sources: (lane) => tileSource.sources(lane),
+    whole: (lane) => tileSource.whole(lane),
   };
 }
 
-/** What the head is to draw. @param {Timeline} timeline */
+/** Returns what the header is to draw. @param {Timeline} timeline */
 export function headFrame(timeline) {
-  const { view, duration, palette, ruler, steps, range, shaded, feed, pointer: { x } } = timeline;
+  const {
+    view,
+    duration,
+    palette,
+    ruler,
+    steps,
+    range,
+    shaded,
+    tileSource,
+    pointer: { x },
+  } = timeline;
   return {
-    view, duration, palette, ruler, steps, range, shaded, hits: timeline.hits, notes: timeline.notes?.notes ?? [], hover: x === null ? null : timeline.timeAt(x),
-    activityKey: `${timeline.run.etag} ${feed.stripTiles().length}`,
-    activity: () => activity(feed.stripTiles(), Math.ceil(timeline.width), duration),
+    view,
+    duration,
+    palette,
+    ruler,
+    steps,
+    range,
+    shaded,
+    hits: timeline.hits,
+    notes: timeline.notes?.notes ?? [],
+    hover: x === null ? null : timeline.timeAt(x),
+    activityKey: `${timeline.run.etag} ${tileSource.stripTiles().length}`,
+    activity: () => activity(tileSource.stripTiles(), Math.ceil(timeline.width), duration),
   };
 }
 
-/** A counter says between what it lies, a thread of another process than the rank's own which. */
+/** Returns the text behind a label: a counter's range, or the process if it is not the rank's own. */
 function aside(timeline, lane) {
   if (lane.kind === "counter") {
     if (lane.min === null) return "";
@@ -72,28 +101,39 @@ function aside(timeline, lane) {
   return lane.pid === null || lane.pid === own ? "" : `pid ${lane.pid}`;
 }
 
-/** Pointer, range, outlines and arrows: what changes without the lanes changing. @param {Timeline} timeline */
+/** Draws pointer, range, outlines and arrows, which change without the lanes. @param {Timeline} timeline */
 export function drawOverlay(timeline) {
   const { x, y } = timeline.pointer;
   const { view, palette, layout, scrollY, selection, width, height } = timeline;
   const hit = x !== null && y !== null ? timeline.hit(x, y) : null;
-  const place = (slice) => {
-    const row = slice && layout.onScreen(slice.lane, slice.row, scrollY);
-    return row ? { start: slice.start, end: slice.end, ...row } : null;
+  const place = (span) => {
+    const row = span && layout.onScreen(span.lane, span.row, scrollY);
+    return row ? { start: span.start, end: span.end, ...row } : null;
   };
   timeline.overlay.draw({
-    view, palette, cursor: x === null ? null : timeline.timeAt(x), range: timeline.range,
-    hover: hit && hit.kind !== "sample" ? place(hit) : null, selected: place(selection.current),
+    view,
+    palette,
+    cursor: x === null ? null : timeline.timeAt(x),
+    range: timeline.range,
+    hover: hit && hit.kind !== "sample" ? place(hit) : null,
+    selected: place(selection.current),
   });
   if (timeline.hits.window) drawLaneHits(timeline.overlay.context, timeline.hits.window, timeline);
   const scale = width / (view.t1 - view.t0);
-  timeline.arrows = drawFlows(timeline.overlay.context, selection.flows, ({ lane, row, t }) => {
-    const at = layout.onScreen(lane, row, scrollY);
-    return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
-  }, {
-    width, height, ground: palette.token("ground", 0.8),
-    colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
-  });
-  timeline.tooltip.show(hit && wordsFor(hit, timeline.names, timeline.laneById.get(hit.lane)), { x, y, width, height });
+  timeline.arrows = drawFlows(
+    timeline.overlay.context,
+    selection.flows,
+    ({ lane, row, t }) => {
+      const at = layout.onScreen(lane, row, scrollY);
+      return at && { x: (t - view.t0) * scale, y: at.y + at.h / 2 };
+    },
+    {
+      width,
+      height,
+      ground: palette.token("ground", 0.8),
+      colours: { ties: palette.token("ink"), threads: palette.token("accent"), races: palette.token("bad") },
+    },
+  );
+  timeline.tooltip.show(hit, timeline, { x, y, width, height });
   timeline.header.draw(headFrame(timeline));
 }

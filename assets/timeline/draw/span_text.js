@@ -1,13 +1,13 @@
 /**
- * Names on slices: what fits, in full, without its namespace, or shortened.
+ * Fits names onto spans: in full, without the namespace, or shortened.
  * @module
  */
 
-/** Below this width a name would be a fragment nobody can read. */
-export const LEAST_WIDTH = 26;
+/** Narrower spans have no name: a fragment would be unreadable. */
+export const MIN_TEXT_WIDTH = 26;
 const PAD = 4;
 
-/** @typedef {{full: string, width: number, short: string, shortWidth: number, cut: string[]}} Name cut: by letters left */
+/** @typedef {{full: string, width: number, short: string, shortWidth: number, cut: string[]}} Name cut: by number of letters */
 
 export class Labeller {
   /**
@@ -20,7 +20,7 @@ export class Labeller {
     this.forget();
   }
 
-  /** Texts have other widths now. */
+  /** Forgets all widths, after a change of font. */
   forget() {
     /** @type {Name[]} by id: a name is drawn thousands of times, and measured once */
     this.known = [];
@@ -36,12 +36,12 @@ export class Labeller {
   }
 
   /**
-   * The text for a slice of this width, empty where none fits.
+   * Returns the text for a span of this width, empty if none fits.
    * @param {number} id of the name
    * @param {number} width px
    */
   fit(id, width) {
-    if (width < LEAST_WIDTH) return "";
+    if (width < MIN_TEXT_WIDTH) return "";
     const name = this.known[id] ?? this.name(id);
     const room = width - 2 * PAD;
     if (name.width <= room) return name.full;

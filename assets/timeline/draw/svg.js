@@ -1,5 +1,5 @@
 /**
- * The part of a 2D context that the painters use, written down as SVG.
+ * Implements the part of a 2D context that the painters use, and writes it as SVG.
  * @module
  */
 
@@ -14,11 +14,17 @@ export class SvgContext {
     this.clips = 0;
     this.open = [0];
     this.saved = [];
-    Object.assign(this, { fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, font: "11px sans-serif" });
+    Object.assign(this, {
+      fillStyle: "#000",
+      strokeStyle: "#000",
+      lineWidth: 1,
+      globalAlpha: 1,
+      font: "11px sans-serif",
+    });
     this.d = [];
   }
 
-  /** Everything that `draw` draws, moved and cut. */
+  /** Draws moved and clipped. */
   group(x, y, width, height, draw) {
     this.clips += 1;
     this.out.push(`<clipPath id="c${this.clips}"><rect width="${width}" height="${height}"/></clipPath>`);
@@ -40,11 +46,13 @@ export class SvgContext {
 
   clip() {
     this.clips += 1;
-    this.out.push(`<clipPath id="c${this.clips}"><path d="${this.d.join("")}"/></clipPath><g clip-path="url(#c${this.clips})">`);
+    this.out.push(
+      `<clipPath id="c${this.clips}"><path d="${this.d.join("")}"/></clipPath><g clip-path="url(#c${this.clips})">`,
+    );
     this.open[this.open.length - 1] += 1;
   }
 
-  // Sizes are px of the page here, whatever the screen's own are.
+  // Sizes are CSS pixels here, independent of the screen.
   setTransform() {}
 
   clearRect() {}
@@ -56,19 +64,30 @@ export class SvgContext {
   }
 
   fillRect(x, y, w, h) {
-    // A pattern only marks what had not ended; as a file the slice under it says enough.
+    // Patterns only hatch spans that had not ended; the file leaves them out.
     if (typeof this.fillStyle !== "string" || w <= 0 || h <= 0) return;
-    this.out.push(`<rect x="${short(x)}" y="${short(y)}" width="${short(w)}" height="${short(h)}" ${this.paint("fill", this.fillStyle)}/>`);
+    this.out.push(
+      `<rect x="${short(x)}" y="${short(y)}" width="${short(w)}" height="${short(h)}" ${this.paint("fill", this.fillStyle)}/>`,
+    );
   }
 
   strokeRect(x, y, w, h) {
-    this.out.push(`<rect x="${short(x)}" y="${short(y)}" width="${short(Math.max(w, 0))}" height="${short(Math.max(h, 0))}" fill="none" ${this.paint("stroke", this.strokeStyle)} stroke-width="${this.lineWidth}"/>`);
+    this.out.push(
+      `<rect x="${short(x)}" y="${short(y)}" width="${short(Math.max(w, 0))}" height="${short(Math.max(h, 0))}" fill="none" ${this.paint("stroke", this.strokeStyle)} stroke-width="${this.lineWidth}"/>`,
+    );
   }
 
   fillText(text, x, y) {
-    const [, weight = "", size, family] = /^(\d{3} )?([\d.]+)px (.*)$/.exec(this.font) ?? [null, "", "11", "sans-serif"];
+    const [, weight = "", size, family] = /^(\d{3} )?([\d.]+)px (.*)$/.exec(this.font) ?? [
+      null,
+      "",
+      "11",
+      "sans-serif",
+    ];
     const bold = weight ? ` font-weight="${weight.trim()}"` : "";
-    this.out.push(`<text x="${short(x)}" y="${short(y)}" dominant-baseline="central" font-size="${size}" font-family="${escaped(family)}"${bold} ${this.paint("fill", this.fillStyle)}>${escaped(text)}</text>`);
+    this.out.push(
+      `<text x="${short(x)}" y="${short(y)}" dominant-baseline="central" font-size="${size}" font-family="${escaped(family)}"${bold} ${this.paint("fill", this.fillStyle)}>${escaped(text)}</text>`,
+    );
   }
 
   measureText(text) {
@@ -109,7 +128,9 @@ export class SvgContext {
   }
 
   stroke() {
-    this.out.push(`<path d="${this.d.join("")}" fill="none" ${this.paint("stroke", this.strokeStyle)} stroke-width="${this.lineWidth}"/>`);
+    this.out.push(
+      `<path d="${this.d.join("")}" fill="none" ${this.paint("stroke", this.strokeStyle)} stroke-width="${this.lineWidth}"/>`,
+    );
   }
 
   createPattern() {
@@ -123,7 +144,9 @@ export class SvgContext {
     const part = document.createElement("canvas");
     Object.assign(part, { width: Math.max(1, sw), height: Math.max(1, sh) });
     part.getContext("2d").drawImage(image, sx, sy, sw, sh, 0, 0, sw, sh);
-    this.out.push(`<image x="${short(x)}" y="${short(y)}" width="${short(w)}" height="${short(h)}" preserveAspectRatio="none" image-rendering="pixelated" href="${part.toDataURL()}"/>`);
+    this.out.push(
+      `<image x="${short(x)}" y="${short(y)}" width="${short(w)}" height="${short(h)}" preserveAspectRatio="none" image-rendering="pixelated" href="${part.toDataURL()}"/>`,
+    );
   }
 
   text() {

@@ -1,12 +1,18 @@
 /**
- * Where the ruler's ticks stand and what they say.
+ * Computes the ruler's ticks and their labels.
  * @module
  */
+
 import { duration as formatDuration } from "../base/format.js";
 
-const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+const UNITS = [
+  ["s", 1e9],
+  ["ms", 1e6],
+  ["µs", 1e3],
+  ["ns", 1],
+];
 
-/** The next 1, 2 or 5 times a power of ten that is not below `value`, at least 1. */
+/** Rounds up to 1, 2 or 5 times a power of ten, at least 1. */
 export function niceStep(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
   for (const factor of [1, 2, 5, 10]) {
@@ -16,8 +22,8 @@ export function niceStep(value) {
 }
 
 /**
- * Ticks of a window. Far from the origin labels would need more digits than anyone reads, so they
- * count from a base that is shown once beside the ruler.
+ * Returns the ticks of a window. Far from the origin labels would need too many digits, so they count
+ * from a base that is shown once beside the ruler.
  * @param {number} t0 ns
  * @param {number} t1 ns
  * @param {number} width px
@@ -44,7 +50,7 @@ export function ticksFor(t0, t1, width, apart = 104) {
   return { step, base, baseLabel: base ? `${exactDuration(base)} +` : "", ticks };
 }
 
-/** A base is a round number: all its digits, in the largest unit that keeps it readable. */
+/** Formats a base, a round number, with all its digits in the largest readable unit. */
 function exactDuration(ns) {
   const [unit, size] = UNITS.find(([, s]) => ns >= s) ?? UNITS[3];
   const text = String(Number((ns / size).toPrecision(15)));

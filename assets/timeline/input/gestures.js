@@ -1,10 +1,11 @@
 /**
- * Pointer and wheel on the lanes, the ruler and the strip, turned into calls of the timeline.
+ * Turns pointer and wheel events on lanes, ruler and strip into calls of the timeline.
  * @module
  */
+
 import { GRIP, STRIP } from "../draw/header.js";
 
-/** Movement below this is a click with an unsteady hand, px. */
+/** Movement up to this still counts as a click, px. */
 const CLICK_SLACK = 4;
 const ZOOM_PER_PIXEL = 0.002;
 /** Trackpads report a pinch as a wheel with Ctrl and far smaller steps. */
@@ -16,10 +17,14 @@ export function listen(timeline) {
   const { dom } = timeline;
   dom.lanes.addEventListener("wheel", (event) => wheel(timeline, event), { passive: false });
   dom.head.addEventListener("wheel", (event) => wheel(timeline, event), { passive: false });
-  dom.labels.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    timeline.scrollBy(pixels(event).y);
-  }, { passive: false });
+  dom.labels.addEventListener(
+    "wheel",
+    (event) => {
+      event.preventDefault();
+      timeline.scrollBy(pixels(event).y);
+    },
+    { passive: false },
+  );
   const fingers = new Fingers(timeline);
   dom.lanes.addEventListener("pointerdown", (event) => {
     if (!fingers.down(event)) lanesDown(timeline, event, fingers);
@@ -27,7 +32,7 @@ export function listen(timeline) {
   dom.lanes.addEventListener("pointermove", (event) => timeline.pointAt(event.offsetX, event.offsetY));
   dom.lanes.addEventListener("pointerleave", () => timeline.pointAt(null, null));
   dom.lanes.addEventListener("dblclick", async () => {
-    await timeline.clicked; // which slice it is may not have been answered yet
+    await timeline.clicked; // the span may still be requested
     timeline.zoomToSelected();
   });
   dom.head.addEventListener("pointerdown", (event) => headDown(timeline, event));
@@ -35,16 +40,15 @@ export function listen(timeline) {
   dom.head.addEventListener("pointerleave", () => timeline.pointAt(null, null));
 }
 
-/** Wheel movement in pixels, whatever unit the device reports. */
+/** Returns the wheel movement in pixels, for any unit that the device reports. */
 function pixels(event) {
   const unit = event.deltaMode === 1 ? LINE_PX : event.deltaMode === 2 ? 400 : 1;
   return { x: event.deltaX * unit, y: event.deltaY * unit };
 }
 
 /**
- * The wheel goes through the lanes and, held with Ctrl, in and out of the time, as in other trace
- * viewers. Where there is nothing to go through, it zooms as well: over the ruler and the strip, and
- * where all lanes are in sight.
+ * The wheel scrolls the lanes and with Ctrl zooms the time axis, as in other trace viewers. It also
+ * zooms over ruler and strip, and when all lanes are visible.
  */
 function wheel(timeline, event) {
   event.preventDefault();
@@ -77,7 +81,7 @@ function follow(target, event, move, end) {
   target.addEventListener("pointercancel", up);
 }
 
-/** Two fingers: what is between them stays between them. */
+/** Two fingers zoom and move: the time below each finger stays below it. */
 class Fingers {
   constructor(timeline) {
     this.timeline = timeline;
@@ -85,14 +89,15 @@ class Fingers {
     this.on = new Map();
     const { lanes } = timeline.dom;
     lanes.addEventListener("pointermove", (event) => this.move(event));
-    for (const name of ["pointerup", "pointercancel"]) lanes.addEventListener(name, (event) => this.on.delete(event.pointerId));
+    for (const name of ["pointerup", "pointercancel"])
+      lanes.addEventListener(name, (event) => this.on.delete(event.pointerId));
   }
 
   get many() {
     return this.on.size > 1;
   }
 
-  /** @returns {boolean} whether this is the second finger */
+  /** @returns {boolean} true for the second finger */
   down(event) {
     if (event.pointerType === "touch") this.on.set(event.pointerId, event);
     return this.many;
@@ -110,12 +115,13 @@ class Fingers {
     timeline.scrollBy(before.y - after.y);
   }
 
-  /** Middle of the first two fingers in the lanes and how far they are apart, px. */
+  /** Returns the middle of the first two fingers in the lanes and their distance, px. */
   span() {
     const box = this.timeline.dom.lanes.getBoundingClientRect();
     const [a, b = a] = [...this.on.values()];
     return {
-      x: (a.clientX + b.clientX) / 2 - box.left, y: (a.clientY + b.clientY) / 2 - box.top,
+      x: (a.clientX + b.clientX) / 2 - box.left,
+      y: (a.clientY + b.clientY) / 2 - box.top,
       length: Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY),
     };
   }
@@ -130,23 +136,28 @@ function lanesDown(timeline, event, fingers) {
   }
   let moved = false;
   let last = event;
-  follow(lanes, event, (e) => {
-    if (e.pointerId !== event.pointerId) return;
-    if (fingers.many) {
-      moved = true;
+  follow(
+    lanes,
+    event,
+    (e) => {
+      if (e.pointerId !== event.pointerId) return;
+      if (fingers.many) {
+        moved = true;
+        last = e;
+        return;
+      }
+      moved ||= Math.hypot(e.clientX - event.clientX, e.clientY - event.clientY) > CLICK_SLACK;
+      if (!moved) return;
+      lanes.classList.add("panning");
+      timeline.panBy(last.clientX - e.clientX);
+      timeline.scrollBy(last.clientY - e.clientY);
       last = e;
-      return;
-    }
-    moved ||= Math.hypot(e.clientX - event.clientX, e.clientY - event.clientY) > CLICK_SLACK;
-    if (!moved) return;
-    lanes.classList.add("panning");
-    timeline.panBy(last.clientX - e.clientX);
-    timeline.scrollBy(last.clientY - e.clientY);
-    last = e;
-  }, (e) => {
-    lanes.classList.remove("panning");
-    if (!moved && e.type === "pointerup") timeline.clicked = timeline.click(e.offsetX, e.offsetY);
-  });
+    },
+    (e) => {
+      lanes.classList.remove("panning");
+      if (!moved && e.type === "pointerup") timeline.clicked = timeline.click(e.offsetX, e.offsetY);
+    },
+  );
 }
 
 function rangeFrom(timeline, target, event) {
@@ -159,20 +170,25 @@ function rangeFrom(timeline, target, event) {
   const from = at(event);
   let moved = false;
   target.classList.add("ranging");
-  follow(target, event, (e) => {
-    moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
-    if (!moved) return;
-    const to = at(e);
-    timeline.setRange(Math.min(from, to), Math.max(from, to));
-  }, () => {
-    target.classList.remove("ranging");
-    if (moved) return;
-    if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
-    else timeline.setRange(0, 0);
-  });
+  follow(
+    target,
+    event,
+    (e) => {
+      moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
+      if (!moved) return;
+      const to = at(e);
+      timeline.setRange(Math.min(from, to), Math.max(from, to));
+    },
+    () => {
+      target.classList.remove("ranging");
+      if (moved) return;
+      if (onLanes) timeline.measureTo(event.clientX - box.left, event.clientY - box.top);
+      else timeline.setRange(0, 0);
+    },
+  );
 }
 
-/** What a press at this place of the strip takes hold of. */
+/** Returns the part of the window that a press on the strip grips. */
 function gripAt(timeline, x) {
   const [a, b] = timeline.header.windowAt(timeline.view, timeline.duration);
   if (Math.abs(x - a) <= GRIP && b - a > 3 * GRIP) return "left";
@@ -205,15 +221,20 @@ function headDown(timeline, event) {
   const { t0, t1 } = timeline.view;
   const from = at(event);
   let moved = false;
-  follow(head, event, (e) => {
-    moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
-    if (!moved) return;
-    const delta = at(e) - from;
-    if (grip === "left") timeline.show(Math.min(t0 + delta, t1 - 1), t1);
-    else if (grip === "right") timeline.show(t0, Math.max(t1 + delta, t0 + 1));
-    else if (grip === "window") timeline.show(t0 + delta, t1 + delta);
-    else timeline.show(Math.min(from, at(e)), Math.max(from, at(e)));
-  }, () => {
-    if (!moved && grip === "outside") timeline.show(from - (t1 - t0) / 2, from + (t1 - t0) / 2);
-  });
+  follow(
+    head,
+    event,
+    (e) => {
+      moved ||= Math.abs(e.clientX - event.clientX) > CLICK_SLACK;
+      if (!moved) return;
+      const delta = at(e) - from;
+      if (grip === "left") timeline.show(Math.min(t0 + delta, t1 - 1), t1);
+      else if (grip === "right") timeline.show(t0, Math.max(t1 + delta, t0 + 1));
+      else if (grip === "window") timeline.show(t0 + delta, t1 + delta);
+      else timeline.show(Math.min(from, at(e)), Math.max(from, at(e)));
+    },
+    () => {
+      if (!moved && grip === "outside") timeline.show(from - (t1 - t0) / 2, from + (t1 - t0) / 2);
+    },
+  );
 }

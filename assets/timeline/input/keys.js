@@ -1,11 +1,14 @@
 /**
- * The keyboard: presses become commands.
+ * Turns key presses into commands.
  * @module
  */
+
 import { keyOf } from "./commands.js";
 
-/** Typing into a field is not steering the timeline. */
-const typing = (target) => target instanceof Element && Boolean(target.closest("input, textarea, select, [contenteditable=true], [role=combobox]"));
+/** True while the user types into a field. */
+const typing = (target) =>
+  target instanceof Element &&
+  Boolean(target.closest("input, textarea, select, [contenteditable=true], [role=combobox]"));
 /** Keys that a control or table around the lanes needs for itself when it has the focus. */
 const OWN = ["Enter", " ", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "PageUp", "PageDown", "Home"];
 
@@ -15,8 +18,10 @@ const OWN = ["Enter", " ", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "P
  */
 export function listenKeys(commands, shown) {
   const byKey = new Map(commands.flatMap((command) => command.keys.map((key) => [key, command])));
-  // A ring around all lanes helps whoever comes by Tab, and would only disturb everyone else.
-  document.addEventListener("keydown", (event) => document.body.classList.toggle("tabbing", event.key === "Tab" || document.body.classList.contains("tabbing")));
+  // The focus ring around all lanes is shown only after Tab; it would disturb users of the mouse.
+  document.addEventListener("keydown", (event) =>
+    document.body.classList.toggle("tabbing", event.key === "Tab" || document.body.classList.contains("tabbing")),
+  );
   document.addEventListener("pointerdown", () => document.body.classList.remove("tabbing"));
   document.addEventListener("keydown", (event) => {
     const key = keyOf(event);

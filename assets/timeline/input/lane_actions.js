@@ -1,7 +1,8 @@
 /**
- * What one does to lanes: pin, move, open, close, filter. The state is the timeline's.
+ * Actions on lanes: pin, move, open, close, filter. The timeline holds the state.
  * @module
  */
+
 import { asListed, moved } from "../model/lane_order.js";
 
 export class Arranger {
@@ -26,7 +27,7 @@ export class Arranger {
     this.timeline.relayout();
   }
 
-  /** All lanes, as the run lists them. */
+  /** Shows all lanes in the run's order. */
   reset() {
     this.timeline.collapsed.clear();
     this.timeline.expanded.clear();
@@ -64,7 +65,7 @@ export class Arranger {
     this.rearrange({ groupOrder: moved(order, index, before) });
   }
 
-  /** The lane that a key means: the one under the pointer, else that of the selected slice. */
+  /** Returns the lane that a key acts on: the one under the pointer, else that of the selected span. */
   meantLane() {
     const id = this.timeline.pointed ?? this.timeline.selection.current?.lane ?? null;
     if (id === null) this.timeline.toast("Point at a lane, or select a slice in it.");
@@ -81,17 +82,22 @@ export class Arranger {
     if (id !== null) this.togglePin(id);
   }
 
-  /** Moves the meant lane within its group. @param {-1|1} step */
+  /** Moves that lane within its group. @param {-1|1} step */
   moveMeant(step) {
     const id = this.meantLane();
     if (id === null) return;
-    const { arrangement: { pins }, layout } = this.timeline;
-    const mates = pins.includes(id) ? pins : layout.items.find((item) => item.lane?.id === id)?.group.lanes.map((lane) => lane.id) ?? [];
+    const {
+      arrangement: { pins },
+      layout,
+    } = this.timeline;
+    const mates = pins.includes(id)
+      ? pins
+      : (layout.items.find((item) => item.lane?.id === id)?.group.lanes.map((lane) => lane.id) ?? []);
     const at = mates.indexOf(id) + step;
-    if (at >= 0 && at < mates.length) this.moveLane(id, step > 0 ? mates[at + 1] ?? null : mates[at]);
+    if (at >= 0 && at < mates.length) this.moveLane(id, step > 0 ? (mates[at + 1] ?? null) : mates[at]);
   }
 
-  /** Closes or opens the group of the meant lane, else the topmost one in sight. */
+  /** Closes or opens the group of that lane, else the topmost visible one. */
   collapseMeant() {
     const { selection, layout, scrollY } = this.timeline;
     const lane = this.timeline.pointed ?? selection.current?.lane;

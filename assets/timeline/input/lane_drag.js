@@ -1,20 +1,25 @@
 /**
- * Dragging lanes and groups by their names into another order.
+ * Reorders lanes and groups by dragging their names.
  * @module
  */
-import { element } from "../panels/help.js";
+
+import { element } from "../base/dom.js";
 
 const SLACK = 5;
 
 /** @param {import("../page/timeline.js").Timeline} timeline */
-export function listenReorder(timeline) {
+export function listenLaneDrag(timeline) {
   const { labels } = timeline.dom;
   let dragged = false;
   // The press that began a drag would otherwise end as a click that opens or closes.
-  labels.addEventListener("click", (event) => {
-    if (dragged) event.stopPropagation();
-    dragged = false;
-  }, { capture: true });
+  labels.addEventListener(
+    "click",
+    (event) => {
+      if (dragged) event.stopPropagation();
+      dragged = false;
+    },
+    { capture: true },
+  );
   labels.addEventListener("pointerdown", (event) => {
     dragged = false;
     const node = event.target instanceof Element ? event.target.closest("[data-lane], .tl-group") : null;
@@ -50,24 +55,39 @@ export function listenReorder(timeline) {
   });
 }
 
-/** Between which neighbours something would come to stand, if it were let go at this height. */
+/** Returns the place where a dragged lane or group would be dropped at this height. */
 function targetAt(timeline, node, y) {
-  const { layout, scrollY, arranger, arrangement: { pins } } = timeline;
-  const places = (items, shift) => items.map((item) => ({ item, top: item.y - shift, bottom: item.y + item.h - shift }));
+  const {
+    layout,
+    scrollY,
+    arranger,
+    arrangement: { pins },
+  } = timeline;
+  const places = (items, shift) =>
+    items.map((item) => ({ item, top: item.y - shift, bottom: item.y + item.h - shift }));
   const between = (all, of) => {
     const next = all.find(({ top, bottom }) => y < (top + bottom) / 2);
-    return { y: next ? next.top : all.at(-1)?.bottom ?? 0, before: next ? of(next.item) : null };
+    return { y: next ? next.top : (all.at(-1)?.bottom ?? 0), before: next ? of(next.item) : null };
   };
   if (node.dataset.lane === undefined) {
     const own = Number(node.dataset.group);
     const heads = layout.items.filter((item) => item.type === "group");
-    const spans = heads.map((item, i) => ({ item, top: item.y - scrollY, bottom: (heads[i + 1]?.y ?? layout.height) - scrollY }));
+    const spans = heads.map((item, i) => ({
+      item,
+      top: item.y - scrollY,
+      bottom: (heads[i + 1]?.y ?? layout.height) - scrollY,
+    }));
     const { y: at, before } = between(spans, (item) => item.group.index);
     return { y: at, drop: () => before !== own && arranger.moveGroup(own, before) };
   }
   const id = Number(node.dataset.lane);
   const group = layout.items.find((item) => item.lane?.id === id)?.group;
-  const mates = pins.includes(id) ? places(layout.pinned, 0) : places(layout.items.filter((item) => item.lane && item.group === group), scrollY);
+  const mates = pins.includes(id)
+    ? places(layout.pinned, 0)
+    : places(
+        layout.items.filter((item) => item.lane && item.group === group),
+        scrollY,
+      );
   const { y: at, before } = between(mates, (item) => item.lane.id);
   return { y: at, drop: () => before !== id && arranger.moveLane(id, before) };
 }

@@ -1,14 +1,15 @@
 /**
- * The field above the names of the lanes: which of them are shown.
+ * The field above the lanes' names that filters lanes.
  * @module
  */
-import { element } from "../panels/help.js";
+
+import { element } from "../base/dom.js";
 
 export class LaneFilter {
   /**
    * @param {HTMLElement} host
    * @param {import("../page/timeline.js").Timeline} timeline
-   * @param {() => void} leave focus goes back to the lanes
+   * @param {() => void} leave returns the focus to the lanes
    */
   constructor(host, timeline, leave) {
     this.timeline = timeline;
@@ -21,7 +22,11 @@ export class LaneFilter {
     this.box = element("div", "", "tl-filter");
     this.box.append(this.input, this.hint);
     host.replaceChildren(this.box);
-    this.none = element("p", "No lane has all of these words. Take one away, or press Esc in the field above the names.", "tl-message");
+    this.none = element(
+      "p",
+      "No lane has all of these words. Take one away, or press Esc in the field above the names.",
+      "tl-message",
+    );
     this.none.setAttribute("role", "status");
     timeline.dom.host.append(this.none);
     this.input.addEventListener("input", () => timeline.arranger.rearrange({ filter: this.input.value }));
@@ -36,7 +41,11 @@ export class LaneFilter {
   }
 
   show() {
-    const { arrangement: { filter }, layout, lanes } = this.timeline;
+    const {
+      arrangement: { filter },
+      layout,
+      lanes,
+    } = this.timeline;
     if (this.input.value !== filter) this.input.value = filter;
     const on = Boolean(filter.trim());
     this.box.classList.toggle("on", on);

@@ -1,14 +1,15 @@
 /**
- * Where the run differs from its baseline: going from one place to the next, on whichever rank.
+ * Steps through the differences from the baseline, across all ranks.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { count } from "../base/format.js";
 import { around } from "../base/viewport.js";
 
-/** A slice narrower than this cannot be made out: the window then closes in on it, px. */
+/** A span narrower than this is hard to see: the window then zooms to it, px. */
 const SEEN = 8;
-/** The window then is this many times as long to either side of it. */
+/** Margin of that window on either side, in lengths of the span. */
 const MARGIN = 12;
 
 export class Differences {
@@ -16,12 +17,15 @@ export class Differences {
   constructor(timeline, run) {
     this.timeline = timeline;
     this.etag = run.etag;
-    /** Whether the run is shown beside a baseline. */
+    /** True if the run is compared with a baseline. */
     this.on = Boolean(run.baseline);
     this.total = run.differences ?? 0;
   }
 
-  /** To the next or previous place from the selected slice, else from the window's start. @param {"next"|"prev"} direction */
+  /**
+   * Goes to the next or previous difference from the selected span, else from the window's start.
+   * @param {"next"|"prev"} direction
+   */
   async step(direction) {
     const { timeline } = this;
     const { current } = timeline.selection;
@@ -29,7 +33,9 @@ export class Differences {
       timeline.toast("No operator differs from the baseline.");
       return;
     }
-    const { t, lane, row } = current ? { ...current, t: current.start } : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
+    const { t, lane, row } = current
+      ? { ...current, t: current.start }
+      : { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
     const address = `/api/difference/${this.etag}?t=${t}&lane=${lane}&row=${row}&dir=${direction}`;
     try {
       const found = await timeline.idle.track("difference", getJson(address));
@@ -40,7 +46,9 @@ export class Differences {
       await timeline.selection.select({ lane: found.lane, row: found.row, ref: found.ref }, true);
       this.closeIn();
       const { rank, label } = timeline.laneById.get(found.lane);
-      timeline.toast(`Difference ${count(found.position)} of ${count(found.total)} · ${found.kind} · rank ${rank} · ${label}`);
+      timeline.toast(
+        `Difference ${count(found.position)} of ${count(found.total)} · ${found.kind} · rank ${rank} · ${label}`,
+      );
     } catch (error) {
       timeline.toast(error.message);
     }
@@ -49,6 +57,7 @@ export class Differences {
   closeIn() {
     const { selection, goal, width, duration } = this.timeline;
     const { start, end } = selection.current;
-    if (((end - start) / (goal.t1 - goal.t0)) * width < SEEN) this.timeline.glideTo(around(start, end, MARGIN, duration));
+    if (((end - start) / (goal.t1 - goal.t0)) * width < SEEN)
+      this.timeline.glideTo(around(start, end, MARGIN, duration));
   }
 }

@@ -31,7 +31,8 @@ export function flowsOf(slice) {
   const { partner, peers = [], threads = [], launches = [], races = [] } = slice;
   if (partner) {
     const there = placeOf(partner);
-    if (partner.start_ns >= start) flows.push({ kind: "autograd", from: here(end), to: { ...there, t: partner.start_ns } });
+    if (partner.start_ns >= start)
+      flows.push({ kind: "autograd", from: here(end), to: { ...there, t: partner.start_ns } });
     else flows.push({ kind: "autograd", from: { ...there, t: partner.end_ns }, to: here(start) });
   }
   if (peers.length) {
@@ -43,12 +44,16 @@ export function flowsOf(slice) {
   }
   for (const one of threads) {
     const there = placeOf(one);
-    const [from, to] = one.outgoing ? [here(one.sent_ns), { ...there, t: one.came_ns }] : [{ ...there, t: one.sent_ns }, here(one.came_ns)];
+    const [from, to] = one.outgoing
+      ? [here(one.sent_ns), { ...there, t: one.came_ns }]
+      : [{ ...there, t: one.sent_ns }, here(one.came_ns)];
     flows.push({ kind: one.kind, from, to });
   }
   for (const one of launches) {
     const there = placeOf(one);
-    const [from, to] = one.outgoing ? [here(one.launch_ns), { ...there, t: one.start_ns }] : [{ ...there, t: one.launch_ns }, here(start)];
+    const [from, to] = one.outgoing
+      ? [here(one.launch_ns), { ...there, t: one.start_ns }]
+      : [{ ...there, t: one.launch_ns }, here(start)];
     flows.push({ kind: "launch", from, to });
   }
   for (const one of races) {
@@ -75,7 +80,10 @@ export function drawFlows(c, flows, place, { width, height, colours, ground }) {
     if (Math.max(a.y, b.y) < 0 || Math.min(a.y, b.y) > height) continue;
     drawn += 1;
     const ink = kind === "race" ? colours.races : TIES.has(kind) ? colours.ties : colours.threads;
-    for (const [colour, weight] of [[ground, 4], [ink, 1.5]]) {
+    for (const [colour, weight] of [
+      [ground, 4],
+      [ink, 1.5],
+    ]) {
       c.strokeStyle = colour;
       c.fillStyle = colour;
       c.lineWidth = weight;

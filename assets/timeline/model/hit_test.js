@@ -1,27 +1,29 @@
 /**
- * What lies under a point, from the same tiles that were drawn.
+ * Finds what is drawn at a point, in the same tiles.
  * @module
  */
-import { sampleAt, samplesOf } from "../draw/counter.js";
-import { SHARE_OF, UNFINISHED } from "../tiles/tile.js";
 
-/** A slice narrower than this can still be hit, px. */
+import { UNFINISHED } from "../base/palette.js";
+import { SHARE_OF } from "../tiles/tile.js";
+import { sampleAt, samplesOf } from "./counter_samples.js";
+
+/** Distance up to which a narrow span is still hit, px. */
 const REACH = 3;
 
 /**
  * @typedef {object} Hit
- * @property {"slice"|"dense"|"sample"} kind
+ * @property {"span"|"dense"|"sample"} kind
  * @property {number} lane
  * @property {number} row
  * @property {number} name id
- * @property {number} ref -1: not known yet, see `Look`
- * @property {boolean} exact whether times, count and share are exact, not as drawn
- * @property {boolean} [near] they are as drawn, and nothing more is to be known
+ * @property {number} ref -1: not yet requested, see `Picker`
+ * @property {boolean} exact true if times, count and share are exact, not rounded to what is drawn
+ * @property {boolean} [near] they are as drawn, and no more can be requested
  * @property {number} style
  * @property {boolean} unfinished
  * @property {number} start ns; of the bucket where dense
  * @property {number} end ns
- * @property {number} [count] slices that begin in the bucket, once known
+ * @property {number} [count] spans that begin in the bucket, once known
  * @property {number} [covered] share of the bucket
  * @property {number} [value] of a counter
  */
@@ -40,11 +42,11 @@ export function hitRow(sources, row, t, perPixel) {
   for (const { tile, from, to } of sources) {
     if (t < from - distance || t > to + distance) continue;
     const block = tile.block(row.lane.id, row.row);
-    const slice = block?.slices && nearestSlice(block.slices, tile, t, distance);
-    if (slice?.distance === 0) return found(slice.i, block.slices, tile, row);
-    if (slice) {
-      near = found(slice.i, block.slices, tile, row);
-      distance = slice.distance;
+    const span = block?.spans && nearestSpan(block.spans, tile, t, distance);
+    if (span?.distance === 0) return found(span.i, block.spans, tile, row);
+    if (span) {
+      near = found(span.i, block.spans, tile, row);
+      distance = span.distance;
     }
     const bucket = block?.dense && bucketAt(block.dense, tile, t);
     if (bucket) return { ...bucket, lane: row.lane.id, row: row.row };
@@ -52,7 +54,7 @@ export function hitRow(sources, row, t, perPixel) {
   return near;
 }
 
-function nearestSlice(s, tile, t, reach) {
+function nearestSpan(s, tile, t, reach) {
   const at = t - tile.start;
   let best = null;
   for (let i = 0; i < s.n; i += 1) {
@@ -65,7 +67,7 @@ function nearestSlice(s, tile, t, reach) {
 
 function found(i, s, tile, row) {
   return {
-    kind: "slice",
+    kind: "span",
     lane: row.lane.id,
     row: row.row,
     ref: -1,
@@ -76,7 +78,7 @@ function found(i, s, tile, row) {
   };
 }
 
-/** Name and style of a paint. */
+/** Returns name and style of a paint. */
 function looks(paints, paint) {
   const style = paints.style[paint];
   return { name: paints.name[paint], style: style & ~UNFINISHED, unfinished: Boolean(style & UNFINISHED) };
@@ -87,7 +89,15 @@ function bucketAt(d, tile, t) {
   for (let i = 0; i < d.n; i += 1) {
     if (d.bucket[i] !== bucket) continue;
     const start = tile.start + bucket * tile.bucket;
-    return { kind: "dense", ref: -1, exact: false, start, end: start + tile.bucket, covered: SHARE_OF[d.covered[i]], ...looks(tile.paints, d.paint[i]) };
+    return {
+      kind: "dense",
+      ref: -1,
+      exact: false,
+      start,
+      end: start + tile.bucket,
+      covered: SHARE_OF[d.covered[i]],
+      ...looks(tile.paints, d.paint[i]),
+    };
   }
   return null;
 }
@@ -96,5 +106,19 @@ function hitCounter(sources, row, t, perPixel) {
   const sample = sampleAt(samplesOf(sources, row.lane.id), t, 12 * perPixel);
   if (!sample) return null;
   const { t: start, last, min, max } = sample;
-  return { kind: "sample", lane: row.lane.id, row: 0, name: -1, ref: -1, exact: true, style: 0, unfinished: false, start, end: start, value: last, min, max };
+  return {
+    kind: "sample",
+    lane: row.lane.id,
+    row: 0,
+    name: -1,
+    ref: -1,
+    exact: true,
+    style: 0,
+    unfinished: false,
+    start,
+    end: start,
+    value: last,
+    min,
+    max,
+  };
 }

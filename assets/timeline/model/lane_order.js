@@ -1,6 +1,6 @@
 /**
- * Which lanes are shown and in what order: pinned ones first, groups and lanes as they were dragged,
- * without those that the filter leaves out. Pure.
+ * Decides which lanes are shown and in what order: pinned ones first, groups and lanes as dragged, the
+ * filter applied. Pure.
  * @module
  */
 
@@ -10,8 +10,8 @@
  *
  * @typedef {object} Arrangement
  * @property {number[]} pins ids of lanes, topmost first
- * @property {number[]} groupOrder indices of groups; those not named follow in their own order
- * @property {number[]} laneOrder ids of lanes; decides among lanes of a group
+ * @property {number[]} groupOrder indices of groups; all others follow in the run's order
+ * @property {number[]} laneOrder ids of lanes; order of lanes within a group
  * @property {string} filter see `laneFilter`
  */
 
@@ -19,8 +19,8 @@
 export const asListed = () => ({ pins: [], groupOrder: [], laneOrder: [], filter: "" });
 
 /**
- * What a lane has to say for the filter: words, all of which must occur in its rank, process, thread
- * or name; `-word` must not; or /a regular expression/.
+ * Parses the filter: all words must occur in a lane's rank, process, thread or name, `-word` must not;
+ * or /a regular expression/.
  * @param {string} text
  * @returns {(lane: Lane) => boolean}
  */
@@ -31,14 +31,14 @@ export function laneFilter(text) {
       const expression = new RegExp(pattern[1], "i");
       return (lane) => expression.test(aboutLane(lane));
     } catch {
-      return () => true; // not finished typing
+      return () => true; // still being typed
     }
   }
   const words = text.toLowerCase().match(/-?(rank|pid)\s+\d+|\S+/g) ?? [];
   const tests = words.map((word) => {
     const not = word.length > 1 && word.startsWith("-");
     const plain = not ? word.slice(1) : word;
-    // "rank 1" means rank 1, not rank 10: a number stands for itself.
+    // "rank 1" is rank 1, not rank 10: numbers must match as a whole.
     const numbered = /^(?:(rank|pid)\s+)?(\d+)$/.exec(plain);
     const expression = numbered && new RegExp(`${numbered[1] ? `${numbered[1]} ` : "(^|\\D)"}${numbered[2]}(\\D|$)`);
     const found = (all) => (expression ? expression.test(all) : all.includes(plain));
@@ -50,7 +50,8 @@ export function laneFilter(text) {
   };
 }
 
-const aboutLane = (lane) => `rank ${lane.rank} ${lane.label} ${lane.kind} ${lane.title ?? ""} ${lane.pid ? `pid ${lane.pid}` : ""}`;
+const aboutLane = (lane) =>
+  `rank ${lane.rank} ${lane.label} ${lane.kind} ${lane.title ?? ""} ${lane.pid ? `pid ${lane.pid}` : ""}`;
 
 /**
  * @param {Group[]} groups as listed
@@ -65,19 +66,31 @@ export function arrange(groups, byId, { pins, groupOrder, laneOrder, filter }) {
   const place = new Map(laneOrder.map((id, i) => [id, i]));
   const shown = sortedBy(groups, groupOrder, (group) => group.index).map((group) => {
     const lanes = group.lanes.filter((lane) => !away.has(lane.id) && keep(lane));
-    if (lanes.some((lane) => place.has(lane.id))) lanes.sort((a, b) => (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0);
+    if (lanes.some((lane) => place.has(lane.id)))
+      lanes.sort((a, b) => (place.get(a.id) ?? Infinity) - (place.get(b.id) ?? Infinity) || 0);
     return { ...group, lanes };
   });
   const filled = shown.filter((group) => group.lanes.length);
-  return { groups: shown.filter((group) => group.lanes.length || filled.some((one) => one.parent === group.index)), pinned };
+  return {
+    groups: shown.filter((group) => group.lanes.length || filled.some((one) => one.parent === group.index)),
+    pinned,
+  };
 }
 
 function sortedBy(things, order, id) {
   const place = new Map(order.map((one, i) => [one, i]));
-  return [...things].sort((a, b) => (place.get(id(a)) ?? order.length + id(a)) - (place.get(id(b)) ?? order.length + id(b)));
+  return [...things].sort(
+    (a, b) => (place.get(id(a)) ?? order.length + id(a)) - (place.get(id(b)) ?? order.length + id(b)),
+  );
 }
 
-/** The list with `what` put before `before`, or at the end. @template T @param {T[]} list @param {T} what @param {T|null} before */
+/**
+ * Returns the list with `what` moved before `before`, or to the end.
+ * @template T
+ * @param {T[]} list
+ * @param {T} what
+ * @param {T|null} before
+ */
 export function moved(list, what, before) {
   const rest = list.filter((one) => one !== what);
   const at = before === null ? -1 : rest.indexOf(before);

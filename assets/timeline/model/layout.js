@@ -1,6 +1,6 @@
 /**
- * Where lanes stand: groups one below the other, each with its lanes, each lane with its rows.
- * Pure arithmetic on the lane list of the run.
+ * Places groups one below the other, each with its lanes, each lane with its rows. Pure arithmetic on
+ * the lane list of the run.
  * @module
  */
 
@@ -10,13 +10,13 @@ export const SLIM = 4;
 export const GROUP = 22;
 export const LANE_PAD = 4;
 export const COUNTER = 26;
-/** A lane with more rows shows this many in full and the deeper ones slim, until it is opened. */
+/** A lane shows this many rows in full height and deeper ones slim, until it is opened. */
 export const FULL_ROWS = 4;
 const STRIP = 3;
-/** A closed group of many threads gives each a pixel less; none is left out. */
+/** In a closed group of many threads each strip is a pixel lower. */
 const THIN_STRIP = 2;
-const MANY_STRIPS = 12;
-/** Below the pinned lanes, so that one sees where scrolling begins. */
+const MAX_FULL_STRIPS = 12;
+/** Gap below the pinned lanes, where scrolling begins, px. */
 export const PIN_EDGE = 3;
 
 /**
@@ -36,15 +36,20 @@ export const PIN_EDGE = 3;
  * @typedef {object} Group a rank, or a process of a rank that has several
  * @property {number} index position among all groups as they are listed
  * @property {string} name
- * @property {string} about what stands behind its name; "": what its first lane says of its process
+ * @property {string} about text behind its name; "": its process, as its first lane names it
  * @property {number|null} parent index of the rank's group; null: it is a rank
- * @property {Lane[]} lanes its own, without those of the groups within
+ * @property {Lane[]} lanes its own lanes, without those of inner groups
  */
 
-/** Ranks in the order in which they come, then the processes within them. @param {Lane[]} lanes @returns {Group[]} */
+/**
+ * Returns ranks in the order of their lanes, then the processes within them.
+ * @param {Lane[]} lanes
+ * @returns {Group[]}
+ */
 export function groupsOf(lanes) {
   const ranks = new Map();
-  for (const { group } of lanes) if (!ranks.has(group)) ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [] });
+  for (const { group } of lanes)
+    if (!ranks.has(group)) ranks.set(group, { index: ranks.size, name: group, about: "", parent: null, lanes: [] });
   const processes = new Map();
   for (const lane of lanes) {
     const rank = ranks.get(lane.group);
@@ -54,7 +59,8 @@ export function groupsOf(lanes) {
     }
     const { name, about } = lane.process;
     const key = `${lane.group} ${name}`;
-    if (!processes.has(key)) processes.set(key, { index: ranks.size + processes.size, name, about, parent: rank.index, lanes: [] });
+    if (!processes.has(key))
+      processes.set(key, { index: ranks.size + processes.size, name, about, parent: rank.index, lanes: [] });
     processes.get(key).lanes.push(lane);
   }
   const groups = [...ranks.values(), ...processes.values()];
@@ -65,17 +71,19 @@ export function groupsOf(lanes) {
   return groups;
 }
 
-/** Each rank followed by its processes. @param {Group[]} groups @returns {Group[]} */
-export const inTree = (groups) => groups.filter((group) => group.parent === null)
-  .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);
+/** Returns each rank followed by its processes. @param {Group[]} groups @returns {Group[]} */
+export const inTree = (groups) =>
+  groups
+    .filter((group) => group.parent === null)
+    .flatMap((rank) => [rank, ...groups.filter((group) => group.parent === rank.index)]);
 
-/** Whether a lane has rows that are slim until it is opened. @param {Lane} lane */
+/** True if a lane has rows that are slim until it is opened. @param {Lane} lane */
 export const expandable = (lane) => lane.kind !== "counter" && lane.rows > FULL_ROWS;
 
 /** The placed items of a run. */
 export class Layout {
   /**
-   * @param {Group[]} groups in the order in which they stand
+   * @param {Group[]} groups in the order in which they are shown
    * @param {Set<number>} collapsed indices of closed groups
    * @param {Set<number>} expanded ids of opened lanes
    * @param {Lane[]} [pinned] lanes that stay at the top while the others scroll
@@ -97,8 +105,13 @@ export class Layout {
     for (const own of inTree(groups)) {
       if (collapsed.has(own.parent)) continue;
       const closed = collapsed.has(own.index);
-      // What is closed stands for all that is in it.
-      const group = closed ? { ...own, lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)] } : own;
+      // A closed group includes the lanes of its inner groups.
+      const group = closed
+        ? {
+            ...own,
+            lanes: [...own.lanes, ...groups.filter((one) => one.parent === own.index).flatMap((one) => one.lanes)],
+          }
+        : own;
       const strips = closed ? stripsOf(group, y) : [];
       const h = closed && strips.length ? Math.max(GROUP, strips.at(-1).y + strips.at(-1).h + 4 - y) : GROUP;
       this.items.push({ type: "group", group, lane: null, y, h, rows: strips });
@@ -129,14 +142,16 @@ export class Layout {
   }
 
   /**
-   * What is drawn for a scroll position: the lanes that scroll, then the pinned ones above them.
+   * Returns what is drawn at a scroll position: first the scrolling lanes, then the pinned ones.
    * @param {number} scrollY
    * @param {number} height px of the view
    * @returns {{items: Item[], shift: number, top: number, bottom: number}[]} subtract shift from y
    */
   parts(scrollY, height) {
     const edge = this.pinnedHeight;
-    const parts = [{ items: this.visible(scrollY + edge, scrollY + height), shift: scrollY, top: edge, bottom: height }];
+    const parts = [
+      { items: this.visible(scrollY + edge, scrollY + height), shift: scrollY, top: edge, bottom: height },
+    ];
     if (edge) parts.push({ items: this.pinned, shift: 0, top: 0, bottom: Math.min(edge, height) });
     return parts;
   }
@@ -156,20 +171,22 @@ export class Layout {
     return item.rows.find((row) => at >= row.y && at < row.y + row.h + ROW_GAP) ?? null;
   }
 
-  /** Where a row of a lane is drawn in full, or null when its group is closed. @returns {Row|null} */
+  /** Returns where a row of a lane is drawn in full, null if its group is closed. @returns {Row|null} */
   find(laneId, row) {
     const has = (item) => item.type === "lane" && item.lane.id === laneId;
     return (this.pinned.find(has) ?? this.items.find(has))?.rows[row] ?? null;
   }
 
   /**
-   * Top of a row in the view; of its lane's strip where its group is closed. Null: not to be seen.
+   * Returns the place of a row in the view, or of its lane's strip in a closed group. Null: not visible.
    * @returns {{y: number, h: number}|null}
    */
   onScreen(laneId, row, scrollY) {
     const pinned = this.pinned.find((item) => item.lane.id === laneId)?.rows[row];
     if (pinned) return { y: pinned.y, h: pinned.h };
-    const found = this.find(laneId, row) ?? this.items.flatMap((item) => (item.type === "group" ? item.rows : [])).find((one) => one.lane.id === laneId);
+    const found =
+      this.find(laneId, row) ??
+      this.items.flatMap((item) => (item.type === "group" ? item.rows : [])).find((one) => one.lane.id === laneId);
     return found && found.y + found.h - scrollY > this.pinnedHeight ? { y: found.y - scrollY, h: found.h } : null;
   }
 
@@ -198,16 +215,21 @@ function laneItem(group, lane, y, open) {
 }
 
 /**
- * A closed group keeps thin strips per thread: its outermost phases and its outermost ops, each the
- * covered time of exactly that row, the same data as before.
+ * A closed group shows thin strips per thread: its outermost phases and its outermost ops. Each shows
+ * the covered time of exactly that row.
  */
 function stripsOf(group, y) {
   const lanes = group.lanes.filter((lane) => lane.kind !== "counter");
   const rows = lanes.flatMap((lane) => {
     const phases = lane.phase_rows ?? 0;
-    return phases && phases < lane.rows ? [[lane, 0], [lane, phases]] : [[lane, 0]];
+    return phases && phases < lane.rows
+      ? [
+          [lane, 0],
+          [lane, phases],
+        ]
+      : [[lane, 0]];
   });
-  const h = rows.length > MANY_STRIPS ? THIN_STRIP : STRIP;
+  const h = rows.length > MAX_FULL_STRIPS ? THIN_STRIP : STRIP;
   let at = y + 4;
   return rows.map(([lane, row], i) => {
     if (i && rows[i - 1][0] !== lane) at += 1;

@@ -1,16 +1,17 @@
 /**
- * Where threads of a rank are in the backward phase at the same time: shading, and jumping there.
+ * Regions where several threads of a rank are in the same phase: shading, and jumping to them.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { count, duration as formatDuration } from "../base/format.js";
 import { around } from "../base/viewport.js";
 
 const USUAL = "backward";
-/** More bands than this in one window would only be a red wall. */
-const DRAWN = 2000;
+/** More regions in one window would cover it completely. */
+const MAX_REGIONS = 2000;
 
-/** @typedef {[number, number, number[]]} Region start, end, lanes that are in the phase there */
+/** @typedef {[number, number, number[]]} Region start, end, lanes in the phase there */
 
 export class Overlaps {
   /** @param {import("../page/timeline.js").Timeline} timeline @param {string} etag of the run */
@@ -19,7 +20,7 @@ export class Overlaps {
     this.etag = etag;
     this.on = false;
     this.of = "";
-    /** @type {Region[]|null} by start; null: not asked for yet */
+    /** @type {Region[]|null} by start; null: not yet requested */
     this.regions = null;
     this.at = -1;
   }
@@ -35,13 +36,13 @@ export class Overlaps {
     this.timeline.changed();
   }
 
-  /** In words. */
+  /** The phase or name, for messages. */
   get what() {
     const phase = this.of || USUAL;
     return phase.startsWith("/") ? phase : `the ${phase} phase`;
   }
 
-  /** The regions, fetched once. */
+  /** Fetches the regions, once. */
   async load() {
     if (this.regions) return this.regions;
     const { timeline, of } = this;
@@ -54,9 +55,9 @@ export class Overlaps {
     return this.regions;
   }
 
-  /** Shade, without going anywhere: from the address. */
+  /** Shades the regions without moving the window. */
   async show() {
-    this.on = true; // at once: an address that is written meanwhile must not lose them
+    this.on = true; // before the request: the address may be written while it runs
     try {
       await this.load();
       this.timeline.invalidate("lanes");
@@ -72,7 +73,7 @@ export class Overlaps {
     this.timeline.invalidate("lanes");
   }
 
-  /** To the next or previous region from the middle of the window. @param {1|-1} direction */
+  /** Goes to the next or previous region from the middle of the window. @param {1|-1} direction */
   async step(direction) {
     const { timeline } = this;
     try {
@@ -89,7 +90,7 @@ export class Overlaps {
     this.go(this.following(direction));
   }
 
-  /** To a region that the list names by start, end and rank. @param {string} named */
+  /** Goes to a region that the list names by start, end and rank. @param {string} named */
   async visit(named) {
     const [start, end, rank] = named.split("-").map(Number);
     try {
@@ -98,8 +99,10 @@ export class Overlaps {
       this.timeline.toast(error.message);
       return;
     }
-    // The list is that of the window, which may cut the first and the last region.
-    const at = this.regions.findIndex(([t0, t1, lanes]) => t0 <= start && t1 >= end && this.timeline.laneById.get(lanes[0])?.rank === rank);
+    // The list is that of the window, which may cut its first and last region.
+    const at = this.regions.findIndex(
+      ([t0, t1, lanes]) => t0 <= start && t1 >= end && this.timeline.laneById.get(lanes[0])?.rank === rank,
+    );
     this.on = true;
     if (at >= 0) this.go(at);
     else this.timeline.glideTo(around(start, end, 1, this.timeline.duration));
@@ -123,13 +126,13 @@ export class Overlaps {
     if (this.at >= 0) return (this.at + direction + n) % n;
     const middle = (this.timeline.view.t0 + this.timeline.view.t1) / 2;
     const after = this.regions.findIndex(([t]) => t >= middle);
-    const next = after < 0 ? 0 : after;
+    const next = Math.max(after, 0);
     return direction > 0 ? next : (next - 1 + n) % n;
   }
 
-  /** Regions in the window. @returns {Region[]} */
+  /** Returns the regions in the window. @returns {Region[]} */
   visible({ t0, t1 }) {
     if (!this.on || !this.regions) return [];
-    return this.regions.filter(([a, b]) => b >= t0 && a <= t1).slice(0, DRAWN);
+    return this.regions.filter(([a, b]) => b >= t0 && a <= t1).slice(0, MAX_REGIONS);
   }
 }

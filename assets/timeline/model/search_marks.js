@@ -1,14 +1,15 @@
 /**
- * All that the search finds, as marks: on the strip of the whole run, on the ruler and on each lane in
- * sight. The server counts and places them, so that none is missing however far one is zoomed out.
+ * Marks all search hits on the strip of the whole run, on the ruler and on each visible lane. The
+ * server counts and places them, so that none is missing at any zoom.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
 import { debounced } from "../base/idle.js";
 
 const WHOLE = 2048;
-/** As many as the server gives. */
-const MOST = 4096;
+/** The server's limit. */
+const MAX_MARKS = 4096;
 const PAUSE = 120;
 
 /**
@@ -19,10 +20,10 @@ const PAUSE = 120;
  * @property {number} many equal parts of the window
  * @property {Uint8Array} bits of the parts in which a hit begins
  * @property {Map<number, Uint8Array>} lanes the same per lane
- * @property {Map<number, [number, number, number][]>|null} slices row, start and end by lane; null: too many
+ * @property {Map<number, [number, number, number][]>|null} spans row, start and end by lane; null: too many
  */
 
-export class Hits {
+export class SearchMarks {
   /** @param {import("../page/timeline.js").Timeline} timeline @param {string} etag of the run */
   constructor(timeline, etag) {
     this.timeline = timeline;
@@ -33,12 +34,12 @@ export class Hits {
     this.whole = null;
     /** @type {Marks|null} */
     this.window = null;
-    /** Which one is selected, of all. */
+    /** Position of the selected hit among all. */
     this.position = null;
     this.later = debounced(timeline.idle, "hits", PAUSE, () => this.fetchWhole());
   }
 
-  /** @param {{names: number[], modules: number[]}|null} wanted null: nothing is searched for */
+  /** @param {{names: number[], modules: number[]}|null} wanted null: no search */
   look(wanted) {
     const empty = !wanted || (!wanted.names.length && !wanted.modules.length);
     this.wanted = empty ? null : wanted;
@@ -61,32 +62,40 @@ export class Hits {
     await this.follow();
   }
 
-  /** Once the window rests. */
+  /** Updates the marks once the window has settled. */
   async follow() {
     const { timeline, wanted } = this;
     if (!wanted || !this.whole) return;
     const { view, width, layout, scrollY, height } = timeline;
     const window = { t0: Math.max(0, Math.floor(view.t0)), t1: Math.ceil(view.t1) + 1 };
-    const lanes = layout.parts(scrollY, height).flatMap(({ items }) => items.filter((item) => item.lane).map((item) => item.lane.id));
+    const lanes = layout
+      .parts(scrollY, height)
+      .flatMap(({ items }) => items.filter((item) => item.lane).map((item) => item.lane.id));
     const key = JSON.stringify([window, lanes, width]);
     if (key === this.asked) return;
     this.asked = key;
-    const found = await this.ask(window, Math.min(Math.ceil(width), MOST), lanes);
+    const found = await this.ask(window, Math.min(Math.ceil(width), MAX_MARKS), lanes);
     if (!found || key !== this.asked || wanted !== this.wanted) return;
     this.window = found;
     timeline.invalidate("overlay");
   }
 
-  /** @returns {Promise<Marks|null>} null where the server did not answer */
+  /** @returns {Promise<Marks|null>} null if the server did not answer */
   async ask(window, many, lanes) {
     const { timeline } = this;
     try {
-      const answer = await timeline.idle.track("hits", getJson(`/api/hits/${this.etag}`, { ...this.wanted, ...window, lanes, buckets: many }));
+      const answer = await timeline.idle.track(
+        "hits",
+        getJson(`/api/hits/${this.etag}`, { ...this.wanted, ...window, lanes, buckets: many }),
+      );
       const byLane = (object) => Object.entries(object).map(([lane, value]) => [Number(lane), value]);
       return {
-        ...window, many, total: answer.total, bits: bytesOf(answer.marks),
+        ...window,
+        many,
+        total: answer.total,
+        bits: bytesOf(answer.marks),
         lanes: new Map(byLane(answer.lanes).map(([lane, text]) => [lane, bytesOf(text)])),
-        slices: answer.slices && new Map(byLane(answer.slices)),
+        spans: answer.slices && new Map(byLane(answer.slices)),
       };
     } catch (error) {
       timeline.toast(error.message);
@@ -99,7 +108,7 @@ export class Hits {
 export const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
- * Stretches of neighbouring parts that hold hits, on the axis of a view.
+ * Draws runs of adjacent parts that hold hits, on the axis of a view.
  * @param {Uint8Array} bits
  * @param {number} many
  * @param {{t0: number, t1: number}} window of the bits
@@ -121,7 +130,7 @@ export function drawBits(bits, many, window, view, width, draw) {
 }
 
 /**
- * Marks of the lanes in sight: a line along the top of each, and an outline of each slice where there are few.
+ * Draws marks on the visible lanes: a line along the top, and outlines of spans if there are few.
  * @param {CanvasRenderingContext2D} c
  * @param {Marks} marks
  * @param {import("../page/timeline.js").Timeline} timeline
@@ -138,12 +147,18 @@ export function drawLaneHits(c, marks, { view, layout, scrollY, height, width, p
       drawBits(bits, marks.many, marks, view, width, (x, w) => c.fillRect(x, y - shift, w, 2));
     }
   }
-  for (const [lane, slices] of marks.slices ?? []) {
-    for (const [row, start, end] of slices) {
+  for (const [lane, spans] of marks.spans ?? []) {
+    for (const [row, start, end] of spans) {
       const [x0, x1] = [(start - view.t0) * scale, (end - view.t0) * scale];
       if (x1 < 0 || x0 > width || x1 - x0 < 3) continue;
       const place = layout.onScreen(lane, row, scrollY);
-      if (place) c.strokeRect(Math.max(x0, -2) + 0.5, place.y + 0.5, Math.min(x1, width + 2) - Math.max(x0, -2) - 1, place.h - 1);
+      if (place)
+        c.strokeRect(
+          Math.max(x0, -2) + 0.5,
+          place.y + 0.5,
+          Math.min(x1, width + 2) - Math.max(x0, -2) - 1,
+          place.h - 1,
+        );
     }
   }
 }

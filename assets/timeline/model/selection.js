@@ -1,12 +1,13 @@
 /**
- * The selected slice: fetched from the run, outlined, shown in the dock, followed to neighbours.
+ * The selected span: fetches its details, shows them in the dock, and steps to its neighbours.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
-import { flowsOf } from "./flows.js";
 import { duration as formatDuration } from "../base/format.js";
 import { STYLE_NAMES, STYLE_TOKENS } from "../base/palette.js";
 import { around } from "../base/viewport.js";
+import { flowsOf } from "./flows.js";
 
 /**
  * @typedef {object} Selected
@@ -21,7 +22,7 @@ import { around } from "../base/viewport.js";
 export class Selection {
   /**
    * @param {import("../page/timeline.js").Timeline} timeline
-   * @param {import("./span_panel.js").Details} details
+   * @param {import("./span_panel.js").SpanPanel} details
    * @param {string} etag of the run
    */
   constructor(timeline, details, etag) {
@@ -36,23 +37,23 @@ export class Selection {
   }
 
   /**
-   * Select a slice; what the run knows of it follows.
-   * @param {{lane: number, row: number, ref: number, start?: number, end?: number, name?: string}} slice
-   * @param {boolean} [reveal] move the window so that it can be seen
+   * Selects a span, then fetches its details.
+   * @param {{lane: number, row: number, ref: number, start?: number, end?: number, name?: string}} span
+   * @param {boolean} [reveal] move the window to it
    */
-  async select(slice, reveal = false) {
+  async select(span, reveal = false) {
     const { timeline } = this;
-    const lane = timeline.laneById.get(slice.lane);
+    const lane = timeline.laneById.get(span.lane);
     if (!lane) return;
     this.asked += 1;
     const mine = this.asked;
-    if (slice.start !== undefined) this.set(slice, reveal);
+    if (span.start !== undefined) this.set(span, reveal);
     try {
-      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${slice.lane}/${slice.ref}`));
+      const full = await timeline.idle.track("slice", getJson(`/api/slice/${this.etag}/${span.lane}/${span.ref}`));
       if (mine !== this.asked) return;
       const [start, end] = full.drawn;
-      const first = slice.start === undefined;
-      this.set({ ...slice, row: full.row ?? slice.row, name: full.name, start, end }, reveal && first);
+      const first = span.start === undefined;
+      this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end }, reveal && first);
       this.flows = flowsOf(full);
       timeline.invalidate("overlay");
       this.show(full, lane);
@@ -61,10 +62,10 @@ export class Selection {
     }
   }
 
-  set(slice, reveal) {
+  set(span, reveal) {
     const { current } = this;
-    if (current?.lane !== slice.lane || current.ref !== slice.ref) this.flows = [];
-    this.current = { ...slice };
+    if (current?.lane !== span.lane || current.ref !== span.ref) this.flows = [];
+    this.current = { ...span };
     if (reveal) this.reveal();
     this.timeline.changed();
   }
@@ -84,12 +85,13 @@ export class Selection {
     this.timeline.changed();
   }
 
-  /** Move the window, without changing the zoom unless the slice is wider than it. */
+  /** Moves the window to the span; zooms only if the span is wider than the window. */
   reveal() {
     const { timeline, current } = this;
     const { t0, t1 } = timeline.goal;
     const span = t1 - t0;
-    if (current.end - current.start > span) timeline.glideTo(around(current.start, current.end, 0.1, timeline.duration));
+    if (current.end - current.start > span)
+      timeline.glideTo(around(current.start, current.end, 0.1, timeline.duration));
     else if (current.start < t0 + span * 0.02 || current.end > t1 - span * 0.02) {
       const middle = (current.start + current.end) / 2;
       timeline.glideTo({ t0: middle - span / 2, t1: middle + span / 2 });
@@ -97,20 +99,24 @@ export class Selection {
     timeline.revealRow(current.lane, current.row);
   }
 
-  /** Along an arrow of the selected slice: the first that it leads to, or that leads to it. @param {1|-1} direction */
+  /** Follows an arrow of the selected span: the first outgoing or incoming one. @param {1|-1} direction */
   along(direction) {
     const { current, flows, timeline } = this;
     const [near, far] = direction > 0 ? ["from", "to"] : ["to", "from"];
-    const ends = flows.filter((flow) => flow[near].lane === current.lane && flow[near].ref === current.ref).map((flow) => flow[far]);
+    const ends = flows
+      .filter((flow) => flow[near].lane === current.lane && flow[near].ref === current.ref)
+      .map((flow) => flow[far]);
     if (!ends.length) {
-      timeline.toast(direction > 0 ? "No arrow leads on from what is selected." : "No arrow leads to what is selected.");
+      timeline.toast(
+        direction > 0 ? "No arrow leads from the selected slice." : "No arrow leads to the selected slice.",
+      );
       return;
     }
     const { lane, row, ref } = ends.reduce((a, b) => (b.t < a.t ? b : a));
     this.select({ lane, row, ref }, true);
   }
 
-  /** The slice after or before the selected one in its row. @param {"next"|"prev"} direction */
+  /** Selects the next or previous span in the row. @param {"next"|"prev"} direction */
   async neighbour(direction) {
     const { timeline, current } = this;
     if (!current) {
@@ -120,12 +126,12 @@ export class Selection {
     await this.nearest(current.lane, current.row, current.start, direction, true);
   }
 
-  /** The next or previous slice that the search matches, in any lane. @param {"next"|"prev"} direction */
+  /** Selects the next or previous search match, in any lane. @param {"next"|"prev"} direction */
   async match(direction) {
     const { timeline, current } = this;
     const { wanted } = timeline.hits;
     if (!wanted) {
-      timeline.toast(timeline.query ? "Nothing of this run has such a name." : "Search for something first: press /.");
+      timeline.toast(timeline.query ? "No match" : "Search for something first: press /.");
       return;
     }
     const start = { t: Math.round(timeline.view.t0), lane: -1, row: -1 };
@@ -133,7 +139,8 @@ export class Selection {
     try {
       const address = `/api/find/${this.etag}`;
       const found = await timeline.idle.track("find", getJson(address, { ...wanted, ...from, dir: direction }));
-      if (found.ref === null) timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
+      if (found.ref === null)
+        timeline.toast(direction === "next" ? "No match after this one." : "No match before this one.");
       else {
         timeline.hits.position = found.position;
         timeline.onHits?.();
@@ -144,14 +151,18 @@ export class Selection {
     }
   }
 
-  /** Select the slice of a row that is nearest to an instant. */
-  async nearest(lane, row, t, direction, tellEnd) {
+  /** Selects the span of a row that is nearest to an instant. */
+  async nearest(lane, row, t, direction, announceEnd) {
     const { timeline } = this;
     const address = `/api/nearest/${this.etag}/${lane}?row=${row}&t=${Math.round(t)}&dir=${direction}`;
     try {
       const found = await timeline.idle.track("nearest", getJson(address));
-      if (found && found.ref !== undefined && found.ref !== null) await this.select({ lane, row, ref: found.ref }, true);
-      else if (tellEnd) timeline.toast(direction === "next" ? "That is the last one in its row." : "That is the first one in its row.");
+      if (found && found.ref !== undefined && found.ref !== null)
+        await this.select({ lane, row, ref: found.ref }, true);
+      else if (announceEnd)
+        timeline.toast(
+          direction === "next" ? "This is the last slice in its row." : "This is the first slice in its row.",
+        );
       return Boolean(found && found.ref !== undefined && found.ref !== null);
     } catch (error) {
       timeline.toast(error.message);
@@ -159,7 +170,7 @@ export class Selection {
     }
   }
 
-  /** The row above or below, at the time of the selected slice. @param {-1|1} step */
+  /** Goes to the row above or below, at the time of the selected span. @param {-1|1} step */
   async vertical(step) {
     const { timeline, current } = this;
     const rows = timeline.layout.rows().filter((row) => row.lane.kind !== "counter");
@@ -174,10 +185,10 @@ export class Selection {
     for (let i = here + step; i >= 0 && i < rows.length; i += step) {
       const { lane, row } = rows[i];
       const hit = timeline.hitRow(rows[i], t);
-      if (hit && await timeline.selectHit(hit, true)) return;
+      if (hit && (await timeline.selectHit(hit, true))) return;
       if (await this.nearest(lane.id, row, t, "next", false)) return;
       if (await this.nearest(lane.id, row, t, "prev", false)) return;
     }
-    timeline.toast(step > 0 ? "That is the lowest row." : "That is the topmost row.");
+    timeline.toast(step > 0 ? "This is the lowest row." : "This is the topmost row.");
   }
 }

@@ -1,49 +1,77 @@
 /**
- * The panel of the selected slice: everything that is known of it.
+ * The panel with everything recorded about the selected span.
  * @module
  */
-import { bytes, count, duration, instant } from "../base/format.js";
-import { element } from "../panels/help.js";
 
-/** Known fields in the order in which people ask for them; whatever else comes is listed below. */
+import { element } from "../base/dom.js";
+import { bytes, count, duration, instant } from "../base/format.js";
+
+/** These fields come first, in this order; all others follow. */
 const ORDER = ["start_ns", "duration_ns", "step", "module", "shapes", "dtypes", "device"];
-/** Told elsewhere in the panel, or meaningless to people. */
+/** Fields shown elsewhere in the panel, or internal ones. */
 const HIDDEN = new Set([
-  "name", "rank", "lane", "row", "ref", "style", "stack", "partner", "peers", "phase", "self_ns", "unfinished",
-  "drawn", "depth", "table", "threads", "sequence", "thread", "launches", "launch_ns", "launch_thread", "races",
+  "name",
+  "rank",
+  "lane",
+  "row",
+  "ref",
+  "style",
+  "stack",
+  "partner",
+  "peers",
+  "phase",
+  "self_ns",
+  "unfinished",
+  "drawn",
+  "depth",
+  "table",
+  "threads",
+  "sequence",
+  "thread",
+  "launches",
+  "launch_ns",
+  "launch_thread",
+  "races",
 ]);
 const LABELS = {
-  start_ns: "start", duration_ns: "duration", group_size: "group size", complete_ns: "complete", time_ns: "time",
+  start_ns: "start",
+  duration_ns: "duration",
+  group_size: "group size",
+  complete_ns: "complete",
+  time_ns: "time",
 };
 
 /**
- * Rows of label and text for a slice as the server describes it.
- * @param {Record<string, any>} slice
+ * Returns rows of label and text for a span's description from the server.
+ * @param {Record<string, any>} span
  * @returns {[string, string][]}
  */
-export function factsOf(slice) {
+export function factsOf(span) {
   const rows = [];
-  const keys = [...ORDER, ...Object.keys(slice).filter((key) => !ORDER.includes(key) && !HIDDEN.has(key))];
+  const keys = [...ORDER, ...Object.keys(span).filter((key) => !ORDER.includes(key) && !HIDDEN.has(key))];
   for (const key of keys) {
-    const text = textOf(key, slice[key], slice);
-    if (text) rows.push([key === "step" && slice.phase ? "step · phase" : LABELS[key] ?? key.replaceAll("_", " "), text]);
-    if (key === "duration_ns" && slice.complete_ns) {
+    const text = textOf(key, span[key], span);
+    if (text)
+      rows.push([key === "step" && span.phase ? "step · phase" : (LABELS[key] ?? key.replaceAll("_", " ")), text]);
+    if (key === "duration_ns" && span.complete_ns) {
       // Exact where float64 is not: both are decimal text.
-      rows.push(["to completion", duration(Number(BigInt(slice.complete_ns) - BigInt(slice.start_ns)), 4)]);
+      rows.push(["to completion", duration(Number(BigInt(span.complete_ns) - BigInt(span.start_ns)), 4)]);
     }
   }
   return rows;
 }
 
-function textOf(key, value, slice) {
+function textOf(key, value, span) {
   if (key === "duration_ns") {
-    if (value === null || value === undefined) return slice.unfinished === false ? "" : "had not ended when the recording did";
-    const self = slice.self_ns === null || slice.self_ns === undefined ? "" : ` (self ${duration(Number(slice.self_ns), 4)})`;
+    if (value === null || value === undefined)
+      return span.unfinished === false ? "" : "still running when the recording ended";
+    const self =
+      span.self_ns === null || span.self_ns === undefined ? "" : ` (self ${duration(Number(span.self_ns), 4)})`;
     return `${duration(Number(value), 4)}${self}`;
   }
   if (key === "step") {
     const step = value === null || value === undefined || value < 0 ? "" : String(value);
-    return [step, slice.phase].filter(Boolean).join(" · ");
+    return [step, span.phase].filter(Boolean).join(" · ");
   }
   if (value === null || value === undefined || value === "") return "";
   if (key === "start_ns" || key === "complete_ns" || key === "time_ns") return instant(String(value));
@@ -56,7 +84,7 @@ function textOf(key, value, slice) {
   return String(value);
 }
 
-/** A thread that is started or waited for, or that did so. */
+/** Text of a link to a thread that this one starts, waits for, or was started by. */
 function threadText(one) {
   const [here, there] = one.outgoing ? [one.sent_ns, one.came_ns] : [one.came_ns, one.sent_ns];
   const gap = duration(Math.abs(there - here));
@@ -65,20 +93,20 @@ function threadText(one) {
   return `${what} ${one.label}, ${gap} ${there >= here ? "later" : "earlier"} ↗`;
 }
 
-/** A kernel or copy with its stream and how long it waited there, or the operator that launched it. */
-function launchText(slice, one) {
-  const waited = (one.outgoing ? one.start_ns : Number(slice.start_ns)) - one.launch_ns;
+/** Text of a link to a kernel or copy, with its stream and wait, or to the operator that launched it. */
+function launchText(span, one) {
+  const waited = (one.outgoing ? one.start_ns : Number(span.start_ns)) - one.launch_ns;
   return `${one.name}, ${one.outgoing ? `${one.label}, ` : ""}${duration(waited)} from the call to its start ↗`;
 }
 
-/** The same collective on another rank: when it came there, compared with here. */
-function peerText(slice, peer) {
-  const gap = peer.start_ns - Number(slice.start_ns);
+/** Text of a link to the same collective on another rank, with the difference of their starts. */
+function peerText(span, peer) {
+  const gap = peer.start_ns - Number(span.start_ns);
   const when = gap === 0 ? "at the same time" : `${duration(Math.abs(gap))} ${gap > 0 ? "later" : "earlier"}`;
   return `rank ${peer.rank}, ${when} ↗`;
 }
 
-/** A stack, innermost frame first; below a line that says whose, where two share the width, without folders. */
+/** A stack, innermost frame first. With a title, two stacks share the width, so folders are left out. */
 function framesOf(title, frames, tag = "div") {
   const host = element(tag, "", "frames");
   if (title) host.append(element("b", title));
@@ -90,12 +118,12 @@ function framesOf(title, frames, tag = "div") {
   return host;
 }
 
-/** How many locks a side of a race held. */
+/** Text for the number of locks that one side of a race held. */
 function locks(count) {
   return count === 0 ? "no lock held" : count === 1 ? "1 lock held" : `${count} locks held`;
 }
 
-export class Details {
+export class SpanPanel {
   /** @param {HTMLElement} host @param {(place: {lane: number, row: number, ref: number}) => void} jump */
   constructor(host, jump) {
     this.host = host;
@@ -111,36 +139,48 @@ export class Details {
 
   clear() {
     const hint = element("p", "", "hint");
-    hint.append("Click a slice to see everything recorded about it. ", element("kbd", "."), " and ", element("kbd", ","),
-      " step through its row.");
+    hint.append(
+      "Click a slice to see everything recorded about it. ",
+      element("kbd", "."),
+      " and ",
+      element("kbd", ","),
+      " step through its row.",
+    );
     const more = element("p", "", "hint");
-    more.append("Hold ", element("kbd", "Shift"), " and drag to measure a range. ", element("kbd", "?"), " lists all keys.");
+    more.append(
+      "Hold ",
+      element("kbd", "Shift"),
+      " and drag to measure a range. ",
+      element("kbd", "?"),
+      " lists all keys.",
+    );
     this.host.replaceChildren(element("h2", "Nothing selected"), hint, more);
   }
 
   /**
-   * @param {Record<string, any>} slice
+   * @param {Record<string, any>} span
    * @param {string} style class for the swatch
    * @param {string} where rank and thread in words
    */
-  show(slice, style, where) {
+  show(span, style, where) {
     const title = element("h2", "", "slice-name");
-    title.append(element("i", "", `swatch ${style}`), element("span", slice.name));
+    title.append(element("i", "", `swatch ${style}`), element("span", span.name));
     const list = element("dl", "", "facts");
-    for (const [label, text] of factsOf(slice)) list.append(element("dt", label), element("dd", text));
-    const { partner, peers, threads, launches, races, stack } = slice;
+    for (const [label, text] of factsOf(span)) list.append(element("dt", label), element("dd", text));
+    const { partner, peers, threads, launches, races, stack } = span;
     if (partner) {
-      const later = partner.start_ns > Number(slice.start_ns);
-      const gap = `${duration(Math.abs(partner.start_ns - Number(slice.start_ns)))} ${later ? "later" : "earlier"}`;
+      const later = partner.start_ns > Number(span.start_ns);
+      const gap = `${duration(Math.abs(partner.start_ns - Number(span.start_ns)))} ${later ? "later" : "earlier"}`;
       list.append(element("dt", later ? "backward" : "forward"), this.jumps([[partner, `${partner.name}, ${gap} ↗`]]));
     }
     if (peers?.length) {
-      list.append(element("dt", "other ranks"), this.jumps(peers.map((peer) => [peer, peerText(slice, peer)])));
+      list.append(element("dt", "other ranks"), this.jumps(peers.map((peer) => [peer, peerText(span, peer)])));
     }
-    if (threads?.length) list.append(element("dt", "threads"), this.jumps(threads.map((one) => [one, threadText(one)])));
+    if (threads?.length)
+      list.append(element("dt", "threads"), this.jumps(threads.map((one) => [one, threadText(one)])));
     if (launches?.length) {
       const label = launches[0].outgoing ? "launches" : "launched by";
-      list.append(element("dt", label), this.jumps(launches.map((one) => [one, launchText(slice, one)])));
+      list.append(element("dt", label), this.jumps(launches.map((one) => [one, launchText(span, one)])));
     }
     const own = (stack ?? []).map((frame) => `${frame.file}:${frame.line} ${frame.function}`);
     for (const one of races ?? []) {
@@ -158,7 +198,7 @@ export class Details {
     this.host.scrollTop = 0;
   }
 
-  /** Links to other slices. @param {[{lane: number, row: number, ref: number}, string][]} places */
+  /** Links to other spans. @param {[{lane: number, row: number, ref: number}, string][]} places */
   jumps(places) {
     const dd = element("dd", "");
     for (const [place, text] of places) {

@@ -1,10 +1,10 @@
 /**
- * Charts as PNG. Plotly's button knows one format, which is SVG; with Shift held it is this one.
+ * Exports charts as PNG: Plotly's button offers only SVG; with Shift held it exports PNG.
  * @module
  */
 const SCALE = 2;
 
-/** Watches the buttons of all charts, now and later ones. */
+/** Listens to the buttons of all charts, also later ones. */
 export function listenChartPictures() {
   document.addEventListener(
     "click",
@@ -18,7 +18,7 @@ export function listenChartPictures() {
   );
 }
 
-/** The chart as it is, on the page's ground: its words would be lost on another one. */
+/** Saves the chart on the page's background, on which its text is readable. */
 function savePng(chart) {
   const ground = getComputedStyle(document.body).backgroundColor;
   const figure = { data: chart.data, layout: { ...chart.layout, paper_bgcolor: ground } };

@@ -1,14 +1,15 @@
 /**
- * Says on the pages beside the timeline that the server is gone: what Dash asks for in vain leaves
- * them blank without a word. The timeline says it itself, and tries again.
+ * Shows on the other pages that the server does not answer: Dash would leave them blank without a
+ * message. The timeline has its own message and retries.
  * @module
  */
-import { element } from "../panels/help.js";
+
+import { element } from "../base/dom.js";
 
 const SENTENCE = "The server does not answer. Is `lanescope view` still running? Reload this page when it is.";
 
-/** Watches all that the page asks for from now on. */
-export function listenAbsence() {
+/** Watches all requests of the page from now on. */
+export function listenConnection() {
   const notice = element("p", SENTENCE, "notice absence");
   notice.setAttribute("role", "alert");
   notice.hidden = true;

@@ -1,11 +1,11 @@
 /* Functions that Dash calls by name. A classic script, not a module: Dash looks them up before
-   modules have run. They only pass on; until the timeline is there it reads the address itself. */
-(function () {
-  // Before anything is painted: the theme of the address, else the one chosen here before.
-  var asked = new URLSearchParams(location.search).get("theme");
+   modules have run. They only forward; until the timeline exists it reads the address itself. */
+(() => {
+  // Before the first paint: sets the theme of the address, else the one chosen before.
+  let asked = new URLSearchParams(location.search).get("theme");
   try {
     asked = asked || localStorage.getItem("lanescope.theme");
-  } catch (error) {
+  } catch {
     // Storage may be forbidden: then the system decides.
   }
   if (asked === "light" || asked === "dark") document.documentElement.dataset.theme = asked;
@@ -13,13 +13,13 @@
 
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.lanescope = {
-  /** Another page: the timeline stays mounted and is only hidden. Also which rail link is lit. */
+  /** Shows another page. The timeline stays mounted and is only hidden. Also marks the rail link. */
   shown(href) {
     const path = new URL(href).pathname;
     const page = path === "/" ? "timeline" : path.slice(1);
     document.body.dataset.page = page;
     const links = window.dash_clientside.callback_context.outputs_list.slice(1);
-    requestAnimationFrame(() => window.lanescope && window.lanescope.shown(href));
+    requestAnimationFrame(() => window.lanescope?.shown(href));
     const lit = links.map(({ id }) => (id === `rail-${page}` ? "here" : ""));
     return [page === "timeline" ? "timeline" : "timeline away", ...lit];
   },

@@ -1,29 +1,29 @@
 /**
- * A run that is still being recorded: asks for its newest state, takes it without touching what the
- * user looks at, and says what was found since.
+ * Follows a run that is still being recorded: polls for its newest state, shows it without moving the
+ * user's view, and reports new findings.
  * @module
  */
-import { getJson, tell } from "../base/bridge.js";
-import { Feed } from "../tiles/tile_source.js";
-import { element } from "../panels/help.js";
+
+import { getJson, setStore } from "../base/bridge.js";
+import { element } from "../base/dom.js";
 import { groupsOf } from "../model/layout.js";
-import { Look } from "../model/pick.js";
+import { Picker } from "../model/pick.js";
 import { PageStates } from "./page_states.js";
 
-const EVERY = 250;
-/** For so long the tiles of a new state are waited for before it is shown, ms. */
-const PATIENCE = 1500;
-const WORDS = { recording: "recording", quiet: "no news", ended: "recording ended" };
+const POLL_MS = 250;
+/** A new state is shown when its tiles have arrived, or after this time, ms. */
+const TIMEOUT_MS = 1500;
+const WORDS = { recording: "recording", quiet: "no new data", ended: "recording ended" };
 
-export class Follow {
+export class LiveRun {
   /**
    * @param {import("./timeline.js").Timeline} timeline
    * @param {HTMLElement} host in the header
-   * @param {{replaced: () => void, store: string}} page told of each new state
+   * @param {{replaced: () => void, store: string}} page called after each new state
    */
   constructor(timeline, host, page) {
     Object.assign(this, { timeline, host, page });
-    /** Whether the window, or the page that is shown, goes along with the run. */
+    /** True while the window, or the open page, follows the run. */
     this.on = false;
     this.known = null;
     this.states = 0;
@@ -57,65 +57,72 @@ export class Follow {
   }
 
   next() {
-    setTimeout(() => this.ask(), EVERY);
+    setTimeout(() => this.ask(), POLL_MS);
   }
 
   async ask() {
     let state = "quiet";
     try {
-      const told = await getJson("/api/live");
-      state = told.state;
-      this.compare(told.findings); // said at once: drawing the new state may take a while
-      if (told.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
-      const shown = this.on || told.final ? this.pages.offer(told.etag) : true;
-      // The header counts what is wrong: last of all, of the state that stays.
-      if (told.final && shown && tell(this.page.store, told.etag)) {
+      const answer = await getJson("/api/live");
+      state = answer.state;
+      this.compare(answer.findings); // before drawing the new state, which may take a while
+      if (answer.etag !== this.timeline.run.etag) await this.timeline.idle.track("live", this.take());
+      const shown = this.on || answer.final ? this.pages.offer(answer.etag) : true;
+      // The header's count of findings comes last, for the final state.
+      if (answer.final && shown && setStore(this.page.store, answer.etag)) {
         this.show(state);
         return;
       }
     } catch {
-      // The server is gone or busy: what is here stays, and is asked for again.
+      // The server does not answer: keep the current state and ask again.
     }
     this.show(state);
     this.next();
   }
 
-  /** Say what was not known at the first look. @param {{key: string, title: string, link: string}[]|null} findings */
+  /**
+   * Reports findings that the first state did not have.
+   * @param {{key: string, title: string, link: string}[]|null} findings
+   */
   compare(findings) {
     if (!findings) return;
     const first = this.known === null;
     this.known ??= new Set();
     const fresh = findings.filter(({ key }) => !this.known.has(key));
     for (const { key } of fresh) this.known.add(key);
-    if (fresh.length) tell(this.page.store, this.states);
+    if (fresh.length) setStore(this.page.store, this.states);
     if (first || !fresh.length) return;
     const link = element("a", fresh[0].title);
     link.href = fresh[0].link;
     const close = element("button", "×");
     close.setAttribute("aria-label", "Close");
-    close.addEventListener("click", () => { this.alert.hidden = true; });
+    close.addEventListener("click", () => {
+      this.alert.hidden = true;
+    });
     const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
-    this.alert.replaceChildren(element("b", "Found just now: "), link, document.createTextNode(more), close);
+    this.alert.replaceChildren(element("b", "New finding: "), link, document.createTextNode(more), close);
     this.alert.hidden = false;
   }
 
   async take() {
     const { timeline } = this;
     const run = await getJson("/api/run");
-    const feed = timeline.feedOf(run);
+    const tileSource = timeline.tileSourceOf(run);
     const ids = renumbered(timeline.lanes, run.lanes);
-    const inSight = timeline.layout.items.flatMap((item) => (item.lane && ids.has(item.lane.id) ? [ids.get(item.lane.id)] : []));
+    const inSight = timeline.layout.items.flatMap((item) =>
+      item.lane && ids.has(item.lane.id) ? [ids.get(item.lane.id)] : [],
+    );
     const window = this.after(run);
-    feed.frame(window, window, Math.max(timeline.width, 1), inSight);
-    await quiet(feed, PATIENCE);
-    const view = this.after(run); // the user may have moved meanwhile
-    replace(timeline, run, feed, ids);
+    tileSource.frame(window, window, Math.max(timeline.width, 1), inSight);
+    await quiet(tileSource, TIMEOUT_MS);
+    const view = this.after(run); // the user may have moved the window by now
+    replace(timeline, run, tileSource, ids);
     timeline.setView(view);
     this.states += 1;
     this.page.replaced();
   }
 
-  /** The window in the new state: where it was, or at the end. */
+  /** Returns the window in the new state: where it was, or at the end. */
   after(run) {
     const { timeline } = this;
     const shift = shiftOf(timeline.run, run);
@@ -131,22 +138,22 @@ export class Follow {
   }
 }
 
-/** How much later everything is on the new axis, ns. */
+/** Returns how much later every event is on the new axis, ns. */
 const shiftOf = (old, run) => Number(BigInt(old.origin_ns) - BigInt(run.origin_ns));
 
-/** Ids of the lanes of one state in another. @returns {Map<number, number>} */
+/** Maps ids of lanes from one state to another. @returns {Map<number, number>} */
 function renumbered(old, lanes) {
   const byKey = new Map(lanes.map((lane) => [lane.key, lane.id]));
   return new Map(old.filter((lane) => byKey.has(lane.key)).map((lane) => [lane.id, byKey.get(lane.key)]));
 }
 
-async function quiet(feed, patience) {
+async function quiet(tileSource, patience) {
   const until = performance.now() + patience;
-  while (feed.loading && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 20));
+  while (tileSource.loading && performance.now() < until) await new Promise((resolve) => setTimeout(resolve, 20));
 }
 
-/** The timeline shows another state of its run; what is closed, opened, pinned, selected stays. */
-function replace(timeline, run, feed, ids) {
+/** Shows another state of the run; closed, opened, pinned and selected lanes stay so. */
+function replace(timeline, run, tileSource, ids) {
   const shift = shiftOf(timeline.run, run);
   const moved = (list) => list.filter((id) => ids.has(id)).map((id) => ids.get(id));
   const old = timeline.groups;
@@ -157,14 +164,18 @@ function replace(timeline, run, feed, ids) {
   const collapsed = regrouped([...timeline.collapsed]);
   const expanded = moved([...timeline.expanded]);
   Object.assign(timeline, {
-    collapsed: new Set(collapsed), expanded: new Set(expanded), range: range && { t0: range.t0 + shift, t1: range.t1 + shift },
+    collapsed: new Set(collapsed),
+    expanded: new Set(expanded),
+    range: range && { t0: range.t0 + shift, t1: range.t1 + shift },
     arrangement: {
-      ...arrangement, pins: moved(arrangement.pins), laneOrder: moved(arrangement.laneOrder),
+      ...arrangement,
+      pins: moved(arrangement.pins),
+      laneOrder: moved(arrangement.laneOrder),
       groupOrder: regrouped(arrangement.groupOrder),
     },
   });
-  timeline.adopt(run, feed, groups);
-  timeline.look = new Look(run.etag, timeline.idle, () => timeline.invalidate("overlay"));
+  timeline.adopt(run, tileSource, groups);
+  timeline.picker = new Picker(run.etag, timeline.idle, () => timeline.invalidate("overlay"));
   for (const part of [selection, timeline.hits, timeline.overlaps]) part.etag = run.etag;
   timeline.overlaps.regions = null;
   if (timeline.overlaps.on) timeline.overlaps.show();
@@ -175,7 +186,7 @@ function replace(timeline, run, feed, ids) {
   if (query) timeline.onNames?.(query);
 }
 
-/** The selected slice, which has another number now; its outline stays meanwhile. */
+/** Finds the selected span's number in the new state; its outline stays until then. */
 async function reselect({ selection, idle }, ids, shift) {
   const { current, etag } = selection;
   if (!current) return;
@@ -187,7 +198,9 @@ async function reselect({ selection, idle }, ids, shift) {
   const [start, end] = [current.start + shift, current.end + shift];
   selection.current = { ...current, lane, start, end };
   const at = Math.floor((Math.max(start, 0) + end) / 2);
-  const found = await idle.track("look", getJson(`/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`)).catch(() => null);
+  const found = await idle
+    .track("look", getJson(`/api/look/${etag}/${lane}?row=${current.row}&t0=${at}&t1=${at + 1}`))
+    .catch(() => null);
   if (selection.current?.lane === lane && selection.current.start === start && Number.isInteger(found?.ref)) {
     selection.current.ref = found.ref;
   }

@@ -1,38 +1,39 @@
 /**
  * Starts the timeline: fetches the run's description while Dash is still loading, mounts the lanes
- * once the page has a place for them, and ties address, keys, search and theme together.
+ * once the page has a place for them, and connects address, keys, search and theme.
  * @module
  */
-import { listenAbsence } from "./connection_notice.js";
+
 import { format, parse } from "../base/address.js";
-import { appears, dashBusy, getJson, LIVE_STORE, tell, THEME_STORE, VIEW_STORE } from "../base/bridge.js";
-import { listenChartPictures } from "./chart_pictures.js";
-import { CommandBar } from "../panels/command_bar.js";
-import { commandsOf } from "../input/commands.js";
-import { startDash } from "./dash_scripts.js";
+import { appears, dashBusy, getJson, LIVE_STORE, setStore, THEME_STORE, VIEW_STORE } from "../base/bridge.js";
 import { debugState } from "../base/debug.js";
-import { Details } from "../model/span_panel.js";
-import { Dock } from "../panels/dock.js";
-import { Follow } from "./live_run.js";
-import { element, helpDialog } from "../panels/help.js";
-import { listen } from "../input/gestures.js";
+import { element } from "../base/dom.js";
 import { Idle } from "../base/idle.js";
-import { listenKeys } from "../input/keys.js";
-import { LaneFilter } from "../input/lane_filter.js";
+import { Theme } from "../base/theme.js";
 import { savePng, saveSvg } from "../draw/export_image.js";
+import { commandsOf } from "../input/commands.js";
+import { listen } from "../input/gestures.js";
+import { listenKeys } from "../input/keys.js";
+import { listenLaneDrag } from "../input/lane_drag.js";
+import { LaneFilter } from "../input/lane_filter.js";
+import { SpanPanel } from "../model/span_panel.js";
+import { CommandBar } from "../panels/command_bar.js";
+import { Dock, Tabs } from "../panels/dock.js";
+import { helpDialog } from "../panels/help.js";
 import { Notes, notesTitle } from "../panels/notes.js";
 import { OverlapField } from "../panels/overlap_field.js";
-import { listenReorder } from "../input/lane_drag.js";
 import { match, Search } from "../panels/search.js";
-import { SliceTable } from "../panels/span_table.js";
-import { buildStage } from "./dom.js";
-import { Tabs } from "../panels/tabs.js";
-import { Theme } from "../base/theme.js";
+import { SpanTable } from "../panels/span_table.js";
+import { listenChartPictures } from "./chart_pictures.js";
+import { listenConnection } from "./connection_notice.js";
+import { startDash } from "./dash_scripts.js";
+import { LiveRun } from "./live_run.js";
 import { Timeline } from "./timeline.js";
+import { buildDom } from "./timeline_dom.js";
 
 const PATHS = new Set(["/", "/timeline"]);
-/** Dash waits so long for the lanes to be drawn, ms. */
-const PATIENCE = 1500;
+/** Dash starts after the lanes are drawn, or after this time, ms. */
+const TIMEOUT_MS = 1500;
 const idle = new Idle(dashBusy);
 const booted = idle.begin("boot");
 const onTimeline = () => PATHS.has(location.pathname);
@@ -41,7 +42,7 @@ let written = location.search;
 
 const theme = new Theme(parse(location.search).theme, (name) => {
   timeline?.retheme();
-  tell(THEME_STORE, name);
+  setStore(THEME_STORE, name);
   writeAddress();
 });
 
@@ -61,11 +62,21 @@ function writeAddress() {
   const all = view.t0 <= 0.5 && view.t1 >= duration - 0.5;
   const { current } = selection;
   const search = format({
-    window: all ? null : view, selected: current, range, collapsed: [...collapsed], expanded: [...expanded],
-    query, scrollY, theme: theme.chosen, overlaps: overlaps.on, of: overlaps.of, lanes: arrangement,
+    window: all ? null : view,
+    selected: current,
+    range,
+    collapsed: [...collapsed],
+    expanded: [...expanded],
+    query,
+    scrollY,
+    theme: theme.chosen,
+    overlaps: overlaps.on,
+    of: overlaps.of,
+    lanes: arrangement,
   });
   written = search;
-  if (search !== location.search) history.replaceState(history.state, "", `${location.pathname}${search}${location.hash}`);
+  if (search !== location.search)
+    history.replaceState(history.state, "", `${location.pathname}${search}${location.hash}`);
 }
 
 function applyAddress(search) {
@@ -78,7 +89,7 @@ function applyAddress(search) {
   timeline.scrollBy(state.scrollY - timeline.scrollY);
   timeline.range = state.range;
   find(state.query);
-  // An address that says where a slice is and not what to show of the lanes: a finding's.
+  // A finding's address names a span but not which lanes to show.
   const kept = state.scrollY || state.collapsed.length;
   if (state.selected && !kept) timeline.revealRow(state.selected.lane, state.selected.row);
   if (state.selected) timeline.selection.select(state.selected);
@@ -87,7 +98,7 @@ function applyAddress(search) {
   if (state.overlaps) timeline.overlaps.show();
 }
 
-/** Dash shows another page or another address of this one. @param {string} href */
+/** Call when Dash shows another page, or another address of this one. @param {string} href */
 function show(href) {
   const { pathname, search } = new URL(href, location.href);
   document.body.dataset.page = PATHS.has(pathname) ? "timeline" : pathname.slice(1);
@@ -103,18 +114,24 @@ let dock = null;
 let asked = 0;
 const waiting = new Map();
 
-function tellView() {
-  // Nobody sees the answer while the dock is closed; opening it asks for the window of then.
+function reportView() {
+  // A closed dock does not show the answer; opening it asks again.
   if (!dock || dock.closed || !onTimeline()) return;
   const { view, range } = timeline;
   const window = range ?? view;
-  const data = { t0: Math.floor(window.t0), t1: Math.ceil(window.t1), range: Boolean(range), of: timeline.overlaps.of, number: asked + 1 };
+  const data = {
+    t0: Math.floor(window.t0),
+    t1: Math.ceil(window.t1),
+    range: Boolean(range),
+    of: timeline.overlaps.of,
+    number: asked + 1,
+  };
   const text = JSON.stringify([data.t0, data.t1, data.range, data.of]);
-  if (text === tellView.last) return;
-  tellView.last = text;
+  if (text === reportView.last) return;
+  reportView.last = text;
   asked += 1;
   waiting.set(asked, idle.begin("dock"));
-  if (!tell(VIEW_STORE, data)) answered(asked);
+  if (!setStore(VIEW_STORE, data)) answered(asked);
 }
 
 function answered(number) {
@@ -136,7 +153,7 @@ function find(query) {
   if (query) loadModules();
 }
 
-/** Names of modules are only needed for searching, and there may be many. */
+/** Loads the names of modules, which only a search needs: there may be many. */
 async function loadModules() {
   if (!search || loadModules.begun) return;
   loadModules.begun = true;
@@ -149,15 +166,23 @@ async function loadModules() {
   }
 }
 
-// ---- what the command palette offers beside commands ----
+// ---- other entries of the command palette ----
 
 function pagesOf() {
-  return [...document.querySelectorAll(".rail a")].map((link) => ({ title: link.textContent, group: "Pages", keys: [], run: () => link.click() }));
+  return [...document.querySelectorAll(".rail a")].map((link) => ({
+    title: link.textContent,
+    group: "Pages",
+    keys: [],
+    run: () => link.click(),
+  }));
 }
 
 function lanesOf(lanes) {
   return lanes.map((lane) => ({
-    title: `rank ${lane.rank} · ${lane.label}`, group: "Lanes", keys: [], run: () => timeline.revealRow(lane.id, 0),
+    title: `rank ${lane.rank} · ${lane.label}`,
+    group: "Lanes",
+    keys: [],
+    run: () => timeline.revealRow(lane.id, 0),
   }));
 }
 
@@ -170,23 +195,12 @@ function failed(host, error) {
 }
 
 async function start() {
-  listenAbsence();
+  listenConnection();
   listenChartPictures();
   const description = getJson("/api/run");
   description.catch(() => {});
-  // The lanes do not wait for Dash, which takes longer to load than they take to be drawn.
   const host = element("div", "", "timeline-host tl-mount");
-  let lanesDrawn = () => {};
-  if (onTimeline()) {
-    host.classList.add("early");
-    document.body.append(host);
-    const drawn = new Promise((resolve) => { lanesDrawn = resolve; });
-    setTimeout(lanesDrawn, PATIENCE);
-    drawn.then(startDash);
-  } else {
-    startDash();
-    (await appears("timeline-host")).append(host);
-  }
+  const lanesDrawn = await placeEarly(host);
   let run;
   try {
     run = await description;
@@ -195,45 +209,87 @@ async function start() {
     lanesDrawn();
     return;
   }
-  const dom = buildStage(host);
-  const details = new Details(element("div", ""), ({ lane, row, ref }) => timeline.selection.select({ lane, row, ref }, true));
-  const settled = () => {
-    timeline.onRest?.();
-    writeAddress();
-    tellView();
-  };
-  // The frame is painted before what is put off runs.
-  timeline = new Timeline(dom, run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
-  if (!run.lanes.length) failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
-  if (onTimeline()) applyAddress(location.search);
-
+  const details = drawTimeline(host, run, lanesDrawn);
   const place = await appears("timeline-host");
   host.classList.remove("early");
   place.append(host);
   details.adopt(await appears("slice-panel"));
-  timeline.onSearchCleared = () => find("");
-  timeline.onHits = () => search?.tell(timeline.hits.position, timeline.hits.whole?.total ?? null);
-  dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), tellView);
   listen(timeline);
+  listenLaneDrag(timeline);
+  mountSearch(host);
+  const parts = await mountPanels(host);
+  mountCommands(run, parts);
+  if (timeline.query) find(timeline.query);
+  reportView();
+  timeline.onNames = (query) => find(query);
+  if (run.live) await mountLiveRun();
+  setStore(THEME_STORE, theme.name);
+}
+
+/**
+ * Shows the host before Dash has loaded, which takes longer than drawing the lanes.
+ * @returns {Promise<() => void>} to be called once the lanes are drawn; then Dash starts
+ */
+async function placeEarly(host) {
+  if (!onTimeline()) {
+    startDash();
+    (await appears("timeline-host")).append(host);
+    return () => {};
+  }
+  host.classList.add("early");
+  document.body.append(host);
+  let lanesDrawn = () => {};
+  const drawn = new Promise((resolve) => {
+    lanesDrawn = resolve;
+  });
+  setTimeout(lanesDrawn, TIMEOUT_MS);
+  drawn.then(startDash);
+  return lanesDrawn;
+}
+
+/** @returns {SpanPanel} the panel of the selected span, not yet in the page */
+function drawTimeline(host, run, lanesDrawn) {
+  const details = new SpanPanel(element("div", ""), ({ lane, row, ref }) =>
+    timeline.selection.select({ lane, row, ref }, true),
+  );
+  const settled = () => {
+    timeline.onRest?.();
+    writeAddress();
+    reportView();
+  };
+  // The timeout lets the frame be painted first.
+  timeline = new Timeline(buildDom(host), run, idle, details, { settled, drawn: () => setTimeout(lanesDrawn) });
+  if (!run.lanes.length)
+    failed(host, new Error("The run holds no events. Record one with `lanescope record -- COMMAND`."));
+  if (onTimeline()) applyAddress(location.search);
+  return details;
+}
+
+function mountSearch(host) {
+  timeline.onSearchCleared = () => find("");
+  timeline.onHits = () => search?.showHits(timeline.hits.position, timeline.hits.whole?.total ?? null);
   search = new Search(document.getElementById("search-host"), timeline.names, {
     begun: loadModules,
     changed: find,
     step: (direction) => timeline.selection.match(direction),
     leave: () => host.focus(),
   });
-  listenReorder(timeline);
-  const filter = new LaneFilter(dom.corner.filter, timeline, () => host.focus());
+}
+
+/** Mounts the lane filter and the dock with its panels. */
+async function mountPanels(host) {
+  dock = new Dock(document.getElementById("dock"), document.getElementById("dock-bar"), reportView);
+  const filter = new LaneFilter(timeline.dom.corner.filter, timeline, () => host.focus());
   const panel = (name) => document.getElementById(`${name}-panel`);
-  const slices = new SliceTable(panel("slices"), timeline);
-  timeline.onRest = () => slices.refresh();
+  const spans = new SpanTable(panel("slices"), timeline);
+  timeline.onRest = () => spans.refresh();
+  const shown = (on) => {
+    spans.shown = on;
+    spans.refresh();
+  };
   const tabs = new Tabs(document.getElementById("dock-tabs"), [
     { id: "ops", title: "Ops", panel: panel("ops") },
-    {
-      id: "slices", title: "Slices", panel: panel("slices"), shown: (on) => {
-        slices.shown = on;
-        slices.refresh();
-      },
-    },
+    { id: "slices", title: "Slices", panel: panel("slices"), shown },
     { id: "notes", title: notesTitle(0), panel: panel("notes") },
   ]);
   const notes = new Notes(panel("notes"), timeline, {
@@ -242,10 +298,15 @@ async function start() {
     counted: (n) => tabs.rename("notes", notesTitle(n)),
   });
   timeline.notes = notes;
-  const hunted = new OverlapField(await appears("overlap-of"), timeline, () => host.focus());
-  timeline.onOverlapsChosen = () => hunted.show();
+  const overlapField = new OverlapField(await appears("overlap-of"), timeline, () => host.focus());
+  timeline.onOverlapsChosen = () => overlapField.show();
+  return { filter, tabs, notes, overlapField };
+}
+
+/** Connects keys, command palette, help, and the page's buttons with an action. */
+function mountCommands(run, { filter, tabs, notes, overlapField }) {
   const commands = commandsOf(timeline, {
-    overlapOf: () => hunted.focus(),
+    overlapOf: () => overlapField.focus(),
     dock: () => dock.toggle(),
     note: () => notes.begin(),
     saveView: () => notes.beginView(),
@@ -275,18 +336,15 @@ async function start() {
     const region = event.target instanceof Element ? event.target.closest("[data-region]")?.dataset.region : "";
     if (region) timeline.overlaps.visit(region);
   });
-  if (timeline.query) find(timeline.query);
-  tellView();
-  timeline.onNames = (query) => find(query);
-  if (run.live) {
-    const replaced = () => {
-      search.names = timeline.names;
-      tellView.last = "";
-      loadModules.begun = false;
-    };
-    timeline.follow = new Follow(timeline, await appears("live-host"), { replaced, store: LIVE_STORE });
-  }
-  tell(THEME_STORE, theme.name);
+}
+
+async function mountLiveRun() {
+  const replaced = () => {
+    search.names = timeline.names;
+    reportView.last = "";
+    loadModules.begun = false;
+  };
+  timeline.liveRun = new LiveRun(timeline, await appears("live-host"), { replaced, store: LIVE_STORE });
 }
 
 start().finally(booted);

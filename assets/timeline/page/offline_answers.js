@@ -1,14 +1,14 @@
 /**
- * What the server would answer of single slices, from those that an exported page holds.
+ * Answers requests for single spans, in place of the server, from those that an exported page holds.
  * `webapp/exporters/offline_answers.py` writes them and describes their form. Pure.
  * @module
  */
-import { STYLE_NAMES } from "../base/palette.js";
 
-const UNFINISHED = 0x80;
-const MOST_TOLD = 2000;
+import { STYLE_NAMES, UNFINISHED } from "../base/palette.js";
 
-/** Numbers that stand byte by byte: the lowest bytes of all, then the next higher ones. */
+const MAX_SPANS = 2000;
+
+/** Reads numbers stored as byte planes: the lowest bytes of all numbers, then the next higher ones. */
 function column(block, at, planes, count) {
   const values = new Float64Array(count);
   for (let k = 0, unit = 1; k < planes; k += 1, unit *= 256) {
@@ -17,17 +17,17 @@ function column(block, at, planes, count) {
   return values;
 }
 
-export class Kept {
+export class OfflineRun {
   /**
-   * @param {{shortest: number, rows: [number, number, number, number][], planes: number[], modules: string[]}} told
+   * @param {{shortest: number, rows: [number, number, number, number][], planes: number[], modules: string[]}} description
    * @param {Uint8Array} block
    * @param {any} run as /api/run describes it
    */
-  constructor(told, block, run) {
-    Object.assign(this, { run, modules: told.modules, shortest: told.shortest });
-    const count = told.rows.reduce((sum, row) => sum + row[2], 0);
+  constructor(description, block, run) {
+    Object.assign(this, { run, modules: description.modules, shortest: description.shortest });
+    const count = description.rows.reduce((sum, row) => sum + row[2], 0);
     let at = 0;
-    const [start, length, paint, module] = told.planes.map((planes) => {
+    const [start, length, paint, module] = description.planes.map((planes) => {
       const values = column(block, at, planes, count);
       at += planes * count;
       return values;
@@ -39,7 +39,7 @@ export class Kept {
     this.rowOf = new Uint32Array(count);
     this.listed = [];
     let low = 0;
-    for (const [lane, row, size, ops] of told.rows) {
+    for (const [lane, row, size, ops] of description.rows) {
       const high = low + size;
       if (!this.laneAt.has(lane)) this.laneAt.set(lane, low);
       const one = { lane, row, low, high, ops: Boolean(ops) };
@@ -57,18 +57,26 @@ export class Kept {
   }
 
   /**
-   * @param {string} address as the server has them
+   * @param {string} address as for the server
    * @param {any} [body]
-   * @returns {any} the answer, or null where the file does not hold it
+   * @returns {any} the answer, null if the file does not hold it
    */
   answer(address, body) {
     const { pathname, searchParams } = new URL(address, "http://file.invalid");
     const [, , what, , lane, ref] = pathname.split("/");
     const number = (name) => Number(searchParams.get(name));
     if (what === "modules") return { modules: this.modules, left_out: "" };
-    if (what === "slice") return this.slice(Number(lane), Number(ref));
-    if (what === "look") return this.look(Number(lane), number("row"), number("t0"), number("t1"), searchParams.has("shorter") ? number("shorter") : Infinity);
-    if (what === "nearest") return this.nearest(Number(lane), number("row"), number("t"), searchParams.get("dir") === "next");
+    if (what === "slice") return this.span(Number(lane), Number(ref));
+    if (what === "look")
+      return this.look(
+        Number(lane),
+        number("row"),
+        number("t0"),
+        number("t1"),
+        searchParams.has("shorter") ? number("shorter") : Infinity,
+      );
+    if (what === "nearest")
+      return this.nearest(Number(lane), number("row"), number("t"), searchParams.get("dir") === "next");
     if (what === "find") return this.find(body);
     if (what === "hits") return this.hits(body);
     return null;
@@ -82,7 +90,7 @@ export class Kept {
     return this.run.paints.names[this.paint[i]];
   }
 
-  /** First of low..high whose value is at least (`after`: more than) t. */
+  /** Returns the first index in low..high whose value is at least t (`after`: above t). */
   search(values, low, high, t, after = false) {
     let [a, b] = [low, high];
     while (a < b) {
@@ -93,12 +101,19 @@ export class Kept {
     return a;
   }
 
-  told(i) {
+  spanAt(i) {
     const { lane, row } = this.listed[this.rowOf[i]];
-    return { lane, row, ref: i - this.laneAt.get(lane), start_ns: this.start[i], end_ns: this.end[i], name: this.run.names[this.name(i)] };
+    return {
+      lane,
+      row,
+      ref: i - this.laneAt.get(lane),
+      start_ns: this.start[i],
+      end_ns: this.end[i],
+      name: this.run.names[this.name(i)],
+    };
   }
 
-  slice(lane, ref) {
+  span(lane, ref) {
     const i = (this.laneAt.get(lane) ?? NaN) + ref;
     if (!(i >= 0 && i < this.count) || this.listed[this.rowOf[i]].lane !== lane) return null;
     const style = this.style(i);
@@ -107,9 +122,18 @@ export class Kept {
     const step = this.run.steps.rank0.find(([, start, end]) => start <= this.start[i] && this.start[i] < end);
     const of = this.lanes.get(lane);
     return {
-      lane, row, ref, rank: of.rank, name: this.run.names[this.name(i)], style: STYLE_NAMES[style & ~UNFINISHED], unfinished,
-      drawn: [this.start[i], this.end[i]], start_ns: String(this.start[i]), duration_ns: unfinished ? null : String(this.end[i] - this.start[i]),
-      step: step && of.rank === this.run.ranks[0] ? step[0] : null, module: ops && this.module[i] ? this.modules[this.module[i] - 1] : "",
+      lane,
+      row,
+      ref,
+      rank: of.rank,
+      name: this.run.names[this.name(i)],
+      style: STYLE_NAMES[style & ~UNFINISHED],
+      unfinished,
+      drawn: [this.start[i], this.end[i]],
+      start_ns: String(this.start[i]),
+      duration_ns: unfinished ? null : String(this.end[i] - this.start[i]),
+      step: step && of.rank === this.run.ranks[0] ? step[0] : null,
+      module: ops && this.module[i] ? this.modules[this.module[i] - 1] : "",
     };
   }
 
@@ -128,15 +152,19 @@ export class Kept {
       covered += Math.max(0, Math.min(this.end[i], t1) - Math.max(this.start[i], t0));
     }
     if (best < 0) return nothing;
-    // Where shorter ones were left out nobody knows how many there are.
-    return this.shortest > 0 && shorter < Infinity ? this.told(best) : { ...this.told(best), count, covered_ns: covered };
+    // If the file leaves out shorter spans, their number is unknown.
+    return this.shortest > 0 && shorter < Infinity
+      ? this.spanAt(best)
+      : { ...this.spanAt(best), count, covered_ns: covered };
   }
 
   nearest(lane, row, t, forward) {
     const place = this.rows.get(`${lane}/${row}`);
     if (!place) return { lane, row, ref: null };
-    const at = forward ? this.search(this.start, place.low, place.high, t, true) : this.search(this.start, place.low, place.high, t) - 1;
-    return at >= place.low && at < place.high ? this.told(at) : { lane, row, ref: null };
+    const at = forward
+      ? this.search(this.start, place.low, place.high, t, true)
+      : this.search(this.start, place.low, place.high, t) - 1;
+    return at >= place.low && at < place.high ? this.spanAt(at) : { lane, row, ref: null };
   }
 
   wanted({ names, modules = [] }) {
@@ -144,7 +172,7 @@ export class Kept {
     return (i) => byName.has(this.name(i)) || (this.module[i] > 0 && byModule.has(this.module[i]));
   }
 
-  /** Negative where slice i comes before (start, lane, row) in the order of the search. */
+  /** Negative if span i comes before (start, lane, row) in the order of the search. */
   compare(i, [start, lane, row]) {
     const own = this.listed[this.rowOf[i]];
     return this.start[i] - start || own.lane - lane || own.row - row;
@@ -167,7 +195,7 @@ export class Kept {
     let position = 0;
     const place = key(best);
     for (let i = 0; i < this.count; i += 1) position += wanted(i) && this.compare(i, place) <= 0;
-    return { ...this.told(best), position, total };
+    return { ...this.spanAt(best), position, total };
   }
 
   hits({ t0, t1, lanes, buckets, ...asked }) {
@@ -176,7 +204,7 @@ export class Kept {
     const all = bits();
     const byLane = new Map(lanes.map((lane) => [lane, bits()]));
     const used = new Set();
-    const slices = {};
+    const spans = {};
     let total = 0;
     for (let i = 0; i < this.count; i += 1) {
       if (this.start[i] < t0 || this.start[i] >= t1 || !wanted(i)) continue;
@@ -188,9 +216,16 @@ export class Kept {
       if (!own) continue;
       own[part >> 3] |= 1 << (part & 7);
       used.add(lane);
-      if (total <= MOST_TOLD) (slices[lane] ??= []).push([row, this.start[i], this.end[i]]);
+      if (total > MAX_SPANS) continue;
+      spans[lane] ??= [];
+      spans[lane].push([row, this.start[i], this.end[i]]);
     }
     const text = (bytes) => btoa(String.fromCharCode(...bytes));
-    return { total, marks: text(all), lanes: Object.fromEntries([...used].map((lane) => [lane, text(byLane.get(lane))])), slices: total <= MOST_TOLD ? slices : null };
+    return {
+      total,
+      marks: text(all),
+      lanes: Object.fromEntries([...used].map((lane) => [lane, text(byLane.get(lane))])),
+      slices: total <= MAX_SPANS ? spans : null,
+    };
   }
 }

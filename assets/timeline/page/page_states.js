@@ -1,21 +1,22 @@
 /**
- * The page beside the timeline while its run is recorded: made anew of the newest state.
+ * Rebuilds the open page from the newest state while its run is recorded.
  * @module
  */
-import { PAGE_STORE, tell } from "../base/bridge.js";
+
+import { PAGE_STORE, setStore } from "../base/bridge.js";
 
 export class PageStates {
   constructor() {
-    /** The state that was told last, by its etag. */
-    this.told = "";
+    /** Etag of the state that Dash got last. */
+    this.shown = "";
     this.began = 0;
     this.next = 0;
   }
 
   /**
-   * Have the page made of this state if it is of another one and half the time stays free.
+   * Rebuilds the page from this state if it shows another one, using at most half of the time.
    * @param {string} etag
-   * @returns {boolean} whether nothing is left to do for this state
+   * @returns {boolean} true if the page shows this state
    */
   offer(etag) {
     const page = document.getElementById("page");
@@ -27,10 +28,10 @@ export class PageStates {
       this.began = 0;
       delete page.dataset.renewed;
     }
-    if (etag === this.told) return true;
-    if (now < this.next || !tell(PAGE_STORE, etag)) return false;
-    page.dataset.renewed = ""; // what stands there is not dimmed meanwhile
-    this.told = etag;
+    if (etag === this.shown) return true;
+    if (now < this.next || !setStore(PAGE_STORE, etag)) return false;
+    page.dataset.renewed = ""; // the old content is not dimmed during the update
+    this.shown = etag;
     this.began = now;
     return false;
   }

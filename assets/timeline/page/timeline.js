@@ -1,49 +1,50 @@
 /**
- * The timeline: one state, one frame loop. Everything that moves the view comes through here; the
- * modules that draw, fetch and listen know nothing of each other.
+ * The timeline: one state, one frame loop. Everything that moves the view goes through here; the
+ * modules that draw, fetch and listen do not import each other.
  * @module
  */
-import { arrange, asListed } from "../model/lane_order.js";
-import { Arranger } from "../input/lane_actions.js";
-import { Differences } from "../model/differences.js";
-import { Feed } from "../tiles/tile_source.js";
+
 import { duration as formatDuration } from "../base/format.js";
-import { Header } from "../draw/header.js";
-import { hitRow } from "../model/hit_test.js";
 import { debounced } from "../base/idle.js";
-import { Hits } from "../model/search_marks.js";
+import { Palette, readTokens } from "../base/palette.js";
+import * as vp from "../base/viewport.js";
+import { Header } from "../draw/header.js";
 import { Labels } from "../draw/labels.js";
-import { Look } from "../model/pick.js";
-import { groupsOf, Layout } from "../model/layout.js";
-import { Overlaps } from "../model/overlaps.js";
 import { Overlay } from "../draw/overlay.js";
 import { Painter } from "../draw/painter.js";
-import { Palette, readTokens } from "../base/palette.js";
 import { BUDGET, drawLanes, drawOverlay } from "../draw/scene.js";
+import { Arranger } from "../input/lane_actions.js";
+import { Differences } from "../model/differences.js";
+import { hitRow } from "../model/hit_test.js";
+import { arrange, asListed } from "../model/lane_order.js";
+import { groupsOf, Layout } from "../model/layout.js";
+import { Overlaps } from "../model/overlaps.js";
+import { Picker } from "../model/pick.js";
+import { SearchMarks } from "../model/search_marks.js";
 import { Selection } from "../model/selection.js";
-import { verticalScroll } from "./dom.js";
 import { Tooltip } from "../panels/tooltip.js";
-import * as vp from "../base/viewport.js";
+import { TileSource } from "../tiles/tile_source.js";
+import { verticalScroll } from "./timeline_dom.js";
 
 /** Share of the way covered per frame while gliding. */
 const GLIDE = 0.34;
-/** The end of a range jumps to the edge of a slice this near, px. */
+/** The end of a range snaps to the edge of a span within this distance, px. */
 const SNAP = 6;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
   /**
-   * @param {ReturnType<typeof import("./dom.js").buildStage>} dom
+   * @param {ReturnType<typeof import("./timeline_dom.js").buildDom>} dom
    * @param {any} run as /api/run describes it
    * @param {import("../base/idle.js").Idle} idle
-   * @param {import("../model/span_panel.js").Details} details
-   * @param {{settled: () => void, drawn?: () => void}} page told once the view has come to rest, and
-   *   when all lanes in sight are drawn for the first time
+   * @param {import("../model/span_panel.js").SpanPanel} details
+   * @param {{settled: () => void, drawn?: () => void}} page called when the view has settled, and
+   *   when all visible lanes are drawn for the first time
    */
   constructor(dom, run, idle, details, page) {
     Object.assign(this, { dom, run, idle, whenDrawn: page.drawn });
     this.painter = new Painter(dom.lanesCanvas, run.names);
-    this.adopt(run, this.feedOf(run), groupsOf(run.lanes));
+    this.adopt(run, this.tileSourceOf(run), groupsOf(run.lanes));
     this.view = { t0: 0, t1: this.duration };
     this.goal = this.view;
     this.scrollY = 0;
@@ -59,7 +60,7 @@ export class Timeline {
     this.height = 0;
     this.dirty = new Set();
     this.frames = { count: 0, last: 0, times: new Float32Array(240) };
-    this.look = new Look(run.etag, idle, () => this.invalidate("overlay"));
+    this.picker = new Picker(run.etag, idle, () => this.invalidate("overlay"));
     this.header = new Header(dom.headCanvas);
     this.overlay = new Overlay(dom.overlayCanvas);
     this.tooltip = new Tooltip(dom.lanes);
@@ -70,7 +71,7 @@ export class Timeline {
     });
     this.arranger = new Arranger(this);
     this.selection = new Selection(this, details, run.etag);
-    this.hits = new Hits(this, run.etag);
+    this.hits = new SearchMarks(this, run.etag);
     this.overlaps = new Overlaps(this, run.etag);
     this.differences = new Differences(this, run);
     this.placeThumb = verticalScroll(dom, (y) => this.scrollBy(y - this.scrollY));
@@ -84,18 +85,24 @@ export class Timeline {
     this.resize();
   }
 
-  /** What is known of the run, with the tiles that are here of it. */
-  adopt(run, feed, groups) {
-    Object.assign(this, { run, feed, groups, names: run.names, lanes: run.lanes });
+  /** Takes a run's description and the source of its tiles. */
+  adopt(run, tileSource, groups) {
+    Object.assign(this, { run, tileSource, groups, names: run.names, lanes: run.lanes });
     this.duration = Math.max(run.duration_ns, 1);
     this.laneById = new Map(run.lanes.map((lane) => [lane.id, lane]));
     this.steps = Object.entries(run.steps ?? {}).find(([key]) => key.startsWith("rank"))?.[1] ?? [];
     this.painter.rename(run.names);
   }
 
-  feedOf(run) {
+  tileSourceOf(run) {
     const duration = Math.max(run.duration_ns, 1);
-    return new Feed(run, duration, this.idle, () => this.invalidate("lanes"), (message) => this.toast(message, true));
+    return new TileSource(
+      run,
+      duration,
+      this.idle,
+      () => this.invalidate("lanes"),
+      (message) => this.toast(message, true),
+    );
   }
 
   // ---- size, theme, lanes ----
@@ -110,7 +117,7 @@ export class Timeline {
     this.header.resize(width, ratio);
     this.scrollBy(0);
     this.invalidate("lanes");
-    this.frame(); // at once: a resized canvas is blank
+    this.frame(); // synchronously: a resized canvas is blank
   }
 
   retheme() {
@@ -128,7 +135,7 @@ export class Timeline {
 
   // ---- moving ----
 
-  /** Something about the view is different: draw, and tell the page once it rests. */
+  /** Call when the view changed: draws, and notifies the page once it has settled. */
   changed() {
     this.invalidate("lanes");
     this.settled();
@@ -155,7 +162,7 @@ export class Timeline {
     this.setView(vp.zoom(this.view, factor, anchor ?? (this.view.t0 + this.view.t1) / 2, this.duration));
   }
 
-  /** How far the lanes can be scrolled, px; 0: all of them are in sight. */
+  /** How far the lanes can be scrolled, px; 0: all are visible. */
   get scrollable() {
     return Math.max(0, (this.layout?.height ?? 0) - this.height);
   }
@@ -167,7 +174,7 @@ export class Timeline {
     this.changed();
   }
 
-  /** Keys move smoothly: each press moves the goal, frames follow it. */
+  /** Moves smoothly: each key press moves the goal, and frames approach it. */
   glide(kind, amount) {
     const { t0, t1 } = this.goal;
     if (kind === "pan") this.glideTo(vp.pan(this.goal, (t1 - t0) * amount, this.duration));
@@ -190,9 +197,10 @@ export class Timeline {
     this.glideTo({ t0: 0, t1: this.duration });
   }
 
-  /** Fit the range or the selected slice; where that is in view already, the whole run. */
+  /** Fits the range or the selected span; if it fits already, the whole run. */
   fit() {
-    const target = this.range ?? (this.selection.current && { t0: this.selection.current.start, t1: this.selection.current.end });
+    const target =
+      this.range ?? (this.selection.current && { t0: this.selection.current.start, t1: this.selection.current.end });
     if (!target) {
       this.fitAll();
       return;
@@ -208,7 +216,7 @@ export class Timeline {
     if (current) this.glideTo(vp.around(current.start, current.end, 0.15, this.duration));
   }
 
-  /** The group in which a lane stands: its process's, or its rank's where that is closed. */
+  /** Returns the group that shows a lane: its process's, or its rank's if that is closed. */
   groupOf(lane) {
     const own = this.groups.find((group) => group.lanes.some((one) => one.id === lane));
     return own && this.collapsed.has(own.parent) ? this.groups[own.parent] : own;
@@ -220,10 +228,11 @@ export class Timeline {
     if (!this.layout.find(lane, row) && this.arrangement.filter) this.arranger.rearrange({ filter: "" });
     const place = this.layout.find(lane, row);
     if (!place) return;
-    if (this.arrangement.pins.includes(lane)) return; // in sight wherever one is
+    if (this.arrangement.pins.includes(lane)) return; // always visible
     const top = this.layout.pinnedHeight + 24;
     if (place.y - top < this.scrollY) this.scrollBy(place.y - top - this.scrollY);
-    else if (place.y + place.h + 24 > this.scrollY + this.height) this.scrollBy(place.y + place.h + 24 - this.scrollY - this.height);
+    else if (place.y + place.h + 24 > this.scrollY + this.height)
+      this.scrollBy(place.y + place.h + 24 - this.scrollY - this.height);
   }
 
   // ---- selecting ----
@@ -235,18 +244,18 @@ export class Timeline {
   /** @param {number|null} x @param {number|null} y px in the lanes; null: not over them */
   pointAt(x, y) {
     this.pointer = { x, y };
-    this.pointed = y === null ? null : this.layout.itemAt(y, this.scrollY)?.lane?.id ?? null;
+    this.pointed = y === null ? null : (this.layout.itemAt(y, this.scrollY)?.lane?.id ?? null);
     this.invalidate("overlay");
   }
 
-  /** What is under a point of the lanes. @returns {import("../model/hit_test.js").Hit|null} */
+  /** Returns what is at a point of the lanes. @returns {import("../model/hit_test.js").Hit|null} */
   hit(x, y) {
     const row = this.layout.rowAt(y, this.scrollY);
-    return row ? this.look.of(this.hitRow(row, this.timeAt(x))) : null;
+    return row ? this.picker.of(this.hitRow(row, this.timeAt(x))) : null;
   }
 
   hitRow(row, t) {
-    return hitRow(this.feed.sources(row.lane.id), row, t, (this.view.t1 - this.view.t0) / this.width);
+    return hitRow(this.tileSource.sources(row.lane.id), row, t, (this.view.t1 - this.view.t0) / this.width);
   }
 
   async click(x, y) {
@@ -255,12 +264,12 @@ export class Timeline {
     else this.selection.clear();
   }
 
-  /** Select what was hit. @returns {Promise<boolean>} whether there is a slice */
+  /** Selects a hit. @returns {Promise<boolean>} false if it has no span */
   async selectHit(hit, reveal) {
     try {
-      const { kind, lane, row, ref, start, end } = await this.look.ask(hit);
+      const { kind, lane, row, ref, start, end } = await this.picker.ask(hit);
       if (ref < 0) return false;
-      this.selection.select(kind === "slice" ? { lane, row, ref, start, end } : { lane, row, ref }, reveal);
+      this.selection.select(kind === "span" ? { lane, row, ref, start, end } : { lane, row, ref }, reveal);
       return true;
     } catch (error) {
       this.toast(error.message);
@@ -268,46 +277,41 @@ export class Timeline {
     }
   }
 
-  neighbour(direction) {
-    return this.selection.neighbour(direction);
-  }
-
-  vertical(step) {
-    return this.selection.vertical(step);
-  }
-
   setRange(t0, t1) {
     this.range = t1 > t0 ? { t0: Math.round(t0), t1: Math.max(Math.round(t1), Math.round(t0) + 1) } : null;
     this.changed();
   }
 
-  /** The selected slice as range; without one, what is in sight. */
+  /** Sets the range to the selected span, or without one to the window. */
   markRange() {
     const { current } = this.selection;
     if (current) this.setRange(current.start, current.end);
     else this.setRange(this.view.t0, this.view.t1);
   }
 
-  /** From the selected slice to the one under a point, and how far apart they are in words. */
+  /** Measures from the selected span to the one at a point, and shows the distance. */
   measureTo(x, y) {
     const { current } = this.selection;
     const hit = this.hit(x, y);
-    if (!current || !hit || hit.kind !== "slice") {
+    if (!current || !hit || hit.kind !== "span") {
       this.setRange(0, 0);
       return;
     }
     const [first, second] = current.start <= hit.start ? [current, hit] : [hit, current];
     this.setRange(first.start, second.start);
     const gap = second.start - first.end;
-    const between = gap >= 0 ? `end to start ${formatDuration(gap)}` : `they overlap by ${formatDuration(Math.min(-gap, second.end - second.start))}`;
+    const between =
+      gap >= 0
+        ? `end to start ${formatDuration(gap)}`
+        : `they overlap by ${formatDuration(Math.min(-gap, second.end - second.start))}`;
     this.toast(`Start to start ${formatDuration(second.start - first.start)} · ${between}`);
   }
 
-  /** The instant at a point, or the edge of a slice that is next to it. */
+  /** Returns the instant at a point, or the edge of a nearby span. */
   snappedAt(x, y) {
     const t = this.timeAt(x);
     const hit = y >= 0 && y < this.height ? this.hit(x, y) : null;
-    if (hit?.kind !== "slice") return t;
+    if (hit?.kind !== "span") return t;
     const reach = (SNAP / this.width) * (this.view.t1 - this.view.t0);
     const edge = Math.abs(hit.start - t) < Math.abs(hit.end - t) ? hit.start : hit.end;
     return Math.abs(edge - t) <= reach ? edge : t;
@@ -316,13 +320,13 @@ export class Timeline {
   /** @param {string} query @param {import("../panels/search.js").Found|null} found */
   setSearch(query, found) {
     this.query = query;
-    // A module is not known where slices are drawn: then its hits are outlined and nothing fades.
+    // Tiles do not hold modules: hits of a module are outlined, and nothing fades.
     this.matches = found && !found.modules.length ? found.flags : null;
     this.hits.look(found && { names: found.ids, modules: found.modules });
     this.changed();
   }
 
-  /** Esc: one thing at a time, the most recent kind first. */
+  /** Esc: clears one thing at a time: search, range, overlaps, selection. */
   letGo() {
     if (this.query) this.onSearchCleared?.();
     else if (this.range) this.setRange(0, 0);
@@ -333,7 +337,7 @@ export class Timeline {
 
   // ---- frames ----
 
-  /** @param {"lanes"|"overlay"|"rest"} what rest: lanes for which the last frame had no time */
+  /** @param {"lanes"|"overlay"|"rest"} what rest: lanes that the last frame did not draw */
   invalidate(what) {
     this.dirty.add(what);
     if (this.scheduled) return;
@@ -353,7 +357,7 @@ export class Timeline {
       const { view, done } = vp.approach(this.view, this.goal, GLIDE);
       this.view = view;
       if (done) this.goal = view;
-      this.settled(); // the pause begins anew with every frame of a glide
+      this.settled(); // every frame of a glide restarts the pause
       this.dirty.add("lanes");
     }
     const lanes = this.dirty.has("lanes");
@@ -373,7 +377,7 @@ export class Timeline {
     else if (this.painter.unfinished) this.invalidate("rest");
   }
 
-  /** A sentence at the foot of the lanes. @param {string} message empty: take it away @param {boolean} [stays] */
+  /** Shows a message at the bottom of the lanes. @param {string} message empty: remove it @param {boolean} [stays] */
   toast(message, stays = false) {
     const { toast } = this.dom;
     if (!message && !toast.dataset.stays) return;
@@ -381,6 +385,9 @@ export class Timeline {
     toast.hidden = !message;
     toast.dataset.stays = stays && message ? "1" : "";
     clearTimeout(this.toastTimer);
-    if (message && !stays) this.toastTimer = setTimeout(() => { toast.hidden = true; }, 3500);
+    if (message && !stays)
+      this.toastTimer = setTimeout(() => {
+        toast.hidden = true;
+      }, 3500);
   }
 }

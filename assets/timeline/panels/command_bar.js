@@ -1,16 +1,17 @@
 /**
- * The command palette: type a few letters of what is wanted, from all commands, lanes and pages.
+ * The command palette: finds commands, lanes and pages by a few letters.
  * @module
  */
-import { keyText } from "../input/commands.js";
-import { element } from "./help.js";
 
-const SHOWN = 60;
+import { element } from "../base/dom.js";
+import { keyText } from "../input/commands.js";
+
+const MAX_SHOWN = 60;
 
 /** @typedef {{title: string, group: string, keys: string[], run: () => void}} Entry */
 
 /**
- * Entries whose title or group holds all words, those first in which the words begin the title.
+ * Returns entries whose title or group holds all words, those whose title begins with them first.
  * @param {Entry[]} entries
  * @param {string} text
  */
@@ -23,18 +24,31 @@ export function matching(entries, text) {
     const first = words.length && title.startsWith(words[0]) ? 0 : words.every((word) => title.includes(word)) ? 1 : 2;
     return { entry, first, i };
   });
-  return scored.filter(Boolean).sort((a, b) => a.first - b.first || a.i - b.i).map(({ entry }) => entry);
+  return scored
+    .filter(Boolean)
+    .sort((a, b) => a.first - b.first || a.i - b.i)
+    .map(({ entry }) => entry);
 }
 
 export class CommandBar {
-  /** @param {() => Entry[]} entries asked for each time it opens */
+  /** @param {() => Entry[]} entries called each time it opens */
   constructor(entries) {
     this.entries = entries;
     this.dialog = element("dialog", "", "commands");
     this.dialog.setAttribute("aria-label", "Commands");
     this.input = element("input", "");
-    Object.assign(this.input, { type: "text", placeholder: "What would you like to do?", autocomplete: "off", spellcheck: false });
-    for (const [name, value] of [["role", "combobox"], ["aria-expanded", "true"], ["aria-controls", "command-list"], ["aria-label", "Command"]]) {
+    Object.assign(this.input, {
+      type: "text",
+      placeholder: "What would you like to do?",
+      autocomplete: "off",
+      spellcheck: false,
+    });
+    for (const [name, value] of [
+      ["role", "combobox"],
+      ["aria-expanded", "true"],
+      ["aria-controls", "command-list"],
+      ["aria-label", "Command"],
+    ]) {
       this.input.setAttribute(name, value);
     }
     this.list = element("ul", "");
@@ -59,7 +73,7 @@ export class CommandBar {
   }
 
   show() {
-    this.found = matching(this.all, this.input.value).slice(0, SHOWN);
+    this.found = matching(this.all, this.input.value).slice(0, MAX_SHOWN);
     this.at = 0;
     const rows = this.found.map((entry, i) => {
       const row = element("li", "");
@@ -72,7 +86,7 @@ export class CommandBar {
       return row;
     });
     if (!rows.length) {
-      const none = element("li", "Nothing is called that.", "none");
+      const none = element("li", "No match", "none");
       none.setAttribute("role", "option");
       none.setAttribute("aria-disabled", "true");
       rows.push(none);
@@ -82,7 +96,9 @@ export class CommandBar {
   }
 
   light() {
-    [...this.list.children].forEach((row, i) => row.setAttribute("aria-selected", String(i === this.at && this.found.length > 0)));
+    for (const [i, row] of [...this.list.children].entries()) {
+      row.setAttribute("aria-selected", String(i === this.at && this.found.length > 0));
+    }
     this.input.setAttribute("aria-activedescendant", this.found.length ? `command-${this.at}` : "");
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
   }

@@ -1,19 +1,20 @@
 /**
- * The dock below the lanes: its height, kept in this browser.
+ * The dock below the lanes: its height, stored in this browser, and its tabs.
  * @module
  */
-import { element } from "./help.js";
+
+import { element } from "../base/dom.js";
 
 const KEY = "lanescope.dock";
-const LEAST = 96;
-const DEFAULT = 236;
+const MIN_HEIGHT = 96;
+const DEFAULT_HEIGHT = 236;
 
 export class Dock {
   /** @param {HTMLElement} dock @param {HTMLElement} bar @param {() => void} opened */
   constructor(dock, bar, opened) {
     this.dock = dock;
     this.opened = opened;
-    this.height = DEFAULT;
+    this.height = DEFAULT_HEIGHT;
     this.closed = false;
     this.load();
     this.button = element("button", "");
@@ -36,11 +37,11 @@ export class Dock {
     if (!this.closed) this.opened();
   }
 
-  /** Gives it a height, which opens it. @param {number} height px */
+  /** Sets its height, which opens it. @param {number} height px */
   size(height) {
     const closed = this.closed;
     this.closed = false;
-    this.height = Math.round(Math.min(Math.max(height, LEAST), innerHeight * 0.7));
+    this.height = Math.round(Math.min(Math.max(height, MIN_HEIGHT), innerHeight * 0.7));
     this.apply();
     if (closed) this.opened();
   }
@@ -57,17 +58,17 @@ export class Dock {
     try {
       localStorage.setItem(KEY, JSON.stringify({ height: this.height, closed: this.closed }));
     } catch {
-      // Without storage the dock simply opens as it does the first time.
+      // Without storage the dock opens with its defaults.
     }
   }
 
   load() {
     try {
       const kept = JSON.parse(localStorage.getItem(KEY) ?? "{}");
-      if (kept.height >= LEAST) this.height = Math.min(kept.height, innerHeight * 0.7);
+      if (kept.height >= MIN_HEIGHT) this.height = Math.min(kept.height, innerHeight * 0.7);
       this.closed = kept.closed === true;
     } catch {
-      // Nothing kept, or nothing readable: the defaults stand.
+      // Nothing stored, or not readable: the defaults apply.
     }
   }
 
@@ -85,5 +86,57 @@ export class Dock {
     const move = (e) => this.size(bottom - e.clientY);
     bar.addEventListener("pointermove", move);
     bar.addEventListener("lostpointercapture", () => bar.removeEventListener("pointermove", move), { once: true });
+  }
+}
+
+/** The tabs of the dock's middle part. */
+export class Tabs {
+  /**
+   * @param {HTMLElement} host
+   * @param {{id: string, title: string, panel: HTMLElement, shown?: (on: boolean) => void}[]} tabs
+   */
+  constructor(host, tabs) {
+    this.tabs = tabs;
+    host.setAttribute("role", "tablist");
+    host.className = "tabs";
+    this.buttons = tabs.map(({ id, title, panel }) => {
+      const button = element("button", title);
+      button.type = "button";
+      button.id = `tab-${id}`;
+      button.setAttribute("role", "tab");
+      button.setAttribute("aria-controls", panel.id);
+      button.addEventListener("click", () => this.choose(id));
+      button.addEventListener("keydown", (event) => this.key(event));
+      panel.setAttribute("role", "tabpanel");
+      panel.setAttribute("aria-labelledby", button.id);
+      return button;
+    });
+    host.replaceChildren(...this.buttons);
+    this.choose(tabs[0].id);
+  }
+
+  choose(id) {
+    this.chosen = id;
+    this.tabs.forEach((tab, i) => {
+      const on = tab.id === id;
+      tab.panel.hidden = !on;
+      this.buttons[i].setAttribute("aria-selected", String(on));
+      this.buttons[i].tabIndex = on ? 0 : -1;
+      tab.shown?.(on);
+    });
+  }
+
+  rename(id, title) {
+    const button = this.buttons[this.tabs.findIndex((tab) => tab.id === id)];
+    if (button.textContent !== title) button.textContent = title;
+  }
+
+  key(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const at = (this.tabs.findIndex((tab) => tab.id === this.chosen) + step + this.tabs.length) % this.tabs.length;
+    this.choose(this.tabs[at].id);
+    this.buttons[at].focus();
   }
 }

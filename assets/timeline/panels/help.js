@@ -2,23 +2,28 @@
  * The overlay that lists every key and gesture.
  * @module
  */
+
+import { element } from "../base/dom.js";
 import { keyText } from "../input/commands.js";
 
-/** What hands do without a key of its own, by the group of commands it belongs to. */
+/** Gestures without a key, by the group of commands that they belong to. */
 const GESTURES = {
   Move: [
-    ["Ctrl + wheel, pinch", "zoom at the pointer"],
-    ["Wheel", "lanes up / down; zoom where all are in sight, and over ruler and strip"],
-    ["Shift + wheel", "left / right"],
-    ["Drag", "move in both directions"],
-    ["Drag on the strip", "the window: anew, itself, or one of its edges"],
+    ["Ctrl + wheel, pinch", "Zoom at the pointer"],
+    ["Wheel", "Scroll lanes; over ruler and strip, or if all lanes are visible: zoom"],
+    ["Shift + wheel", "Left or right"],
+    ["Drag", "Move in both directions"],
+    ["Drag on the strip", "Draw, move or resize the window"],
   ],
-  Select: [["Click", "select a slice"], ["Double click", "zoom to it"]],
+  Select: [
+    ["Click", "Select a slice"],
+    ["Double click", "Zoom to it"],
+  ],
   Measure: [
-    ["Shift + drag", "a range; its ends snap to slices. Also: drag on the ruler"],
-    ["Shift + click", "from the selected slice to this one"],
+    ["Shift + drag", "Measure a range that snaps to slices; or drag on the ruler"],
+    ["Shift + click", "Measure from the selected slice to this one"],
   ],
-  Lanes: [["Drag a name", "reorder lanes or ranks"]],
+  Lanes: [["Drag a name", "Reorder lanes or ranks"]],
 };
 
 /** @param {import("../input/commands.js").Command[]} commands @returns {HTMLDialogElement} not yet in the document */
@@ -33,12 +38,15 @@ export function helpDialog(commands) {
   const columns = element("div", "", "columns");
   for (const title of new Set(commands.map((command) => command.group))) {
     const keyed = commands.filter((command) => command.group === title && command.keys.length);
-    const rows = [...keyed.map(({ keys, title: text }) => [keys.map(keyText).join(", "), text]), ...(GESTURES[title] ?? [])];
+    const rows = [
+      ...keyed.map(({ keys, title: text }) => [keys.map(keyText), text]),
+      ...(GESTURES[title] ?? []).map(([gesture, text]) => [[gesture], text]),
+    ];
     const section = element("section", "");
     const list = element("dl", "");
-    for (const [key, text] of rows) {
+    for (const [keys, text] of rows) {
       const term = element("dt", "");
-      term.append(element("kbd", key));
+      for (const key of keys) term.append(element("kbd", key), " ");
       list.append(term, element("dd", text));
     }
     section.append(element("h3", title), list);
@@ -49,12 +57,4 @@ export function helpDialog(commands) {
     if (event.target === dialog) dialog.close();
   });
   return dialog;
-}
-
-/** A new element with text and classes. @param {string} tag @param {string} text @param {string} [classes] */
-export function element(tag, text, classes) {
-  const node = document.createElement(tag);
-  if (text) node.textContent = text;
-  if (classes) node.className = classes;
-  return node;
 }

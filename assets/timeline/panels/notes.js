@@ -1,11 +1,11 @@
 /**
- * Notes at places of the run, and saved views: kept in a file of the run, shown on the ruler and in
- * the dock.
+ * Notes and saved views: stored in a file of the run, shown on the ruler and in the dock.
  * @module
  */
+
 import { getJson } from "../base/bridge.js";
+import { element } from "../base/dom.js";
 import { count, instant } from "../base/format.js";
-import { element } from "./help.js";
 
 /**
  * @typedef {{id: string, t0: number, t1: number, lane: string|null, text: string}} Note
@@ -24,7 +24,7 @@ export class Notes {
     this.notes = [];
     /** @type {View[]} */
     this.views = [];
-    this.whyNot = "The notes are being read.";
+    this.whyNot = "The notes are still loading.";
     this.show();
     timeline.idle.track("notes", this.load());
   }
@@ -47,14 +47,19 @@ export class Notes {
     this.timeline.invalidate("overlay");
   }
 
-  /** A field for a note at the range, the selected slice, or the middle of the window. */
+  /** Opens a field for a note at the range, the selected span, or the middle of the window. */
   begin() {
     this.page.open();
     if (this.whyNot) {
       this.timeline.toast(this.whyNot);
       return;
     }
-    const { range, selection: { current }, view, laneById } = this.timeline;
+    const {
+      range,
+      selection: { current },
+      view,
+      laneById,
+    } = this.timeline;
     const middle = Math.round((view.t0 + view.t1) / 2);
     const at = range ?? (current ? { t0: current.start, t1: current.end } : { t0: middle, t1: middle });
     const lane = !range && current ? laneById.get(current.lane).key : null;
@@ -64,7 +69,7 @@ export class Notes {
     });
   }
 
-  /** A field for the name of the view as it is. */
+  /** Opens a field for the name of the current view. */
   beginView() {
     this.page.open();
     if (this.whyNot) {
@@ -97,7 +102,8 @@ export class Notes {
     const { timeline } = this;
     const content = { format: 1, notes: this.notes, views: this.views };
     const sent = {
-      method: "POST", headers: { "Content-Type": "application/json", "X-LaneScope-Token": this.token },
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-LaneScope-Token": this.token },
       body: JSON.stringify({ content, revision: this.revision }),
     };
     this.show();
@@ -105,7 +111,7 @@ export class Notes {
       const response = await timeline.idle.track("notes", fetch(`/api/notes/${timeline.run.etag}`, sent));
       const answer = await response.json();
       if (answer.content) this.take(answer);
-      if (!response.ok) throw new Error(`Not kept: ${answer.error}.`);
+      if (!response.ok) throw new Error(`Not saved: ${answer.error}.`);
       this.revision = answer.revision;
     } catch (error) {
       timeline.toast(error.message);
@@ -117,17 +123,37 @@ export class Notes {
   show() {
     const { notes, views, whyNot } = this;
     const list = element("ul", "", "notes");
-    for (const note of notes) list.append(this.row(note.text, instant(note.t0), () => this.visit(note), () => notes.splice(notes.indexOf(note), 1)));
-    for (const view of views) list.append(this.row(view.name, "view", () => this.page.visit(view.search), () => views.splice(views.indexOf(view), 1)));
+    for (const note of notes)
+      list.append(
+        this.row(
+          note.text,
+          instant(note.t0),
+          () => this.visit(note),
+          () => notes.splice(notes.indexOf(note), 1),
+        ),
+      );
+    for (const view of views)
+      list.append(
+        this.row(
+          view.name,
+          "view",
+          () => this.page.visit(view.search),
+          () => views.splice(views.indexOf(view), 1),
+        ),
+      );
     const parts = [];
     if (whyNot) parts.push(element("p", whyNot, "hint"));
     else {
       const bar = element("div", "", "note-bar");
-      bar.append(button("Add a note (B)", () => this.begin()), button("Save this view", () => this.beginView()));
+      bar.append(
+        button("Add a note (B)", () => this.begin()),
+        button("Save this view", () => this.beginView()),
+      );
       parts.push(bar);
     }
     if (notes.length || views.length) parts.push(list);
-    else if (!whyNot) parts.push(element("p", "Notes stand at the selected slice or range and are kept with the run.", "hint"));
+    else if (!whyNot)
+      parts.push(element("p", "Notes are placed at the selected slice or range and stored with the run.", "hint"));
     this.host.replaceChildren(...parts);
     this.page.counted(notes.length + views.length);
   }
@@ -163,31 +189,5 @@ function button(text, act) {
   return node;
 }
 
-/** How many in words. @param {number} n */
+/** Returns the tab's title. @param {number} n */
 export const notesTitle = (n) => (n ? `Notes ${count(n)}` : "Notes");
-
-/**
- * Flags on the ruler.
- * @param {CanvasRenderingContext2D} c
- * @param {Note[]} notes
- * @param {{t0: number, t1: number}} view
- * @param {number} width px
- * @param {number} y foot of the ruler
- * @param {{flag: string, span: string}} colours
- */
-export function drawNotes(c, notes, view, width, y, { flag, span }) {
-  const scale = width / (view.t1 - view.t0);
-  for (const { t0, t1 } of notes) {
-    const [a, b] = [(t0 - view.t0) * scale, (t1 - view.t0) * scale];
-    if (b < 0 || a > width) continue;
-    c.fillStyle = span;
-    c.fillRect(a, y - 20, Math.max(b - a, 1), 20);
-    c.fillStyle = flag;
-    c.fillRect(a, y - 20, 1.5, 20);
-    c.beginPath();
-    c.moveTo(a, y - 20);
-    c.lineTo(a + 9, y - 16);
-    c.lineTo(a, y - 12);
-    c.fill();
-  }
-}

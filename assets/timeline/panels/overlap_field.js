@@ -1,8 +1,9 @@
 /**
- * The field of the dock that says whose overlap is looked for: a phase, or part of a name.
+ * The field of the dock for what overlaps are searched: a phase, or part of a name.
  * @module
  */
-import { element } from "./help.js";
+
+import { element } from "../base/dom.js";
 
 const PHASES = ["backward", "forward", "optimizer", "data", "evaluation", "user"];
 
@@ -11,11 +12,11 @@ export class OverlapField {
   constructor(host, timeline, leave) {
     this.timeline = timeline;
     this.leave = leave;
-    const label = element("label", "threads at once in ");
+    const label = element("label", "Overlap of ");
     this.input = element("input", "");
     Object.assign(this.input, { type: "text", autocomplete: "off", spellcheck: false, placeholder: "backward" });
     this.input.setAttribute("list", "overlap-phases");
-    this.input.title = "A phase, or /part of a name/: where two or more threads are in it at once";
+    this.input.title = "A phase, or part of a name: shows where two or more threads run it at the same time";
     const list = element("datalist", "");
     list.id = "overlap-phases";
     list.append(...PHASES.map((phase) => Object.assign(element("option", ""), { value: phase })));
@@ -42,11 +43,14 @@ export class OverlapField {
     this.input.value = this.timeline.overlaps.of || PHASES[0];
   }
 
-  /** Anything that is no phase is meant as part of a name. */
+  /** Takes the text as a phase, or else as part of a name. */
   chosen() {
     const text = this.input.value.trim();
     const { overlaps } = this.timeline;
-    const of = !text || PHASES.includes(text) || text.startsWith("/") ? text : `/${text.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&")}/`;
+    const of =
+      !text || PHASES.includes(text) || text.startsWith("/")
+        ? text
+        : `/${text.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&")}/`;
     overlaps.choose(of);
     if (of) overlaps.show();
     this.show();

@@ -1,22 +1,23 @@
 /**
- * The search field of the header: which names and modules match.
+ * The search field of the header: finds names and modules.
  * @module
  */
-import { count } from "../base/format.js";
-import { element } from "./help.js";
 
-const SHOWN = 12;
+import { element } from "../base/dom.js";
+import { count } from "../base/format.js";
+
+const MAX_SHOWN = 12;
 
 /**
  * @typedef {object} Found
  * @property {Uint8Array} flags by name id
  * @property {number[]} ids of the names
  * @property {number[]} modules ids
- * @property {string} error empty: the query can be read
+ * @property {string} error empty: the query is valid
  */
 
 /**
- * The names and modules that match: a part of the text in any case, or /a regular expression/.
+ * Returns the names and modules that match: part of the text in any case, or /a regular expression/.
  * @param {string[]} names
  * @param {string} query
  * @param {string[]} [modules]
@@ -55,10 +56,10 @@ export class Search {
    * @param {HTMLElement} host
    * @param {string[]} names
    * @param {object} act
-   * @param {() => void} act.begun the field is used
+   * @param {() => void} act.begun called when the field is first used
    * @param {(query: string) => void} act.changed
    * @param {(direction: "next"|"prev") => void} act.step to the next match
-   * @param {() => void} act.leave focus goes back to the lanes
+   * @param {() => void} act.leave returns the focus to the lanes
    */
   constructor(host, names, act) {
     this.names = names;
@@ -66,7 +67,12 @@ export class Search {
     this.modules = [];
     this.act = act;
     this.input = element("input", "");
-    Object.assign(this.input, { type: "search", placeholder: "Search ops, modules …", autocomplete: "off", spellcheck: false });
+    Object.assign(this.input, {
+      type: "search",
+      placeholder: "Search ops, modules …",
+      autocomplete: "off",
+      spellcheck: false,
+    });
     this.input.setAttribute("aria-label", "Search ops and modules");
     this.state = element("span", "", "state");
     this.list = element("ul", "");
@@ -83,7 +89,11 @@ export class Search {
       this.act.begun();
       this.open();
     });
-    this.input.addEventListener("blur", () => setTimeout(() => { this.list.hidden = true; }, 120));
+    this.input.addEventListener("blur", () =>
+      setTimeout(() => {
+        this.list.hidden = true;
+      }, 120),
+    );
   }
 
   focus() {
@@ -99,12 +109,16 @@ export class Search {
 
   show(found) {
     this.found = found;
-    this.tell();
+    this.showHits();
     this.open();
   }
 
-  /** How many slices there are, and the how many-th is selected. @param {number|null} [position] @param {number|null} [total] */
-  tell(position = null, total = null) {
+  /**
+   * Shows the number of hits and the position of the selected one.
+   * @param {number|null} [position]
+   * @param {number|null} [total]
+   */
+  showHits(position = null, total = null) {
     const { found } = this;
     if (!found) this.state.replaceChildren(element("kbd", "/"));
     else if (found.error) this.state.textContent = found.error;
@@ -127,10 +141,13 @@ export class Search {
       });
       return row;
     };
-    const all = [...found.ids.map((id) => [this.names[id], ""]), ...found.modules.map((id) => [this.modules[id], "module"])];
-    const rows = all.slice(0, SHOWN).map(([text, kind]) => rowOf(text, kind));
-    if (!all.length) rows.push(element("li", found.error || "Nothing of this run has such a name.", "muted"));
-    if (all.length > SHOWN) rows.push(element("li", `and ${count(all.length - SHOWN)} more`, "muted"));
+    const all = [
+      ...found.ids.map((id) => [this.names[id], ""]),
+      ...found.modules.map((id) => [this.modules[id], "module"]),
+    ];
+    const rows = all.slice(0, MAX_SHOWN).map(([text, kind]) => rowOf(text, kind));
+    if (!all.length) rows.push(element("li", found.error || "No match", "muted"));
+    if (all.length > MAX_SHOWN) rows.push(element("li", `and ${count(all.length - MAX_SHOWN)} more`, "muted"));
     if (all.length) rows.push(element("li", "Enter: next · Shift + Enter: previous · Esc: clear", "muted"));
     this.list.replaceChildren(...rows);
   }

@@ -1,12 +1,13 @@
 /**
- * The words beside the pointer. Shown at once, never in the way of it.
+ * The tooltip beside the pointer. Shown at once, never under the pointer.
  * @module
  */
+
 import { count, duration, measured, percent } from "../base/format.js";
 import { STYLE_NAMES } from "../base/palette.js";
 
 /**
- * What a hit says.
+ * Returns the text for a hit.
  * @param {import("../model/hit_test.js").Hit} hit
  * @param {string[]} names
  * @param {import("../model/layout.js").Lane} where the lane
@@ -16,7 +17,7 @@ export function wordsFor(hit, names, where) {
   const lane = `rank ${where.rank} · ${where.label}`;
   if (hit.kind === "sample") {
     const [value, low, high] = [hit.value, hit.min, hit.max].map((v) => measured(v, where.unit));
-    const spread = hit.min === hit.max ? [] : [`${low} to ${high} around here`];
+    const spread = hit.min === hit.max ? [] : [`${low} to ${high} nearby`];
     return { title: value, lines: [lane, ...spread] };
   }
   const name = names[hit.name] ?? "?";
@@ -24,11 +25,14 @@ export function wordsFor(hit, names, where) {
   if (hit.kind === "dense") {
     const covered = `${percent(hit.covered)} of ${duration(hit.end - hit.start)}`;
     if (!hit.exact || hit.count === 1) return { title: name, lines: [`covers ${covered}`, `${style} · ${lane}`] };
-    return { title: name, lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`] };
+    return {
+      title: name,
+      lines: [`the longest of ${count(hit.count)} slices, together ${covered}`, `${style} · ${lane}`],
+    };
   }
   const near = hit.near ? `about ${duration(hit.end - hit.start, 2)}` : "…";
   const known = hit.exact ? duration(hit.end - hit.start) : near;
-  const length = hit.unfinished ? "had not ended when the recording did" : known;
+  const length = hit.unfinished ? "still running when the recording ended" : known;
   return { title: name, lines: [style === "mark" ? "an instant" : length, `${style} · ${lane}`] };
 }
 
@@ -44,13 +48,14 @@ export class Tooltip {
   }
 
   /**
-   * @param {{title: string, lines: string[]}|null} words
-   * @param {{x: number, y: number, width: number, height: number}} place of the pointer, and size of the host
+   * @param {import("../model/hit_test.js").Hit|null} hit hit under the pointer
+   * @param {{names: string[], laneById: Map<number, import("../model/layout.js").Lane>}} run
+   * @param {{x: number, y: number, width: number, height: number}} position of the pointer, and size of the host
    */
-  show(words, { x, y, width, height }) {
-    if (this.node.hidden !== !words) this.node.hidden = !words;
-    if (!words) return;
-    this.say(words);
+  show(hit, { names, laneById }, { x, y, width, height }) {
+    if (this.node.hidden !== !hit) this.node.hidden = !hit;
+    if (!hit) return;
+    this.say(wordsFor(hit, names, laneById.get(hit.lane)));
     const { w, h } = this;
     const left = x + 14 + w > width ? Math.max(4, x - 14 - w) : x + 14;
     const top = y + 18 + h > height ? Math.max(4, y - 10 - h) : y + 18;
@@ -58,7 +63,7 @@ export class Tooltip {
     this.node.style.top = `${top}px`;
   }
 
-  /** Asking how large it is makes the browser lay out the page: only where it says something else. */
+  /** Sets the text only if it changed: measuring its size causes a layout. */
   say(words) {
     const said = [words.title, ...words.lines].join("\n");
     if (said === this.said) return;

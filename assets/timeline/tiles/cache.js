@@ -1,20 +1,21 @@
 /**
- * Tiles: fetched in order of urgency, whole or in parts, kept part by part and lane by lane by least
- * recent use, dropped requests aborted.
+ * Fetches tiles, whole or in parts, the most urgent first, and caches them per part and lane (least
+ * recently used). Aborts requests no longer needed.
  * @module
  */
+
 import { placeOf } from "./tile_plan.js";
 
-const PARALLEL = 6;
-const LIMIT = 96 * 2 ** 20;
+const MAX_REQUESTS = 6;
+const MAX_BYTES = 96 * 2 ** 20;
 const RETRY_MS = 2000;
-/** Lanes of one request, so that the first of many are drawn while the others are on their way. */
+/** Lanes per request, so that the first are drawn while others are still loading. */
 export const BATCH = 16;
-/** What a lane of a part costs besides its payload: one without slices is kept too. */
+/** Bytes that a cached lane of a part takes besides its payload. */
 const OVERHEAD = 100;
 
 /**
- * @typedef {{level: number, from: number, to: number, lanes: number[]}} Asked for in one request:
+ * @typedef {{level: number, from: number, to: number, lanes: number[]}} Asked one request:
  * the parts of one tile from `from` up to `to`
  */
 
@@ -26,16 +27,16 @@ export class TileCache {
    * @param {object} options
    * @param {(asked: Asked) => string} options.address
    * @param {(buffer: ArrayBuffer) => import("./tile.js").Tile} options.decode
-   * @param {number} options.top level that is never dropped: the fallback for everything
+   * @param {number} options.top level that is never dropped: the fallback for all others
    * @param {import("../base/idle.js").Idle} options.idle
    * @param {() => void} options.changed called when a tile arrived
    * @param {(message: string) => void} options.failed called with "" when requests work again
    * @param {typeof fetch} [options.fetcher]
    * @param {number} [options.limit] bytes
    */
-  constructor({ address, decode, top, idle, changed, failed, fetcher = fetch.bind(globalThis), limit = LIMIT }) {
+  constructor({ address, decode, top, idle, changed, failed, fetcher = fetch.bind(globalThis), limit = MAX_BYTES }) {
     Object.assign(this, { address, decode, top, idle, changed, failed, fetcher, limit });
-    /** @type {Map<number, Map<number, {tile: import("./tile.js").Tile, bytes: number, used: number}>>} by place, then lane; of several parts in one they share the tile */
+    /** @type {Map<number, Map<number, {tile: import("./tile.js").Tile, bytes: number, used: number}>>} by place, then lane; parts of one request share the tile */
     this.places = new Map();
     /** @type {Map<AbortController, Asked>} */
     this.flying = new Map();
@@ -53,7 +54,7 @@ export class TileCache {
     return entry?.tile;
   }
 
-  /** Lanes of parts that are here. */
+  /** How many lanes of parts are cached. */
   get size() {
     let size = 0;
     for (const lanes of this.places.values()) size += lanes.size;
@@ -61,7 +62,7 @@ export class TileCache {
   }
 
   /**
-   * These lanes of these parts, the most urgent first, and no others any more.
+   * Requests these lanes of these parts, the most urgent first, and drops all other requests.
    * @param {Asked[]} wishes
    */
   want(wishes) {
@@ -77,7 +78,9 @@ export class TileCache {
       }
     }
     for (const [controller, asked] of this.flying) {
-      const sets = placesOf(asked).map((place) => missing.get(place)).filter(Boolean);
+      const sets = placesOf(asked)
+        .map((place) => missing.get(place))
+        .filter(Boolean);
       if (asked.lanes.some((lane) => sets.some((wanted) => wanted.has(lane)))) {
         for (const wanted of sets) for (const lane of asked.lanes) wanted.delete(lane);
         continue;
@@ -90,13 +93,13 @@ export class TileCache {
     this.pump();
   }
 
-  /** Whether something asked for has not come yet. */
+  /** True while a request is pending. */
   get loading() {
     return this.queue.length + this.flying.size > 0;
   }
 
   pump() {
-    while (this.queue.length && this.flying.size < PARALLEL) this.fetch(this.queue.shift());
+    while (this.queue.length && this.flying.size < MAX_REQUESTS) this.fetch(this.queue.shift());
   }
 
   /** @param {Asked} asked */
@@ -116,7 +119,7 @@ export class TileCache {
         if (controller.signal.aborted) return;
         this.stats.failures += 1;
         this.failed(error instanceof TypeError ? "The server does not answer. Trying again." : error.message);
-        // What the server refuses it will refuse again; what failed on the way may come through.
+        // The server would refuse the same request again; a network error may pass.
         if (!(error.status < 500)) setTimeout(() => this.again(asked), RETRY_MS);
       })
       .finally(() => {
@@ -130,10 +133,12 @@ export class TileCache {
     const response = await this.fetcher(this.address(asked), { signal });
     if (!response.ok) {
       const answer = await response.json().catch(() => null);
-      throw Object.assign(new Error(answer?.error ?? `The server answered ${response.status}.`), { status: response.status });
+      throw Object.assign(new Error(answer?.error ?? `The server answered ${response.status}.`), {
+        status: response.status,
+      });
     }
     const buffer = await response.arrayBuffer();
-    // What travelled: the browser has unpacked it.
+    // The compressed size: the browser has unpacked the buffer.
     this.stats.bytes += Number(response.headers?.get("content-length")) || buffer.byteLength;
     return this.decode(buffer);
   }
@@ -178,8 +183,8 @@ export class TileCache {
 }
 
 /**
- * The requests for what is missing of a wish, which is taken out of `missing`. Lanes that miss the
- * same parts are asked for together.
+ * Returns the requests for the missing parts of a wish, and removes them from `missing`. Lanes that
+ * miss the same parts share a request.
  * @param {Asked} wish
  * @param {Map<number, Set<number>>} missing
  * @returns {Asked[]}

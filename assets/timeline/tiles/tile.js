@@ -1,25 +1,37 @@
 /**
- * Decoding of the tile payload, version 4. The layout is described where it is written, in
+ * Decodes the tile payload, version 4. Its layout is described where it is written, in
  * webapp/timeline/tile_format.py and webapp/timeline/tile_columns.py.
  * @module
  */
+
 import { TILE_BUCKETS } from "../base/viewport.js";
 
 export const MAGIC = 0x4c54534c;
 export const VERSION = 4;
 const SHARES = 32;
-/** Covered share of a bucket by the number that stands for it. */
+/** Covered share of a bucket by its encoded value. */
 export const SHARE_OF = Float64Array.from({ length: SHARES + 1 }, (_, root) => (root / SHARES) ** 2);
-/** Stands for a distance that takes two bytes. */
+/** Marks a distance that takes two bytes. */
 const FAR = 255;
-/** Bit of a paint's style: the slice had not ended when the recording did. */
-export const UNFINISHED = 0x80;
 /** Forms of a block. */
 const BITS = 1;
 const BEFORE = 2;
 const AFTER = 4;
 /** Columns in the order of the payload, with the bytes of an entry; 0: as many as a paint has. */
-const COLUMNS = Object.entries({ before: 8, after: 8, low: 4, high: 4, last: 4, far: 2, bucket: 2, paint: 0, short: 0, steps: 1, covered: 1, bits: 1 });
+const COLUMNS = Object.entries({
+  before: 8,
+  after: 8,
+  low: 4,
+  high: 4,
+  last: 4,
+  far: 2,
+  bucket: 2,
+  paint: 0,
+  short: 0,
+  steps: 1,
+  covered: 1,
+  bits: 1,
+});
 const TYPES = { low: Float32Array, high: Float32Array, last: Float32Array, before: Float64Array, after: Float64Array };
 const WHOLE_NUMBERS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 const HEADER = 32 + 4 * COLUMNS.length;
@@ -31,7 +43,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  * @property {Uint32Array} name id
  * @property {Uint8Array} style with UNFINISHED
  *
- * @typedef {object} Slices wide slices of one row; times in ns from the tile's start
+ * @typedef {object} Spans wide spans of one row; times in ns from the tile's start
  * @property {number} n
  * @property {Float64Array} start
  * @property {Float64Array} end
@@ -39,7 +51,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  * @property {boolean} before the first one begins before the tile
  * @property {boolean} after the last one ends after the tile
  *
- * @typedef {object} Dense buckets holding slices shorter than a bucket
+ * @typedef {object} Dense buckets holding spans shorter than a bucket
  * @property {number} n
  * @property {Uint16Array} bucket
  * @property {Uint8Array} share of the bucket, see SHARE_OF
@@ -47,7 +59,7 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  *
  * @typedef {object} Samples of a counter
  * @property {number} n
- * @property {boolean} leading entry 0 is not of this tile but the value in force as it begins
+ * @property {boolean} leading entry 0 is the value in force at the start, from before this tile
  * @property {Uint16Array} bucket
  * @property {Float32Array} min
  * @property {Float32Array} max
@@ -56,20 +68,23 @@ const padded = (size) => Math.ceil(size / 8) * 8;
  * @typedef {object} Block
  * @property {number} lane
  * @property {number} row
- * @property {Slices|null} slices
+ * @property {Spans|null} spans
  * @property {Dense|null} dense
  * @property {Samples|null} samples
  */
 
 /** @param {any} run as /api/run describes it @returns {Paints} */
-export const paintsOf = (run) => ({ name: Uint32Array.from(run.paints.names), style: Uint8Array.from(run.paints.styles) });
+export const paintsOf = (run) => ({
+  name: Uint32Array.from(run.paints.names),
+  style: Uint8Array.from(run.paints.styles),
+});
 
 /** One decoded tile. */
 export class Tile {
   /**
    * @param {number} level
    * @param {number} index
-   * @param {number} unit ns to which slice times are rounded down
+   * @param {number} unit ns; span times are rounded down to it
    * @param {Paints} paints
    * @param {Map<number, Block[]>} lanes blocks by lane, indexed by row
    * @param {Map<number, number>} [bytes] of the payload by lane
@@ -118,10 +133,10 @@ export function decode(buffer, paints) {
     const n = view.getUint16(at + 8, true);
     const m = view.getUint16(at + 10, true);
     const before = reader.taken;
-    const block = { lane, row, slices: null, dense: null, samples: null };
+    const block = { lane, row, spans: null, dense: null, samples: null };
     if (kind === 1) block.samples = n ? readSamples(reader, n, m === 1) : null;
     else {
-      block.slices = n ? readSlices(reader, n, unit, form) : null;
+      block.spans = n ? readSpans(reader, n, unit, form) : null;
       block.dense = m ? readDense(reader, m, form) : null;
     }
     if (!lanes.has(lane)) lanes.set(lane, []);
@@ -131,7 +146,7 @@ export function decode(buffer, paints) {
   return new Tile(level, index, unit, paints, lanes, bytes);
 }
 
-/** The columns of a payload; each block takes its entries of each. */
+/** Reads the columns of a payload block by block. */
 class Reader {
   /** @param {DataView} view @param {number} at where the heads of the blocks end */
   constructor(view, at) {
@@ -150,7 +165,7 @@ class Reader {
     });
   }
 
-  /** The next n entries of a column. @param {string} name @param {number} n */
+  /** Returns the next n entries of a column. @param {string} name @param {number} n */
   take(name, n) {
     const column = this.columns[name];
     if (column.at + n > column.array.length) throw new Error("tile cut short");
@@ -160,8 +175,8 @@ class Reader {
   }
 }
 
-/** @returns {Slices} */
-function readSlices(r, n, unit, form) {
+/** @returns {Spans} */
+function readSpans(r, n, unit, form) {
   const start = new Float64Array(n);
   const end = new Float64Array(n);
   const steps = r.take("steps", 2 * n);
@@ -201,5 +216,12 @@ function setBits(bits, n) {
 
 /** @returns {Samples} */
 function readSamples(r, n, leading) {
-  return { n, leading, bucket: r.take("bucket", n), min: r.take("low", n), max: r.take("high", n), last: r.take("last", n) };
+  return {
+    n,
+    leading,
+    bucket: r.take("bucket", n),
+    min: r.take("low", n),
+    max: r.take("high", n),
+    last: r.take("last", n),
+  };
 }

@@ -1,18 +1,20 @@
 /**
- * Which parts of tiles a view needs, in what order, and what to draw while some are missing. Pure.
+ * Decides which parts of tiles a view needs, in what order, and what to draw while some are missing.
+ * Pure.
  *
- * A tile has TILE_PARTS parts; they are numbered on from tile to tile, as tiles are.
+ * A tile has TILE_PARTS parts, numbered continuously across tiles.
  * @module
  */
+
 import { TILE_BUCKETS, TILE_PARTS } from "../base/viewport.js";
 
-/** One number for the place of a part: levels are below 64, parts below 2^46. */
+/** Encodes level and part as one number: levels are below 64, parts below 2^46. */
 export const placeOf = (level, part) => part * 64 + level;
 
 /** Nanoseconds covered by a part of a tile. @param {number} level */
 export const partSpan = (level) => (TILE_BUCKETS / TILE_PARTS) * 2 ** level;
 
-/** First and last part that touch [t0, t1) within the run. */
+/** Returns the first and last part that touch [t0, t1) within the run. */
 export function indices(level, t0, t1, duration) {
   const span = partSpan(level);
   const last = Math.max(0, Math.ceil(duration / span) - 1);
@@ -22,7 +24,7 @@ export function indices(level, t0, t1, duration) {
 }
 
 /**
- * The parts of tiles of a window, tile by tile, those nearest to the middle of the view first.
+ * Returns the parts of tiles in a window, tile by tile, those nearest to the middle of the view first.
  * @param {{t0: number, t1: number}} window
  * @param {{t0: number, t1: number}} view
  * @param {number} level
@@ -46,8 +48,8 @@ export function wanted(window, view, level, duration, whole = false) {
  */
 
 /**
- * What to draw for [t0, t1): the tiles of `level` where they are here, else finer ones that are,
- * else the nearest coarser one.
+ * Decides what to draw for [t0, t1): tiles of `level` if cached, else finer ones, else the nearest
+ * coarser one.
  * @param {(level: number, part: number) => import("./tile.js").Tile|undefined} get the tile that holds a part
  * @param {number} level
  * @param {number} t0 ns
@@ -98,7 +100,7 @@ function coarser(get, level, index, from, to, top, sources) {
   }
 }
 
-/** Neighbouring parts of one tile become one source, so that nothing is drawn twice. */
+/** Joins adjacent parts of one tile into one source, so that no span is drawn twice. */
 function joined(sources) {
   const out = [];
   for (const source of sources) {

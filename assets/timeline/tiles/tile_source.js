@@ -1,25 +1,26 @@
 /**
- * Keeps the right tiles coming for a window, and hands out what is there for drawing.
+ * Requests the tiles of the window and provides those available for drawing.
  * @module
  */
-import { TileCache } from "./cache.js";
-import { cover, indices, partSpan, wanted } from "./tile_plan.js";
-import { decode, paintsOf } from "./tile.js";
-import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "../base/viewport.js";
 
-/** Lanes whose activity the strip sums up; more would not change what one sees. */
+import { levelFor, TILE_BUCKETS, TILE_PARTS, topLevel } from "../base/viewport.js";
+import { TileCache } from "./cache.js";
+import { decode, paintsOf } from "./tile.js";
+import { cover, indices, wanted } from "./tile_plan.js";
+
+/** Lanes whose activity the strip adds up; more would not change the picture. */
 const STRIP_LANES = 256;
-/** Part of the window that is fetched ahead on either side: panning within it asks for nothing. */
+/** Part of the window that is prefetched on either side: panning within it sends no requests. */
 export const AHEAD = 0.5;
 /**
- * Buckets of all lanes together that are asked for at once, so that what travels does not grow with
- * the lanes: where they are many, less is fetched ahead, and of tiles only the parts in the window.
- * A crowded lane takes 3 bytes a bucket as it travels.
+ * Buckets requested at once, over all lanes, so that the payload does not grow with the number of
+ * lanes: with many lanes less is prefetched, and only parts in the window. A crowded lane takes 3
+ * bytes per bucket compressed.
  */
-const MOST_BUCKETS = 1300 * 64;
+const MAX_BUCKETS = 1300 * 64;
 const PART_BUCKETS = TILE_BUCKETS / TILE_PARTS;
 
-/** The end of the address of what is asked for. @param {import("./cache.js").Asked} asked */
+/** Returns the end of a request's address. @param {import("./cache.js").Asked} asked */
 function placeText({ level, from, to, lanes }) {
   const index = Math.floor(from / TILE_PARTS);
   const [first, last] = [from, to].map((part) => (part - index * TILE_PARTS) * PART_BUCKETS);
@@ -27,18 +28,18 @@ function placeText({ level, from, to, lanes }) {
   return `${level}/${index}?lanes=${lanes.join(",")}${part}`;
 }
 
-export class Feed {
+export class TileSource {
   /**
    * @param {any} run as /api/run describes it
    * @param {number} duration ns
    * @param {import("../base/idle.js").Idle} idle
-   * @param {() => void} changed a tile came
+   * @param {() => void} changed a tile arrived
    * @param {(message: string) => void} failed
    */
   constructor(run, duration, idle, changed, failed) {
     this.duration = duration;
     this.idle = idle;
-    /** @type {import("./cache.js").Asked[]|null} what the cache will be asked for */
+    /** @type {import("./cache.js").Asked[]|null} next requests to the cache */
     this.wishes = null;
     this.top = topLevel(duration);
     this.level = this.top;
@@ -58,15 +59,14 @@ export class Feed {
   }
 
   /**
-   * Begin a frame: ask for tiles where the window has left what was asked for before. As long as
-   * it stays within, panning asks for nothing.
+   * Begins a frame: requests tiles if the window has left the range requested before. Panning inside
+   * that range sends no requests.
    *
-   * While the window glides, tiles are asked for where it will stop: those of the levels on the
-   * way would come when it has passed them.
+   * While the window glides, tiles are requested for its goal: those on the way would arrive too late.
    * @param {{t0: number, t1: number}} view
-   * @param {{t0: number, t1: number}} goal where the window will be, mostly the view itself
+   * @param {{t0: number, t1: number}} goal where the window will be; without a glide the view itself
    * @param {number} width px
-   * @param {number[]} lanes in sight, top to bottom, some more than once
+   * @param {number[]} visible lanes, top to bottom, some more than once
    */
   frame(view, goal, width, lanes) {
     this.view = view;
@@ -78,19 +78,19 @@ export class Feed {
     if (p && p.level === level && t0 >= p.t0 && t1 <= p.t1 && lanes.every((lane) => p.lanes.has(lane))) return;
     const { top, duration } = this;
     const seen = new Set(lanes);
-    const room = MOST_BUCKETS / seen.size - PART_BUCKETS - (t1 - t0) / 2 ** level;
+    const room = MAX_BUCKETS / seen.size - PART_BUCKETS - (t1 - t0) / 2 ** level;
     const whole = level === top || room > 3 * TILE_BUCKETS;
     const span = Math.min((t1 - t0) * AHEAD, Math.max(0, room / 2) * 2 ** level);
     this.planned = { level, t0: t0 - span, t1: t1 + span, lanes: seen };
     const ahead = wanted(this.planned, goal, level, duration, whole);
-    // In as few requests as there are tiles: where the window is, with what is ahead of it there.
+    // One request per tile: the part in the window together with what is prefetched of it.
     const [first, last] = indices(level, t0, t1, duration);
     const near = ahead.filter(({ from, to }) => from <= last && to > first);
     const places = [...near, this.wholeRun, ...ahead];
     this.ask(places.map((place) => ({ ...place, lanes: [...seen] })));
   }
 
-  /** After the frame: a dozen requests take longer to send than the lanes to draw. */
+  /** Runs after the frame: sending a dozen requests takes longer than drawing the lanes. */
   ask(wishes) {
     if (!this.wishes) {
       const asked = this.idle.begin("wishes");
@@ -104,12 +104,12 @@ export class Feed {
     this.wishes = wishes;
   }
 
-  /** Whether something asked for has not come yet. */
+  /** True while a request is pending. */
   get loading() {
     return Boolean(this.wishes) || this.cache.loading;
   }
 
-  /** The strip waits until the lanes are there: nobody misses it as much. */
+  /** Requests the strip's tiles only once the lanes have theirs. */
   came(changed) {
     if (!this.stripAsked && !this.cache.queue.length) {
       this.stripAsked = true;
@@ -124,12 +124,12 @@ export class Feed {
     changed();
   }
 
-  /** Tiles for a lane in the window of the frame, left to right. @param {number} lane id */
+  /** Returns the tiles for a lane in the window of the frame, left to right. @param {number} lane id */
   sources(lane) {
     return this.covering(lane).sources;
   }
 
-  /** Whether a lane is drawn at the level of the window, not a substitute. @param {number} lane id */
+  /** True if a lane is drawn at the level of the window. @param {number} lane id */
   loaded(lane) {
     return this.covering(lane).complete;
   }
@@ -144,12 +144,12 @@ export class Feed {
     return found;
   }
 
-  /** The tile that holds the whole run. @param {number} lane id */
+  /** Returns the tile that holds the whole run. @param {number} lane id */
   whole(lane) {
     return this.cache.get(this.top, 0, lane);
   }
 
-  /** Thread lanes with the outermost row of their whole-run tile, as far as they are here. */
+  /** Returns thread lanes with their whole-run tile, those already loaded. */
   stripTiles() {
     return this.strip;
   }

@@ -1,22 +1,22 @@
-// What Python calls, through ctypes.
+// The functions that Python calls through ctypes.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/fault_injection.h"
-#include "numerics/fingerprint.h"
-#include "journal/background_compactor.h"
-#include "numerics/gradients.h"
-#include "numerics/fingerprint_kernel.h"
 #include "base/recording_state.h"
+#include "journal/background_compactor.h"
+#include "journal/string_table.h"
+#include "numerics/fingerprint.h"
+#include "numerics/fingerprint_kernel.h"
+#include "numerics/gradients.h"
 #include "numerics/norms.h"
 #include "operators/observer.h"
-#include "thread/process.h"
 #include "stacks/frame_hash.h"
 #include "stacks/stacks.h"
 #include "storages/streams.h"
-#include "journal/string_table.h"
+#include "thread/process.h"
 #include "thread/thread.h"
 #include "watchdog/watchdog.h"
 
@@ -42,7 +42,7 @@ auto guarded(Body body) noexcept -> decltype(body()) {
   try {
     fault_at(Fault::PYTHON);
     return body();
-  } catch (...) {  // of memory that ran out, for one
+  } catch (...) {  // out of memory, for example
     note_error();
     return decltype(body())();
   }
@@ -58,7 +58,7 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint3
   record.scope = static_cast<uint8_t>(kind);
   record.end = thread->clock.now();
   record.start = start != 0 ? start : record.end;
-  record.step = moment.step.load(std::memory_order_relaxed);
+  record.step = recording.step.load(std::memory_order_relaxed);
   record.module = thread->shared.module;
   record.phase = thread->shared.phase;
   record.stack = stack;
@@ -69,23 +69,22 @@ void put_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack, uint3
 
 }  // namespace
 
-// The settings of the recording that `lanescope_begin` begins.
+// Sets the options of the recording that `lanescope_begin` starts.
 EXPORT void lanescope_settings(int32_t access, int32_t numerics, int32_t op_stacks,
-                               int32_t sampled_stacks,
-                               int32_t collective_stacks, int32_t streams, int32_t outputs_every,
-                               int64_t minimum_ns) {
-  moment.access = access != 0;
-  moment.numerics = numerics != 0;
-  moment.streams = access != 0 && streams != 0;
+                               int32_t sampled_stacks, int32_t collective_stacks, int32_t streams,
+                               int32_t outputs_every, int64_t minimum_ns) {
+  recording.access = access != 0;
+  recording.numerics = numerics != 0;
+  recording.streams = access != 0 && streams != 0;
   forget_streams();
-  moment.op_stacks = op_stacks != 0;
-  moment.sampled_stacks = sampled_stacks != 0;
-  moment.collective_stacks = collective_stacks != 0;
-  moment.outputs_every = outputs_every;
-  moment.minimum_ns = minimum_ns;
+  recording.op_stacks = op_stacks != 0;
+  recording.sampled_stacks = sampled_stacks != 0;
+  recording.collective_stacks = collective_stacks != 0;
+  recording.outputs_every = outputs_every;
+  recording.minimum_ns = minimum_ns;
 }
 
-// Patterns of op names, a line each.
+// Sets the patterns of op names, one per line.
 EXPORT void lanescope_patterns(const char* include, const char* exclude, const char* deny) {
   guarded([&] {
     process().include = lines(include);
@@ -95,7 +94,7 @@ EXPORT void lanescope_patterns(const char* include, const char* exclude, const c
   });
 }
 
-// Folders, a line each, whose frames are left out of stacks, or kept within `standard`.
+// Sets folders, one per line, whose frames are left out of stacks, or kept inside `standard`.
 EXPORT void lanescope_stacks(int64_t depth, const char* inside, const char* packages,
                              const char* standard) {
   guarded([&] {
@@ -103,12 +102,12 @@ EXPORT void lanescope_stacks(int64_t depth, const char* inside, const char* pack
   });
 }
 
-// `keep_last`: how many bytes the journals may hold, 0 for all.
+// `keep_last`: bytes that the journals may hold, 0 for no limit.
 EXPORT void lanescope_begin(const char* folder, int64_t keep_last) {
   guarded([&] { process().begin(folder, static_cast<uint64_t>(keep_last)); });
 }
 
-// What a shell must do to start a follower of the run; empty: nothing.
+// Sets the shell command that starts the run's compactor; empty: none.
 EXPORT void lanescope_follow(const char* command) {
   guarded([&] { set_follower(command); });
 }
@@ -134,13 +133,13 @@ EXPORT void lanescope_remove() {
 }
 
 EXPORT void lanescope_moment(int32_t step, int32_t active) {
-  moment.step = step;
-  if (moment.active.exchange(active != 0) == false && moment.numerics) {
-    guarded([] { forget_values(); });  // what happened meanwhile went unrecorded
+  recording.step = step;
+  if (recording.active.exchange(active != 0) == false && recording.numerics) {
+    guarded([] { forget_values(); });  // operators in between were not recorded
   }
 }
 
-// Fingerprint of the tensor of that address into `into`. 0: it has none.
+// Stores the fingerprint of the tensor at this address in `into`. Returns 0 if it has none.
 EXPORT int32_t lanescope_fingerprint(const c10::TensorImpl* tensor, Fingerprint* into) {
   return guarded([&]() -> int32_t {
     if (!can_read(*tensor)) {
@@ -151,7 +150,7 @@ EXPORT int32_t lanescope_fingerprint(const c10::TensorImpl* tensor, Fingerprint*
   });
 }
 
-// Hash alone of the tensor of that address into `into`. 0: it has none.
+// Stores only the hash in `into`. Returns 0 if the tensor has none.
 EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
   return guarded([&]() -> int32_t {
     if (!can_read(*tensor)) {
@@ -162,7 +161,7 @@ EXPORT int32_t lanescope_hash(const c10::TensorImpl* tensor, int64_t* into) {
   });
 }
 
-// L2 norms of tensors into `into`. 0: one of them has none.
+// Stores the L2 norms of tensors in `into`. Returns 0 if one of them has none.
 EXPORT int32_t lanescope_norms(const c10::TensorImpl* const* tensors, int64_t count, double* into) {
   return guarded([&]() -> int32_t {
     Norms norms;
@@ -180,7 +179,7 @@ EXPORT int32_t lanescope_norms(const c10::TensorImpl* const* tensors, int64_t co
   });
 }
 
-// Spreads of such tensors. 0: one of them cannot be read so.
+// Stores the spreads of tensors. Returns 0 if one of them has none.
 EXPORT int32_t lanescope_spreads(const c10::TensorImpl* const* tensors, int64_t count,
                                  double* largest, double* nonzero) {
   return guarded([&]() -> int32_t {
@@ -208,7 +207,7 @@ EXPORT void lanescope_write_gradients(const Record* records, int64_t start) {
   guarded([&] { write_gradients(records, start); });
 }
 
-// For tests: fingerprints by the kernel of that index, of the number returned.
+// For tests: chooses the kernel of this index; returns how many there are.
 EXPORT int32_t lanescope_choose_kernel(int32_t index) {
   return static_cast<int32_t>(choose_kernel(static_cast<size_t>(index)));
 }
@@ -217,18 +216,18 @@ EXPORT void lanescope_describe(const char* json) {
   guarded([&] { process().describe(json); });
 }
 
-// For tests: throw wherever `fault` of fault_injection.h says, until this is called with 0.
+// For tests: throws at place `fault` of fault_injection.h until called with 0.
 EXPORT void lanescope_plant(int32_t fault) {
-  moment.fault = fault;
+  recording.fault = fault;
 }
 
-// Whether the folder has been made.
+// Returns 1 if the folder has been created.
 EXPORT int32_t lanescope_opened() {
   std::lock_guard<std::mutex> hold(process().mutex);
   return process().opened ? 1 : 0;
 }
 
-// The errno by which events are being lost, or 0.
+// Returns the errno that causes the loss of events, or 0.
 EXPORT int32_t lanescope_failure() {
   std::lock_guard<std::mutex> hold(process().mutex);
   return process().failure != 0 ? process().failure : texts().failure();
@@ -261,7 +260,7 @@ EXPORT void lanescope_leave() {
   guarded([] { leave_thread(); });
 }
 
-// Store records of the calling thread, which has entered.
+// Stores records of the calling thread, which has entered.
 EXPORT void lanescope_append(const Record* records, int64_t count) {
   guarded([&] {
     if (Thread* thread = entered_thread()) {
@@ -272,37 +271,37 @@ EXPORT void lanescope_append(const Record* records, int64_t count) {
   });
 }
 
-// Store a record that later ones must not overwrite (`keep_last`).
+// Stores a record that later ones must not overwrite (`keep_last`).
 EXPORT void lanescope_keep(const Record* record) {
   guarded([&] { process().keep(*record); });
 }
 
-// Store that the calling thread publishes or receives at this instant; `start`: since when it
-// waited, 0 where it did not.
+// Stores a synchronisation event of the calling thread, now. `start`: when its wait began, 0
+// without a wait.
 EXPORT void lanescope_sync(int32_t kind, int64_t start, int64_t target, uint32_t stack) {
   guarded([&] { put_sync(kind, start, target, stack); });
 }
 
-// The same without a wait, where steps are recorded: locks take and give by the million.
+// The same without a wait, only in recorded steps: locks have millions of such events.
 EXPORT void lanescope_handover(int32_t kind, int64_t target) {
   guarded([&] {
-    if (moment.active.load(std::memory_order_relaxed)) {
+    if (recording.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, target, 0);
     }
   });
 }
 
-// Store that the calling thread had a stream of a device record or wait for an event, or waited for
-// the device itself. `event`, `handle`: of the device's interface; `stream`: whether there is one.
+// Stores that the calling thread made a device stream record or wait for an event, or waited for
+// the device. `event` and `handle` are those of the device's API; `stream`: 0 if there is none.
 EXPORT void lanescope_device_sync(int32_t kind, int64_t event, uint64_t handle, int32_t stream) {
   guarded([&] {
-    if (moment.streams && moment.active.load(std::memory_order_relaxed)) {
+    if (recording.streams && recording.active.load(std::memory_order_relaxed)) {
       put_sync(kind, 0, event, 0, stream != 0 ? stream_with(handle) : 0);
     }
   });
 }
 
-// Note that an event of the calling thread began; returns its level on the stack of open events.
+// Stores that an event of the calling thread began; returns its level on the stack of open events.
 EXPORT uint32_t lanescope_push_open(const Record* record) {
   return guarded([&]() -> uint32_t {
     Thread* thread = entered_thread();
@@ -310,8 +309,8 @@ EXPORT uint32_t lanescope_push_open(const Record* record) {
     if (thread == nullptr) {
       return 0;
     }
-    const uint32_t level = thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step,
-                                             r.module, r.phase);
+    const uint32_t level =
+        thread->push_open(r.kind, r.scope, r.depth, r.name, r.start, r.step, r.module, r.phase);
     if (Record* entry = thread->journal.open_entry(level)) {
       entry->sequence = r.sequence;
       entry->signature = r.signature;
@@ -323,12 +322,12 @@ EXPORT uint32_t lanescope_push_open(const Record* record) {
   });
 }
 
-// It ended.
+// Removes it from the stack.
 EXPORT void lanescope_pop_open(uint32_t level) {
   guarded([&] {
     if (Thread* thread = entered_thread()) {
       if (Record* entry = thread->journal.open_entry(level)) {
-        entry->sequence = -1;  // operators leave these as they are
+        entry->sequence = -1;  // operators rely on these defaults
         entry->signature = entry->stack = entry->aux = 0;
         entry->extra = 0;
       }
@@ -337,7 +336,7 @@ EXPORT void lanescope_pop_open(uint32_t level) {
   });
 }
 
-// The calling thread calls a module.
+// The calling thread enters a module.
 EXPORT void lanescope_enter_module(const void* module, uint32_t path) {
   guarded([&] {
     if (Thread* thread = entered_thread()) {
@@ -347,7 +346,7 @@ EXPORT void lanescope_enter_module(const void* module, uint32_t path) {
   });
 }
 
-// It leaves the innermost one, whose path is returned.
+// It leaves the innermost module, whose path is returned.
 EXPORT uint32_t lanescope_leave_module() {
   return guarded([&]() -> uint32_t {
     Thread* thread = entered_thread();
@@ -355,9 +354,9 @@ EXPORT uint32_t lanescope_leave_module() {
   });
 }
 
-// A module is no more.
+// A module was destroyed.
 EXPORT void lanescope_module_gone() {
-  ModulePaths::gone().fetch_add(1);
+  ModulePaths::destroyed().fetch_add(1);
 }
 
 EXPORT uint64_t lanescope_progress() {
@@ -377,7 +376,7 @@ EXPORT void lanescope_stop_watching() {
   guarded([] { stop_watching(); });
 }
 
-// What was lost or left out, in the order of Counters::Reason.
+// Fills `into` with the counts of lost and filtered records, in the order of Counters::Reason.
 EXPORT void lanescope_count(uint64_t* into) {
   guarded([&] {
     uint64_t counts[Counters::REASONS] = {};

@@ -1,4 +1,14 @@
-import { contrast, levelOf, luminance, MIN_CONTRAST, Palette, shadeOf, STYLE_TOKENS, textOn, TOKENS } from "/assets/timeline/base/palette.js";
+import {
+  contrast,
+  levelOf,
+  luminance,
+  MIN_CONTRAST,
+  Palette,
+  STYLE_TOKENS,
+  shadeOf,
+  TOKENS,
+  textOn,
+} from "/assets/timeline/base/palette.js";
 import { equal, near, ok, test } from "../harness.js";
 
 const hex = (text) => [1, 3, 5].map((i) => Number.parseInt(text.slice(i, i + 2), 16));
@@ -10,7 +20,11 @@ for (const [, name, light, dark] of css.matchAll(/--(\w+): light-dark\((#\w{6}),
 }
 
 test("the style sheet has every token in both themes", () => {
-  for (const theme of themes) equal(TOKENS.filter((token) => !theme[token]), []);
+  for (const theme of themes)
+    equal(
+      TOKENS.filter((token) => !theme[token]),
+      [],
+    );
 });
 
 test("WCAG's own figures", () => {
@@ -38,7 +52,9 @@ for (const [i, theme] of themes.entries()) {
   });
   test(`${name}: the outermost row has the token itself, deeper ones are softer`, () => {
     const palette = new Palette(theme, ["x"]);
-    STYLE_TOKENS.forEach((token, style) => equal(palette.rgb[palette.index(style, 0, 0)], theme[token]));
+    for (const [style, token] of STYLE_TOKENS.entries()) {
+      equal(palette.rgb[palette.index(style, 0, 0)], theme[token]);
+    }
     const distance = (row) => contrast(palette.rgb[palette.index(1, row, 0)], theme.ground);
     ok(distance(3) < distance(0), "deeper is nearer to the ground");
   });
@@ -53,7 +69,16 @@ test("the same name has the same shade, whatever its number", () => {
 
 test("ops are one level below the phases, rows side by side have no level", () => {
   const thread = { kind: "thread", phase_rows: 2 };
-  equal([0, 1, 2, 3].map((row) => levelOf(thread, row)), [0, 1, 1, 2]);
-  equal([0, 1].map((row) => levelOf({ kind: "thread", phase_rows: 0 }, row)), [0, 1]);
-  equal([0, 1].map((row) => levelOf({ kind: "collectives", phase_rows: 0 }, row)), [0, 0]);
+  equal(
+    [0, 1, 2, 3].map((row) => levelOf(thread, row)),
+    [0, 1, 1, 2],
+  );
+  equal(
+    [0, 1].map((row) => levelOf({ kind: "thread", phase_rows: 0 }, row)),
+    [0, 1],
+  );
+  equal(
+    [0, 1].map((row) => levelOf({ kind: "collectives", phase_rows: 0 }, row)),
+    [0, 0],
+  );
 });

@@ -1,5 +1,5 @@
 import { approach, around, clamp, levelFor, MIN_SPAN, pan, topLevel, zoom } from "/assets/timeline/base/viewport.js";
-import { ticksFor, niceStep } from "/assets/timeline/draw/ticks.js";
+import { niceStep, ticksFor } from "/assets/timeline/draw/ticks.js";
 import { equal, near, ok, test } from "../harness.js";
 
 const RUN = 1e9;
@@ -62,6 +62,9 @@ test("labels are short near the origin and count from a base far from it", () =>
   equal(near0.ticks[1], { t: 200, label: "0.2 µs" });
   const far = ticksFor(1_204_381_000, 1_204_381_400, 1000);
   ok(far.base > 0 && far.base <= 1_204_381_000, "a base below the window");
-  ok(far.ticks.every(({ label }) => label.length <= 10), `short labels: ${far.ticks.map((t) => t.label)}`);
+  ok(
+    far.ticks.every(({ label }) => label.length <= 10),
+    `short labels: ${far.ticks.map((t) => t.label)}`,
+  );
   equal(far.baseLabel, "1.20435 s +");
 });

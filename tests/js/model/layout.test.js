@@ -2,7 +2,15 @@ import { arrange, asListed } from "/assets/timeline/model/lane_order.js";
 import { FULL_ROWS, groupsOf, Layout, ROW, SLIM } from "/assets/timeline/model/layout.js";
 import { equal, ok, test } from "../harness.js";
 
-const lane = (id, group, rows = 2, kind = "thread") => ({ id, key: `${id}`, rank: 0, kind, label: `lane ${id}`, group, rows });
+const lane = (id, group, rows = 2, kind = "thread") => ({
+  id,
+  key: `${id}`,
+  rank: 0,
+  kind,
+  label: `lane ${id}`,
+  group,
+  rows,
+});
 const LANES = [lane(0, "rank 0"), lane(1, "rank 0", 1, "counter"), lane(2, "rank 1", 9), lane(3, "rank 1")];
 const made = (closed = [], open = []) => new Layout(groupsOf(LANES), new Set(closed), new Set(open));
 
@@ -10,20 +18,37 @@ test("items stand one below the other without overlap", () => {
   const { items, height } = made();
   for (let i = 1; i < items.length; i += 1) ok(items[i].y >= items[i - 1].y + items[i - 1].h, `item ${i}`);
   ok(height >= items.at(-1).y + items.at(-1).h);
-  for (const item of items) for (const row of item.rows) ok(row.y >= item.y && row.y + row.h <= item.y + item.h, "rows inside");
+  for (const item of items)
+    for (const row of item.rows) ok(row.y >= item.y && row.y + row.h <= item.y + item.h, "rows inside");
 });
 
 test("deep rows are slim until the lane is opened", () => {
   const deep = made().items.find((item) => item.lane?.id === 2);
-  equal(deep.rows.map((row) => row.h), [ROW, ROW, ROW, ...Array(6).fill(SLIM)]);
+  equal(
+    deep.rows.map((row) => row.h),
+    [ROW, ROW, ROW, ...Array(6).fill(SLIM)],
+  );
   equal(deep.rows.filter((row) => row.text).length, FULL_ROWS - 1);
-  ok(made([], [2]).items.find((item) => item.lane?.id === 2).rows.every((row) => row.h === ROW && row.text));
+  ok(
+    made([], [2])
+      .items.find((item) => item.lane?.id === 2)
+      .rows.every((row) => row.h === ROW && row.text),
+  );
 });
 
 test("a closed group keeps a strip per thread and loses its lanes", () => {
   const layout = made([1]);
-  equal(layout.items.filter((item) => item.lane).map((item) => item.lane.id), [0, 1]);
-  equal(layout.items.at(-1).rows.map((row) => [row.lane.id, row.row]), [[2, 0], [3, 0]]);
+  equal(
+    layout.items.filter((item) => item.lane).map((item) => item.lane.id),
+    [0, 1],
+  );
+  equal(
+    layout.items.at(-1).rows.map((row) => [row.lane.id, row.row]),
+    [
+      [2, 0],
+      [3, 0],
+    ],
+  );
   equal(layout.find(2, 0), null);
 });
 
@@ -31,23 +56,50 @@ test("a closed group shows phases and ops of every thread", () => {
   const lanes = Array.from({ length: 40 }, (_, id) => ({ ...lane(id, "rank 0", 3), phase_rows: id % 2 }));
   const [head] = new Layout(groupsOf(lanes), new Set([0]), new Set()).items;
   equal(new Set(head.rows.map((row) => row.lane.id)).size, 40);
-  equal(head.rows.filter((row) => row.lane.id === 1).map((row) => row.row), [0, 1]);
-  ok(head.rows.every((row) => row.y + row.h <= head.y + head.h), "strips within their group");
+  equal(
+    head.rows.filter((row) => row.lane.id === 1).map((row) => row.row),
+    [0, 1],
+  );
+  ok(
+    head.rows.every((row) => row.y + row.h <= head.y + head.h),
+    "strips within their group",
+  );
 });
 
 test("a rank with several processes has a group for each, and closes with all of them", () => {
   const of = (id, process) => ({ ...lane(id, "rank 0"), process: process && { name: process, about: "" } });
   const groups = groupsOf([of(0, "process 1"), of(1, "process 2"), of(2, null), lane(3, "rank 1")]);
-  equal(groups.map((group) => [group.index, group.name, group.parent]), [[0, "rank 0", null], [1, "rank 1", null], [2, "process 1", 0], [3, "process 2", 0]]);
+  equal(
+    groups.map((group) => [group.index, group.name, group.parent]),
+    [
+      [0, "rank 0", null],
+      [1, "rank 1", null],
+      [2, "process 1", 0],
+      [3, "process 2", 0],
+    ],
+  );
   equal(groups[0].about, "2 processes");
-  const shown = (closed, order = groups) => new Layout(order, new Set(closed), new Set()).items.map((item) => item.lane?.id ?? item.group.name);
+  const shown = (closed, order = groups) =>
+    new Layout(order, new Set(closed), new Set()).items.map((item) => item.lane?.id ?? item.group.name);
   equal(shown([]), ["rank 0", 2, "process 1", 0, "process 2", 1, "rank 1", 3]);
   equal(shown([2]), ["rank 0", 2, "process 1", "process 2", 1, "rank 1", 3]);
   const [head] = new Layout(groups, new Set([0]), new Set()).items;
-  equal(head.rows.map((row) => row.lane.id), [2, 0, 1]);
+  equal(
+    head.rows.map((row) => row.lane.id),
+    [2, 0, 1],
+  );
   equal(shown([0, 3]), ["rank 0", "rank 1", 3]);
   const byId = new Map();
-  equal(shown([], arrange(groups, byId, { ...asListed(), groupOrder: [1, 3] }).groups), ["rank 1", 3, "rank 0", 2, "process 2", 1, "process 1", 0]);
+  equal(shown([], arrange(groups, byId, { ...asListed(), groupOrder: [1, 3] }).groups), [
+    "rank 1",
+    3,
+    "rank 0",
+    2,
+    "process 2",
+    1,
+    "process 1",
+    0,
+  ]);
   const left = groupsOf([of(0, "process 1"), of(1, "process 2")]);
   equal(shown([], arrange(left, byId, { ...asListed(), filter: "lane 1" }).groups), ["rank 0", "process 2", 1]);
 });
@@ -68,7 +120,10 @@ test("visible items, and the row at a height", () => {
   const layout = made();
   const row = layout.find(3, 1);
   equal(layout.rowAt(row.y + 3), row);
-  equal(layout.visible(row.y, row.y + 1).map((item) => item.lane?.id), [3]);
+  equal(
+    layout.visible(row.y, row.y + 1).map((item) => item.lane?.id),
+    [3],
+  );
   equal(layout.visible(0, layout.height).length, layout.items.length);
   equal(layout.rowAt(-5), null);
   equal(layout.itemAt(layout.height + 100), null);

@@ -8,7 +8,12 @@ const fixture = async (name) => {
 const PAINTS = paintsOf({ paints: { names: [4], styles: [1] } });
 const SLICES = ["start", "end", "paint"];
 const DENSE = ["bucket", "covered", "paint"];
-const SAMPLES = [["bucket", "bucket"], ["low", "min"], ["high", "max"], ["last", "last"]];
+const SAMPLES = [
+  ["bucket", "bucket"],
+  ["low", "min"],
+  ["high", "max"],
+  ["last", "last"],
+];
 const numbers = (array) => [...array].map((v) => (Number.isNaN(v) ? null : v));
 
 for (const name of ["tile", "tile_far", "tile_crowded"]) {
@@ -25,7 +30,7 @@ for (const name of ["tile", "tile_far", "tile_crowded"]) {
         for (const [theirs, ours] of SAMPLES) equal(numbers(found.samples[ours]), block.samples[theirs], theirs);
         continue;
       }
-      for (const column of SLICES) equal(found.slices ? [...found.slices[column]] : [], block.slices[column], column);
+      for (const column of SLICES) equal(found.spans ? [...found.spans[column]] : [], block.slices[column], column);
       for (const column of DENSE) equal(found.dense ? [...found.dense[column]] : [], block.dense[column], column);
     }
     const blocks = [...tile.lanes.values()].flatMap((rows) => rows.filter(Boolean));

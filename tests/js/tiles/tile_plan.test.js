@@ -2,7 +2,12 @@ import { cover, indices, placeOf, wanted } from "/assets/timeline/tiles/tile_pla
 import { equal, ok, test } from "../harness.js";
 
 const DURATION = 64 * 1024; // 64 tiles at level 0, one at level 6
-const tile = (level, index) => ({ level, index, start: index * 1024 * 2 ** level, end: (index + 1) * 1024 * 2 ** level });
+const tile = (level, index) => ({
+  level,
+  index,
+  start: index * 1024 * 2 ** level,
+  end: (index + 1) * 1024 * 2 ** level,
+});
 const shelf = (...keys) => {
   const tiles = new Map(keys.map(([level, index]) => [`${level}/${index}`, tile(level, index)]));
   return (level, part) => tiles.get(`${level}/${Math.floor(part / 8)}`);
@@ -26,12 +31,25 @@ test("the tiles of a window, from the middle of the view outwards", () => {
 
 test("of a tile only the parts that the window touches, or all", () => {
   const view = { t0: 10 * 1024 + 130, t1: 11 * 1024 + 1 };
-  equal(wanted(view, view, 0, DURATION), [{ level: 0, from: 81, to: 88 }, { level: 0, from: 88, to: 89 }]);
-  equal(wanted(view, view, 0, DURATION, true), [{ level: 0, from: 80, to: 88 }, { level: 0, from: 88, to: 96 }]);
+  equal(wanted(view, view, 0, DURATION), [
+    { level: 0, from: 81, to: 88 },
+    { level: 0, from: 88, to: 89 },
+  ]);
+  equal(wanted(view, view, 0, DURATION, true), [
+    { level: 0, from: 80, to: 88 },
+    { level: 0, from: 88, to: 96 },
+  ]);
 });
 
 test("every place has a number of its own", () => {
-  const places = [[0, 0], [0, 1], [1, 0], [40, 0], [0, 2 ** 46 - 1], [1, 2 ** 45]].map(([level, index]) => placeOf(level, index));
+  const places = [
+    [0, 0],
+    [0, 1],
+    [1, 0],
+    [40, 0],
+    [0, 2 ** 46 - 1],
+    [1, 2 ** 45],
+  ].map(([level, index]) => placeOf(level, index));
   equal(new Set(places).size, places.length);
   ok(places.every(Number.isSafeInteger), "exact");
 });
@@ -39,18 +57,27 @@ test("every place has a number of its own", () => {
 test("a complete window is drawn from its own level", () => {
   const found = cover(shelf([0, 3], [0, 4]), 0, 3 * 1024 + 5, 4 * 1024 + 5, DURATION, 6);
   ok(found.complete);
-  equal(parts(found), [[0, 3, 3072, 4096], [0, 4, 4096, 4224]]);
+  equal(parts(found), [
+    [0, 3, 3072, 4096],
+    [0, 4, 4096, 4224],
+  ]);
 });
 
 test("a missing tile is drawn from the nearest coarser one, and only there", () => {
   const found = cover(shelf([0, 3], [2, 1], [6, 0]), 0, 3 * 1024, 6 * 1024, DURATION, 6);
   ok(!found.complete);
-  equal(parts(found), [[0, 3, 3072, 4096], [2, 1, 4096, 6144]]);
+  equal(parts(found), [
+    [0, 3, 3072, 4096],
+    [2, 1, 4096, 6144],
+  ]);
 });
 
 test("zooming out shows finer tiles that are here, coarser ones between them", () => {
   const found = cover(shelf([0, 4], [6, 0]), 1, 4 * 1024, 6 * 1024, DURATION, 6);
-  equal(parts(found), [[0, 4, 4096, 5120], [6, 0, 5120, 6144]]);
+  equal(parts(found), [
+    [0, 4, 4096, 5120],
+    [6, 0, 5120, 6144],
+  ]);
 });
 
 test("nothing here, nothing drawn", () => {

@@ -1,8 +1,10 @@
-// While one is there, the calling thread takes no signal; a thread that it starts never does.
+// Blocks all signals of the calling thread during its lifetime. Threads started in that time
+// inherit that.
 #pragma once
 
-#include <csignal>
 #include <pthread.h>
+
+#include <csignal>
 
 namespace lanescope {
 
@@ -13,9 +15,7 @@ class BlockedSignals {
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  ~BlockedSignals() {
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 

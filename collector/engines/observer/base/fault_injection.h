@@ -1,4 +1,4 @@
-// Exceptions planted by tests, to show that one in the observer harms nothing.
+// Throws where a test asks for it, to show that an exception in the observer harms nothing.
 #pragma once
 
 #include <atomic>
@@ -9,21 +9,21 @@
 
 namespace lanescope {
 
-// Where. Numbers are those that `lanescope_plant` takes.
+// Places to throw at. `lanescope_plant` takes these numbers.
 enum class Fault : int32_t {
   NONE,
   START,   // before an event begins
-  BEGUN,   // when its frame is there
+  BEGUN,   // after its frame was pushed
   END,     // before it ends
-  WRITE,   // when its frame is gone, and its record is not written yet
+  WRITE,   // after its frame was popped, before its record is written
   STACK,   // while a Python stack is walked
   TEXT,    // while a text is interned
   PYTHON,  // in a function that Python calls
 };
 
 inline void fault_at(Fault here) {
-  if (__builtin_expect(moment.fault.load(std::memory_order_relaxed) != 0, 0) &&
-      moment.fault.load() == static_cast<int32_t>(here)) {
+  if (__builtin_expect(recording.fault.load(std::memory_order_relaxed) != 0, 0) &&
+      recording.fault.load() == static_cast<int32_t>(here)) {
     throw std::runtime_error("planted");
   }
 }

@@ -1,20 +1,21 @@
 #include "base/own_file.h"
 
-#include <cerrno>
-#include <csignal>
-#include <ctime>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+
 namespace lanescope {
 
 namespace {
 
-// While one is there, a file that would grow past RLIMIT_FSIZE is an error of the call alone: the
-// signal that comes with it is not the program's.
+// Blocks SIGXFSZ during its lifetime: growing a file past RLIMIT_FSIZE then only fails the call,
+// and the program gets no signal.
 class NoSizeSignal {
  public:
   NoSizeSignal() {
@@ -45,7 +46,7 @@ class NoSizeSignal {
 }  // namespace
 
 OwnFile::OwnFile(const char* path, int flags) : number_(::open(path, flags | O_CLOEXEC, 0644)) {
-  struct stat found {};
+  struct stat found{};
   if (number_ < 0 || ::fstat(number_, &found) != 0) {
     error_ = errno;
   }
@@ -59,7 +60,7 @@ OwnFile::~OwnFile() {
 }
 
 bool OwnFile::ours(int64_t* bytes) {
-  struct stat found {};
+  struct stat found{};
   if (number_ < 0 || ::fstat(number_, &found) != 0 ||
       FileIdentity{found.st_dev, found.st_ino} != identity_) {
     if (error_ == 0) {

@@ -1,13 +1,14 @@
-// A file of the recorder's own, open for a moment only.
+// A file of the recorder, opened for a short time only.
 //
-// The program may close any descriptor, and its number then is that of a file of the program's. So
-// no descriptor is kept, and each is made sure of before it is written to or closed.
+// The program may close any descriptor and open another file under the same number. So no
+// descriptor is kept, and each is checked before it is written to or closed.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <sys/types.h>
 
 namespace lanescope {
 
@@ -18,12 +19,12 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
-// Whether what failed may succeed later: the program has as many files open as it may.
+// True if a later try may succeed: the program has reached its limit of open files.
 inline bool may_pass(int error) {
   return error == EMFILE || error == ENFILE;
 }
 
-// May be used in a signal's handler.
+// Safe to use in a signal handler.
 class OwnFile {
  public:
   OwnFile(const char* path, int flags);
@@ -31,24 +32,20 @@ class OwnFile {
   OwnFile& operator=(const OwnFile&) = delete;
   ~OwnFile();
 
-  // The errno of what failed first, or 0.
-  int error() const {
-    return error_;
-  }
+  // The errno of the first failure, or 0.
+  int error() const { return error_; }
 
-  const FileIdentity& identity() const {
-    return identity_;
-  }
+  const FileIdentity& identity() const { return identity_; }
 
   void write(const void* data, size_t bytes);
   ssize_t read(void* into, size_t bytes);
   int64_t size();
 
-  // The first `bytes` of the file in memory, shared, with their blocks reserved: writing into a
-  // hole of a full disk would raise SIGBUS in the program. Null where that cannot be.
+  // Maps the first `bytes` of the file, shared, with their blocks reserved: writing into a hole on
+  // a full disk would raise SIGBUS in the program. Null on failure.
   char* map(uint64_t bytes);
 
-  // Have that very number; false where it is taken, or past the limit.
+  // Moves the file to this descriptor number. False if it is taken or past the limit.
   bool move_to(int number);
 
  private:

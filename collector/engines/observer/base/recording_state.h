@@ -1,4 +1,4 @@
-// What every event reads, and hardly anything writes: it stays in every core's cache.
+// State that every event reads and that rarely changes: it stays in the cache of each core.
 #pragma once
 
 #include <atomic>
@@ -6,23 +6,23 @@
 
 namespace lanescope {
 
-struct alignas(64) Moment {
-  std::atomic<uint64_t> run{0};  // number of the recording; 0: nothing is recorded
-  std::atomic<int32_t> step{0};  // training step
-  std::atomic<bool> active{false};  // whether that step is recorded
-  std::atomic<uint32_t> taken_away{0};  // how many operators torch no longer knows
+struct alignas(64) RecordingState {
+  std::atomic<uint64_t> run{0};         // number of the recording; 0: not recording
+  std::atomic<int32_t> step{0};         // training step
+  std::atomic<bool> active{false};      // whether that step is recorded
+  std::atomic<uint32_t> taken_away{0};  // how many operators torch has deregistered
   // Settings; they change between recordings only.
-  bool access = false;             // note which storages ops read and write
-  bool numerics = false;           // read what is in tensors
-  bool streams = false;            // note which streams of devices ops go to
+  bool access = false;             // record which storages ops read and write
+  bool numerics = false;           // read the values of tensors
+  bool streams = false;            // record which device stream ops run on
   bool op_stacks = false;          // Python stacks of all ops,
   bool sampled_stacks = false;     // or of some of each kind
   bool collective_stacks = false;  // Python stacks of collectives
-  int32_t outputs_every = 0;       // steps from one look at what modules return to the next
+  int32_t outputs_every = 0;       // check outputs of modules every N steps; 0: never
   int64_t minimum_ns = 0;          // ops below are left out
-  std::atomic<int32_t> fault{0};   // of fault_injection.h; 0 but in tests
+  std::atomic<int32_t> fault{0};   // of fault_injection.h; 0 outside tests
 };
 
-extern Moment moment;
+extern RecordingState recording;
 
 }  // namespace lanescope

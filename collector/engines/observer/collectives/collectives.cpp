@@ -1,27 +1,26 @@
 #include "collectives/collectives.h"
 
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
 
 #include <array>
 #include <map>
 #include <mutex>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
-#include "thread/frames.h"
-#include "operators/operators.h"
-#include "thread/process.h"
-#include "storages/signature.h"
+#include "numerics/signature.h"
 #include "stacks/stacks.h"
+#include "thread/frames.h"
+#include "thread/process.h"
 #include "thread/thread.h"
 
 namespace lanescope {
 
 namespace {
 
-// Holds a call as debug information, which torch hands out as a plain pointer.
+// Holds a call as debug information, which torch returns as a plain pointer.
 struct Holder : c10::DebugInfoBase {
   explicit Holder(std::shared_ptr<Call> of) : call(std::move(of)) {}
   std::shared_ptr<Call> call;
@@ -31,7 +30,8 @@ struct Holder : c10::DebugInfoBase {
 constexpr std::string_view INFO_NAME = "LANESCOPE_COLLECTIVE";
 const c10::DebugInfoKind INFO(&INFO_NAME);
 #else
-const c10::DebugInfoKind INFO = c10::DebugInfoKind::TEST_INFO_2;  // there is no kind for others
+const c10::DebugInfoKind INFO =
+    c10::DebugInfoKind::TEST_INFO_2;  // older versions have no kind for extensions
 #endif
 
 // As hooks/collectives/collectives.py names them.
@@ -63,7 +63,7 @@ std::string name_of(std::string_view op) {
   return std::string(op);
 }
 
-// The position of a call among those it is counted with: collectives of the group, or sends (or
+// Returns the call's sequence number among the collectives of its group, or among the sends (or
 // recvs) of the group with one peer. The same on all ranks that take part.
 int64_t next_sequence(Text counted_by, Text name) {
   static std::map<std::pair<Text, Text>, int64_t>& counts =
@@ -71,8 +71,8 @@ int64_t next_sequence(Text counted_by, Text name) {
   static uint64_t of_run = 0;
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
-  if (of_run != moment.run) {
-    of_run = moment.run;
+  if (of_run != recording.run) {
+    of_run = recording.run;
     counts.clear();
   }
   return counts[{counted_by, name}]++;
@@ -82,8 +82,8 @@ std::string reduction(const c10::IValue& value) {
   if (value.isString()) {
     return value.toStringRef();
   }
-  static constexpr std::array NAMES = {"sum", "avg", "product", "min", "max",
-                                       "band", "bor", "bxor", "premul_sum"};
+  static constexpr std::array NAMES = {"sum",  "avg", "product", "min",       "max",
+                                       "band", "bor", "bxor",    "premul_sum"};
   const auto op = static_cast<size_t>(value.toCustomClass<c10d::ReduceOp>()->op_);
   return op < NAMES.size() ? NAMES[op] : "";
 }
@@ -107,7 +107,7 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   const std::string_view full = schema.name();
   const size_t colons = full.find("::");
   const std::string_view space = full.substr(0, colons);
-  // _c10d_functional_autograd::* call their namesakes without autograd, which are counted.
+  // _c10d_functional_autograd::* call _c10d_functional::*, which are counted.
   if (space != "c10d" && space != "_c10d_functional") {
     return nullptr;
   }
@@ -120,7 +120,7 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   plan.paired = shown == "send" || shown == "recv" || shown == "batch_p2p_ops";
   plan.barrier = shown == "barrier" || shown == "monitored_barrier";
   plan.blocking = shown == "monitored_barrier";
-  // All ranks have a tensor that scatter writes; only the root has those that it reads.
+  // On all ranks scatter writes a tensor; only the root has its inputs.
   const char* side = shown == "scatter" ? "output" : "input";
   bool from_side = false;
   const auto& arguments = schema.arguments();
@@ -149,16 +149,13 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   return std::make_shared<const CollectivePlan>(plan);
 }
 
-void mark_accesses(c10::SmallVectorImpl<Argument>& arguments, const c10::FunctionSchema& schema) {
+ArgumentUse use_of(const c10::FunctionSchema& schema, size_t position) {
   const std::string& full = schema.name();
+  const std::string& name = schema.arguments()[position].name();
   const bool in_place = full.back() == '_' && full != "c10d::send";
-  for (Argument& argument : arguments) {
-    const std::string& name = schema.arguments()[argument.position].name();
-    const bool input = name.find("input") != std::string::npos;
-    const bool output = name.find("output") != std::string::npos;
-    argument.writes = argument.writes || output || (in_place && !input);
-    argument.reads = !output && name != "barrier";
-  }
+  const bool input = name.find("input") != std::string::npos;
+  const bool output = name.find("output") != std::string::npos;
+  return {!output && name != "barrier", output || (in_place && !input)};
 }
 
 void begin_call(Thread& thread, const CollectivePlan& plan,
@@ -194,23 +191,21 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
     call->on_cpu = device_of(tensor).is_cpu();
   });
   call->signature = signature.text(thread, [&](Spelling& spelling) {
-    each_tensor(inputs[plan.tensors],
-                [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
+    each_tensor(inputs[plan.tensors], [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
   });
   if (plan.barrier) {
     call->bytes = 0;
   }
   call->runnable = thread.runnable.since(thread.clock.now());
-  call->stack = moment.collective_stacks ? capture_stack() : 0;
+  call->stack = recording.collective_stacks ? capture_stack() : 0;
   c10::ThreadLocalDebugInfo::_push(INFO, std::make_shared<Holder>(call));
   thread.call = std::move(call);
 }
 
 void open_call(Thread& thread, const Frame& frame) {
   Call& call = *thread.call;
-  call.open_level =
-      thread.push_open(layout::KIND_COLLECTIVE, call.asynchronous ? 1 : 0, 0, call.name,
-                       frame.start, frame.step, frame.module, frame.phase);
+  call.open_level = thread.push_open(layout::KIND_COLLECTIVE, call.asynchronous ? 1 : 0, 0,
+                                     call.name, frame.start, frame.step, frame.module, frame.phase);
   if (Record* entry = thread.journal.open_entry(call.open_level)) {
     entry->sequence = call.sequence;
     entry->signature = call.signature;
@@ -229,7 +224,7 @@ void forget_call(Thread& thread) noexcept {
   if (call->open_level != Call::NOT_OPEN) {
     Record* entry = thread.journal.open_entry(call->open_level);
     thread.pop_open(call->open_level);
-    if (entry != nullptr) {  // what is the same in all other entries
+    if (entry != nullptr) {  // other entries rely on these defaults
       entry->sequence = -1;
       entry->signature = entry->stack = entry->aux = 0;
       entry->extra = 0;
@@ -237,7 +232,7 @@ void forget_call(Thread& thread) noexcept {
   }
   try {
     c10::ThreadLocalDebugInfo::_pop(INFO);
-  } catch (...) {  // others left theirs on top
+  } catch (...) {  // another library left its own on top
     thread.counters.add(Counters::ERRORS);
   }
 }
@@ -277,7 +272,7 @@ void drop_call(Thread& thread) noexcept {
   thread.call.reset();
   try {
     c10::ThreadLocalDebugInfo::_pop(INFO);
-  } catch (...) {  // others left theirs on top
+  } catch (...) {  // another library left its own on top
     note_error();
   }
 }
@@ -288,8 +283,8 @@ std::shared_ptr<Call> call_worked_for() {
 }
 
 void complete(Thread& thread, const Call& call, int64_t end) {
-  // A device's work counts as done once it is enqueued: that is no completion. What a call that
-  // blocks has done inside it is none either.
+  // A device's work ends here when it is enqueued, which is not its completion. A blocking call is
+  // complete only when it returns.
   if (!call.on_cpu || call.blocking) {
     return;
   }

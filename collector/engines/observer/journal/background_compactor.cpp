@@ -1,10 +1,11 @@
 #include "journal/background_compactor.h"
 
-#include <cerrno>
-#include <cstdlib>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdlib>
 
 #include "base/blocked_signals.h"
 
@@ -37,7 +38,7 @@ void start_follower() noexcept {
   void* stack = ::mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stack != MAP_FAILED) {
-    // The child shares this process's memory for a moment: none of its handlers may run there.
+    // Until it execs, the child shares this process's memory: no signal handler may run there.
     const BlockedSignals blocked;
     const pid_t child = ::clone(run_shell, static_cast<char*>(stack) + STACK_BYTES,
                                 CLONE_VM | CLONE_VFORK, command().data());

@@ -1,14 +1,14 @@
-// The process that compacts a run while it is recorded, where no `lanescope record` started one.
+// Starts the process that compacts a run during recording, unless `lanescope record` has done so.
 #pragma once
 
 #include <string>
 
 namespace lanescope {
 
-// What a shell must do to start it; empty: nothing. Between recordings only.
+// Sets the shell command that starts it; empty: none. Call between recordings only.
 void set_follower(std::string command);
 
-// Start it, unnoticed by the program; background_compactor.py says how.
+// Starts it without the program noticing; background_compactor.py describes how.
 void start_follower() noexcept;
 
 }  // namespace lanescope

@@ -10,9 +10,9 @@ namespace lanescope {
 
 namespace {
 
-constexpr uint64_t WINDOW_TICKS = 1 << 21;       // 0.5 to 1 ms
-constexpr uint64_t LONG_WINDOW_TICKS = 1 << 23;  // once the rate is known well
-constexpr uint64_t READING_TICKS = 2'000;        // longer: something came between
+constexpr uint64_t WINDOW_TICKS = 1 << 21;          // 0.5 to 1 ms
+constexpr uint64_t LONG_WINDOW_TICKS = 1 << 23;     // once the rate is known precisely
+constexpr uint64_t MAX_READING_TICKS = 2'000;       // longer: the thread was interrupted
 constexpr uint64_t RATE_TICKS = uint64_t{1} << 31;  // some 0.7 s: the rate to 10^-7
 
 bool read_point(Clock::Point& point) {
@@ -20,15 +20,15 @@ bool read_point(Clock::Point& point) {
   point.ns = system_now();
   const uint64_t after = __builtin_ia32_rdtsc();
   point.ticks = before + (after - before) / 2;
-  return after - before < READING_TICKS;
+  return after - before < MAX_READING_TICKS;
 }
 
-// Whether the system's own clock is made of the counter: then it is the same on all cores, and
-// keeps its pace.
+// True if the system derives its clock from this counter: then all cores agree on it and its rate
+// is constant.
 bool usable() {
   char name[16] = "";
-  if (FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource",
-                              "re")) {
+  if (FILE* file =
+          std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re")) {
     if (std::fgets(name, sizeof name, file) == nullptr) {
       name[0] = '\0';
     }
@@ -40,9 +40,7 @@ bool usable() {
 struct Start {
   bool usable = lanescope::usable();
   Clock::Point point;
-  Start() {
-    usable = usable && read_point(point);
-  }
+  Start() { usable = usable && read_point(point); }
 };
 
 const Start& start() {
@@ -56,7 +54,7 @@ int64_t Clock::set_anchor() {
   const Start& first = start();
   Point here;
   const bool read = read_point(here);
-  // What was read last may be ahead of the system by what the rate is off.
+  // The last reading may be ahead of the system clock by the error of the rate.
   if (limit_ != 0) {
     const auto elapsed = static_cast<int64_t>(here.ticks - anchor_.ticks);
     const auto held = std::clamp<int64_t>(elapsed, 0, static_cast<int64_t>(limit_));

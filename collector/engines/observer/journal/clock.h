@@ -1,8 +1,9 @@
 // The recorder's clock: that of time.monotonic_ns(), read through the processor's counter.
 #pragma once
 
-#include <cstdint>
 #include <time.h>
+
+#include <cstdint>
 
 namespace lanescope {
 
@@ -12,10 +13,10 @@ inline int64_t system_now() {
   return static_cast<int64_t>(reading.tv_sec) * 1'000'000'000 + reading.tv_nsec;
 }
 
-// Two readings are a fifth of what an event costs (23 ns each of 60 saved). So between anchors, some
-// milliseconds at most apart, the clock is carried on by the counter at the rate seen lately: some
-// 20 ns from the truth. Where the counter is not what the system itself goes by, each reading asks
-// the system. One per thread; it never goes back.
+// Two readings of the clock per event are a fifth of its cost; using the processor's counter saves
+// 23 of 60 ns for each. So the clock is anchored every few milliseconds and extrapolated between
+// anchors at the last measured rate, with an error of about 20 ns. Where the system does not use
+// the counter, each reading asks the system. One clock per thread; it never runs backwards.
 class Clock {
  public:
   int64_t now() {
@@ -39,11 +40,11 @@ class Clock {
   int64_t set_anchor();
 
   Point anchor_;
-  uint64_t limit_ = 0;  // ticks that the anchor holds; 0: there is none
-  uint64_t rate_ = 0;   // ns per tick
-  uint64_t window_ = 0;  // ticks that the next anchor will hold
-  Point reference_;     // where the rate is measured from
-  int64_t latest_ = 0;  // no reading before the last anchor was later
+  uint64_t limit_ = 0;   // ticks for which the anchor is valid; 0: no anchor
+  uint64_t rate_ = 0;    // ns per tick
+  uint64_t window_ = 0;  // ticks for which the next anchor will be valid
+  Point reference_;      // where the rate is measured from
+  int64_t latest_ = 0;   // no reading before the last anchor was later
 };
 
 }  // namespace lanescope

@@ -1,14 +1,15 @@
 #include "journal/journal.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "journal/background_compactor.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
 #include "base/own_file.h"
+#include "journal/background_compactor.h"
 #include "journal/segment_ring.h"
 
 namespace lanescope {
@@ -18,7 +19,7 @@ namespace {
 constexpr int MADVISE_POPULATE_WRITE = 23;
 constexpr uint64_t FIRST_CHUNK = 16 * 1024;
 constexpr uint64_t CHUNK = 256 * 1024;
-constexpr uint64_t ASK_AGAIN = 256;  // records that are dropped
+constexpr uint64_t RETRY_RECORDS = 256;  // after so many dropped records, try again
 
 struct Header {
   char magic[8];
@@ -37,7 +38,7 @@ struct Header {
 static_assert(offsetof(Header, dropped) == layout::DROPPED_OFFSET, "journal.py differs");
 static_assert(offsetof(Header, open_depth) == layout::OPEN_DEPTH_OFFSET, "journal.py differs");
 
-// A new file in memory. Null, and an errno, where that cannot be.
+// Creates and maps a file. On failure returns null and sets `failure` to the errno.
 char* map_segment(const std::string& path, uint64_t bytes, int& failure) {
   OwnFile file(path.c_str(), O_RDWR | O_CREAT | O_EXCL);
   if (file.error() != 0) {
@@ -85,7 +86,7 @@ void Journal::close() {
   }
   const auto used = reinterpret_cast<char*>(cursor_) - header_;
   abandon();
-  // The folder may be gone: nothing to give back then.
+  // If the folder was deleted, there are no blocks to release.
   if (::truncate(path(segment_).c_str(), used) != 0) {
     return;
   }
@@ -135,8 +136,8 @@ bool Journal::next_segment() {
   if (folder_.empty() || (failure_ != 0 && !may_pass(failure_))) {
     return false;
   }
-  // Where all room is taken by threads that write, it is asked for again now and then.
-  if ((bounded || failure_ != 0) && dropped_ % ASK_AGAIN != 0) {
+  // If other threads use all the room, ask again only now and then.
+  if ((bounded || failure_ != 0) && dropped_ % RETRY_RECORDS != 0) {
     return false;
   }
   uint64_t bytes = first ? layout::FIRST_SEGMENT_BYTES
@@ -145,7 +146,7 @@ bool Journal::next_segment() {
     return false;
   }
   const uint32_t segment = segment_ + (first ? 0 : 1);
-  // Where it fails, the full segment stays mapped: its header goes on counting what is lost.
+  // On failure the full segment stays mapped: its header counts the lost records.
   if (!make_segment(segment, bytes)) {
     if (bounded) {
       ring().seal(path(segment), bytes, 0, 0);
@@ -159,7 +160,7 @@ bool Journal::next_segment() {
 }
 
 bool Journal::make_segment(uint32_t segment, uint64_t bytes) {
-  // Under another name until its header is there: a reader finds whole segments only.
+  // Renamed once its header is written: readers only find complete segments.
   const std::string whole = path(segment);
   const std::string begun = whole + ".new";
   char* memory = map_segment(begun, bytes, failure_);
@@ -217,8 +218,8 @@ bool Journal::make_segment(uint32_t segment, uint64_t bytes) {
   return true;
 }
 
-// A page's first write costs more than all the records in it (3 us of 64 x 0.04): the kernel
-// brings in many at once for a tenth of that.
+// The first write to a page costs more than all its records (3 us against 64 x 0.04 us). The kernel
+// populates many pages at once for a tenth of that.
 bool Journal::more() {
   if (cursor_ == last_ && !next_segment()) {
     return false;
@@ -226,7 +227,7 @@ bool Journal::more() {
   auto* from = reinterpret_cast<char*>(cursor_);
   const uint64_t chunk = bytes_ <= layout::FIRST_SEGMENT_BYTES ? FIRST_CHUNK : CHUNK;
   const auto left = static_cast<uint64_t>(reinterpret_cast<char*>(last_) - from);
-  // Whole pages. A kernel that does not know the request brings them in one by one.
+  // Whole pages only. A kernel without this request populates them one by one.
   const uint64_t before = static_cast<uint64_t>(from - header_) % layout::PAGE_BYTES;
   const uint64_t take = std::min(chunk - before, left);
   end_ = reinterpret_cast<Record*>(from + take);

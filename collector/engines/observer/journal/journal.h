@@ -22,8 +22,8 @@ struct Identity {
   uint32_t kind = 0;
 };
 
-// Written by its own thread alone, so without locks. A segment that cannot be made is counted in
-// the header of the last one that could; nothing throws.
+// Only its own thread writes it, so it needs no locks. If a segment cannot be created, the header
+// of the last one counts the lost records. Nothing throws.
 class Journal {
  public:
   Journal() = default;
@@ -31,17 +31,18 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
   ~Journal();
 
-  // Begin in `folder`; open events of before are forgotten. One that is `kept` is not overwritten
-  // by what comes later.
+  // Starts in `folder` and forgets earlier open events. Later records do not overwrite a `kept`
+  // journal.
   void begin(const std::string& folder, const Identity& identity, bool kept = false);
 
-  // Give back the blocks behind the last record.
+  // Releases the blocks behind the last record.
   void close();
 
-  // In a forked child: the files are the parent's, leave them as they are.
+  // Call in a forked child: leaves the parent's files as they are.
   void abandon();
 
-  // Where the next record goes, zeroed; `publish` makes it count. Null: it is lost, and counted.
+  // Returns the zeroed slot of the next record; `publish` makes it valid. Null: the record is lost,
+  // and counted.
   Record* next() {
     if (__builtin_expect(cursor_ != end_, 1)) {
       return cursor_;
@@ -53,7 +54,7 @@ class Journal {
     return nullptr;
   }
 
-  // The kind goes last: until then a reader skips the record.
+  // The kind is written last: until then readers skip the record.
   void publish(uint8_t kind) {
     __atomic_store_n(&cursor_->kind, kind, __ATOMIC_RELEASE);
     ++cursor_;
@@ -70,7 +71,7 @@ class Journal {
     }
   }
 
-  // The stack of events that began and have not ended. Its height is the caller's.
+  // The stack of events that began and have not ended. The caller keeps its height.
   Record* open_entry(uint32_t level) {
     return level < layout::OPEN_CAPACITY && header_ != nullptr ? open_ + level : nullptr;
   }
@@ -83,24 +84,18 @@ class Journal {
     }
   }
 
-  // Take out an entry that is not the last one.
+  // Removes an entry that is not the last one.
   void remove_open(uint32_t level, uint32_t height);
 
   void set_kind(uint32_t kind);
 
-  // Changes with every record; also for other threads to read.
+  // Changes with every record. Other threads may read it.
   uint64_t position() const {
     return reinterpret_cast<uint64_t>(__atomic_load_n(&cursor_, __ATOMIC_RELAXED));
   }
-  uint64_t dropped() const {
-    return dropped_;
-  }
-  int failure() const {
-    return failure_;
-  }
-  const Identity& identity() const {
-    return identity_;
-  }
+  uint64_t dropped() const { return dropped_; }
+  int failure() const { return failure_; }
+  const Identity& identity() const { return identity_; }
 
  private:
   bool more();
@@ -111,7 +106,7 @@ class Journal {
   void drop();
 
   Record* cursor_ = nullptr;
-  Record* end_ = nullptr;   // of what is in memory,
+  Record* end_ = nullptr;   // of the populated part,
   Record* last_ = nullptr;  // of the segment
   Record* open_ = nullptr;
   char* header_ = nullptr;  // null: no segment is mapped
@@ -120,7 +115,7 @@ class Journal {
   uint32_t segment_ = 0;
   int failure_ = 0;
   bool kept_ = false;
-  Record name_{};  // the last of kind THREAD
+  Record name_{};  // the last record of kind THREAD
   Identity identity_;
   std::string folder_;
 };

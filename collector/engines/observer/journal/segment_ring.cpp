@@ -1,7 +1,8 @@
 #include "journal/segment_ring.h"
 
-#include <algorithm>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "layout.h"
 
@@ -40,7 +41,7 @@ uint64_t Ring::take(uint64_t wanted, bool kept) {
   }
   while (total_ + wanted > limit_ && !history_.empty()) {
     const Sealed& oldest = history_.front();
-    ::unlink(oldest.path.c_str());  // the folder may be gone
+    ::unlink(oldest.path.c_str());  // the folder may have been deleted
     total_ -= oldest.bytes;
     overwritten_ += oldest.records;
     history_.pop_front();
@@ -55,8 +56,7 @@ uint64_t Ring::take(uint64_t wanted, bool kept) {
 }
 
 void Ring::seal(std::string path, uint64_t taken, uint64_t used, uint64_t records) {
-  const uint64_t bytes =
-      (used + layout::PAGE_BYTES - 1) / layout::PAGE_BYTES * layout::PAGE_BYTES;
+  const uint64_t bytes = (used + layout::PAGE_BYTES - 1) / layout::PAGE_BYTES * layout::PAGE_BYTES;
   std::lock_guard<std::mutex> hold(mutex);
   live_ -= taken;
   total_ += bytes - taken;

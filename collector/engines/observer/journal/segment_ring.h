@@ -1,4 +1,5 @@
-// Bounds what the journals of a process hold; segment_ring.py says how, and is the same for Python.
+// Bounds the size of a process's journals; segment_ring.py describes how and does the same in
+// Python.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,16 @@ namespace lanescope {
 
 class Ring {
  public:
-  // A recording begins; 0: without a bound.
+  // Call when a recording begins. 0: no bound.
   void begin(uint64_t limit);
 
   // Changes between recordings only.
-  bool on() const {
-    return limit_ != 0;
-  }
+  bool on() const { return limit_ != 0; }
 
-  // Make room for a segment of `wanted` bytes at most; how many it may have, 0 for none.
+  // Makes room for a segment of at most `wanted` bytes. Returns the bytes it may have, 0 for none.
   uint64_t take(uint64_t wanted, bool kept);
 
-  // A segment of `taken` bytes is history now, `used` bytes long; 0: it was never made.
+  // Adds a full segment of `taken` bytes, `used` of them filled, to the history. 0: never created.
   void seal(std::string path, uint64_t taken, uint64_t used, uint64_t records);
 
   uint64_t overwritten();

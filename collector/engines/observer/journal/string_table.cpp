@@ -1,14 +1,15 @@
 #include "journal/string_table.h"
 
-#include <algorithm>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/fault_injection.h"
-#include "layout.h"
 #include "base/own_file.h"
+#include "layout.h"
 
 namespace lanescope {
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr uint64_t PAGE = layout::PAGE_BYTES;
 constexpr uint64_t FIRST_BYTES = 64 * 1024;
-constexpr uint64_t MOST_SPARE = 1024 * 1024;
+constexpr uint64_t MAX_SPARE_BYTES = 1024 * 1024;
 
 uint64_t whole_words(uint64_t bytes) {
   return (bytes + sizeof(uint32_t) - 1) / sizeof(uint32_t) * sizeof(uint32_t);
@@ -85,7 +86,7 @@ Text Texts::add(std::string text) {
 int Texts::attach(const std::string& folder) {
   std::lock_guard<std::mutex> hold(mutex);
   path_ = folder + "/" + layout::STRINGS_FILE;
-  if (grow(2 * bytes_)) {  // with what aligns them
+  if (grow(2 * bytes_)) {  // with padding
     for (const std::string* text : order_) {
       store(*text);
     }
@@ -99,7 +100,7 @@ void Texts::detach() {
     const uint64_t used = used_;
     abandon();
     const int gone = ::truncate(path_.c_str(), static_cast<off_t>(used));
-    static_cast<void>(gone);  // nothing to give back then
+    static_cast<void>(gone);  // no blocks to release then
   }
   failure_ = 0;
   texts_left_out_ = signatures_left_out_ = 0;
@@ -121,7 +122,7 @@ bool Texts::store(std::string_view text) {
   }
   char* entry = memory_ + used_;
   std::memcpy(entry + sizeof(uint32_t), text.data(), text.size());
-  // The length goes last: until then the texts end here for a reader.
+  // The length is written last: until then readers stop here.
   __atomic_store_n(reinterpret_cast<uint32_t*>(entry), static_cast<uint32_t>(length),
                    __ATOMIC_RELEASE);
   used_ = end;
@@ -132,7 +133,7 @@ bool Texts::grow(uint64_t bytes) {
   if (failure() != 0 && !may_pass(failure())) {
     return false;
   }
-  const uint64_t room = std::max(bytes, std::min(2 * size_, size_ + MOST_SPARE));
+  const uint64_t room = std::max(bytes, std::min(2 * size_, size_ + MAX_SPARE_BYTES));
   const uint64_t size = std::max(FIRST_BYTES, (room + PAGE - 1) / PAGE * PAGE);
   OwnFile file(path_.c_str(), O_RDWR | (memory_ == nullptr ? O_CREAT | O_EXCL : 0));
   const bool same = memory_ == nullptr || file.identity() == file_;

@@ -1,4 +1,4 @@
-// Interned texts of the process: one id space for Python and C++, readable after its death.
+// Interns the texts of the process: one id space for Python and C++, readable after a crash.
 #pragma once
 
 #include <atomic>
@@ -17,31 +17,27 @@ using Text = uint32_t;  // 0 is the empty text
 
 class Texts {
  public:
-  // The text's id, that of LEFT_OUT where there are too many; 0 when it could not be stored. Once
-  // attached, it is on disk by then.
+  // Returns the text's id, that of LEFT_OUT if there are too many, 0 if it could not be stored. If
+  // attached, the text is on disk when this returns.
   Text intern(std::string_view text);
 
-  // The same for shapes, dtypes and device, of which there is a bound of their own. `exact`: it is
-  // that text's.
+  // The same for shapes, dtypes and device, which have their own bound. `exact` is false if the id
+  // is that of LEFT_OUT.
   Text intern_signature(std::string_view text, bool& exact);
 
-  // Keep the texts in `folder` from now on, all so far included: ids that threads and Python
+  // Stores all texts, also earlier ones, in `folder` from now on: ids that threads and Python
   // remember stay valid in a forked child and in the next recording. Returns an errno, or 0.
   int attach(const std::string& folder);
 
-  // Forget the folder, keep the ids.
+  // Forgets the folder, keeps the ids.
   void detach();
 
-  // In a forked child: the file is the parent's, leave it as it is. With the mutex held.
+  // Call in a forked child with the mutex held: leaves the parent's file as it is.
   void abandon();
 
-  int failure() const {
-    return failure_.load(std::memory_order_relaxed);
-  }
+  int failure() const { return failure_.load(std::memory_order_relaxed); }
 
-  uint64_t texts_left_out() const {
-    return texts_left_out_.load(std::memory_order_relaxed);
-  }
+  uint64_t texts_left_out() const { return texts_left_out_.load(std::memory_order_relaxed); }
   uint64_t signatures_left_out() const {
     return signatures_left_out_.load(std::memory_order_relaxed);
   }

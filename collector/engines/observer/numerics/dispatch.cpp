@@ -1,4 +1,4 @@
-// Which kernels were built, and which of them this processor can run.
+// Chooses the kernel: the widest that was built and that this processor can run.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -14,7 +14,7 @@ extern const Kernel avx2, avx512;
 
 namespace {
 
-// Those that run here, the widest last.
+// Kernels that this processor can run, the widest last.
 struct Kernels {
   std::array<const Kernel*, 3> all{&generic};
   size_t count = 1;

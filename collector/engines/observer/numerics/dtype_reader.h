@@ -1,4 +1,4 @@
-// How the elements of torch's types are read.
+// Maps torch's dtypes to how their elements are read.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -24,10 +24,10 @@ const float* numbers_of() {
   return table.data();
 }
 
-// How elements of a type are read; a complex one is two numbers.
+// How elements of a dtype are read; a complex element is two numbers.
 struct Reading {
   Element element = Element::single;
-  int numbers = 0;  // 0: the type has no fingerprint
+  int numbers = 0;  // 0: the dtype has no fingerprint
   const float* table = nullptr;
 };
 
@@ -60,7 +60,7 @@ Reading reading_of(c10::ScalarType type) {
     case ScalarType::Double:
       return {Element::twofold, 1};
     case ScalarType::ComplexHalf:
-      return {Element::half_pair, 1};  // whose four bytes are one word
+      return {Element::half_pair, 1};  // its four bytes are one word
     case ScalarType::ComplexFloat:
       return {Element::single, 2};
     case ScalarType::ComplexDouble:

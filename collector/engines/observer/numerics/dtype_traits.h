@@ -1,6 +1,7 @@
-// How elements of a type are words and numbers, and what one block of them adds up to.
+// Reads elements of a dtype as words and as numbers, and sums them within a block.
 //
-// Included by fingerprint_kernel.cpp alone, which is compiled for several processors: all has internal linkage.
+// Only fingerprint_kernel.cpp includes this. It is compiled for several processors, so everything
+// here has internal linkage.
 #pragma once
 
 #include "numerics/fingerprint_kernel.h"
@@ -23,7 +24,7 @@ constexpr uint64_t weight_of(int64_t word) {
   return splitmix64(static_cast<uint64_t>(word)) | 1;
 }
 
-// Bytes of any type may begin anywhere.
+// Loads a value from unaligned bytes.
 template <typename Raw>
 Raw at(const Raw* raw, int64_t i) {
   Raw one;
@@ -37,25 +38,21 @@ float number_of(uint32_t bits) {
   return number;
 }
 
-// Elements of the type `Raw`, which the type `Number` holds exactly, or, of 64 bits, rounded.
+// Elements of the type `Raw`. `Number` holds them exactly; 64-bit integers are rounded.
 template <typename Raw_, typename Number_ = Raw_>
 struct Plain {
   using Raw = Raw_;
   using Number = Number_;
-  static Number number(Raw raw) {
-    return static_cast<Number>(raw);
-  }
+  static Number number(Raw raw) { return static_cast<Number>(raw); }
 };
 
 struct Bfloat {
   using Raw = uint16_t;
   using Number = float;
-  static Number number(Raw raw) {
-    return number_of(static_cast<uint32_t>(raw) << 16);
-  }
+  static Number number(Raw raw) { return number_of(static_cast<uint32_t>(raw) << 16); }
 };
 
-// The exponent is moved by multiplying, which numbers without one of their own take part in.
+// Multiplication shifts the exponent, which also handles subnormal numbers.
 struct Half {
   using Raw = uint16_t;
   using Number = float;
@@ -70,14 +67,14 @@ struct Half {
   }
 };
 
-// A line of the next block, while this one is computed: processors do not look beyond a page of
-// 4 KiB by themselves, and would wait for memory at each.
+// Prefetches a line of the next block: hardware prefetching stops at each 4 KiB page, and the
+// processor would wait for memory there.
 template <typename Raw>
 void fetch(const Raw* raw, int64_t ahead) {
   __builtin_prefetch(reinterpret_cast<const char*>(raw) + ahead);
 }
 
-// Unsigned words of the hash: of up to four bytes, of which an element has one or more.
+// Unsigned words of the hash, up to four bytes; an element has one or more.
 template <int BYTES>
 struct WordOf {
   using Type = uint32_t;
@@ -95,9 +92,8 @@ using Word = typename WordOf<sizeof(Raw)>::Type;
 template <typename Raw>
 constexpr int64_t WORDS = sizeof(Raw) / sizeof(Word<Raw>);
 
-// What numbers in a block add up to: the i-th of them in the lane i modulo LANES, each lane in
-// order. All processors do the same additions of the same rounded products, so the sums have the
-// same bits.
+// The sums over a block: number i goes to lane i modulo LANES, each lane in order. All processors
+// do the same additions of the same rounded products, so the sums are bitwise identical.
 struct Part {
   double total[LANES], squares[LANES];
   double low, high;

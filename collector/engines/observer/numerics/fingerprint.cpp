@@ -7,20 +7,20 @@
 #include <cmath>
 #include <cstring>
 
-#include "numerics/fingerprint_kernel.h"
-#include "numerics/strided_iterator.h"
 #include "numerics/dtype_reader.h"
-#include "storages/signature.h"
+#include "numerics/fingerprint_kernel.h"
+#include "numerics/signature.h"
+#include "numerics/strided_iterator.h"
 
 namespace lanescope {
 
 namespace {
 
-constexpr int64_t PROBES = 8;              // blocks
+constexpr int64_t PROBES = 8;               // blocks
 constexpr int64_t BLOCK_BYTES = 4 * BLOCK;  // of words of 32 bits
 
-// One past the last byte of its storage that the tensor, not empty, covers. A storage may have
-// been freed under its tensors.
+// Returns one past the last byte of a non-empty tensor within its storage, which may have been
+// freed.
 int64_t end_of(const c10::TensorImpl& tensor) {
   int64_t last = tensor.storage_offset_default();
   for (size_t i = 0; i < tensor.sizes_default().size(); ++i) {
@@ -42,7 +42,7 @@ bool can_read(const c10::TensorImpl& tensor) {
     elements *= size;
   }
   if (elements != tensor.numel()) {
-    return false;  // a nested one has sizes of its own making
+    return false;  // the sizes of a nested tensor have another meaning
   }
   const auto& memory = tensor.unsafe_storage();
   return elements == 0 ||
@@ -56,8 +56,14 @@ Fingerprint fingerprint(const c10::TensorImpl& tensor) {
     kernel().read(sums, part, elements * reading.numbers, reading.element, reading.table);
   });
   const double none = std::nan("");
-  return {sums.hash, sums.nan, sums.inf, sums.zeros, sums.mean(), std::sqrt(sums.squares),
-          sums.finite != 0 ? sums.low + 0.0 : none, sums.finite != 0 ? sums.high + 0.0 : none};
+  return {sums.hash,
+          sums.nan,
+          sums.inf,
+          sums.zeros,
+          sums.mean(),
+          std::sqrt(sums.squares),
+          sums.finite != 0 ? sums.low + 0.0 : none,
+          sums.finite != 0 ? sums.high + 0.0 : none};
 }
 
 uint64_t hash_of(const c10::TensorImpl& tensor) {
@@ -67,7 +73,7 @@ uint64_t hash_of(const c10::TensorImpl& tensor) {
   each_part(tensor, [&](const void* part, int64_t elements) {
     const int64_t words = elements * (item / word);
     hash += kernel().hash(part, words, static_cast<int>(word), block);
-    block += static_cast<uint64_t>(words / BLOCK);  // all parts but the last are whole blocks
+    block += static_cast<uint64_t>(words / BLOCK);  // only the last part is not whole blocks
   });
   return hash;
 }

@@ -14,21 +14,19 @@ struct Fingerprint {
   int64_t nan, inf, zeros;
   double mean, l2, low, high;
 
-  bool finite() const {
-    return nan == 0 && inf == 0;
-  }
+  bool finite() const { return nan == 0 && inf == 0; }
 };
 
-// Whether the tensor has elements of its own in host memory, of a type that has a fingerprint.
+// True if the tensor's elements are in host memory and its dtype has a fingerprint.
 bool can_read(const c10::TensorImpl& tensor);
 
-// Of a tensor that can be read. Reads its memory, in logical order, and nothing else.
+// Computes the fingerprint of a tensor that can be read. Only reads its memory, in logical order.
 Fingerprint fingerprint(const c10::TensorImpl& tensor);
 
-// Its hash alone.
+// Computes only the hash.
 uint64_t hash_of(const c10::TensorImpl& tensor);
 
-// Hash of bytes as they lie in memory: of all, or of some blocks evenly spread over many.
+// Hashes bytes in memory order: all of them, or evenly spaced blocks if there are many.
 uint64_t probe(const void* data, int64_t bytes);
 
 }  // namespace lanescope

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t STEP = 8;  // words that `multiply` takes at once
 
-// Of the low halves those of odd words once more where even ones lie: they are multiplied there.
+// The low halves of odd words, repeated in the positions of even ones, where the multiplication is.
 struct Weights {
   uint32_t low[BLOCK]{}, odd[BLOCK]{}, high[BLOCK]{};
   constexpr Weights() {
@@ -27,7 +27,7 @@ alignas(64) constexpr Weights WEIGHTS;
 struct Products {
   __m256i even = _mm256_setzero_si256(), odd = even, high = even;
 
-  // Words, the first of which is the i-th of the block.
+  // Adds words; the first is the i-th of the block.
   void add(__m256i words, int64_t i) {
     const auto weights = [&](const uint32_t* of) {
       return _mm256_load_si256(reinterpret_cast<const __m256i*>(of + i));
@@ -64,7 +64,7 @@ inline __m256i words_of(const uint8_t* raw) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(raw)));
 }
 
-// Eight numbers of an element type that floats hold.
+// Eight numbers of a dtype that floats represent exactly.
 inline __m256 floats(Plain<float>, const float* raw, __m256i) {
   return _mm256_loadu_ps(raw);
 }
@@ -87,7 +87,7 @@ inline __m256 floats(Plain<int16_t, float>, const int16_t*, __m256i words) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
 }
 
-// Four as doubles; read again from memory where that saves taking a register apart.
+// Four of them as doubles; reads memory again where that is cheaper than splitting a register.
 inline __m256d wide(const float* raw, __m256, int half) {
   return _mm256_cvtps_pd(_mm_loadu_ps(raw + 4 * half));
 }
@@ -96,7 +96,7 @@ __m256d wide(const Raw*, __m256 x, int half) {
   return _mm256_cvtps_pd(half == 0 ? _mm256_castps256_ps128(x) : _mm256_extractf128_ps(x, 1));
 }
 
-// Four numbers of a type that takes doubles, in the words of eight bytes each or four.
+// Four numbers of a dtype that needs doubles, from words of eight or four bytes.
 inline __m256d doubles(Plain<double>, __m256i words) {
   return _mm256_castsi256_pd(words);
 }
@@ -108,10 +108,11 @@ inline __m256d doubles(Plain<uint32_t, double>, __m128i words) {
   return _mm256_add_pd(_mm256_cvtepi32_pd(moved), _mm256_set1_pd(0x1p31));
 }
 
-// Of 64 bits: the upper and the lower 32 stand as the last bits of a double each, so that the one
-// rounding is that of their sum.
+// For 64 bits: the upper and lower 32 become the last bits of a double each, so that only their sum
+// is rounded.
 inline __m256d joined(__m256i words, __m256i upper, double base) {
-  const __m256i lower = _mm256_blend_epi32(words, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
+  const __m256i lower =
+      _mm256_blend_epi32(words, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
   const __m256d exact = _mm256_sub_pd(_mm256_castsi256_pd(upper), _mm256_set1_pd(base + 0x1p52));
   return _mm256_add_pd(exact, _mm256_castsi256_pd(lower));
 }
@@ -145,8 +146,8 @@ void store_extremes(Part& part, const Number (&low)[COUNT], const Number (&high)
   }
 }
 
-// Eight numbers at a time. The square of a float is a double without rounding: to multiply and add
-// at once changes no bit.
+// Eight numbers at a time. A double holds the square of a float exactly, so a fused multiply-add
+// changes no bit.
 struct FloatSums : Totals {
   __m256 low = _mm256_set1_ps(__builtin_inff()), high = _mm256_set1_ps(-__builtin_inff());
   __m256i zeros = _mm256_setzero_si256();
@@ -209,10 +210,17 @@ struct DoubleSums : Totals {
   }
 };
 
-FloatSums sums_of(float);
-DoubleSums sums_of(double);
+// The sums of a format's numbers.
+template <typename Number>
+struct SumsOf {
+  using Type = FloatSums;
+};
+template <>
+struct SumsOf<double> {
+  using Type = DoubleSums;
+};
 
-// Sum over the first `count` words of a block, weighted.
+// Returns the weighted sum of the first `count` words of a block.
 template <typename Word>
 uint64_t multiply(const Word* words, int64_t count, int64_t ahead) {
   Products products;
@@ -223,13 +231,13 @@ uint64_t multiply(const Word* words, int64_t count, int64_t ahead) {
   return products.sum();
 }
 
-// The same, and what the numbers add up to, of a multiple of LANES.
+// The same, and sums the numbers into `part`. `count` is a multiple of LANES.
 template <typename Format>
 uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_t ahead) {
   using Raw = typename Format::Raw;
   const auto* words = reinterpret_cast<const Word<Raw>*>(raw);
   Products products;
-  decltype(sums_of(typename Format::Number{})) sums;
+  typename SumsOf<typename Format::Number>::Type sums;
   for (int64_t i = 0; i < count; i += LANES) {
     fetch(raw + i, ahead);
     if constexpr (sizeof(Raw) == 8) {

@@ -10,10 +10,10 @@ namespace lanescope {
 
 namespace {
 
-constexpr int64_t STEP = 8;  // words that `multiply` takes at once, the last time
+constexpr int64_t STEP = 8;  // words in the last step of `multiply`
 
-// A weight is low + 2^20 * high: the product of a word with the 20 bits of `low` is exact in 52,
-// and of that with `high` the last 44 count. Even words are multiplied apart from odd ones.
+// A weight is low + 2^20 * high: a word times the 20 bits of `low` is exact in 52 bits, and only
+// the last 44 bits of the product with `high` count. Even and odd words are multiplied separately.
 struct alignas(64) Weights {
   struct Sixteen {
     uint64_t low_even[8], high_even[8], low_odd[8], high_odd[8];
@@ -33,7 +33,7 @@ constexpr Weights WEIGHTS;
 struct Products {
   __m512i low = _mm512_setzero_si512(), high = low, low_odd = low, high_odd = low;
 
-  // Words, the first of which is the i-th of the block.
+  // Adds words; the first is the i-th of the block.
   void add(__m512i words, int64_t i) {
     const Weights::Sixteen& weights = WEIGHTS.of[i / 16];
     const __m512i v = _mm512_xor_si512(words, _mm512_srli_epi32(words, 16));
@@ -49,7 +49,7 @@ struct Products {
   }
 };
 
-// The last eight words of a block may be half a step: the others are 0 then.
+// The last eight words of a block may be half a step: the other half is 0.
 template <bool HALF>
 __m512i words_of(const uint32_t* raw) {
   return HALF ? _mm512_maskz_loadu_epi32(0xFF, raw) : _mm512_loadu_si512(raw);
@@ -67,7 +67,7 @@ __m512i words_of(const uint8_t* raw) {
   return _mm512_cvtepu8_epi32(HALF ? _mm_loadl_epi64(from) : _mm_loadu_si128(from));
 }
 
-// Numbers of an element type that floats hold.
+// Numbers of a dtype that floats represent exactly.
 inline __m512 floats(Plain<float>, __m512i words) {
   return _mm512_castsi512_ps(words);
 }
@@ -90,7 +90,7 @@ inline __m512 floats(Plain<int16_t, float>, __m512i words) {
   return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16));
 }
 
-// Eight as doubles; read again from memory where that saves taking a register apart.
+// Eight of them as doubles; reads memory again where that is cheaper than splitting a register.
 inline __m512d wide(const float* raw, __m512, int half) {
   return _mm512_cvtps_pd(_mm256_loadu_ps(raw + 8 * half));
 }
@@ -99,7 +99,7 @@ __m512d wide(const Raw*, __m512 x, int half) {
   return _mm512_cvtps_pd(half == 0 ? _mm512_castps512_ps256(x) : _mm512_extractf32x8_ps(x, 1));
 }
 
-// Eight numbers of a type that takes doubles, in the words of eight bytes each or four.
+// Eight numbers of a dtype that needs doubles, from words of eight or four bytes.
 inline __m512d doubles(Plain<double>, __m512i words) {
   return _mm512_castsi512_pd(words);
 }
@@ -116,7 +116,7 @@ inline __m512d doubles(Plain<uint32_t, double>, __m256i words) {
   return _mm512_cvtepu32_pd(words);
 }
 
-// The square of a float is a double without rounding: to multiply and add at once changes no bit.
+// A double holds the square of a float exactly, so a fused multiply-add changes no bit.
 struct FloatSums {
   __m512d total = _mm512_setzero_pd(), squares = total;
   __m512 low = _mm512_set1_ps(__builtin_inff()), high = _mm512_set1_ps(-__builtin_inff());
@@ -170,10 +170,17 @@ struct DoubleSums {
   }
 };
 
-FloatSums sums_of(float);
-DoubleSums sums_of(double);
+// The sums of a format's numbers.
+template <typename Number>
+struct SumsOf {
+  using Type = FloatSums;
+};
+template <>
+struct SumsOf<double> {
+  using Type = DoubleSums;
+};
 
-// Sum over the first `count` words of a block, weighted.
+// Returns the weighted sum of the first `count` words of a block.
 template <typename Word>
 uint64_t multiply(const Word* words, int64_t count, int64_t ahead) {
   Products products;
@@ -206,13 +213,13 @@ void add_step(Products& products, Sums& sums, const typename Format::Raw* raw, i
   }
 }
 
-// The same, and what the numbers add up to, of a multiple of LANES.
+// The same, and sums the numbers into `part`. `count` is a multiple of LANES.
 template <typename Format>
 uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_t ahead) {
   using Raw = typename Format::Raw;
   constexpr int64_t NUMBERS = 16 / WORDS<Raw>;
   Products products;
-  decltype(sums_of(typename Format::Number{})) sums;
+  typename SumsOf<typename Format::Number>::Type sums;
   int64_t i = 0;
   for (; i + NUMBERS <= count; i += NUMBERS) {
     fetch(raw + i, ahead);

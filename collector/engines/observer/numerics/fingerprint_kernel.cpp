@@ -1,4 +1,4 @@
-// One pass over the elements, block by block: hash and statistics at once.
+// Computes hash and statistics in one pass over the elements, block by block.
 
 #include "numerics/fingerprint_kernel.h"
 
@@ -18,7 +18,7 @@ namespace lanescope {
 
 namespace {
 
-// Of words that are too few for a step, or begin in the middle of one.
+// Words left over at the end of a block, or fewer than one step.
 template <typename Word>
 uint64_t multiply_rest(const Word* words, int64_t from, int64_t count) {
   uint64_t sum = 0;
@@ -33,7 +33,7 @@ uint64_t in_block(uint64_t sum, uint64_t block) {
   return sum * (splitmix64(BLOCK + block) | 1);
 }
 
-// How far from what is read to what is read next: nothing of others is touched behind the end.
+// Distance to what is read next, for prefetching. 0 near the end: memory behind it is not ours.
 int64_t ahead_of(int64_t left, int64_t here, int64_t size) {
   return left >= 2 * here ? here * size : 0;
 }
@@ -44,8 +44,8 @@ uint64_t hash_words(const Word* words, int64_t count, uint64_t block) {
   for (int64_t i = 0; i < count; i += BLOCK, ++block) {
     const int64_t here = count - i < BLOCK ? count - i : BLOCK, whole = here / STEP * STEP;
     const int64_t ahead = ahead_of(count - i, here, sizeof(Word));
-    hash += in_block(multiply(words + i, whole, ahead) + multiply_rest(words + i, whole, here),
-                     block);
+    hash +=
+        in_block(multiply(words + i, whole, ahead) + multiply_rest(words + i, whole, here), block);
   }
   return hash;
 }
@@ -61,7 +61,7 @@ uint64_t hash(const void* data, int64_t words, int size, uint64_t first) {
   }
 }
 
-// What is special, or would spoil a sum, one by one.
+// Handles non-finite numbers and those that would overflow a sum, one by one.
 template <typename Format>
 void add_slowly(Sums& sums, const typename Format::Raw* raw, int64_t count) {
   double low = INFINITE, high = -INFINITE;
@@ -84,7 +84,7 @@ void add_slowly(Sums& sums, const typename Format::Raw* raw, int64_t count) {
   sums.high = high > sums.high ? high : sums.high;
 }
 
-// Adds what the numbers of a block tell; gives the sum of its words.
+// Adds the statistics of a block and returns the sum of its words.
 template <typename Format>
 uint64_t add_block(Sums& sums, const typename Format::Raw* raw, int64_t count, int64_t ahead) {
   using Raw = typename Format::Raw;
@@ -98,7 +98,7 @@ uint64_t add_block(Sums& sums, const typename Format::Raw* raw, int64_t count, i
       total += part.total[j];
       squares += part.squares[j];
     }
-    if (squares - squares != 0) {  // something is not finite, or its square is not
+    if (squares - squares != 0) {  // a number or its square is not finite
       add_slowly<Format>(sums, raw, whole);
     } else {
       sums.total += total;
@@ -129,8 +129,8 @@ void read_blocks(Sums& sums, const void* data, int64_t count) {
   }
 }
 
-// Where words of the hash and numbers are not the same stretches of memory: a block is hashed, then
-// `add` has its numbers added.
+// For dtypes whose words and numbers cover different bytes: hashes a block, then `add` adds its
+// numbers.
 template <typename Word, typename Add>
 void read_apart(Sums& sums, const void* data, int64_t count, Add&& add) {
   const Word* words = static_cast<const Word*>(data);
@@ -188,8 +188,8 @@ void read(Sums& sums, const void* data, int64_t count, Element element, const fl
   }
 }
 
-// The i-th number adds to the sum i modulo SIDE_BY_SIDE: as many as hide what an addition takes.
-// The same additions on all processors, so the same bits.
+// Number i goes to sum i modulo SIDE_BY_SIDE: enough sums to hide the latency of an addition. All
+// processors do the same additions, so the result is bitwise identical.
 template <typename Format>
 double add_squares(const void* data, int64_t count, double factor) {
   constexpr int64_t SIDE_BY_SIDE = 32, AHEAD = 2048;
@@ -222,7 +222,7 @@ double add_squares(const void* data, int64_t count, double factor) {
   return total;
 }
 
-// Calls `with` with the format of an element type that has squares.
+// Calls `with` with the format of a dtype that has squares.
 template <typename With>
 auto for_format(Element element, With&& with) {
   switch (element) {
@@ -240,9 +240,8 @@ auto for_format(Element element, With&& with) {
 
 double squares(const void* data, int64_t count, Element element, double factor) {
   const int64_t numbers = element == Element::half_pair ? 2 * count : count;
-  return for_format(element, [&](auto format) {
-    return add_squares<decltype(format)>(data, numbers, factor);
-  });
+  return for_format(
+      element, [&](auto format) { return add_squares<decltype(format)>(data, numbers, factor); });
 }
 
 void thin(const void* data, int64_t count, int64_t step, Element element, double* into) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t STEP = 1;  // words that `multiply` takes at once
 
-// Low and high halves apart: processors multiply 32 by 32 bits.
+// Low and high halves separately: processors multiply 32 by 32 bits.
 struct Weights {
   uint32_t low[BLOCK]{}, high[BLOCK]{};
   constexpr Weights() {
@@ -21,11 +21,11 @@ struct Weights {
 };
 alignas(64) constexpr Weights WEIGHTS;
 
-// Sum over the first `count` words of a block, weighted.
+// Returns the weighted sum of the first `count` words of a block.
 template <typename Word>
 uint64_t multiply(const Word* words, int64_t count, int64_t) {
   uint64_t low = 0;
-  uint32_t high = 0;  // its upper bits would be moved out of the result
+  uint32_t high = 0;  // its upper bits would be shifted out of the result
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t word = at(words, i), folded = word ^ word >> 16;
     low += static_cast<uint64_t>(folded) * WEIGHTS.low[i];
@@ -34,7 +34,7 @@ uint64_t multiply(const Word* words, int64_t count, int64_t) {
   return low + (static_cast<uint64_t>(high) << 32);
 }
 
-// The same, and what the numbers add up to, of a multiple of LANES.
+// The same, and sums the numbers into `part`. `count` is a multiple of LANES.
 template <typename Format>
 uint64_t pass(Part& part, const typename Format::Raw* raw, int64_t count, int64_t ahead) {
   using Number = typename Format::Number;

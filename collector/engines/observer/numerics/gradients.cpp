@@ -17,7 +17,7 @@ namespace {
 struct Taken {
   enum State : uint8_t { NONE, READ, LEFT };
   std::vector<State> states;          // of each parameter
-  std::vector<at::Tensor> gradients;  // kept alive, of those that are read
+  std::vector<at::Tensor> gradients;  // of the parameters that are read, kept alive
   Norms norms;                        // of the same
 
   void clear() {
@@ -27,12 +27,10 @@ struct Taken {
   }
 };
 
-// Memory is the program's again, whatever happens.
+// Releases the gradients, also after an exception.
 struct LettingGo {
   Taken& taken;
-  ~LettingGo() {
-    taken.clear();
-  }
+  ~LettingGo() { taken.clear(); }
 };
 
 thread_local Taken taken;
@@ -40,15 +38,14 @@ thread_local Taken taken;
 }  // namespace
 
 int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count, uint32_t* left) {
-  taken.clear();  // of a call that was not followed up
+  taken.clear();  // of a call that `write_gradients` did not follow
   uint32_t& left_count = left[0] = 0;
   for (int64_t i = 0; i < count; ++i) {
     const c10::TensorImpl& parameter = *parameters[i];
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined()) {
       taken.states.push_back(Taken::NONE);
-    } else if (has_norm(*gradient.unsafeGetTensorImpl()) &&
-               gradient.dtype() == parameter.dtype()) {
+    } else if (has_norm(*gradient.unsafeGetTensorImpl()) && gradient.dtype() == parameter.dtype()) {
       taken.states.push_back(Taken::READ);
       taken.gradients.push_back(gradient);
       taken.norms.add(*taken.gradients.back().unsafeGetTensorImpl());
@@ -70,7 +67,7 @@ void write_gradients(const layout::Record* records, int64_t start) {
     layout::Record record = records[i];
     record.scope = scope;
     record.start = start;
-    record.step = moment.step.load(std::memory_order_relaxed);
+    record.step = recording.step.load(std::memory_order_relaxed);
     record.module = thread->shared.module;
     record.phase = thread->shared.phase;
     std::memcpy(&record.sequence, &norm, sizeof norm);

@@ -1,4 +1,4 @@
-// Norms of an optimizer's gradients, written without a call of Python's for each.
+// Writes the norms of an optimizer's gradients without a Python call for each.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ struct TensorImpl;
 
 namespace lanescope {
 
-// Keeps the gradients that the parameters have, for `write_gradients` on the same thread. Into
-// `left` goes how many of them it cannot read, then their positions. Returns how many numbers there
-// are to read. With Python's lock held: the program does not replace a gradient meanwhile.
+// Keeps the gradients of these parameters for `write_gradients` on the same thread. Fills `left`
+// with how many of them it cannot read, then their positions. Returns how many numbers are to be
+// read. Needs Python's lock, so that the program cannot replace a gradient at the same time.
 int64_t take_gradients(const c10::TensorImpl* const* parameters, int64_t count, uint32_t* left);
 
-// Writes a record for each of these parameters that was not left, and lets go of the gradients;
-// `records` hold what never changes. Needs no lock.
+// Writes a record for each parameter that it can read, and releases the gradients. `records` hold
+// the fields that never change. Needs no lock.
 void write_gradients(const layout::Record* records, int64_t start);
 
 }  // namespace lanescope

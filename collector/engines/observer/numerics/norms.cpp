@@ -7,17 +7,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "numerics/fingerprint.h"
-#include "numerics/strided_iterator.h"
 #include "numerics/dtype_reader.h"
-#include "storages/signature.h"
+#include "numerics/fingerprint.h"
+#include "numerics/signature.h"
+#include "numerics/strided_iterator.h"
 
 namespace lanescope {
 
 namespace {
 
 constexpr int64_t STRETCH = 1 << 16;  // numbers
-constexpr int64_t PORTION = 1 << 18;  // numbers for which another thread is worth waking
+constexpr int64_t PORTION = 1 << 18;  // numbers that make waking another thread worthwhile
 
 double squares_of(const c10::TensorImpl& tensor, const Reading& reading, double factor) {
   double sum = 0;
@@ -27,8 +27,8 @@ double squares_of(const c10::TensorImpl& tensor, const Reading& reading, double 
   return sum;
 }
 
-// Squares of doubles overflow beyond 1e154 and vanish below 1e-162: then they are taken of numbers
-// nearer to 1.
+// Squares of doubles overflow above 1e154 and underflow below 1e-162: then the numbers are scaled
+// first.
 double norm_of(const c10::TensorImpl& tensor, double squares) {
   const Reading reading = reading_of(dtype_of(tensor));
   const bool large = squares == INFINITY, small = squares < 0x1p-900;
@@ -66,7 +66,7 @@ void Norms::add(const c10::TensorImpl& tensor) {
   if (count == 0 || !tensor.is_non_overlapping_and_dense_default()) {
     return;
   }
-  // In whatever order its dimensions lie.
+  // Memory order: the order of the dimensions does not matter.
   const char* data = first_of(tensor);
   const int64_t size = static_cast<int64_t>(tensor.dtype().itemsize()) / reading.numbers;
   for (int64_t first = 0; first < count; first += STRETCH) {
@@ -75,8 +75,7 @@ void Norms::add(const c10::TensorImpl& tensor) {
       portions_.push_back(stretches_.size());
     }
     in_portion_ = in_portion_ + here < PORTION ? in_portion_ + here : 0;
-    stretches_.push_back(
-        {data + first * size, here, place, reading.element, 0});
+    stretches_.push_back({data + first * size, here, place, reading.element, 0});
   }
 }
 
@@ -128,8 +127,8 @@ bool thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most, do
   for (int64_t i = 0; i < count; ++i) {
     const int64_t numbers = tensors[i]->numel();
     const int64_t step = std::max<int64_t>(1, at::divup(numbers, most));
-    kernel().thin(first_of(*tensors[i]), numbers, step,
-                  reading_of(dtype_of(*tensors[i])).element, into);
+    kernel().thin(first_of(*tensors[i]), numbers, step, reading_of(dtype_of(*tensors[i])).element,
+                  into);
     into += at::divup(numbers, step);
   }
   return true;

@@ -1,4 +1,4 @@
-// L2 norms of many tensors in host memory, in double precision: what is finite there stays so.
+// Computes L2 norms of many tensors in host memory, in double precision: finite ones stay finite.
 #pragma once
 
 #include <cstddef>
@@ -13,32 +13,28 @@ struct TensorImpl;
 
 namespace lanescope {
 
-// Whether the tensor has elements of its own in host memory, of floating point.
+// True if the tensor's elements are floating-point numbers in host memory.
 bool has_norm(const c10::TensorImpl& tensor);
 
-// Whether it also has an order.
+// True if they are also real numbers.
 bool has_spread(const c10::TensorImpl& tensor);
 
-// The memory that it takes is kept: for a list that is asked for again at every step.
+// Keeps its memory, for a list of tensors that is read at every step.
 class Norms {
  public:
   void clear();
 
-  // One more tensor that has a norm. It must stay until `compute` has been called.
+  // Adds a tensor that has a norm. It must exist until `compute` has been called.
   void add(const c10::TensorImpl& tensor);
 
   // How many numbers are to be read.
-  int64_t numbers() const {
-    return numbers_;
-  }
+  int64_t numbers() const { return numbers_; }
 
-  // By torch's threads where there is much to read; the same bits, however many they are.
+  // Uses torch's threads if there is much to read. The result does not depend on their number.
   void compute();
 
-  // Of the i-th tensor.
-  double operator[](size_t i) const {
-    return tensors_[i].norm;
-  }
+  // The norm of the i-th tensor.
+  double operator[](size_t i) const { return tensors_[i].norm; }
 
  private:
   struct Tensor {
@@ -46,7 +42,7 @@ class Norms {
     double squares, norm;
   };
 
-  // Numbers that lie one after another.
+  // Contiguous numbers.
   struct Stretch {
     const char* data;
     int64_t count;
@@ -57,17 +53,17 @@ class Norms {
 
   std::vector<Tensor> tensors_;
   std::vector<Stretch> stretches_;
-  std::vector<size_t> portions_;  // where in `stretches_` each begins
+  std::vector<size_t> portions_;  // index in `stretches_` at which each begins
   int64_t numbers_ = 0, in_portion_ = 0;
 };
 
-// The largest absolute value, NaN where there is a NaN, and how many elements are not 0, of each of
-// these tensors, which have a spread.
+// Computes for each tensor, which must have a spread, its largest absolute value (NaN if it holds a
+// NaN) and how many elements are not 0.
 void spreads(const c10::TensorImpl* const* tensors, int64_t count, double* largest,
              double* nonzero);
 
-// At most `most` numbers of each of these tensors, evenly spaced in memory: every n-th for the
-// smallest n that will do. False: one of them cannot be read so.
+// Copies at most `most` evenly spaced numbers of each tensor: every n-th, with the smallest n that
+// fits. False if one of them cannot be read so.
 bool thin(const c10::TensorImpl* const* tensors, int64_t count, int64_t most, double* into);
 
 }  // namespace lanescope

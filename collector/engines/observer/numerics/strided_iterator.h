@@ -1,4 +1,4 @@
-// Elements of a tensor in logical (row-major) order, piece by piece, whatever the strides.
+// Visits the elements of a tensor in logical (row-major) order, piece by piece, for any strides.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -17,7 +17,7 @@ namespace lanescope {
 
 namespace {
 
-// Dimensions without those of size 1, neighbours that lie one after another made one.
+// Dimensions of size 1 removed, contiguous neighbours merged.
 struct Shape {
   c10::SmallVector<int64_t, 8> sizes, strides;
 
@@ -37,9 +37,7 @@ struct Shape {
     }
   }
 
-  bool flat() const {
-    return sizes.empty() || (sizes.size() == 1 && strides[0] == 1);
-  }
+  bool flat() const { return sizes.empty() || (sizes.size() == 1 && strides[0] == 1); }
 };
 
 struct Sixteen {
@@ -77,17 +75,18 @@ void gather(char* into, const char* from, int64_t stride, int64_t count, int64_t
   });
 }
 
-// Of two dimensions, the first of which has stride 1: a few columns at a time, so that a line that
-// was read is used for all its rows.
+// Two dimensions, the first with stride 1. Copies a few columns at a time, so that each cache line
+// serves all its rows.
 void gather(char* into, const char* from, int64_t rows, int64_t stride, int64_t columns,
             int64_t item) {
-  constexpr int64_t AT_ONCE = 8;  // lines; more of a power of two apart would not fit into a cache
+  constexpr int64_t BATCH_LINES =
+      8;  // cache lines; more, a power of two apart, would evict each other
   for_item(item, [&](auto zero) {
     constexpr auto SIZE = static_cast<int64_t>(sizeof zero);
-    for (int64_t first = 0; first < columns; first += AT_ONCE) {
-      const int64_t here = std::min(columns - first, AT_ONCE);
+    for (int64_t first = 0; first < columns; first += BATCH_LINES) {
+      const int64_t here = std::min(columns - first, BATCH_LINES);
       const char* source = from + first * stride * SIZE;
-      for (int64_t i = 0; i < std::min(columns - first - here, AT_ONCE); ++i) {
+      for (int64_t i = 0; i < std::min(columns - first - here, BATCH_LINES); ++i) {
         __builtin_prefetch(source + (here + i) * stride * SIZE);
       }
       for (int64_t row = 0; row < rows; ++row) {
@@ -122,19 +121,15 @@ void each_offset(const Shape& shape, size_t dimensions, Visit&& visit) {
   }
 }
 
-// A buffer of elements, handed on in whole blocks; what is left of them when all have come.
+// Buffers elements and passes them on in whole blocks, the rest at the end.
 template <typename Read>
 class Blocks {
  public:
   Blocks(char* buffer, int64_t item, int64_t count, Read& read)
       : buffer_(buffer), item_(item), missing_(count), read_(read) {}
 
-  char* end() {
-    return buffer_ + held_ * item_;
-  }
-  int64_t held() const {
-    return held_;
-  }
+  char* end() { return buffer_ + held_ * item_; }
+  int64_t held() const { return held_; }
   void filled(int64_t elements) {
     held_ += elements;
     missing_ -= elements;
@@ -171,8 +166,8 @@ void each_row(const Shape& shape, const char* data, int64_t item, int64_t count,
   });
 }
 
-// Several rows at once, where they lie side by side: each line of memory is read once for all of
-// them, not once for each. False where they are too long for that, or there is no memory.
+// Reads several adjacent rows at once, so that each cache line is read once for all of them. False
+// if rows are too long for that, or memory is short.
 template <typename Read>
 bool each_tile(const Shape& shape, const char* data, int64_t item, int64_t count, Read& read) {
   constexpr int64_t LINE = 64, SMALL = 1 << 20, LARGE = 1 << 23;
@@ -213,7 +208,7 @@ const char* first_of(const c10::TensorImpl& tensor) {
          tensor.storage_offset_default() * static_cast<int64_t>(tensor.dtype().itemsize());
 }
 
-// As they lie in memory where that is their order. All parts but the last are whole blocks.
+// Passes contiguous tensors on as they are. All parts but the last are whole blocks.
 template <typename Read>
 void each_part(const c10::TensorImpl& tensor, Read&& read) {
   const int64_t count = tensor.numel();

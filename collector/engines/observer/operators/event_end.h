@@ -1,38 +1,37 @@
-// How events end: their records, and the thread as it was before.
+// Ends events: writes their records and restores the state of the thread.
 #pragma once
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
-#include "storages/access_recorder.h"
-#include "collectives/collectives.h"
 #include "base/fault_injection.h"
-#include "thread/frames.h"
 #include "base/recording_state.h"
+#include "collectives/collectives.h"
 #include "operators/operators.h"
+#include "operators/tensor_capture.h"
+#include "storages/access_recorder.h"
+#include "thread/frames.h"
 #include "thread/thread.h"
-#include "storages/tensor_capture.h"
 
 namespace lanescope {
 
-// The event of a frame begins now, with all of the frame set that is not of the moment.
+// Starts the event of a frame. The caller has set all fields but step, module, phase and time.
 inline void open_event(Thread& thread, Frame& frame) {
-  frame.step = moment.step.load(std::memory_order_relaxed);
+  frame.step = recording.step.load(std::memory_order_relaxed);
   frame.module = thread.shared.module;
   frame.phase = thread.shared.phase;
   frame.opened = true;
   ++thread.depth;
   frame.start = thread.clock.now();
-  frame.open_level =
-      thread.push_open(layout::KIND_OP, frame.scope, frame.depth, frame.name, frame.start,
-                       frame.step, frame.module, frame.phase);
+  frame.open_level = thread.push_open(layout::KIND_OP, frame.scope, frame.depth, frame.name,
+                                      frame.start, frame.step, frame.module, frame.phase);
 }
 
 inline int64_t sequence_of(const Frame& frame) {
   if (frame.op == nullptr || frame.sequence < 0) {
     return frame.sequence;
   }
-  // The number counts up with each node that is made: if it did, the first one is this op's.
+  // torch increments the number with each node made: if it did so, the first node is this op's.
   return static_cast<int64_t>(at::sequence_number::peek()) > frame.sequence ? frame.sequence : -1;
 }
 
@@ -56,10 +55,10 @@ inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
   thread.journal.publish(layout::KIND_OP);
 }
 
-// At level access: what the operator touched, before its own record. Those left out say what was
-// born in them.
-[[gnu::noinline]] inline void write_touched(Thread& thread, const Frame& frame, const at::RecordFunction& function,
-                          bool left_out) {
+// At level access: writes the operator's accesses before its own record. For filtered operators,
+// writes only the storages they allocate.
+[[gnu::noinline]] inline void write_touched(Thread& thread, const Frame& frame,
+                                            const at::RecordFunction& function, bool left_out) {
   if (frame.op->births) {
     for (const c10::IValue& output : function.outputs()) {
       each_tensor(output, [&](const c10::TensorImpl& tensor) {
@@ -71,13 +70,13 @@ inline void write_event(Thread& thread, const Frame& frame, int64_t end) {
     keep_births(thread, frame.accesses);
   }
   if (thread.accesses.size() > frame.accesses) {
-    // Within another operator the next record is of that one, or of one that it called.
+    // Inside another operator the next record belongs to that one, or to one that it called.
     const bool apart = left_out && frame.depth == 0;
     write_accesses(thread, frame.accesses, apart ? thread.clock.now() : 0);
   }
 }
 
-// Undoes what the beginning of a frame did to its thread.
+// Undoes the changes that the start of a frame made to its thread.
 class Closing {
  public:
   Closing(Thread& thread, const Frame& frame) : thread_(thread), frame_(frame) {}
@@ -122,11 +121,11 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
   }
   bool left_out = frame.silent;
   if (frame.op != nullptr) {
-    if (!left_out && end - frame.start < moment.minimum_ns) {
+    if (!left_out && end - frame.start < recording.minimum_ns) {
       thread.counters.add(Counters::SHORTER);
       left_out = true;
     }
-    if (moment.access) {
+    if (recording.access) {
       write_touched(thread, frame, function, left_out);
     }
     if (frame.values) {

@@ -1,7 +1,7 @@
-// The observer: what runs when an operator, an autograd node or a scope begins and ends.
+// Runs when an operator, an autograd node or a scope begins and ends.
 //
-// On the usual path nothing in here takes a lock, allocates or touches Python; and nothing may
-// throw: an exception that escaped the start would leave the end without its context.
+// On the usual path nothing here takes a lock, allocates or touches Python. No exception may
+// escape: the end would then run without its context.
 
 #include "operators/observer.h"
 
@@ -9,10 +9,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include "operators/event_end.h"
-#include "stacks/frame_hash.h"
 #include "base/fault_injection.h"
-#include "storages/signature.h"
+#include "numerics/signature.h"
+#include "operators/event_end.h"
+#include "operators/inputs.h"
+#include "stacks/frame_hash.h"
 #include "stacks/stacks.h"
 
 namespace lanescope {
@@ -23,18 +24,18 @@ using at::ObserverContext;
 using at::RecordFunction;
 using at::RecordScope;
 
-// The backward of a region of torch.compile.
+// The backward pass of a torch.compile region.
 constexpr std::string_view COMPILED_NODE = "CompiledFunctionBackward";
 
-// Of a user scope, which may end on another thread than it began on.
+// Context of a user scope, which may end on another thread than it began on.
 struct Scope : ObserverContext {
   Thread* thread = nullptr;
   uint32_t serial = 0;
-  bool framed = false;         // has a frame on that thread
-  std::shared_ptr<Call> call;  // its end is the completion of this call
+  bool framed = false;         // it has a frame on that thread
+  std::shared_ptr<Call> call;  // it ends when this call is complete
 };
 
-// A compiler that traces runs operators on tensors without data.
+// True while a compiler traces: its operators run on tensors without data.
 inline bool is_traced() {
   using c10::impl::TorchDispatchModeTLS;
   return __builtin_expect(
@@ -57,7 +58,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   return frame;
 }
 
-// Nothing inside the frame is recorded, nor is it.
+// Records neither the frame nor anything inside it.
 [[gnu::noinline]] void mute(Thread& thread, Frame& frame) {
   frame.op = nullptr;
   frame.mutes = true;
@@ -65,69 +66,15 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   thread.counters.add(Counters::FAKE);
 }
 
-struct Inputs {
-  c10::ArrayRef<const c10::IValue> values;
-
-  // Calls `visit` with the tensors that were given by position.
-  template <typename Visit>
-  void each_named(const Operator& op, Visit&& visit) const {
-    for (const Argument& argument : op.arguments) {
-      if (argument.named && argument.position < values.size()) {
-        each_tensor(values[argument.position], visit);
-      }
-    }
-  }
-
-  template <typename Visit>
-  void each(Visit&& visit) const {
-    for (const c10::IValue& value : values) {
-      each_tensor(value, visit);
-    }
-  }
-
-  // Whether an argument says that this is no training.
-  bool evaluates(const Operator& op) const {
-    const auto position = static_cast<size_t>(op.training);
-    return op.training >= 0 && position < values.size() && values[position].isBool() &&
-           !values[position].toBool();
-  }
-
-  // The argument that says where to make a tensor, if it was given.
-  const c10::IValue* device(const Operator& op) const {
-    const auto position = static_cast<size_t>(op.device);
-    return op.device >= 0 && position < values.size() && values[position].isDevice()
-               ? &values[position]
-               : nullptr;
-  }
-};
-
-// The signature of an operator that took no tensor by position.
-[[gnu::noinline]] Text other_signature(Thread& thread, const Operator& op, const Inputs& inputs) {
-  Signature signature;
-  const c10::IValue* device = inputs.device(op);
-  if (!op.has_schema) {
-    inputs.each([&](const c10::TensorImpl& tensor) { signature.add(tensor); });
-  } else if (device != nullptr) {
-    signature.add(device->toDevice());
-  }
-  return signature.text(thread, [&](Spelling& spelling) {
-    if (device != nullptr) {
-      spelling.set_device(device->toDevice());
-    } else {
-      inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
-    }
-  });
-}
-
-// Where a library's own function is all that a thread or a task runs, the program's line is the one
-// that started it.
+// Returns the stack, or, on a thread or task that runs only library code, the stack that started
+// it.
 Text stack_or_start(const Thread& thread) {
   const Text captured = capture_stack();
   return captured != 0 ? captured : thread.shared.started;
 }
 
-// The stack at the cost of telling it from others: captured where it is met for the first time.
-// Where stacks cannot be told apart, that of some operators of each kind.
+// Returns the stack of an operator. Captures it only when its hash is new on this thread. If stacks
+// cannot be hashed, samples some operators of each kind.
 inline Text known_stack(Thread& thread, const Operator& op) {
   const uint64_t hash = raw_stack();
   if (__builtin_expect(hash != 0, 1)) {
@@ -141,13 +88,13 @@ inline Text known_stack(Thread& thread, const Operator& op) {
   return due ? stack_or_start(thread) : 0;
 }
 
-// What few operators need.
+// The part of the start that few operators need.
 [[gnu::noinline]] void begin_rarely(Thread& thread, Frame& frame, const Inputs& inputs) {
   if (frame.op->collective && !thread.call) {
     begin_call(thread, *frame.op->collective, inputs.values);
     frame.collective = true;
   }
-  if (moment.op_stacks) {
+  if (recording.op_stacks) {
     frame.stack = stack_or_start(thread);
   }
 }
@@ -164,7 +111,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
   Frame& frame = push(thread, function, &op, op.scope);
   frame.silent = !op.wanted;
-  const bool note = moment.access && !op.composite && op.touches;
+  const bool note = recording.access && !op.composite && op.touches;
   const Inputs inputs{function.inputs()};
   Signature signature;
   c10::DispatchKeySet keys;
@@ -183,13 +130,13 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
       }
     });
   }
-  // Only tensors of a subclass can be without data, and what is made from nothing.
+  // Only tensors of a subclass, and factory functions, can be without data.
   if ((signature.empty() || keys.has(c10::DispatchKey::Python)) && is_traced()) {
     thread.accesses.resize(frame.accesses);
     mute(thread, frame);
     return;
   }
-  if (__builtin_expect(moment.numerics, 0)) {
+  if (__builtin_expect(recording.numerics, 0)) {
     begin_values(thread, frame, inputs.values);
   }
   if (!op.wanted) {
@@ -197,16 +144,11 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
   frame.name = op.text;
   frame.sequence = function.seqNr();
-  frame.signature =
-      signature.empty()
-          ? other_signature(thread, op, inputs)
-          : signature.text(thread, [&](Spelling& spelling) {
-              inputs.each_named(op, [&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
-            });
-  if (moment.sampled_stacks) {
+  frame.signature = signature_text(thread, op, inputs, signature);
+  if (recording.sampled_stacks) {
     frame.stack = known_stack(thread, op);
   }
-  if (__builtin_expect(op.collective != nullptr || moment.op_stacks, 0)) {
+  if (__builtin_expect(op.collective != nullptr || recording.op_stacks, 0)) {
     begin_rarely(thread, frame, inputs);
   }
   open_event(thread, frame);
@@ -230,20 +172,21 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   frame.signature = signature.text(thread, [&](Spelling& spelling) {
     inputs.each([&](const c10::TensorImpl& tensor) { spelling.add(tensor); });
   });
-  if (__builtin_expect(moment.numerics, 0) && name.find(COMPILED_NODE) != name.npos) {
+  if (__builtin_expect(recording.numerics, 0) && name.find(COMPILED_NODE) != name.npos) {
     begin_blind(thread, frame);
   }
   open_event(thread, frame);
 }
 
-[[gnu::noinline]] std::unique_ptr<ObserverContext> begin_scope(Thread& thread, const RecordFunction& function) {
+[[gnu::noinline]] std::unique_ptr<ObserverContext> begin_scope(Thread& thread,
+                                                               const RecordFunction& function) {
   auto scope = std::make_unique<Scope>();
   scope->thread = &thread;
   scope->serial = thread.shared.serial;
   const std::string_view name = function.name();
   if (function.isAsync()) {
-    // Work for a collective: made inside the call, or run for it by a thread of the backend.
-    // Only the latter begins and ends in order on one thread.
+    // Work of a collective: created inside the call, or run by a thread of the backend. Only the
+    // latter begins and ends in order on one thread.
     if (thread.call) {
       scope->call = thread.call;
       return scope;
@@ -265,7 +208,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   return scope;
 }
 
-// A scope ended on another thread than it began on: leave the instant to its owner.
+// A scope ended on another thread than it began on: gives the end time to its owner.
 [[gnu::noinline]] void end_elsewhere(const Scope& scope, const RecordFunction& function) {
   const int64_t end = system_now();
   Process& here = process();
@@ -295,7 +238,7 @@ void begin_operator(Thread& thread, const RecordFunction& function) {
   }
 }
 
-// An exception in a callback: count it, and leave no half of an event behind.
+// Counts an exception in a callback and removes the frame of its event.
 void failed(Thread* thread, const RecordFunction& function) noexcept {
   if (thread == nullptr) {
     return;
@@ -312,7 +255,7 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
   try {
     thread = this_thread();
     if (thread == nullptr || thread->shared.busy != 0 || thread->muted != 0 ||
-        !moment.active.load(std::memory_order_relaxed)) {
+        !recording.active.load(std::memory_order_relaxed)) {
       return nullptr;
     }
     if (__builtin_expect(thread->stray_count.load(std::memory_order_relaxed) != 0, 0)) {
@@ -338,7 +281,7 @@ std::unique_ptr<ObserverContext> on_start(const RecordFunction& function) noexce
   }
 }
 
-// What began inside goes on. Most often there is no frame: the event was left out.
+// Ends an event while inner ones are still open. Usually it has no frame, because it was left out.
 [[gnu::noinline]] void end_out_of_order(Thread& thread, const RecordFunction& function) {
   Frame frame;
   if (thread.frames.take(&function, frame)) {
@@ -354,7 +297,7 @@ void end_event(Thread& thread, const RecordFunction& function) {
   }
   if (__builtin_expect(frames.top().function == &function, 1)) {
     const Frame& frame = frames.top();
-    frames.pop();  // it stays readable: nothing is pushed meanwhile
+    frames.pop();  // still readable, as nothing is pushed before the end
     end_frame(thread, frame, function);
     return;
   }
@@ -390,7 +333,7 @@ uint64_t handle = 0;
 
 void install() {
   auto callback = at::RecordFunctionCallback(on_start, on_end);
-  callback.needsInputs(true).needsOutputs(moment.access);
+  callback.needsInputs(true).needsOutputs(recording.access);
   callback.scopes({RecordScope::FUNCTION, RecordScope::BACKWARD_FUNCTION,
                    RecordScope::TORCHSCRIPT_FUNCTION, RecordScope::USER_SCOPE});
   handle = at::addGlobalCallback(callback);

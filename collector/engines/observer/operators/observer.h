@@ -1,12 +1,12 @@
-// The observer as torch knows it.
+// Registers the observer with torch.
 #pragma once
 
 namespace lanescope {
 
-// Observe every operator, autograd node and scope of every thread from now on.
+// Observes every operator, autograd node and scope of every thread from now on.
 void install();
 
-// No longer; what has begun still ends in order.
+// Stops observing. Events already open are still closed.
 void remove();
 
 }  // namespace lanescope

@@ -9,9 +9,9 @@
 #include <unordered_map>
 
 #include "collectives/collectives.h"
+#include "numerics/signature.h"
+#include "operators/tensor_capture.h"
 #include "thread/process.h"
-#include "storages/signature.h"
-#include "storages/tensor_capture.h"
 
 namespace lanescope {
 
@@ -19,12 +19,12 @@ namespace {
 
 // Guarded by the process's mutex, which is held over a fork.
 struct Registry {
-  std::unordered_map<std::string, const Operator*> operators;  // kept for ever: threads point to them
+  std::unordered_map<std::string, const Operator*> operators;  // never freed: threads point to them
   uint32_t version = 0;
 
-  // Without those that torch may have taken away meanwhile, to make others of the same name.
+  // Drops all operators if torch has deregistered one since: it may register another of that name.
   std::unordered_map<std::string, const Operator*>& current() {
-    const uint32_t now = moment.taken_away.load(std::memory_order_acquire);
+    const uint32_t now = recording.taken_away.load(std::memory_order_acquire);
     if (version != now) {
       operators.clear();
       version = now;
@@ -38,28 +38,28 @@ Registry& registry() {
   return instance;
 }
 
-// Told by torch, with its lock held, before an operator is gone.
+// torch calls it with its lock held before it removes an operator.
 struct Listener : c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle&) override {
-    moment.taken_away.fetch_add(1, std::memory_order_release);
+    recording.taken_away.fetch_add(1, std::memory_order_release);
   }
 };
 
 constexpr char ENGINE_SCOPE[] = "autograd::engine::evaluate_function";
-constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // with the frame's number behind it
+constexpr char COMPILED_SCOPE[] = "Torch-Compiled Region";  // followed by the frame's number
 
-// In place by their schema, but of what is known of a tensor: no element is written.
+// In place by their schema, but they change only a tensor's metadata: no element is written.
 constexpr std::string_view UNTOUCHING[] = {
-    "aten::_coalesced_",  "aten::as_strided_",    "aten::detach_",     "aten::record_stream",
-    "aten::rename_",      "aten::requires_grad_", "aten::retain_grad", "aten::set_",
-    "aten::set_data",     "aten::squeeze_",       "aten::swapaxes_",   "aten::swapdims_",
-    "aten::t_",           "aten::transpose_",     "aten::unsqueeze_",
+    "aten::_coalesced_", "aten::as_strided_",    "aten::detach_",     "aten::record_stream",
+    "aten::rename_",     "aten::requires_grad_", "aten::retain_grad", "aten::set_",
+    "aten::set_data",    "aten::squeeze_",       "aten::swapaxes_",   "aten::swapdims_",
+    "aten::t_",          "aten::transpose_",     "aten::unsqueeze_",
 };
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   for (const std::string& pattern : patterns) {
-    // Backslashes mean nothing, as in Python's fnmatch.
+    // Backslashes have no meaning, as in Python's fnmatch.
     if (::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0) {
       return true;
     }
@@ -76,16 +76,16 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
     if (holds_tensors(argument.type())) {
       const c10::AliasInfo* alias = argument.alias_info();
       const bool writes = alias != nullptr && alias->isWrite();
-      // An alias that is not written is what a view hands on: its elements are not touched.
-      op.arguments.push_back({static_cast<uint16_t>(i), !argument.kwarg_only(),
-                              alias == nullptr, writes});
+      // An alias that is not written is that of a view: its elements are not touched.
+      op.arguments.push_back(
+          {static_cast<uint16_t>(i), !argument.kwarg_only(), alias == nullptr, writes});
     } else if (argument.name() == "device") {
       op.device = static_cast<int>(i);
     } else if (argument.name() == "training" || argument.name() == "train") {
       op.training = static_cast<int>(i);
     }
   }
-  // Schemas that do not say so: running statistics are written, in training.
+  // Their schemas do not say it: running statistics are written in training.
   const bool normalizes = op.name.find("batch_norm") != std::string::npos;
   op.workspace = op.name.find("_rnn") != std::string::npos;
   bool writes = false;
@@ -101,21 +101,25 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   }
   op.collective = plan_collective(schema);
   if (op.collective) {
-    mark_accesses(op.arguments, schema);
+    for (Argument& argument : op.arguments) {
+      const ArgumentUse use = use_of(schema, argument.position);
+      argument.reads = use.reads;
+      argument.writes = argument.writes || use.writes;
+    }
   }
   const auto handle = c10::Dispatcher::singleton().findOp({schema.name(), schema.overload_name()});
   op.composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  op.touches = std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) ==
-               std::end(UNTOUCHING);
+  op.touches =
+      std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);
-  op.births = !op.composite &&
-              ((op.makes_storage && moment.access) || (writes && moment.numerics));
+  op.births =
+      !op.composite && ((op.makes_storage && recording.access) || (writes && recording.numerics));
 }
 
 }  // namespace
 
-// As filters.py decides: exclusion wins, then inclusion, then the deny list.
+// As filters.py decides: exclude patterns win, then include patterns, then the deny list.
 bool wanted(const std::string& name) {
   const Process& here = process();
   if (matches(here.exclude, name)) {
@@ -136,7 +140,7 @@ const Operator* learn(const at::RecordFunction& function) {
       return found->second;
     }
   }
-  // Kept for ever: frames and caches of any thread may point to it.
+  // Never freed: frames and caches of any thread may point to it.
   auto op = std::make_unique<Operator>();
   op->name = name;
   op->overload = overload;
@@ -158,7 +162,7 @@ const Operator* learn(const at::RecordFunction& function) {
 }
 
 void watch_operators() {
-  // For as long as the process lasts; it must not be destroyed before torch's own statics are.
+  // Never destroyed: it must outlive torch's own statics.
   static const auto& listening = *new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   static_cast<void>(listening);

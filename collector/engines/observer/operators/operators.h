@@ -1,4 +1,4 @@
-// What is known of an operator after its first call: name, filter, where its tensors are.
+// Facts about an operator, learned at its first call: name, filter, positions of its tensors.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -21,43 +21,43 @@ enum class Reads : uint8_t;
 // A tensor or a list of tensors among the inputs.
 struct Argument {
   uint16_t position;
-  bool named;   // by position, so that it counts as an input; else it is out= or the like
-  bool reads;   // its elements, that is: a view reads none
+  bool named;  // passed by position, so it is an input; otherwise it is out= or similar
+  bool reads;  // its elements; a view reads none
   bool writes;
   bool statistics = false;  // written in training only
 };
 
 using Arguments = c10::SmallVector<Argument, 4>;
 
-// What each call asks comes first, in two lines of a cache: an operator that runs a few times in a
-// step is in none.
+// Fields that each call needs come first, in two cache lines: an operator that runs a few times per
+// step is not cached.
 struct alignas(64) Operator {
   Arguments arguments;
   uint32_t arity = 0;
   Text text = 0;
-  int training = -1;  // position of the argument that says so; -1: there is none
-  int device = -1;    // position of the argument that names a device
+  int training = -1;  // position of that argument; -1: it has none
+  int device = -1;    // position of that argument
   uint8_t scope = layout::SCOPE_FUNCTION;
   bool wanted = true;
   bool has_schema = false;
-  bool hidden = false;     // torch's own bookkeeping around what is recorded anyway
-  bool composite = false;  // made of other operators, which are seen themselves
-  bool touches = true;     // elements of its tensors; false: only what is known of them
-  bool births = false;     // says something even if its name is filtered: storages are born in it
+  bool hidden = false;     // torch's bookkeeping around events that are recorded anyway
+  bool composite = false;  // made of other operators, which are observed themselves
+  bool touches = true;     // reads or writes elements; false: only metadata
+  bool births = false;  // observed even if filtered, for the storages that it allocates or writes
   std::shared_ptr<const CollectivePlan> collective;
 
   bool makes_storage = false;  // a result that aliases no input
-  bool workspace = false;   // results of bytes are room to work in: nobody set all of them
-  Reads reads{};            // at level numerics
-  std::vector<bool> fresh;  // of its results: those that are no views and no inputs
+  bool workspace = false;      // results of type uint8 are work buffers, partly uninitialised
+  Reads reads{};               // at level numerics
+  std::vector<bool> fresh;     // per result: not a view, not an input
   std::string name, overload;
 };
 
-// Slow: takes the lock, copies the schema at the first call in a recording.
+// Slow: takes the lock, and reads the schema at the first call in a recording.
 const Operator* learn(const at::RecordFunction& function);
 
-// The overload's name, empty where there is none or the function is no operator. Torch before 2.8
-// names it only together with the operator.
+// Returns the overload's name, empty without one or if the function is not an operator. Before 2.8
+// torch provides it only together with the operator's name.
 template <typename Function>
 auto overload_of(const Function& function) {
   if constexpr (requires { function.overload_name(); }) {
@@ -68,8 +68,8 @@ auto overload_of(const Function& function) {
   }
 }
 
-// Where the pointer did not tell: an operator's first call on this thread, or a function whose name
-// is a text made for each call.
+// Finds an operator by name if its address is not cached: at its first call on this thread, or if
+// the name is a text made for each call.
 inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& function) {
   if (!overload_of(function).empty()) {
     return learn(function);
@@ -82,13 +82,13 @@ inline const Operator* find_by_name(Thread& thread, const at::RecordFunction& fu
 }
 
 inline bool takes(const Operator& op, size_t inputs) {
-  return inputs == op.arity || inputs == 0;  // none: they were not handed on
+  return inputs == op.arity || inputs == 0;  // 0: they were not passed on
 }
 
 inline const Operator* find_operator(Thread& thread, const at::RecordFunction& function) {
-  // The name belongs to the schema, so its address tells overloads apart too. An operator that was
-  // taken away may leave its address to another one.
-  const uint32_t version = moment.taken_away.load(std::memory_order_acquire);
+  // The name belongs to the schema, so its address also distinguishes overloads. After an operator
+  // was deregistered, another may use its address.
+  const uint32_t version = recording.taken_away.load(std::memory_order_acquire);
   if (__builtin_expect(thread.operators.version != version, 0)) {
     thread.operators.clear();
     thread.names.forget_operators();

@@ -9,24 +9,24 @@ namespace lanescope {
 
 namespace {
 
-constexpr int MOST = 24;  // frames that tell a stack apart
+constexpr int MAX_FRAMES = 24;  // frames that distinguish stacks
 
 using Address = const char*;
 
 // Offsets in bytes. CPython's Include/cpython/pystate.h and Include/internal/pycore_frame.h.
 struct Layout {
-  int indirect;   // of the pointer in the thread's state that leads to the innermost frame,
-  int innermost;  // and, where it leads there by another one, of the frame in that; -1: directly
+  int indirect;   // of the pointer in the thread state that leads to the innermost frame,
+  int innermost;  // of the frame in what that points to; -1: it points to the frame itself
   int code;       // in a frame,
   int previous;
-  int position;   // of the instruction
+  int position;  // of the instruction
 };
 
 constexpr Layout LAYOUTS[] = {
-    {56, 8, 32, 48, 56},   // 3.11
-    {56, 0, 0, 8, 56},     // 3.12
-    {72, -1, 0, 8, 56},    // 3.13
-    {72, -1, 0, 8, 56},    // 3.14
+    {56, 8, 32, 48, 56},  // 3.11
+    {56, 0, 0, 8, 56},    // 3.12
+    {72, -1, 0, 8, 56},   // 3.13
+    {72, -1, 0, 8, 56},   // 3.14
 };
 
 Address pointer_at(Address base, int offset) {
@@ -67,7 +67,7 @@ Address innermost(const Layout& layout, Address state) {
   return layout.innermost < 0 || first == nullptr ? first : pointer_at(first, layout.innermost);
 }
 
-// Which layout the running version has; null: none that is known.
+// Returns the layout of the running version; null if unknown.
 const Layout* of_version(const char* version) {
   for (int minor = 11; minor <= 14; ++minor) {
     const char name[] = {'3', '.', '1', static_cast<char>('0' + minor - 10), '.', '\0'};
@@ -78,7 +78,7 @@ const Layout* of_version(const char* version) {
   return nullptr;
 }
 
-// Whether every frame that Python tells of is met in that order.
+// True if every frame that Python reports is found in the same order.
 bool fits(const Interpreter& py, const Layout& layout, Address state) {
   Address raw = innermost(layout, state);
   void* frame = py.current_frame();
@@ -89,7 +89,7 @@ bool fits(const Interpreter& py, const Layout& layout, Address state) {
   while (frame != nullptr) {
     void* code = py.code(frame);
     py.decrease(code);
-    // Between two frames of Python there may be one of its own making.
+    // Between two Python frames there may be an internal one.
     for (int skipped = 0; raw != nullptr && skipped < 2; ++skipped) {
       if (pointer_at(raw, layout.code) == code) {
         break;
@@ -139,7 +139,7 @@ uint64_t raw_stack() {
   }
   uint64_t hash = 0;
   Address frame = innermost(*layout, state);
-  for (int depth = 0; frame != nullptr && depth < MOST; ++depth) {
+  for (int depth = 0; frame != nullptr && depth < MAX_FRAMES; ++depth) {
     const auto code = reinterpret_cast<uint64_t>(pointer_at(frame, layout->code));
     const auto position = reinterpret_cast<uint64_t>(pointer_at(frame, layout->position));
     hash = (hash ^ code) * 0x9E3779B97F4A7C15ULL;

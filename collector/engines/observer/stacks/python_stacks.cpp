@@ -1,9 +1,10 @@
 #include "stacks/python_stacks.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <csetjmp>
 #include <csignal>
-#include <pthread.h>
 
 namespace lanescope {
 
@@ -15,7 +16,7 @@ struct Reading {
   std::atomic<bool> busy{false};
   pthread_t thread{};
   sigjmp_buf back{};
-  struct sigaction before[2] {};
+  struct sigaction before[2]{};
 };
 
 Reading reading;
@@ -24,7 +25,7 @@ void on_fault(int number) {
   if (::pthread_equal(::pthread_self(), reading.thread) != 0) {
     ::siglongjmp(reading.back, 1);
   }
-  // Another thread's own fault: it happens again at once, for whoever was to hear of it.
+  // A fault of another thread: it recurs at once, for the handler that the program installed.
   ::sigaction(number, &reading.before[number == FAULTS[0] ? 0 : 1], nullptr);
 }
 
@@ -42,9 +43,9 @@ void write_python_stacks(int signal) {
   }
   ::pthread_sigmask(SIG_UNBLOCK, &needed, &before);
   if (::sigsetjmp(reading.back, 1) == 0) {
-    struct sigaction guard {};
+    struct sigaction guard{};
     guard.sa_handler = on_fault;
-    guard.sa_flags = SA_ONSTACK;  // a stack that overflowed has no room for a handler
+    guard.sa_flags = SA_ONSTACK;  // an overflowed stack has no room for a handler
     ::sigemptyset(&guard.sa_mask);
     for (int i = 0; i < 2; ++i) {
       ::sigaction(FAULTS[i], &guard, &reading.before[i]);

@@ -1,11 +1,11 @@
-// Has Python write the stacks of all its threads, while they run on.
+// Makes Python write the stacks of all its threads, while they continue to run.
 #pragma once
 
 namespace lanescope {
 
-// `signal` is one that faulthandler has been registered for. May be called in a signal's handler.
-// Nobody stops the threads: one that ends in that instant leaves frames that are no longer there.
-// Then what has been written by then is all there is, and the process goes on.
+// `signal` is one that faulthandler has been registered for. Safe to call in a signal handler.
+// Threads are not stopped: if one ends at that instant, its frames are freed while they are read.
+// Then the dump ends there, and the process continues.
 void write_python_stacks(int signal);
 
 }  // namespace lanescope

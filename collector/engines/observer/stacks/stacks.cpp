@@ -14,7 +14,7 @@ namespace lanescope {
 
 namespace {
 
-// The few functions of Python that a stack takes, found in the process: no headers are needed, and
+// The Python functions that capturing needs, looked up in the process: this needs no headers, and
 // one build serves every version.
 struct PythonObject;
 struct PythonFrame;
@@ -43,10 +43,9 @@ struct Python {
              find(ensure, "PyGILState_Ensure") && find(release, "PyGILState_Release") &&
              find(current_frame, "PyEval_GetFrame") && find(back, "PyFrame_GetBack") &&
              find(code, "PyFrame_GetCode") && find(line, "PyFrame_GetLineNumber") &&
-             find(attribute, "PyObject_GetAttrString") &&
-             find(utf8, "PyUnicode_AsUTF8AndSize") && find(increase, "Py_IncRef") &&
-             find(decrease, "Py_DecRef") && find(fetch_error, "PyErr_Fetch") &&
-             find(restore_error, "PyErr_Restore") &&
+             find(attribute, "PyObject_GetAttrString") && find(utf8, "PyUnicode_AsUTF8AndSize") &&
+             find(increase, "Py_IncRef") && find(decrease, "Py_DecRef") &&
+             find(fetch_error, "PyErr_Fetch") && find(restore_error, "PyErr_Restore") &&
              (find(finalizing, "Py_IsFinalizing") || find(finalizing, "_Py_IsFinalizing"));
     find(instruction, "PyFrame_GetLasti");
   }
@@ -71,11 +70,12 @@ struct Code {
 // Guarded by the interpreter's lock.
 struct State {
   StackSettings settings;
-  std::unordered_map<PythonObject*, Code> codes;  // each holds a reference, so that no address is reused
+  std::unordered_map<PythonObject*, Code>
+      codes;  // each holds a reference, so that no address is reused
   std::unordered_map<std::string, Text> seen;  // raw frames -> text
 };
 
-constexpr size_t LIMIT = 100'000;  // distinct stacks remembered; past it, anew
+constexpr size_t MAX_STACKS = 100'000;  // distinct stacks remembered; then all are forgotten
 
 State& state() {
   static State& instance = *new State;
@@ -135,10 +135,11 @@ const Code& describe(const Python& py, State& all, PythonObject* code) {
 
 struct Raw {
   PythonObject* code;
-  int64_t position;  // instruction, or line where Python does not tell
+  int64_t position;  // instruction, or line where Python does not provide it
 };
 
-// Owned references: a frame that stayed alive would keep the program's tensors alive.
+// Owned references, released also after an exception: a leaked frame keeps the program's tensors
+// alive.
 struct Owned {
   const Python& py;
   std::vector<PythonFrame*> frames;
@@ -154,7 +155,7 @@ Text walk(const Python& py, State& all) {
   std::vector<Raw> frames;
   std::vector<PythonFrame*> kept;
   std::string text;
-  // A borrowed frame first, then owned ones.
+  // The first frame is borrowed, the others are owned.
   PythonFrame* frame = py.current_frame();
   if (frame == nullptr) {
     return 0;
@@ -190,7 +191,7 @@ Text walk(const Python& py, State& all) {
         text += i == 0 ? "" : "\n";
         text += code.file + '\t' + std::to_string(py.line(kept[i])) + '\t' + code.function;
       }
-      if (all.seen.size() >= LIMIT) {
+      if (all.seen.size() >= MAX_STACKS) {
         all.seen.clear();
       }
       result = texts().intern(text);
@@ -208,8 +209,8 @@ void set_stack_settings(StackSettings settings) {
 
 Text capture_stack() {
   const Python& py = python();
-  // A thread that Python does not know has no Python stack; and to take the lock while the
-  // interpreter ends would end this thread.
+  // A thread unknown to Python has no Python stack. Taking the lock while the interpreter shuts
+  // down would end this thread.
   if (!py.usable || py.finalizing() != 0 || py.this_thread_state() == nullptr) {
     return 0;
   }

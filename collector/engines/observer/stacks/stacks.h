@@ -9,16 +9,18 @@
 namespace lanescope {
 
 struct StackSettings {
-  size_t depth = 15;                  // frames of the program that are kept
-  std::vector<std::string> inside;    // folders of torch and of the recorder: left out
-  std::vector<std::string> packages;  // folders of installed packages: kept,
-  std::string standard;               // though they lie below the standard library's: left out
+  size_t depth = 15;  // how many frames of the program are kept
+  std::vector<std::string>
+      inside;  // folders of torch and of the recorder: their frames are left out
+  std::vector<std::string> packages;  // folders of installed packages: their frames are kept,
+  std::string
+      standard;  // though inside the folder of the standard library, whose frames are left out
 };
 
 void set_stack_settings(StackSettings settings);
 
-// 0 where the thread is not one of Python's, or no frame of the program is on its stack. Takes the
-// interpreter's lock.
+// Returns the stack's text, 0 if Python does not know the thread or no frame of the program is on
+// its stack. Takes the interpreter's lock.
 Text capture_stack();
 
 }  // namespace lanescope

@@ -1,4 +1,4 @@
-// Which bytes an operator reads and writes, and which storages are born in it.
+// Records which bytes an operator reads and writes, and which storages it allocates.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -7,19 +7,20 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "storages/signature.h"
+#include "numerics/signature.h"
 #include "storages/streams.h"
 #include "thread/thread.h"
 
 namespace lanescope {
 
-// The gaps in what a tensor covers: runs of bytes, evenly spaced where the other dimensions are one.
+// Finds the gaps in a tensor's byte range: runs of bytes at one distance, if its strides allow
+// that.
 [[gnu::noinline]] inline void find_gaps(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                         int64_t item, Access& access) {
   access.run = item;
   access.stride = 0;
   int64_t count = 1;
-  // From the innermost dimension outwards: the smallest stride that has not been dealt with.
+  // From the innermost dimension outwards: the smallest stride not yet handled.
   uint64_t done = 0;
   for (size_t step = 0; step < sizes.size(); ++step) {
     size_t next = sizes.size();
@@ -34,7 +35,7 @@ namespace lanescope {
     }
     done |= uint64_t{1} << next;
     const int64_t stride = strides[next] * item;
-    if (access.stride == 0 && stride <= access.run) {  // goes on where the run ends, or within it
+    if (access.stride == 0 && stride <= access.run) {  // continues the run, or overlaps it
       access.run += (sizes[next] - 1) * stride;
     } else if (access.stride == 0) {
       access.stride = stride;
@@ -50,8 +51,8 @@ namespace lanescope {
 
 enum class Range { known, empty, unknown };
 
-// The range that a tensor covers, as an access with `flags`. Unknown: the tensor has no storage, or
-// one without memory, or a shape of its own making.
+// Fills `access` with the byte range of a tensor and `flags`. Unknown: the tensor has no storage, a
+// storage without memory, or a symbolic shape.
 inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& access) {
   if (!tensor.has_storage() || tensor.has_symbolic_sizes_strides()) {
     return Range::unknown;
@@ -86,7 +87,8 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   return Range::known;
 }
 
-[[gnu::noinline]] inline void note_access(Thread& thread, const c10::TensorImpl& tensor, uint32_t flags) {
+[[gnu::noinline]] inline void note_access(Thread& thread, const c10::TensorImpl& tensor,
+                                          uint32_t flags) {
   Access access;
   const Range range = range_of(tensor, flags, access);
   if (range == Range::known) {
@@ -97,10 +99,10 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
   }
 }
 
-// A result: born here unless an input, or an operator inside, had its storage already. `births`:
-// those of the thread before the operator began.
+// Records the storage of a result as allocated here, unless an input or an inner operator had it
+// already. `births`: how many the thread had allocated when the operator began.
 [[gnu::noinline]] inline void note_result(Thread& thread, const c10::TensorImpl& tensor, size_t own,
-                        uint64_t births) {
+                                          uint64_t births) {
   Access access;
   if (range_of(tensor, layout::ACCESS_WRITE, access) != Range::known) {
     return;
@@ -111,21 +113,21 @@ inline Range range_of(const c10::TensorImpl& tensor, uint32_t flags, Access& acc
       return;
     }
   }
-  const uint64_t since = std::max(births, thread.born - std::min<uint64_t>(thread.born,
-                                                                           Thread::BIRTHS));
+  const uint64_t since =
+      std::max(births, thread.born - std::min<uint64_t>(thread.born, Thread::MAX_BIRTHS));
   bool born_inside = false;
   for (uint64_t i = since; i < thread.born; ++i) {
-    born_inside = born_inside || thread.births[i % Thread::BIRTHS] == access.storage;
+    born_inside = born_inside || thread.births[i % Thread::MAX_BIRTHS] == access.storage;
   }
   if (!born_inside) {
-    thread.births[thread.born++ % Thread::BIRTHS] = access.storage;
+    thread.births[thread.born++ % Thread::MAX_BIRTHS] = access.storage;
     access.flags |= layout::ACCESS_BIRTH;
   }
   access.stream = stream_of(thread, tensor);
   thread.accesses.push_back(access);
 }
 
-// Of an operator that is left out, only what was born in it is told.
+// For filtered operators, keeps only the storages they allocate.
 inline void keep_births(Thread& thread, size_t own) {
   auto& all = thread.accesses;
   const auto begin = all.begin() + static_cast<std::ptrdiff_t>(own);
@@ -134,8 +136,8 @@ inline void keep_births(Thread& thread, size_t own) {
             all.end());
 }
 
-// Store the accesses from `own` on, two a record; one with gaps takes the room of two. `made`: when,
-// for those that no operator's record follows; 0: one does.
+// Writes the accesses from `own` on, two per record; one with gaps takes the room of two. `made`:
+// time of accesses that no operator's record follows; 0 if one does.
 [[gnu::noinline]] inline void write_accesses(Thread& thread, size_t own, int64_t made) {
   const auto& all = thread.accesses;
   for (size_t i = own; i < all.size();) {

@@ -8,7 +8,7 @@ namespace lanescope {
 
 namespace {
 
-// The bytes that a tensor covers of its storage.
+// The byte range of a tensor within its storage.
 struct Extent {
   int64_t begin = 0, end = 0;
   uint64_t layout = 0;
@@ -43,27 +43,23 @@ uint32_t version_of(const c10::TensorImpl& tensor) {
   return version.enabled() ? version.current_version() : 0;
 }
 
-// 0 for one with gaps, which is not compared.
+// Probes a tensor's bytes. 0 for one with gaps, which is not compared.
 uint64_t probe_of(const c10::TensorImpl& tensor) {
   const Extent extent(tensor);
   return extent.layout == 0 ? probe(data_of(tensor) + extent.begin, extent.end - extent.begin) : 0;
 }
 
-// Of all of its storage.
+// Probes the whole storage.
 uint64_t probe_of_all(const c10::TensorImpl& tensor) {
   return probe(data_of(tensor), static_cast<int64_t>(storage_of(tensor)->nbytes()));
 }
 
 }  // namespace
 
-// The lock is held over a fork, for the child to find it free.
+// Holds the lock during a fork, so that it is free in the child.
 struct StoragesFork {
-  static void before() {
-    storages().mutex_.lock();
-  }
-  static void after() {
-    storages().mutex_.unlock();
-  }
+  static void before() { storages().mutex_.lock(); }
+  static void after() { storages().mutex_.unlock(); }
 };
 
 Storages& storages() {
@@ -113,13 +109,13 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
     std::lock_guard<std::mutex> hold(mutex_);
     const Known* known = find(tensor);
     if (known == nullptr) {
-      found.state = all_.size() < STORAGES ? Found::foreign : Found::known;
+      found.state = all_.size() < MAX_STORAGES ? Found::foreign : Found::known;
       return found;
     }
     found.derived = known->derived;
     const Extent extent(tensor);
-    const auto same = std::find_if(
-        known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
+    const auto same =
+        std::find_if(known->ranges.begin(), known->ranges.end(), [&](const Range& one) {
           return one.begin == extent.begin && one.end == extent.end && one.layout == extent.layout;
         });
     const bool current = same != known->ranges.end() && same->data == data_of(tensor) &&
@@ -136,7 +132,8 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   if (range.layout != 0 || probe_of(tensor) == range.probe) {
     return found;
   }
-  // It counts only if no recorded operator began to write meanwhile, or wrote by another storage.
+  // Report the change only if no recorded operator has started to write since, and none wrote
+  // through another storage.
   std::lock_guard<std::mutex> hold(mutex_);
   if (const Known* known = find(tensor)) {
     for (const Range& one : known->ranges) {
@@ -150,8 +147,7 @@ Storages::Found Storages::look(const c10::TensorImpl& tensor) {
   return found;
 }
 
-void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
-                     bool derived) {
+void Storages::wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint, bool derived) {
   const uint64_t probe = probe_of(tensor);
   std::lock_guard<std::mutex> hold(mutex_);
   const bool fresh = find(tensor) == nullptr;
@@ -179,7 +175,7 @@ void Storages::read(const c10::TensorImpl& tensor, const Fingerprint& fingerprin
       owned = owned || (one.owned && one.begin < extent.end && extent.begin < one.end);
     }
     known->foreign = known->foreign || fresh;
-    known->in_flight = false;  // and not `unset` any more: `remember` forgets that
+    known->in_flight = false;  // `remember` also clears `unset`
     remember(*known, tensor, fingerprint, probe, false, owned);
   }
 }
@@ -252,33 +248,41 @@ Storages::Known* Storages::find_or_add(const c10::TensorImpl& tensor) {
     for (auto one = all_.begin(); one != all_.end();) {
       one = one->second.storage.expired() ? all_.erase(one) : std::next(one);
     }
-    purge_at_ = std::min(STORAGES, std::max<size_t>(1024, 2 * all_.size()));
+    purge_at_ = std::min(MAX_STORAGES, std::max<size_t>(1024, 2 * all_.size()));
   }
-  if (all_.size() >= STORAGES) {
+  if (all_.size() >= MAX_STORAGES) {
     return nullptr;
   }
   c10::raw::weak_intrusive_ptr::incref(storage);
   auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
-  return &all_.emplace(storage, Known{std::move(weak)}).first->second;
+  return &all_.try_emplace(storage, std::move(weak)).first->second;
 }
 
-void Storages::remember(Known& known, const c10::TensorImpl& tensor,
-                        const Fingerprint& fingerprint, uint64_t probe, bool written,
-                        bool owned) {
+void Storages::remember(Known& known, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
+                        uint64_t probe, bool written, bool owned) {
   forget(known, tensor);
   const Extent extent(tensor);
-  const Range range{extent.begin, extent.end, extent.layout, data_of(tensor), version_of(tensor),
-                    fingerprint.finite(), written, owned, probe, fingerprint.hash, ++serial_,
+  const Range range{extent.begin,
+                    extent.end,
+                    extent.layout,
+                    data_of(tensor),
+                    version_of(tensor),
+                    fingerprint.finite(),
+                    written,
+                    owned,
+                    probe,
+                    fingerprint.hash,
+                    ++serial_,
                     trust_};
-  if (known.ranges.size() < RANGES) {
+  if (known.ranges.size() < MAX_RANGES) {
     known.ranges.push_back(range);
   } else {
-    known.ranges[known.next++ % RANGES] = range;
+    known.ranges[known.next++ % MAX_RANGES] = range;
   }
 }
 
-// Whether an operator wrote to these bytes later, as those of another storage: numpy and DLPack make
-// such. All storages are gone through, but only where bytes were found to be others.
+// True if an operator wrote these bytes later through another storage, as numpy and DLPack make
+// them. Searches all storages, but only after bytes were found changed.
 bool Storages::shared(const Range& range) const {
   const char* begin = static_cast<const char*>(range.data) + range.begin;
   const char* end = static_cast<const char*>(range.data) + range.end;
@@ -298,10 +302,9 @@ void Storages::forget(Known& known, const c10::TensorImpl& tensor) {
   known.unset = false;
   const Extent extent(tensor);
   auto& all = known.ranges;
-  all.erase(std::remove_if(all.begin(), all.end(),
-                           [&](const Range& one) {
-                             return one.begin < extent.end && extent.begin < one.end;
-                           }),
+  all.erase(std::remove_if(
+                all.begin(), all.end(),
+                [&](const Range& one) { return one.begin < extent.end && extent.begin < one.end; }),
             all.end());
 }
 

@@ -1,4 +1,4 @@
-// What is known of storages: who wrote them last, and which bits were there then.
+// Remembers storages: who wrote them last, and the fingerprint of what was written.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "numerics/fingerprint.h"
@@ -16,53 +17,53 @@ namespace lanescope {
 
 class Storages {
  public:
-  // An input, as an operator finds it.
+  // The state of an input when an operator begins.
   struct Found {
     enum State {
       known,    // recorded operators wrote it
-      foreign,  // no recorded operator did, or a collective, and it has not been read since
-      changed,  // it is not what was written last
-      unset,    // it was made with whatever lay there (empty), and lies there still
+      foreign,  // no recorded operator wrote it, or a collective did and it has not been read since
+      changed,  // differs from what was written last
+      unset,    // allocated uninitialised (torch.empty), and still so
     } state = known;
-    bool owned = false;         // of one that changed: an operator wrote it once, or a collective
-    bool derived = false;       // made of what nobody had set
-    bool finite = false;        // that is known
-    bool finite_known = false;  // or the contrary
-    uint64_t expected = 0;      // of one that changed, the hash that it had
+    bool owned = false;         // if changed: an operator or a collective once wrote it
+    bool derived = false;       // computed from uninitialised memory
+    bool finite = false;        // all values are finite
+    bool finite_known = false;  // `finite` is known to be true or false
+    uint64_t expected = 0;      // if changed: the hash it had
   };
 
-  // All that follows is for tensors that can be read, unless it says otherwise.
+  // The functions below take tensors that can be read, unless they say "any".
   Found look(const c10::TensorImpl& tensor);
 
-  // A tensor was made with whatever lies there. Whoever fills it may do so without an operator.
+  // A tensor was allocated uninitialised. It may be filled without an operator.
   void made_unset(const c10::TensorImpl& tensor);
 
-  // A tensor was read: what an operator wrote (`derived`: out of what nobody had set), or what came
-  // from elsewhere.
+  // A tensor was read after an operator wrote it (`derived`: from uninitialised memory), or as an
+  // input from elsewhere.
   void wrote(const c10::TensorImpl& tensor, const Fingerprint& fingerprint, bool derived);
   void read(const c10::TensorImpl& tensor, const Fingerprint& fingerprint);
 
-  // An operator is about to write the tensor, any: it is not what it was.
+  // An operator is about to write the tensor (any): its value is unknown until read.
   void writes(const c10::TensorImpl& tensor);
 
-  // An operator that was left out wrote the tensor, or made it; any.
+  // A filtered operator wrote or made the tensor (any).
   void wrote_unread(const c10::TensorImpl& tensor);
   void made_unread(const c10::TensorImpl& tensor);
 
-  // A collective will write the tensor, any, some time. Whether one may be at it:
+  // A collective will write the tensor (any) at some time; `awaited`: one may be writing it now.
   void awaits(const c10::TensorImpl& tensor);
   bool awaited(const c10::TensorImpl& tensor);
 
-  // Something may have written to any of them without an operator.
+  // Something may have written to any storage without an operator.
   void distrust();
 
   void clear();
 
  private:
-  static constexpr size_t RANGES = 64;     // remembered of one storage
-  static constexpr size_t STORAGES = 65536;
+  static constexpr size_t MAX_RANGES = 64;  // remembered per storage
+  static constexpr size_t MAX_STORAGES = 65536;
 
-  // Bytes of a storage as they were when last read.
+  // Bytes of a storage, as last read.
   struct Range {
     int64_t begin, end;
     uint64_t layout;  // 0: without gaps
@@ -70,19 +71,21 @@ class Storages {
     uint32_t version;
     bool finite;
     bool written;  // by an operator, not only read
-    bool owned;    // or it was, before it was found changed; or by a collective
+    bool owned;    // so written before it was found changed, or by a collective
     uint64_t probe, hash, serial, trust;
   };
   struct Known {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // its address is not used again meanwhile
+    explicit Known(c10::weak_intrusive_ptr<c10::StorageImpl> of) : storage(std::move(of)) {}
+
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // held, so that its address is not reused
     bool foreign = false;
-    bool in_flight = false;  // a collective wrote it, and nobody has read it since
-    bool finite = false;     // all of it, for certain
-    bool unset = false;      // made so, and no operator has written to it since
+    bool in_flight = false;  // written by a collective and not read since
+    bool finite = false;     // all values, for certain
+    bool unset = false;      // allocated uninitialised, and not written since
     bool derived = false;
-    uint64_t lay = 0;        // of one that is unset: probe of what lay there
+    uint64_t lay = 0;  // if unset: probe of its bytes
     std::vector<Range> ranges;
-    size_t next = 0;  // to be replaced
+    size_t next = 0;  // index of the range to replace next
   };
 
   bool is_unset(const c10::TensorImpl& tensor);
@@ -96,7 +99,7 @@ class Storages {
   friend struct StoragesFork;
   std::mutex mutex_;
   uint64_t serial_ = 0;
-  uint64_t trust_ = 0;  // counts how often they were distrusted
+  uint64_t trust_ = 0;  // number of calls of `distrust`
   size_t purge_at_ = 1024;
   std::unordered_map<const c10::StorageImpl*, Known> all_;
 };

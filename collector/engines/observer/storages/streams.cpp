@@ -19,10 +19,10 @@ Ordinals& ordinals() {
   return instance;
 }
 
-constexpr size_t MOST = 65536;
+constexpr size_t MAX_STREAMS = 65536;
 
-// The handle by which the device's own interface, and torch's trace of it, know a stream; torch has
-// been telling it for some versions only, and until then only that of the default stream is known.
+// The stream's handle in the device's API and in torch's trace callbacks. Only newer versions of
+// torch provide it; with older ones only the default stream's handle is known.
 template <typename Guard>
 auto handle_of(const Guard& guard, const c10::Stream& stream, int)
     -> decltype(reinterpret_cast<uint64_t>(guard.getStreamNativeHandle(stream))) {
@@ -46,7 +46,8 @@ uint32_t stream_with(uint64_t handle) {
   if (found != all.end()) {
     return found->second;
   }
-  if (all.size() >= MOST) {  // one for all that come after: better ordered than they are
+  if (all.size() >=
+      MAX_STREAMS) {  // all later streams share one: they look better ordered than they are
     return FIRST_STREAM;
   }
   const auto ordinal = static_cast<uint32_t>(FIRST_STREAM + 1 + all.size());
@@ -60,7 +61,7 @@ void forget_streams() {
 }
 
 uint32_t current_stream(Thread& thread, c10::Device device) {
-  if (!c10::impl::hasDeviceGuardImpl(device.type())) {  // of a tensor without data, say
+  if (!c10::impl::hasDeviceGuardImpl(device.type())) {  // for example of a tensor without data
     return 0;
   }
   const auto* guard = c10::impl::getDeviceGuardImpl(device.type());

@@ -13,29 +13,29 @@ struct RecordFunction;
 
 namespace lanescope {
 
-struct Operator;  // what is known of an operator
+struct Operator;
 
 struct Frame {
-  const at::RecordFunction* function;  // identifies it: one that runs has its address to itself
+  const at::RecordFunction* function;  // identifies the event: running ones have distinct addresses
   const Operator* op;                  // null for nodes and scopes
   int64_t start;
-  int64_t sequence;  // of a node; of an operator the next number at its start, -1: makes no node
-  uint64_t births;   // storages born on this thread before it began
+  int64_t sequence;  // of a node; for an operator the next number at its start; -1: makes no node
+  uint64_t births;   // storages allocated on this thread before it began
   int32_t step;
   Text name, module, phase, signature, stack;
-  uint32_t accesses;    // where its own begin
-  uint32_t open_level;  // its place on the stack of open events
+  uint32_t accesses;    // index of its first access
+  uint32_t open_level;  // its position on the stack of open events
   uint16_t depth;
   uint8_t scope;
-  bool opened;      // is on the stack of open events, and counts for the depth
-  bool silent;      // no record of its own: it is here for the storages that are born in it
-  bool mutes;       // what runs inside is not recorded
-  bool collective;  // it began the call of its thread
-  bool values;      // its tensors are read
-  bool blind;       // at level numerics: what runs inside may write without an operator
+  bool opened;      // on the stack of open events, and counted in the depth
+  bool silent;      // has no record; only the storages that it allocates are recorded
+  bool mutes;       // nothing inside it is recorded
+  bool collective;  // it began the thread's collective call
+  bool values;      // its tensors are read for fingerprints
+  bool blind;       // at level numerics: code inside may write without an operator
 };
 
-// A stack without the cost of filling a new entry with zeros: whoever pushes sets all it needs.
+// A stack that does not zero new entries: the caller of `push` sets all fields.
 class FrameStack {
  public:
   Frame& push() {
@@ -45,9 +45,7 @@ class FrameStack {
     return frames_[count_++];
   }
 
-  bool empty() const {
-    return count_ == 0;
-  }
+  bool empty() const { return count_ == 0; }
   bool within(uint8_t scope) const {
     for (size_t i = 0; i < count_; ++i) {
       if (frames_[i].scope == scope) {
@@ -56,17 +54,11 @@ class FrameStack {
     }
     return false;
   }
-  Frame& top() {
-    return frames_[count_ - 1];
-  }
-  void pop() {
-    --count_;
-  }
-  void clear() {
-    count_ = 0;
-  }
+  Frame& top() { return frames_[count_ - 1]; }
+  void pop() { --count_; }
+  void clear() { count_ = 0; }
 
-  // Takes out the frame of an event that does not end in order. False: there is none.
+  // Removes the frame of an event that ends out of order. False if it has none.
   bool take(const at::RecordFunction* function, Frame& frame) {
     for (size_t i = count_; i-- != 0;) {
       if (frames_[i].function == function) {

@@ -1,4 +1,4 @@
-// The modules that a thread is calling, and what is known of those that it has called before.
+// The modules that a thread is calling, and the paths of those it has called before.
 #pragma once
 
 #include <array>
@@ -12,28 +12,30 @@
 
 namespace lanescope {
 
-// Paths of modules by their addresses, for one thread: nothing is shared, so nothing is locked.
+// Paths of modules by address. One per thread, so it needs no lock.
 class ModulePaths {
  public:
-  // The path's text; 0: unknown.
+  // Returns the path's text; 0: unknown.
   Text find(const void* module) const {
     if (slots_ == nullptr) {
       return 0;
     }
     const Slot& slot = (*slots_)[place(module)];
-    return slot.module == module && slot.gone == gone().load(std::memory_order_acquire) ? slot.path
-                                                                                       : 0;
+    return slot.module == module && slot.destroyed == destroyed().load(std::memory_order_acquire)
+               ? slot.path
+               : 0;
   }
 
   void put(const void* module, Text path) {
-    if (slots_ == nullptr) {  // most threads call no module
+    if (slots_ == nullptr) {  // allocated late: most threads call no module
       slots_ = std::make_unique<std::array<Slot, SLOTS>>();
     }
-    (*slots_)[place(module)] = {module, gone().load(std::memory_order_acquire), path};
+    (*slots_)[place(module)] = {module, destroyed().load(std::memory_order_acquire), path};
   }
 
-  // How many modules are no more. An address may be another's since: all paths are forgotten then.
-  static std::atomic<uint64_t>& gone() {
+  // How many modules were destroyed. Another may have taken the address, so each one invalidates
+  // all paths.
+  static std::atomic<uint64_t>& destroyed() {
     static std::atomic<uint64_t> count{1};
     return count;
   }
@@ -41,7 +43,7 @@ class ModulePaths {
  private:
   struct Slot {
     const void* module;
-    uint64_t gone;
+    uint64_t destroyed;
     Text path;
   };
   static constexpr int BITS = 10;
@@ -55,16 +57,16 @@ class ModulePaths {
 };
 
 struct Modules {
-  std::vector<Text> open;  // paths of those being called, innermost last
+  std::vector<Text> open;  // paths of the modules being called, innermost last
   ModulePaths paths;
 };
 
 class Thread;
 
-// The thread calls a module of that path,
+// The thread enters a module with this path.
 void enter_module(Thread& thread, Text path);
 
-// and leaves the innermost one, of the path that is returned; 0: it is in none.
+// The thread leaves the innermost module, whose path is returned; 0: it was in none.
 Text leave_module(Thread& thread);
 
 }  // namespace lanescope

@@ -1,22 +1,23 @@
 #include "thread/process.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "layout.h"
-#include "base/recording_state.h"
+#include <cerrno>
+#include <cstdio>
+
 #include "base/own_file.h"
+#include "base/recording_state.h"
 #include "journal/segment_ring.h"
 #include "journal/string_table.h"
+#include "layout.h"
 #include "thread/thread.h"
 
 namespace lanescope {
 
-constinit Moment moment;
+constinit RecordingState recording;
 
 namespace {
 
@@ -34,24 +35,24 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   Process& here = process();
-  moment.run = 0;  // until Python says where this process records
+  recording.run = 0;  // until Python sets where this process records
   here.pid = ::getpid();
-  here.threads.clear();  // they stayed behind
+  here.threads.clear();  // they do not exist in the child
   texts().abandon();
   ring().mutex.unlock();
   texts().mutex.unlock();
   here.mutex.unlock();
 }
 
-// The run itself must be there: one that was removed, or that the program cannot see any more
-// (chroot), must not come back.
+// The run's folder must exist: if it was deleted, or chroot made it unreachable, it must not be
+// created again.
 int make_folder(const std::string& path) {
   const std::string journal = path.substr(0, path.rfind('/'));
-  ::mkdir(journal.c_str(), 0777);  // what cannot be made shows below
+  ::mkdir(journal.c_str(), 0777);  // a failure shows below
   return ::mkdir(path.c_str(), 0777) == 0 || errno == EEXIST ? 0 : errno;
 }
 
-// A reader sees the old file or the new one, never half of it.
+// Replaces a file atomically: readers see the old or the new one.
 int replace_file(const std::string& folder, const std::string& name, const std::string& text) {
   const std::string temporary = folder + "/." + name + "." + std::to_string(::getpid());
   OwnFile file(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC);
@@ -83,7 +84,7 @@ void Process::begin(std::string in_folder, uint64_t keep_last) {
   texts().detach();
   std::lock_guard<std::mutex> hold(mutex);
   ring().begin(keep_last);
-  kept.begin("", {});  // not before there is something to keep
+  kept.begin("", {});  // its file is created with the first record
   folder = std::move(in_folder);
   description.clear();
   opened = false;
@@ -95,18 +96,18 @@ void Process::begin(std::string in_folder, uint64_t keep_last) {
       thread->counters.counts[reason] = 0;
     }
   }
-  moment.run = ++runs;
+  recording.run = ++runs;
 }
 
 void Process::end() {
   std::lock_guard<std::mutex> hold(mutex);
-  moment.run = 0;
+  recording.run = 0;
   kept.close();
 }
 
 void Process::keep(const Record& record) {
   std::lock_guard<std::mutex> hold(mutex);
-  if (moment.run == 0) {
+  if (recording.run == 0) {
     return;
   }
   open();

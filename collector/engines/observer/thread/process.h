@@ -1,4 +1,4 @@
-// What the threads of a process share beside the moment: folder, threads, counts, patterns.
+// What the threads of a process share: folder, list of threads, counters, patterns.
 #pragma once
 
 #include <atomic>
@@ -13,31 +13,29 @@ namespace lanescope {
 
 class Thread;
 
-// Written by one thread at a time, read by others when they sum up.
+// One thread writes at a time; others read to sum up.
 struct Counters {
   enum Reason {
-    FILTERED,       // ops left out by name
-    SHORTER,        // ops below the minimum duration
-    FAKE,           // ops that a compiler traced on tensors without data
-    UNTRACKED,      // tensors whose storage cannot be told
-    ERRORS,         // exceptions in a callback
-    UNREAD,         // tensors without a fingerprint
-    DROPPED,        // records that found no room
-    OVERWRITTEN,    // records that made room for later ones
-    SIGNATURES,     // ops whose shapes were too many to note
-    TEXTS,          // names and stacks that were too many to note
+    FILTERED,     // ops left out by name
+    SHORTER,      // ops below the minimum duration
+    FAKE,         // ops that a compiler traced on tensors without data
+    UNTRACKED,    // tensors whose storage cannot be determined
+    ERRORS,       // exceptions in a callback
+    UNREAD,       // tensors without a fingerprint
+    DROPPED,      // records lost for lack of room
+    OVERWRITTEN,  // records overwritten by later ones
+    SIGNATURES,   // ops whose signature exceeded the limit
+    TEXTS,        // names and stacks that exceeded the limit
     REASONS,
   };
   std::atomic<uint64_t> counts[REASONS]{};
 
   void add(Reason reason, uint64_t count = 1) {
-    // The owner alone writes: no locked instruction is needed.
+    // Only the owner writes, so no locked instruction is needed.
     counts[reason].store(counts[reason].load(std::memory_order_relaxed) + count,
                          std::memory_order_relaxed);
   }
-  uint64_t get(int reason) const {
-    return counts[reason].load(std::memory_order_relaxed);
-  }
+  uint64_t get(int reason) const { return counts[reason].load(std::memory_order_relaxed); }
 };
 
 struct Process {
@@ -55,17 +53,17 @@ struct Process {
   uint32_t next_ordinal = 1;
   uint32_t next_serial = 1;
   std::vector<Thread*> threads;
-  Counters gone;  // of threads that ended
-  Journal kept;   // what later records must not overwrite, where those of threads are bounded
+  Counters gone;  // of ended threads
+  Journal kept;   // records that later ones must not overwrite
 
-  // A recording begins, or goes on in a forked child: nothing is on disk before the first thread.
-  // `keep_last`: how many bytes the journals may hold, 0 for all.
+  // Begins a recording, or continues it in a forked child. Creates no file before the first thread.
+  // `keep_last`: bytes that the journals may hold, 0 for no limit.
   void begin(std::string in_folder, uint64_t keep_last);
   void end();
-  // Store a record that later ones must not overwrite.
+  // Stores a record that later ones must not overwrite.
   void keep(const Record& record);
   void describe(std::string text);
-  // Make the folder with all that belongs in it, once. With the mutex held.
+  // Creates the folder and its files, once. Needs the mutex.
   void open();
   void count(uint64_t (&into)[Counters::REASONS]);
 };

@@ -1,19 +1,21 @@
-// How long the calling thread was ready to run and had no processor, as Linux counts it.
+// Run queue delay: how long the calling thread was runnable without a processor, as Linux counts
+// it.
 #pragma once
+
+#include <fcntl.h>
 
 #include <cstdint>
 #include <cstdlib>
-#include <fcntl.h>
 
-#include "layout.h"
 #include "base/own_file.h"
+#include "layout.h"
 
 namespace lanescope {
 
-// One per thread. A reading takes some 8 us.
+// One per thread. A reading takes about 8 us.
 class Runnable {
  public:
-  // Since the last reading, in tenths of a millisecond and one more; 0: not read.
+  // Returns the delay since the last reading in tenths of a millisecond, plus one; 0: not read.
   uint16_t since(int64_t now) {
     if (now - read_at_ < layout::RUNNABLE_INTERVAL_NS) {
       return 0;
@@ -38,7 +40,7 @@ class Runnable {
     }
     text[length] = '\0';
     char* rest = nullptr;
-    std::strtoll(text, &rest, 10);  // time on a processor
+    std::strtoll(text, &rest, 10);  // skips the time on a processor
     char* end = nullptr;
     const int64_t waited = std::strtoll(rest, &end, 10);
     return end == rest ? -1 : waited;

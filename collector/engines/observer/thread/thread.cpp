@@ -1,10 +1,11 @@
 #include "thread/thread.h"
 
-#include <algorithm>
-#include <functional>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <functional>
 
 #include "journal/clock.h"
 
@@ -16,18 +17,18 @@ __thread Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
 
-thread_local bool ended = false;  // no event of this thread counts any more
+thread_local bool ended = false;  // later events of this thread are not recorded
 thread_local uint64_t left = 0;   // the recording that this thread has left
 
 void close_journal(Thread& thread) {
   if (thread.journal.identity().pid == process().pid) {
     thread.journal.close();
   } else {
-    thread.journal.abandon();  // a forked child: the files are the parent's
+    thread.journal.abandon();  // a forked child: the files belong to the parent
   }
 }
 
-// Ends with the thread.
+// Its destructor runs when the thread ends.
 struct AtExit {
   bool armed = false;
   ~AtExit() {
@@ -65,7 +66,7 @@ Thread* begin_thread(Process& here, int64_t ordinal, uint32_t kind, int64_t crea
   here.open();
   Thread* thread = detail::current;
   if (thread == nullptr) {
-    at_exit.armed = true;  // constructs it, so that it is destroyed
+    at_exit.armed = true;  // the first use constructs it, so that its destructor runs
     detail::current = thread = new Thread;
   }
   if (std::find(here.threads.begin(), here.threads.end(), thread) == here.threads.end()) {
@@ -85,7 +86,7 @@ Thread* begin_thread(Process& here, int64_t ordinal, uint32_t kind, int64_t crea
   if (thread->journal.failure() != 0 && here.failure == 0) {
     here.failure = thread->journal.failure();
   }
-  thread->run = moment.run;
+  thread->run = recording.run;
   return thread;
 }
 
@@ -102,7 +103,7 @@ Thread* enter(uint64_t run) {
   Thread* thread = nullptr;
   {
     std::lock_guard<std::mutex> hold(here.mutex);
-    if (moment.run != run) {
+    if (recording.run != run) {
       return nullptr;
     }
     const bool main = ::syscall(SYS_gettid) == here.pid;
@@ -111,9 +112,8 @@ Thread* enter(uint64_t run) {
   }
   Record record{};
   record.kind = layout::KIND_THREAD;
-  record.name = texts().intern(thread->journal.identity().kind == layout::THREAD_MAIN
-                                   ? "main"
-                                   : system_name());
+  record.name = texts().intern(
+      thread->journal.identity().kind == layout::THREAD_MAIN ? "main" : system_name());
   record.start = record.end = created;
   thread->append(record);
   return thread;
@@ -124,13 +124,13 @@ Thread* enter(uint64_t run) {
 Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created) {
   Process& here = process();
   std::lock_guard<std::mutex> hold(here.mutex);
-  const uint64_t run = moment.run;
+  const uint64_t run = recording.run;
   if (run == 0 || ended) {
     return nullptr;
   }
   Thread* thread = detail::current;
   if (thread != nullptr && thread->run == run) {
-    thread->journal.set_kind(kind);  // an operator came first; Python knows what the thread is
+    thread->journal.set_kind(kind);  // an operator created it; Python knows what the thread is
     return thread;
   }
   return begin_thread(here, ordinal, kind, created);
@@ -155,7 +155,7 @@ void note_error() noexcept {
 
 NameCache::Slot& NameCache::find(std::string_view name) {
   const size_t first = std::hash<std::string_view>{}(name);
-  for (size_t tried = 0; tried < TRIED; ++tried) {
+  for (size_t tried = 0; tried < MAX_PROBES; ++tried) {
     Slot& slot = slots[(first + tried) % SLOTS];
     if (slot.used && slot.name == name) {
       return slot;
@@ -168,7 +168,7 @@ NameCache::Slot& NameCache::find(std::string_view name) {
 }
 
 NameCache::Slot& NameCache::fill(Slot& slot, std::string_view name) {
-  slot.used = false;  // were one of the next to throw
+  slot.used = false;  // stays free if one of the next lines throws
   slot.text = texts().intern(name);
   slot.name = name;
   slot.wanted = wanted(slot.name);
@@ -193,7 +193,7 @@ void Thread::reset() {
   stray_count = 0;
   lost_ = 0;
   open_ = 0;
-  // Filters may be others now.
+  // Filters may have changed.
   operators.clear();
   std::fill(names.slots.begin(), names.slots.end(), NameCache::Slot{});
 }

@@ -1,4 +1,4 @@
-// What the observer keeps per thread, and how a thread comes to have it.
+// State of the observer per thread, and how a thread gets it.
 #pragma once
 
 #include <atomic>
@@ -8,33 +8,32 @@
 #include <string_view>
 #include <vector>
 
-#include "thread/caches.h"
-#include "journal/clock.h"
-#include "thread/frames.h"
-#include "journal/journal.h"
-#include "thread/modules.h"
 #include "base/recording_state.h"
-#include "thread/process.h"
-#include "stacks/frame_hash.h"
-#include "thread/run_queue_delay.h"
-#include "stacks/stack_sampling.h"
+#include "journal/clock.h"
+#include "journal/journal.h"
 #include "journal/string_table.h"
+#include "thread/caches.h"
+#include "thread/frames.h"
+#include "thread/modules.h"
+#include "thread/process.h"
+#include "thread/run_queue_delay.h"
+#include "thread/stack_sampling.h"
 
 namespace lanescope {
 
-struct Call;      // a collective that is being called
-struct Values;    // what is read of an operator
+struct Call;    // a collective being called
+struct Values;  // tensors of an operator that are read
 
-// What Python tells its thread's events: written there through a memory view, read here.
+// Python writes these fields through a memory view; the thread's events read them.
 struct Shared {
   uint32_t phase;       // text of the innermost phase
   uint32_t phase_kind;  // of PhaseKind
   uint32_t module;      // text of the innermost module's path
-  uint32_t busy;        // the recorder's own work: nothing is recorded meanwhile
+  uint32_t busy;        // not 0 while the recorder itself works: nothing is recorded
   uint32_t ordinal;
-  uint32_t started;  // text of the stack that it, or the task on it, was started at
-  uint32_t serial;  // tells states apart that follow one another at the same address
-  uint32_t modules;  // how many are being called
+  uint32_t started;  // text of the stack at which the thread, or the task on it, was started
+  uint32_t serial;   // distinguishes states that use the same address one after another
+  uint32_t modules;  // how many modules are being called
 };
 
 // One read or write of a range of bytes.
@@ -45,13 +44,13 @@ struct Access {
   uint32_t version;
   uint32_t flags;   // of AccessFlag in journal.py
   uint32_t stream;  // ordinal; 0: the host
-  int64_t run;     // where it has gaps: bytes that follow one another,
-  int64_t stride;  // and bytes from one such run to the next; 0: no gaps, -1: not to be told so
+  int64_t run;      // with gaps: contiguous bytes,
+  int64_t stride;   // and bytes from one run to the next; 0: no gaps, -1: irregular gaps
 };
 
 class Thread {
  public:
-  static constexpr uint32_t BIRTHS = 64;
+  static constexpr uint32_t MAX_BIRTHS = 64;
 
   Shared shared{};
   uint64_t run = 0;
@@ -60,16 +59,16 @@ class Thread {
   Counters counters;
 
   FrameStack frames;
-  uint16_t depth = 0;           // nesting of recorded events
-  uint32_t muted = 0;           // frames that mute what runs inside
-  std::shared_ptr<Call> call;   // of the collective being called
+  uint16_t depth = 0;          // nesting of recorded events
+  uint32_t muted = 0;          // frames that mute what runs inside
+  std::shared_ptr<Call> call;  // of the collective being called
   Runnable runnable;
   Modules modules;
 
-  std::vector<Access> accesses;       // of all frames
-  uint64_t born = 0;                  // storages born on this thread so far,
-  uint64_t births[BIRTHS]{};          // and the last of them
-  std::shared_ptr<Values> values;     // at level numerics
+  std::vector<Access> accesses;    // of all frames
+  uint64_t born = 0;               // storages allocated on this thread so far,
+  uint64_t births[MAX_BIRTHS]{};   // and the last of them
+  std::shared_ptr<Values> values;  // at level numerics
 
   struct Stream {
     uint64_t run = 0;  // recording in which it has that ordinal
@@ -77,7 +76,7 @@ class Thread {
     int device_type = 0, device_index = 0;
     uint32_t ordinal = 0;
   };
-  Stream stream;  // of the last tensor on a device
+  Stream stream;  // that of the last tensor on a device
 
   MetStacks met;
   StackSamples samples;
@@ -85,8 +84,8 @@ class Thread {
   SignatureCache signatures;
   NameCache names;
 
-  // Scopes whose end came on another thread: when, for the owner to record. Guarded by the
-  // process's mutex; the count alone is read without it.
+  // Scopes that ended on another thread, for the owner to record. Guarded by the process's mutex;
+  // only the count is read without it.
   struct Stray {
     const at::RecordFunction* function;
     int64_t end;
@@ -94,7 +93,7 @@ class Thread {
   std::vector<Stray> strays;
   std::atomic<uint32_t> stray_count{0};
 
-  // Store a record of this thread.
+  // Stores a record of this thread.
   void append(const Record& record) {
     journal.append(record);
     if (__builtin_expect(journal.dropped() != lost_, 0)) {
@@ -103,8 +102,8 @@ class Thread {
   }
   void note_lost();
 
-  // The stack of open events; an event's level is its position when it began. What is the same in
-  // all entries (no end, no sequence, ...) is set when the segment is made.
+  // The stack of open events; an event's level is its position when it began. Fields that are the
+  // same in all entries (no end, no sequence, ...) are set when the segment is created.
   uint32_t push_open(uint8_t kind, uint8_t scope, uint16_t nesting, Text name, int64_t start,
                      int32_t step, Text module, Text phase) {
     if (Record* entry = journal.open_entry(open_)) {
@@ -129,39 +128,39 @@ class Thread {
   uint32_t open_ = 0;  // events that have begun and not ended
 };
 
-// The calling thread's state in this recording, made if need be; null: nothing is recorded.
+// Returns the calling thread's state, created if necessary; null: not recording.
 Thread* this_thread();
 
-// The same, from Python, which knows more of the thread. `ordinal` < 0: the next one.
+// The same, called from Python, which knows what the thread is. `ordinal` < 0: the next one.
 Thread* enter_thread(int64_t ordinal, uint32_t kind, int64_t created);
 
-// The calling thread's events are over.
+// Ends the recording of the calling thread.
 void leave_thread();
 
-// An exception of the observer's own was kept from the program: count it.
+// Counts an exception of the observer that was kept from the program.
 void note_error() noexcept;
 
-// Whether events of that name are recorded, by the patterns of the settings.
+// True if the patterns of the settings select events of this name.
 bool wanted(const std::string& name);
 
-// A new recording may filter operators otherwise.
+// Forgets operators: a new recording may filter them differently.
 void forget_operators();
 
-// From here on operators that torch takes away are forgotten.
+// Forgets operators from now on when torch deregisters them.
 void watch_operators();
 
-// Operators went unrecorded: what they wrote is not known.
+// Forgets what storages hold, after operators that were not recorded.
 void forget_values();
 
 namespace detail {
-// A pointer alone fits where the loader keeps room for such variables: no function call is needed
-// to find it.
+// A single pointer fits into the loader's static TLS space, so no function call is needed to find
+// it.
 extern __thread Thread* current __attribute__((tls_model("initial-exec")));
 Thread* enter(uint64_t run);
 }  // namespace detail
 
 inline Thread* this_thread() {
-  const uint64_t run = moment.run.load(std::memory_order_acquire);
+  const uint64_t run = recording.run.load(std::memory_order_acquire);
   Thread* thread = detail::current;
   if (__builtin_expect(thread != nullptr && thread->run == run, 1)) {
     return run != 0 ? thread : nullptr;
@@ -169,9 +168,9 @@ inline Thread* this_thread() {
   return run != 0 ? detail::enter(run) : nullptr;
 }
 
-// The state if the thread has one in this recording.
+// Returns the calling thread's state; null if it has none in this recording.
 inline Thread* entered_thread() {
-  const uint64_t run = moment.run.load(std::memory_order_acquire);
+  const uint64_t run = recording.run.load(std::memory_order_acquire);
   Thread* thread = detail::current;
   return thread != nullptr && run != 0 && thread->run == run ? thread : nullptr;
 }

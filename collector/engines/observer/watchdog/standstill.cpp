@@ -1,14 +1,15 @@
 #include "watchdog/standstill.h"
 
-#include <array>
-#include <cstdlib>
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <sstream>
-#include <string_view>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "base/own_file.h"
@@ -17,10 +18,10 @@ namespace lanescope {
 
 namespace {
 
-constexpr int64_t BUSY_SHARE = 10;     // a thread that uses a tenth of a core works
+constexpr int64_t BUSY_SHARE = 10;        // a thread that uses a tenth of a core works
 constexpr uint64_t CONDITION_BYTES = 64;  // threads that wait in one condition differ by less
 
-// As in collector/watchdog/thread_states.py: threads that wake none of the program's by themselves.
+// As in collector/watchdog/thread_states.py: threads that never wake one of the program's.
 constexpr std::array<std::string_view, 7> BYSTANDERS = {
     "lanescope", "pt_autograd_", "pt_gloo", "pt_nccl", "pt_tcpstore", "cuda-EvtHandlr", "cuda0"};
 
@@ -56,8 +57,8 @@ bool is_bystander(int64_t tid) {
 }
 
 struct Wait {
-  bool futex = false;     // of this process alone
-  bool limited = false;   // in time
+  bool futex = false;    // of this process alone
+  bool limited = false;  // in time
   uint64_t address = 0;
 };
 
@@ -81,7 +82,8 @@ Wait wait_of(const std::string& call) {
 
 void Standstill::look(int64_t now, int64_t python_watchdog) {
   const Wait lock = wait_of(text_of(python_watchdog, "syscall"));
-  bool rests = lock.futex;  // else it is starved, and what others do is not known
+  bool rests =
+      lock.futex;  // else the watchdog is starved, and the state of other threads is unknown
   std::map<int64_t, Seen> found;
   for (const int64_t tid : tasks()) {
     if (is_bystander(tid)) {
@@ -89,8 +91,8 @@ void Standstill::look(int64_t now, int64_t python_watchdog) {
     }
     Seen seen{text_of(tid, "syscall"), std::atoll(text_of(tid, "schedstat").c_str())};
     const Wait wait = wait_of(seen.call);
-    const uint64_t apart = wait.address > lock.address ? wait.address - lock.address
-                                                       : lock.address - wait.address;
+    const uint64_t apart =
+        wait.address > lock.address ? wait.address - lock.address : lock.address - wait.address;
     const bool for_lock = wait.futex && apart < CONDITION_BYTES;
     const auto before = threads.find(tid);
     const bool known = before != threads.end();

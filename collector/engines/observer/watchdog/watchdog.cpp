@@ -1,35 +1,36 @@
 #include "watchdog/watchdog.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fcntl.h>
 #include <mutex>
 #include <new>
-#include <sys/mman.h>
 #include <thread>
-#include <unistd.h>
 
 #include "base/blocked_signals.h"
+#include "base/own_file.h"
 #include "journal/clock.h"
 #include "layout.h"
-#include "base/own_file.h"
-#include "thread/process.h"
 #include "stacks/python_stacks.h"
-#include "watchdog/standstill.h"
+#include "thread/process.h"
 #include "thread/thread.h"
+#include "watchdog/standstill.h"
 
 namespace lanescope {
 
 namespace {
 
 constexpr int64_t LOOK_NS = 1'000'000'000;
-constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog did not come to look for so long
+constexpr int64_t STUCK_NS = 3 * LOOK_NS;  // Python's watchdog has not looked for this long
 constexpr size_t ENDED_BYTES = 64;
-constexpr int64_t LEAST_NS = 2 * LOOK_NS;  // that all threads were seen to wait
+constexpr int64_t MIN_STANDSTILL_NS = 2 * LOOK_NS;  // for which all threads were seen waiting
 constexpr int ENDING[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 struct Place {
@@ -38,12 +39,12 @@ struct Place {
 };
 
 struct Watch {
-  // Read by a signal's handler: the one of a recording before is never destroyed.
+  // Read by a signal handler: that of an earlier recording is never destroyed.
   std::atomic<const Place*> place{nullptr};
-  // Where the signal that ends the process is noted. Mapped: then no file can be opened perhaps.
+  // Receives the signal that ends the process. Mapped, as a handler may be unable to open files.
   std::atomic<char*> ended{nullptr};
   int64_t pid = 0;
-  std::atomic<int64_t> python{0};  // when its watchdog last looked
+  std::atomic<int64_t> python{0};         // when its watchdog last looked
   std::atomic<int64_t> python_thread{0};  // which thread that is
   std::mutex mutex;
   std::condition_variable wake;
@@ -57,7 +58,8 @@ Watch& watch_state() {
   return instance;
 }
 
-// One line about a dump. Called from a signal's handler too: no memory, no lock.
+// Writes one line about a dump. Also called from a signal handler: allocates nothing, takes no
+// lock.
 void dump(const Place& to, const char* reason, int64_t now, int64_t idle) {
   int64_t from = 0, until = 0;
   {
@@ -87,7 +89,7 @@ void on_ending_signal(int number) {
       std::snprintf(ended, ENDED_BYTES, "signal SIG%s", name != nullptr ? name : "?");
     }
     const Place* place = all.place.load();
-    if (number == SIGTERM && place != nullptr) {  // a launcher gives up: what was it doing?
+    if (number == SIGTERM && place != nullptr) {  // a launcher gives up: show the stacks
       dump(*place, "signal", system_now(), 0);
     }
   }
@@ -103,11 +105,11 @@ void forget_ended() {
 
 void note_signals() {
   for (const int number : ENDING) {
-    struct sigaction before {};
+    struct sigaction before{};
     if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) {
-      continue;  // the program's own
+      continue;  // the program handles it itself
     }
-    struct sigaction mine {};
+    struct sigaction mine{};
     mine.sa_handler = on_ending_signal;
     ::sigemptyset(&mine.sa_mask);
     ::sigaction(number, &mine, nullptr);
@@ -116,7 +118,8 @@ void note_signals() {
 
 void look(uint64_t serial) {
   Watch& all = watch_state();
-  ::pthread_setname_np(::pthread_self(), "lanescope-watch");  // see collector/watchdog/thread_states.py
+  ::pthread_setname_np(::pthread_self(),
+                       "lanescope-watch");  // see collector/watchdog/thread_states.py
   const Place& place = *all.place.load();
   const int64_t timeout = place.settings.timeout_ns;
   uint64_t mark = 0;
@@ -138,11 +141,11 @@ void look(uint64_t serial) {
       standstill.forget();
       continue;
     }
-    // It is known from the first looks on, some seconds after the lock was taken for good.
+    // The samples show it a few seconds after the lock was taken for good.
     standstill.look(now, all.python_thread.load());
     const bool ends = place.settings.abort && now - since >= timeout &&
                       standstill.lasted(now) + STUCK_NS + 2 * LOOK_NS >= timeout &&
-                      standstill.lasted(now) >= LEAST_NS;
+                      standstill.lasted(now) >= MIN_STANDSTILL_NS;
     if (now - since < due && !ends) {
       continue;
     }
@@ -171,7 +174,7 @@ uint64_t progress() {
 
 void watch(WatchSettings settings) {
   Watch& all = watch_state();
-  if (all.pid != ::getpid()) {  // a forked child: who held the lock stayed behind
+  if (all.pid != ::getpid()) {  // a forked child: the lock's owner is not in it
     new (&all.mutex) std::mutex;
     new (&all.wake) std::condition_variable;
   }
@@ -182,8 +185,7 @@ void watch(WatchSettings settings) {
     all.place = new Place{std::move(settings), folder + layout::STALL_STACKS_FILE,
                           folder + layout::STALLS_FILE};
     forget_ended();
-    all.ended =
-        OwnFile((folder + layout::ENDED_FILE).c_str(), O_RDWR | O_CREAT).map(ENDED_BYTES);
+    all.ended = OwnFile((folder + layout::ENDED_FILE).c_str(), O_RDWR | O_CREAT).map(ENDED_BYTES);
     all.pid = ::getpid();
     all.stop = false;
     serial = ++all.serial;
@@ -209,7 +211,7 @@ void stop_watching() {
   }
   all.wake.notify_all();
   for (const int number : ENDING) {
-    struct sigaction now {};
+    struct sigaction now{};
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == on_ending_signal) {
       ::signal(number, SIG_DFL);
     }

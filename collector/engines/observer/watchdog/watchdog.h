@@ -1,4 +1,4 @@
-// Notices that a process makes no progress when Python itself cannot: needs no interpreter's lock.
+// Detects that a process makes no progress when Python cannot: needs no interpreter lock.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,21 @@
 
 namespace lanescope {
 
-// A number that changes with every record of any thread. 0: not to be had at this moment.
+// Returns a number that changes with every record of any thread. 0: not available now.
 uint64_t progress();
 
 struct WatchSettings {
-  std::string folder;   // the process's, in the journal
-  int dump_signal;      // makes Python write all its stacks; 0: there is none
-  int descriptor;       // into which: open for the time of a dump
-  int64_t timeout_ns;   // without a record; 0: never looks
-  bool abort;           // end the process after a dump
+  std::string folder;  // the process's, in the journal
+  int dump_signal;     // makes Python write all stacks; 0: none
+  int descriptor;      // number of the dump's file, open only during a dump
+  int64_t timeout_ns;  // without a record; 0: never looks
+  bool abort;          // end the process after a dump
 };
 
-// Watch this process from now on, in a thread of its own, and note the signals that end it.
+// Watches this process from a new thread, and records the signal that ends it.
 void watch(WatchSettings settings);
 
-// Python's own watchdog has looked: this one need not.
+// Call when Python's watchdog has looked: this one need not.
 void watched();
 
 void stop_watching();

@@ -1,12 +1,13 @@
 /**
- * Builds the timeline's elements inside the place that the page keeps for it.
+ * Builds the timeline's elements inside its host.
  * @module
  */
-import { element } from "../panels/help.js";
+
+import { element } from "../base/dom.js";
 import { HEAD } from "../draw/header.js";
 
 /** @param {HTMLElement} host */
-export function buildStage(host) {
+export function buildDom(host) {
   const grid = element("div", "", "tl-grid");
   const corner = element("div", "", "tl-corner");
   corner.style.height = `${HEAD + 1}px`;
@@ -24,7 +25,10 @@ export function buildStage(host) {
   const lanes = element("div", "", "tl-lanes");
   const lanesCanvas = element("canvas", "");
   lanesCanvas.setAttribute("role", "img");
-  lanesCanvas.setAttribute("aria-label", "Lanes of all ranks and threads. The tab Slices below lists what is in sight.");
+  lanesCanvas.setAttribute(
+    "aria-label",
+    "Lanes of all ranks and threads. The tab Slices below lists the visible ones.",
+  );
   const overlayCanvas = element("canvas", "");
   overlayCanvas.setAttribute("aria-hidden", "true");
   const scroll = element("div", "", "tl-scroll");
@@ -41,12 +45,26 @@ export function buildStage(host) {
   host.tabIndex = 0;
   host.setAttribute("role", "application");
   host.setAttribute("aria-label", "Timeline of all ranks and threads. Press question mark for the keys.");
-  return { host, grid, corner: { run, base, steps, filter }, head, headCanvas, labels, lanes, lanesCanvas, overlayCanvas, scroll, thumb, live, toast };
+  return {
+    host,
+    grid,
+    corner: { run, base, steps, filter },
+    head,
+    headCanvas,
+    labels,
+    lanes,
+    lanesCanvas,
+    overlayCanvas,
+    scroll,
+    thumb,
+    live,
+    toast,
+  };
 }
 
 /**
- * Shows where in the lanes one is, and lets one drag there.
- * @param {ReturnType<typeof buildStage>} dom
+ * The vertical scroll bar of the lanes.
+ * @param {ReturnType<typeof buildDom>} dom
  * @param {(y: number) => void} scrollTo
  * @returns {(y: number, visible: number, all: number) => void} places the thumb
  */
@@ -66,10 +84,14 @@ export function verticalScroll(dom, scrollTo) {
     };
     move(event);
     dom.scroll.addEventListener("pointermove", move);
-    dom.scroll.addEventListener("lostpointercapture", () => {
-      dom.scroll.removeEventListener("pointermove", move);
-      dom.scroll.classList.remove("dragging");
-    }, { once: true });
+    dom.scroll.addEventListener(
+      "lostpointercapture",
+      () => {
+        dom.scroll.removeEventListener("pointermove", move);
+        dom.scroll.classList.remove("dragging");
+      },
+      { once: true },
+    );
   });
   let placed = "";
   return (y, visible, all) => {

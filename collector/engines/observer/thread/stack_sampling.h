@@ -1,5 +1,4 @@
-// Which operators' Python stacks are captured where not all are: the first few of each kind, then
-// ever fewer.
+// Samples Python stacks of operators: the first few of each kind, then fewer and fewer.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +8,11 @@
 
 namespace lanescope {
 
-// A stack takes some 50 times what an operator's record takes. So beyond a first allowance only one
-// operator in SPACING has its stack captured, however many kinds there are.
+// A stack costs about 50 times as much as an operator's record. So after a first allowance at most
+// one operator in SPACING has its stack captured, for any number of kinds.
 class StackSamples {
  public:
-  // Whether to capture the stack of an operator, called in a module and a phase.
+  // True if the stack of this operator, called in a module and a phase, is to be captured.
   bool due(Text op, Text module, Text phase) {
     if (!slots_) {
       slots_ = std::make_unique<Slot[]>(SLOTS);
@@ -32,7 +31,7 @@ class StackSamples {
       return false;
     }
     if (captured_ * SPACING >= seen_ + ALLOWANCE) {
-      return false;  // this one is due until there is room for it
+      return false;  // remains due until the budget allows it
     }
     slot.count = next;
     ++captured_;
@@ -46,7 +45,7 @@ class StackSamples {
   static constexpr uint64_t ALLOWANCE = 1024 * SPACING;
 
   struct Slot {
-    uint32_t tag;  // which kind it counts
+    uint32_t tag;  // the kind that it counts
     uint32_t count;
   };
   std::unique_ptr<Slot[]> slots_;

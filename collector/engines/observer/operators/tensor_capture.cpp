@@ -1,10 +1,10 @@
-#include "storages/tensor_capture.h"
+#include "operators/tensor_capture.h"
 
 #include <cstring>
 #include <string_view>
 
+#include "numerics/signature.h"
 #include "operators/operators.h"
-#include "storages/signature.h"
 #include "storages/storages.h"
 #include "thread/thread.h"
 
@@ -12,33 +12,34 @@ namespace lanescope {
 
 namespace {
 
-// Counts tensors beyond this one no more.
-constexpr uint32_t LAST = layout::TENSOR_ORDINAL;
+// Tensors beyond this position are not recorded.
+constexpr uint32_t MAX_POSITION = layout::TENSOR_ORDINAL;
 
 constexpr std::string_view OVERWRITING[] = {
-    "aten::bernoulli_", "aten::cauchy_", "aten::copy_", "aten::exponential_", "aten::fill_",
-    "aten::geometric_", "aten::log_normal_", "aten::normal_", "aten::random_", "aten::uniform_",
-    "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_",
+    "aten::bernoulli_",     "aten::cauchy_",    "aten::copy_",       "aten::exponential_",
+    "aten::fill_",          "aten::geometric_", "aten::log_normal_", "aten::normal_",
+    "aten::random_",        "aten::uniform_",   "aten::zero_",       "aten::_foreach_copy_",
+    "aten::_foreach_zero_",
 };
 
 bool starts(std::string_view text, std::string_view with) {
   return text.substr(0, with.size()) == with;
 }
 
-// Without memory of their own, or of a class that decomposes the operator: what it is made of
-// counts in its place.
+// True for tensors without own memory, or of a class that decomposes the operator: then the inner
+// operators are read instead.
 bool is_transparent(const c10::TensorImpl& tensor) {
   return !tensor.has_storage() || tensor.key_set().has(c10::DispatchKey::Python);
 }
 
-// Stands for others, which kernels work on that are not announced.
+// True for tensors that torch.func wraps: kernels work on the inner ones without being dispatched.
 bool is_transformed(const c10::TensorImpl& tensor) {
   return tensor.key_set().has_any(c10::DispatchKeySet(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}));
 }
 
-// Of a subclass, and of what a transform wraps, what it is made of is read. Of one without memory it
-// may be, by operators that work on its parts: it is declared.
+// Counts a tensor without memory as not read: operators on its parts may or may not be observed.
+// Subclasses and wrapped tensors are not counted, as their inner tensors are read.
 void count_if_bare(Thread& thread, const c10::TensorImpl& tensor) {
   if (!tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python) &&
       !is_transformed(tensor)) {
@@ -53,15 +54,14 @@ void each_argument(const Operator& op, c10::ArrayRef<const c10::IValue> inputs, 
     if (argument.position >= inputs.size()) {
       return;
     }
-    each_tensor(inputs[argument.position], [&](const c10::TensorImpl& tensor) {
-      visit(tensor, argument, position++);
-    });
+    each_tensor(inputs[argument.position],
+                [&](const c10::TensorImpl& tensor) { visit(tensor, argument, position++); });
   }
 }
 
 void add_row(Thread& thread, const c10::TensorImpl& tensor, const Fingerprint& fingerprint,
              uint32_t position, uint32_t flags, const Storages::Found* found) {
-  if (position > LAST) {
+  if (position > MAX_POSITION) {
     thread.counters.add(Counters::UNREAD);
     return;
   }
@@ -73,7 +73,7 @@ void add_row(Thread& thread, const c10::TensorImpl& tensor, const Fingerprint& f
                                  static_cast<uint16_t>(position | flags), unexpected});
 }
 
-// An input as the operator finds it. Read it, if it must be.
+// Checks an input before the operator runs, and reads it if necessary.
 void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, bool always,
              bool writes) {
   Values& values = *thread.values;
@@ -92,11 +92,11 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
   }
   if (found.state == Storages::Found::changed && !found.owned && !tensor.requires_grad() &&
       !thread.frames.within(layout::SCOPE_BACKWARD)) {
-    found.state = Storages::Found::foreign;  // as a batch that is put where the last one was
+    found.state = Storages::Found::foreign;  // as a new batch copied to the buffer of the last one
   }
   values.unset = values.unset || found.derived;
   if (found.state == Storages::Found::unset) {
-    // What it changes it may set; what it only reads becomes part of its results.
+    // The operator may initialise what it changes. What it only reads flows into its results.
     values.unset = values.unset || !writes;
     values.known = false;
     return;
@@ -112,9 +112,8 @@ void look_at(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, b
   storages().read(tensor, fingerprint);
 }
 
-// What the operator made or changed, now that it has ended.
-void read_result(Thread& thread, const c10::TensorImpl& tensor, uint32_t position,
-                 uint32_t flags) {
+// Reads what the operator made or changed, after its end.
+void read_result(Thread& thread, const c10::TensorImpl& tensor, uint32_t position, uint32_t flags) {
   if (!can_read(tensor)) {
     thread.counters.add(Counters::UNREAD);
     storages().wrote_unread(tensor);
@@ -175,7 +174,7 @@ void write_row(Thread& thread, const Frame& frame, const Values::Row& row) {
   thread.journal.publish(layout::KIND_TENSOR_MORE);
 }
 
-// Calls `visit` with the results that are no views and no inputs.
+// Calls `visit` with the results that are neither views nor inputs.
 template <typename Visit>
 void each_result(const Operator& op, const at::RecordFunction& function, Visit&& visit) {
   const std::vector<c10::IValue>& outputs = function.outputs();
@@ -203,9 +202,9 @@ Reads reads_of(const std::string& name, bool collective) {
   if (collective) {
     return Reads::collective;
   }
-  if (starts(name, "c10d::") || starts(name, "_c10d_functional::") ||
-      starts(name, "aten::empty") || starts(name, "aten::new_empty") ||
-      starts(name, "aten::_empty") || starts(name, "aten::resize")) {
+  if (starts(name, "c10d::") || starts(name, "_c10d_functional::") || starts(name, "aten::empty") ||
+      starts(name, "aten::new_empty") || starts(name, "aten::_empty") ||
+      starts(name, "aten::resize")) {
     return Reads::nothing;
   }
   for (const std::string_view overwriting : OVERWRITING) {
@@ -245,29 +244,29 @@ void begin_values(Thread& thread, Frame& frame, c10::ArrayRef<const c10::IValue>
   }
   values.clear();
   values.busy = frame.values = true;
-  each_argument(op, inputs, [&](const c10::TensorImpl& tensor, const Argument& argument,
-                                uint32_t position) {
-    const bool collective = op.reads == Reads::collective;
-    const bool asked = op.reads == Reads::all || collective ||
-                       (op.reads == Reads::results && !argument.writes);
-    const bool only_written = argument.writes && !argument.reads && !argument.named;
-    if (asked && op.wanted && !only_written && (argument.reads || argument.writes) &&
-        !(collective && (!argument.reads || storages().awaited(tensor)))) {
-      look_at(thread, tensor, position, collective, argument.writes);
-    }
-    if (!argument.writes) {
-      return;
-    }
-    if (collective) {
-      storages().awaits(tensor);
-      return;
-    }
-    storages().writes(tensor);
-    auto* written = const_cast<c10::TensorImpl*>(&tensor);
-    c10::raw::weak_intrusive_ptr::incref(written);
-    values.written.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>::reclaim(written),
-                              static_cast<uint16_t>(std::min(position, LAST + 1))});
-  });
+  each_argument(
+      op, inputs, [&](const c10::TensorImpl& tensor, const Argument& argument, uint32_t position) {
+        const bool collective = op.reads == Reads::collective;
+        const bool asked = op.reads == Reads::all || collective ||
+                           (op.reads == Reads::results && !argument.writes);
+        const bool only_written = argument.writes && !argument.reads && !argument.named;
+        if (asked && op.wanted && !only_written && (argument.reads || argument.writes) &&
+            !(collective && (!argument.reads || storages().awaited(tensor)))) {
+          look_at(thread, tensor, position, collective, argument.writes);
+        }
+        if (!argument.writes) {
+          return;
+        }
+        if (collective) {
+          storages().awaits(tensor);
+          return;
+        }
+        storages().writes(tensor);
+        auto* written = const_cast<c10::TensorImpl*>(&tensor);
+        c10::raw::weak_intrusive_ptr::incref(written);
+        values.written.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>::reclaim(written),
+                                  static_cast<uint16_t>(std::min(position, MAX_POSITION + 1))});
+      });
 }
 
 void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& function,
@@ -292,7 +291,7 @@ void end_values(Thread& thread, const Frame& frame, const at::RecordFunction& fu
     if (one.tensor.use_count() == 0) {
       continue;
     }
-    // Whoever called the operator holds it: no reference is taken, which could want Python's lock.
+    // The operator's caller holds it. Taking a reference could require Python's lock.
     const c10::TensorImpl& tensor = *one.tensor._unsafe_get_target();
     if (unread) {
       storages().wrote_unread(tensor);
@@ -317,7 +316,8 @@ void begin_blind(Thread& thread, Frame& frame) {
 }
 
 void end_blind(Thread& thread) {
-  if (thread.values != nullptr && thread.values->blind != 0) {  // not of a recording that is over
+  if (thread.values != nullptr &&
+      thread.values->blind != 0) {  // else it belongs to an earlier recording
     --thread.values->blind;
   }
   storages().distrust();

@@ -1,4 +1,4 @@
-#include "storages/signature.h"
+#include "numerics/signature.h"
 
 #include <c10/core/ScalarType.h>
 

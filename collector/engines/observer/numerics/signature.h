@@ -1,4 +1,4 @@
-// Shapes, dtypes and device of tensors as one text, which is made once for each that differs.
+// Shapes, dtypes and device of tensors as one text, made once per distinct signature.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@ namespace lanescope {
 
 bool holds_tensors(const c10::TypePtr& type);
 
-// Calls `visit` with each defined tensor of an argument: a tensor, an optional one, or a list. Those
-// that stand for a number of Python's are none.
+// Calls `visit` with each defined tensor of an argument: a tensor, an optional one, or a list.
+// Skips wrapped Python numbers.
 template <typename Visit>
 inline void each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
@@ -28,15 +28,14 @@ inline void each_tensor(const c10::IValue& value, Visit&& visit) {
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) {
       if (!item.isTensor() && !item.isList() && !item.isNone()) {
-        return;  // of numbers
+        return;  // a list of numbers
       }
       each_tensor(item, visit);
     }
   }
 }
 
-// Tensors with shapes of their own making (symbols, subclasses) keep theirs: to ask could run
-// Python.
+// Returns no sizes for tensors with symbolic or subclass shapes: asking could run Python.
 inline c10::IntArrayRef plain_sizes(const c10::TensorImpl& tensor) {
   return tensor.has_symbolic_sizes_strides() ? c10::IntArrayRef() : tensor.sizes_default();
 }
@@ -48,7 +47,7 @@ inline c10::Device device_of(const c10::TensorImpl& tensor) {
   return (tensor.*(&Open::device_default))();
 }
 
-// By way of a copy: up to torch 2.7 the type's own question may change it.
+// Works on a copy: up to torch 2.7 the conversion may change the object.
 inline c10::ScalarType dtype_of(const c10::TensorImpl& tensor) {
   auto dtype = tensor.dtype();
   return dtype.toScalarType();
@@ -58,18 +57,14 @@ inline c10::ScalarType dtype_of(const c10::TensorImpl& tensor) {
 class Spelling {
  public:
   void add(const c10::TensorImpl& tensor);
-  void set_device(c10::Device device) {
-    device_ = device.str();
-  }
-  std::string text() const {
-    return shapes_ + '\t' + dtypes_ + '\t' + device_;
-  }
+  void set_device(c10::Device device) { device_ = device.str(); }
+  std::string text() const { return shapes_ + '\t' + dtypes_ + '\t' + device_; }
 
  private:
   std::string shapes_, dtypes_, device_;
 };
 
-// Tells signatures apart without spelling them.
+// Distinguishes signatures by a hash, without making their text.
 class Signature {
  public:
   void add(const c10::TensorImpl& tensor) {
@@ -84,18 +79,17 @@ class Signature {
     empty_ = false;
   }
 
-  // Of an operator without tensors that was told where to make one.
+  // For an operator without tensors that takes a device argument.
   void add(c10::Device device) {
     mix(static_cast<uint64_t>(static_cast<uint8_t>(device.type())) << 8 |
         static_cast<uint64_t>(static_cast<uint8_t>(device.index())));
     empty_ = false;
   }
 
-  bool empty() const {
-    return empty_;
-  }
+  bool empty() const { return empty_; }
 
-  // Its text, 0 for an empty one. `spell` adds the same to a Spelling, if it must be spelled.
+  // Returns its text, 0 for an empty one. `spell` adds the same tensors to a Spelling; it is called
+  // only for a new signature.
   template <typename Spell>
   Text text(Thread& thread, Spell&& spell) const {
     if (empty_) {
@@ -108,7 +102,7 @@ class Signature {
       spell(spelling);
       bool exact = false;
       slot.text = texts().intern_signature(spelling.text(), exact);
-      // One that was left out comes here again, and is counted again.
+      // A signature left out is not cached, so that each use is counted.
       slot.hash = exact ? hash : 0;
     }
     return slot.text;
