@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lanescope.collector.compaction.compact import advance, compact
-from lanescope.webapp.plugins.checks.checks import DEFAULTS
+from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server.http_server import Server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.plugins.checks.checks import Report
+from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
 from tests.browser.conftest import Opener, Server, served

@@ -1,7 +1,7 @@
 """What a finding may bring as evidence: plain JSON, of the shape that its kind promises.
 
-`check --json` prints it, and settings, pages and other analyses read it. So a finding is held
-against the types here when it is made, and not where somebody reads it.
+`check --json` prints it, and settings, pages and other analyses read it. So it is compared with the
+types here, and with the one that its kind names, when findings are collected.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from lanescope.webapp.runs.typed_json import conform, plain_json
+from lanescope.webapp.analysis.plugin import Kind, load
+from lanescope.webapp.runs.typed_json import conform
 
 
 class Side(TypedDict, total=False):
@@ -33,24 +34,6 @@ class Evidence(TypedDict, total=False):
     saved_by: Side | None
 
 
-class Access(TypedDict):
-    """An access to a tensor, as `Touch.to_json` makes it."""
-
-    op: str
-    thread: str
-    where: str | None
-    time_ns: int
-    access: str
-
-
-class Race(TypedDict):
-    """Two accesses that nothing orders."""
-
-    tensor: str
-    first: Access
-    second: Access
-
-
 class Missing(TypedDict):
     """A rank that others wait for."""
 
@@ -69,40 +52,8 @@ class Collective(TypedDict):
     missing: list[Missing]
 
 
-class Overlap(TypedDict):
-    """Threads in backward at the same time: a higher limit in the settings lets it pass."""
-
-    rate: float
-
-
-class DeadParameter(TypedDict):
-    """Parameters that do not learn, and why."""
-
-    cause: str
-
-
-class Environment(TypedDict):
-    """A setting, and what to set it to."""
-
-    name: str
-    set: str
-
-
-SHAPES: dict[str, Any] = {
-    "race": Race,
-    "hang": Collective,
-    "collective_mismatch": Collective,
-    "overlap": Overlap,
-    "dead_parameter": DeadParameter,
-    "environment": Environment,
-}
-"""Kind -> what its evidence has beside `Evidence`."""
-
-
-def checked(kind: str, evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns evidence of a finding as plain JSON. Raises Mismatch where it is of another shape."""
-    found: dict[str, Any] = plain_json(evidence)
-    conform(found, Evidence, "evidence")
-    if kind in SHAPES:
-        conform(found, SHAPES[kind], "evidence")
-    return found
+def check_evidence(kind: Kind, evidence: Mapping[str, Any]) -> None:
+    """Raises Mismatch where evidence of a finding is not of the shape that its kind promises."""
+    conform(evidence, Evidence, "evidence")
+    if kind.evidence:
+        conform(evidence, load(kind.evidence), "evidence")

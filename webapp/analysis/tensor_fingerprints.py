@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.sequence_alignment import Codes, Ints, align, by_occurrence, mixed
+from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.row_layout import enclosing
 
 _DEPTHS = 256  # start and depth together name an operator
 _TEXTS = ("name", "phase", "module", "shapes", "dtypes")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from lanescope.webapp.analysis import tables
 from lanescope.webapp.commands.pack import ranks_of
-from lanescope.webapp.exporters import table_files
 from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
@@ -80,15 +80,15 @@ def _write(
 
         path.write_text(page_of(run, window, ranks), encoding="utf-8")
     else:
-        write = table_files.write_csv if kind == "csv" else table_files.write_parquet
+        write = tables.write_csv if kind == "csv" else tables.write_parquet
         with path.open("wb") as data:
-            write(table_files.pieces_of(run, table, ranks), data)
+            write(tables.pieces_of(run, table, ranks), data)
 
 
 def _report(run: Run, path: Path, target: Path) -> None:
     """The words to `path`, the pictures to a folder beside the target, which is named after it."""
+    from lanescope.webapp.analysis.checks import check
     from lanescope.webapp.exporters.report import markdown, pictures_of
-    from lanescope.webapp.plugins.checks.checks import check
 
     report = check(run)
     pictures = pictures_of(run, report)

@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
+from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.plugins.diff.repeats import FILE, Repeats, repeats
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.runs.settings import load_settings
 
 PLACEHOLDER = "{threads}"
 
@@ -63,7 +63,7 @@ def repeat(
     folder = output or Path("runs") / f"repeat-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already and is not empty; choose another with -o")
-    limit = load_settings(folder).limits.gradient_fluctuation
+    limit = load_settings(folder).limit("gradient_fluctuation")
     found: list[Repeats] = []
     for number in _numbers(threads):
         places = [folder / f"threads-{number}" / f"run-{k:02d}" for k in range(count)]

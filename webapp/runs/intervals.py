@@ -114,3 +114,14 @@ def _where(times: Int64, inside: npt.NDArray[np.bool_]) -> Intervals:
     """The maximal intervals on which `inside` holds; it is false after the last instant."""
     before = np.concatenate(([False], inside[:-1]))
     return Intervals(times[inside & ~before], times[~inside & before])
+
+
+def enclosing(start: Int64, end: Int64, instants: Int64) -> Int64:
+    """Position of the slice of a row that holds each instant, -1 where none does.
+
+    The row is sorted and without overlap; a slice holds the instants of [start, end).
+    """
+    if not len(start):
+        return np.full(len(instants), -1, np.int64)
+    position = np.searchsorted(start, instants, side="right") - 1
+    return np.where((position >= 0) & (end[position] > instants), position, -1)

@@ -1,4 +1,4 @@
-"""Which row of its lane a slice is drawn in, and which slice lies above it."""
+"""Which row of its lane a slice is drawn in."""
 
 from __future__ import annotations
 
@@ -75,14 +75,3 @@ def _chain(size: int, overlaps: list[int], resume: list[int]) -> npt.NDArray[np.
         change[overlaps[turn] + 1] -= 1
         here = resume[turn]
     return np.cumsum(change[:-1]) > 0
-
-
-def enclosing(start: I64, end: I64, instants: I64) -> I64:
-    """Position of the slice of a row that holds each instant, -1 where none does.
-
-    The row is sorted and without overlap; a slice holds the instants of [start, end).
-    """
-    if not len(start):
-        return np.full(len(instants), -1, np.int64)
-    position = np.searchsorted(start, instants, side="right") - 1
-    return np.where((position >= 0) & (end[position] > instants), position, -1)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lanescope.webapp.timeline.row_layout import enclosing, sub_rows
+from lanescope.webapp.runs.intervals import enclosing
+from lanescope.webapp.timeline.row_layout import sub_rows
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 
 I64 = npt.NDArray[np.int64]

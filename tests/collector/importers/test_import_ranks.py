@@ -15,9 +15,9 @@ from lanescope.collector.importers.clock_offsets import Source, comparable, offs
 from lanescope.collector.importers.errors import Refused
 from lanescope.collector.importers.pickles import plain_pickle
 from lanescope.collector.importers.spill import Call
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import examine, findings
 from lanescope.webapp.cli import main
-from lanescope.webapp.plugins.checks.checks import check
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.runs.run import Run, open_run

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
+from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.analysis.findings import Examined, Finding
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.pictures import (
@@ -20,7 +21,6 @@ from lanescope.webapp.exporters.pictures import (
     lines_picture,
 )
 from lanescope.webapp.exporters.report import MOST_PICTURES, escaped, markdown, pictures_of
-from lanescope.webapp.plugins.checks.checks import Report
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER
 from lanescope.webapp.timeline.timeline import Timeline

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.generate_run import PROBE, generate
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.plugins.threads.overlap import overlap_regions
 from lanescope.webapp.runs import table_reader
 from lanescope.webapp.runs.parquet_parts import Part

@@ -13,12 +13,13 @@ import pytest
 
 from lanescope.collector.compaction.compact import advance, compact
 from lanescope.collector.recorder.recorder import Recorder
-from lanescope.webapp.plugins.checks.checks import DEFAULTS
+from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.runs import journal_recovery
 from lanescope.webapp.runs import run as runs
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server import live_run
-from lanescope.webapp.server.live_run import Following, growing
+from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.growing import begin, write_ops
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.timeline import lod
 from lanescope.webapp.timeline.lod_buckets import I64, offsets
-from lanescope.webapp.timeline.row_layout import enclosing, sub_rows
+from lanescope.webapp.timeline.row_layout import sub_rows
 
 Slices = list[tuple[int, int]]
 

@@ -9,15 +9,17 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.autograd_graph import charts as graph_charts
+from lanescope.webapp.plugins.autograd_graph import ids
 from lanescope.webapp.plugins.autograd_graph import page_graph_parts as graph_parts
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, graph_of
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
 from lanescope.webapp.plugins.autograd_graph.module_graph import matches
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 READABLE = 60
 """Boxes that can be read at once; of more, the tree is collapsed at first."""
@@ -160,7 +162,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRAPH_RANK, "value"),
         Input(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_FIND, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
         Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw(
@@ -199,7 +201,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRAPH_RANK, "value"),
         Input(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_FIND, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
         Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw_fx(
@@ -267,6 +269,3 @@ def _depth(run: Run, rank: int, deepest: int) -> int:
         if graph is None or len(graph.groups) > READABLE:
             return depth - 1
     return max(1, min(deepest, DEEPEST))
-
-
-PAGE = Page("graph", "Graph", layout, register)

@@ -12,12 +12,12 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.collector.format.record_kinds import FX_UNTRACEABLE
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.autograd_graph import gradient_breaks
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, graph_nodes, graph_of
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, refusals
 from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, group_names
-from lanescope.webapp.plugins.gradients.layer_map import backward_link
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets

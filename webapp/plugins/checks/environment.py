@@ -6,6 +6,7 @@ The same questions that `lanescope doctor` asks of a machine, as far as a run an
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,13 @@ FEWEST_STEPS = 5
 
 _ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
 """The autograd node that a parameter has in each backward that reaches it."""
+
+
+class EnvironmentEvidence(TypedDict):
+    """A setting, and what to set it to."""
+
+    name: str
+    set: str
 
 
 def environment(run: Run) -> list[Finding]:

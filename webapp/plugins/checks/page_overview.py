@@ -8,13 +8,14 @@ from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.collector.format.record_kinds import MISSING, UNTESTED
-from lanescope.webapp.plugins.checks import page as checks
-from lanescope.webapp.plugins.checks.checks import Check, Report, number
+from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.plugin import metric
+from lanescope.webapp.plugins.checks import ids
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.server.live_run import growing
-from lanescope.webapp.ui import findings, ids, widgets
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui import findings, widgets
+from lanescope.webapp.ui.context import Context
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
@@ -128,8 +129,8 @@ def _limit(one: Check) -> Component:
     tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
     return widgets.note(
         [
-            html.B(verdict), f" · {checks.TITLES[one.name]}: {limits} · ",
-            dcc.Link("show", href=checks.LINKS[one.name]), " · ",
+            html.B(verdict), f" · {metric(one.name).title}: {limits} · ",
+            dcc.Link("show", href=metric(one.name).link), " · ",
             dcc.Link("all checks", href="/checks"),
         ],
         tone,
@@ -222,6 +223,3 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(Output(ids.EXAMINED, "children"), Input(ids.EXAMINED, "id"))
     def examined(_: str) -> list[Component]:
         return _examined(context)
-
-
-PAGE = Page("overview", "Overview", layout, register)

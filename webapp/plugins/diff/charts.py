@@ -7,7 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.charts import (
+    escaped,
+    line,
+    step_figure,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import step_axis, template
 
@@ -116,4 +120,24 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     )
     figure.update_xaxes(step_axis(steps), showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
+def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
+    """Norm of the whole gradient per step of a rank, of the baseline and of the run.
+
+    `table` is that of `analysis.diff.compare`.
+    """
+    mine = table[(table["kind"] == "gradient") & (table["rank"] == rank)]
+    figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=False)
+    colour = tokens()[theme]
+    figure.update_layout(colorway=[colour["muted"], colour["accent"]])
+    for position, (side, label) in enumerate((("base", "baseline"), ("run", "this run"))):
+        squares = mine.assign(square=mine[side] ** 2).groupby("step")["square"]
+        norm = np.sqrt(squares.sum(min_count=1))
+        line(figure, norm.index.to_series(), norm, label, position, rank, theme)
+    # Norms that clipping made all alike would lie on the upper edge, half cut off.
+    norms = [v for trace in figure.data for v in trace.y if v is not None]
+    if norms:
+        figure.update_yaxes(autorangeoptions={"include": [0, 1.06 * max(norms)]})
     return figure

@@ -21,8 +21,8 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
 )
 from lanescope.webapp.plugins.diff.closeness import Mode, relative_differences, tensor_states
 from lanescope.webapp.plugins.diff.world_sizes import joined, optimizing, shares_differ
+from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.timeline.row_layout import enclosing
 
 if TYPE_CHECKING:
     from lanescope.webapp.plugins.diff.noise import Floor

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.diff import charts as diff_charts
+from lanescope.webapp.plugins.diff import charts, ids
 from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.timing_differences import Timing
@@ -28,9 +28,10 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 MODE_WORDS = {
     "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",
@@ -116,21 +117,21 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.DIFF_GROWN, "hidden"),
         Input(ids.DIFF_MODE, "value"),
         Input(ids.DIFF_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def grow(mode: Mode, rank: int, theme: Theme | None) -> tuple[go.Figure, go.Figure, bool]:
         growth = _compared(base, context.run, mode, context.noise).growth
         shown = theme or "light"
         if not len(growth) or not growth["differing"].any():
             return go.Figure(), go.Figure(), True
-        by_step = diff_charts.growth_by_step(growth, rank, shown)
-        return by_step, diff_charts.growth_by_layer(growth, rank, shown), False
+        by_step = charts.growth_by_step(growth, rank, shown)
+        return by_step, charts.growth_by_layer(growth, rank, shown), False
 
     @app.callback(
         Output(ids.DIFF_CHART, "figure"),
         Input(ids.DIFF_MODE, "value"),
         Input(ids.DIFF_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(mode: Mode, rank: int, theme: Theme | None) -> go.Figure:
         table = _compared(base, context.run, mode, context.noise).table
@@ -303,6 +304,3 @@ def _table(kind: str, rows: Any) -> Component:
 @lru_cache(maxsize=6)
 def _compared(base: Run, run: Run, mode: Mode, noise: Run | None) -> Comparison:
     return compare(base, run, mode, noise if mode == "tolerance" else None)
-
-
-PAGE = Page("diff", "Diff", layout, register)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lanescope.webapp.plugins.diff.timeline_lanes import PLACE, Beside, Differences
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline.arguments import forward, integer
 from lanescope.webapp.timeline.array_store import Store, load
 from lanescope.webapp.timeline.index import (
     DTYPES,
@@ -23,6 +26,7 @@ from lanescope.webapp.timeline.index import (
     restored,
 )
 from lanescope.webapp.timeline.styles import BESIDE
+from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 COMPARED = 5
 """Version of what is paired with what, and of when two ops are the same, slower or faster."""
@@ -79,3 +83,14 @@ def _fits(index: Index) -> bool:
         and np.all((found.ref >= 0) & (found.ref < len(index.slices.start)))
         and np.all((found.state >= 0) & (found.state < len(BESIDE)))
     )
+
+
+def next_difference(timeline: Timeline, arguments: Mapping[str, str]) -> dict[str, Any]:
+    """The next or previous place where the run differs from its baseline, from a place on."""
+    place = integer("t", arguments.get("t", "")), integer("lane", arguments.get("lane", "-1"))
+    key = *place, integer("row", arguments.get("row", "-1"))
+    known = timeline.differences
+    if known is None:
+        raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
+    found = known.next(key, forward=forward(arguments.get("dir", "next")))
+    return found or {"ref": None, "total": len(known)}

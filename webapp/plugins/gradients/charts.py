@@ -11,6 +11,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import (
+    DASHES,
+    MAX_LINES,
+    line,
+    mark_missing,
+    step_figure,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
@@ -28,7 +35,6 @@ MOST_DECADES, LEAST_APART = 2.0, 0.05
 """In logarithms, how far from 1 the colours of ratios reach at most and at least."""
 LEAST_WRITTEN = 0.004
 """In logarithms, from which distance of 1 on a ratio is written into its cell: 1 %."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "step") -> go.Figure:
@@ -167,7 +173,7 @@ def layer_curves(
             y=_positive(series),
             name=name,
             mode="lines+markers" if len(series) <= 100 else "lines",
-            line=_line(name, position, theme),
+            line=_dashed(name, position, theme),
             marker={"size": 5},
             hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
@@ -193,7 +199,7 @@ def depth_profile(
             y=_positive(series),
             name=name,
             mode="lines+markers",
-            line=_line(name, position, theme),
+            line=_dashed(name, position, theme),
             marker={"size": 6},
             hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
@@ -226,7 +232,7 @@ def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> 
             y=[float(value) if np.isfinite(value) else None for value in series],
             name=name,
             mode="lines+markers" if len(series) <= 100 else "lines",
-            line=_line(name, position, theme),
+            line=_dashed(name, position, theme),
             marker={"size": 6},
             customdata=[name] * len(series),
             hovertemplate="<b>%{customdata}</b><br>step %{x}: %{y:.4g}<extra></extra>",
@@ -292,10 +298,39 @@ def _plain(values: Any) -> Sequence[Sequence[float | None]]:
     return [[None if np.isnan(v) else float(v) for v in row] for row in values]
 
 
-def _line(name: str, position: int, theme: Theme) -> dict[str, Any]:
+def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
     """Of the curve at a position among several; a baseline's stands back."""
     if name == "baseline":
         return {"width": 1.5, "dash": "dot", "color": tokens()[theme]["muted"]}
     palette = template(theme).layout.colorway
     dash = DASHES[position % len(DASHES)]
     return {"width": 1.5, "dash": dash, "color": palette[position % len(palette)]}
+
+
+def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
+    """Norm of the whole gradient per step, a line per rank.
+
+    `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
+    """
+    figure = step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
+    by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
+    for position, (rank, rows) in enumerate(by_rank.items()):
+        line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
+    mark_missing(figure, norms, theme)
+    return figure
+
+
+def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bool) -> go.Figure:
+    """Norm per step of a rank's parameters, a line each: those with the greatest norms.
+
+    `gradients` has the columns rank, step, parameter and norm, see `analysis.gradients.gradients`.
+    """
+    mine = gradients[gradients["rank"] == rank]
+    figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=log)
+    largest = mine.groupby("parameter")["norm"].max().sort_values(ascending=False)
+    by_name = dict(iter(mine.groupby("parameter")))
+    for position, name in enumerate(largest.index[:MAX_LINES]):
+        rows = by_name[name]
+        line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
+    mark_missing(figure, mine, theme)
+    return figure

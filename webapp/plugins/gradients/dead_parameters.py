@@ -18,6 +18,7 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 import pandas as pd
 
@@ -25,15 +26,14 @@ from lanescope.collector.format.record_kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
     samples,
     sharded_names,
     streaks,
 )
-from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.plugins.gradients.decay import decays
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.plugins.gradients.unmoved import unmoved
@@ -93,6 +93,12 @@ _OF_ALL = {
     "zero": "all gradients are exactly zero",
 }
 """What to say where it holds for all that optimizers hold."""
+
+
+class DeadParameter(TypedDict):
+    """Parameters that do not learn, and why."""
+
+    cause: str
 
 
 def dead_parameters(run: Run) -> list[Finding]:

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.rank_state import where_of
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.runs.run import Run
 
 FEWEST = 5  # pairs of steps

@@ -28,9 +28,8 @@ from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.counters import last_logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.plugins.gradients.decay import decays
 from lanescope.webapp.plugins.gradients.unmoved import is_undone
 from lanescope.webapp.runs.run import Run

@@ -10,15 +10,16 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients.layer_map import (
     AXES,
     DECAY,
     HEALTHY,
     MEASURES,
     SAMPLED,
-    backward_link,
     cut,
     depths,
     layer_map,
@@ -28,7 +29,8 @@ from lanescope.webapp.plugins.gradients.low_precision import low_precision
 from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
 from lanescope.webapp.plugins.gradients.rank_map import ranks_with_gradients
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -168,7 +170,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.LAYER_MEASURE, "value"),
         Input(ids.LAYER_DEPTH, "value"),
         Input(ids.LAYER_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def heat(
         measure: str, depth: str, rank: str, theme: Theme | None
@@ -185,7 +187,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.LAYER_MEASURE, "value"),
         Input(ids.LAYER_DEPTH, "value"),
         Input(ids.LAYER_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None

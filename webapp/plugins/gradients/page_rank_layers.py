@@ -11,13 +11,16 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
-from lanescope.webapp.plugins.gradients.layer_map import backward_link, layer_map
+from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.plugins.gradients.rank_map import RankMap, rank_map, ranks_with_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -63,7 +66,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.RANKS_HEAT, "style"),
         Input(ids.RANKS_ACROSS, "value"),
         Input(ids.LAYER_DEPTH, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str]]:
         return figure(rank_map(context.run, layers.depth_of(depth)), across, theme or "light")

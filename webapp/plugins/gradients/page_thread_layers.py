@@ -9,11 +9,13 @@ from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model, cut
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -47,7 +49,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.THREADS_HEAT_NOTE, "children"),
         Input(ids.THREADS_ACROSS, "value"),
         Input(ids.LAYER_DEPTH, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str], str]:
         rank, _, thread = across.partition("/")

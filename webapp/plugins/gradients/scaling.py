@@ -22,10 +22,8 @@ from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM, LOSS_
 from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import and_more, step_link, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

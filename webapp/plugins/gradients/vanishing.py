@@ -24,9 +24,8 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.plugins.gradients.gradient_paths import layer_norms, relative_to_passed, ways
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.runs.run import Run

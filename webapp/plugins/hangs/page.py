@@ -17,7 +17,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.ui import findings as cards
 from lanescope.webapp.ui import widgets
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 KINDS = ("hang", "collective_mismatch", "deadlock")
 FRAMES = 6
@@ -157,6 +157,3 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[str]:
 
 def register(app: Dash, context: Context) -> None:
     """Nothing on this page changes."""
-
-
-PAGE = Page("hang", "Hang", layout, register)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
@@ -16,6 +16,24 @@ from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.races import Race
 from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
+
+
+class AccessEvidence(TypedDict):
+    """An access to a tensor, as `Touch.to_json` makes it."""
+
+    op: str
+    thread: str
+    where: str | None
+    time_ns: int
+    access: str
+
+
+class RaceEvidence(TypedDict):
+    """Two accesses that nothing orders."""
+
+    tensor: str
+    first: AccessEvidence
+    second: AccessEvidence
 
 
 def race_findings(run: Run) -> list[Finding]:

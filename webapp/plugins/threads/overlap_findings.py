@@ -6,17 +6,25 @@ It exceeds a limit, which is no proof of harm yet: whether they share gradients 
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import numpy as np
 
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.plugin import metric
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
-from lanescope.webapp.runs.settings import Limits
 
 PAIRS = 10  # in the evidence, those with the highest rates
+
+
+class OverlapEvidence(TypedDict):
+    """Threads in backward at the same time: a higher limit in the settings lets it pass."""
+
+    rate: float
 
 
 def overlapping_backwards(run: Run) -> list[Finding]:
@@ -24,7 +32,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
 
     Raises Unanswered where no thread was in backward.
     """
-    rate, limit = overlap_rate(run), Limits().thread_overlap_rate
+    rate, limit = overlap_rate(run), metric("thread_overlap_rate").limit
     if rate is None:
         raise Unanswered("no thread was in backward")
     if rate < limit:

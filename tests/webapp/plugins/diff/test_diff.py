@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lanescope.webapp.analysis.findings import Unanswered
 from lanescope.webapp.cli import main
-from lanescope.webapp.plugins.checks.checks import divergence
 from lanescope.webapp.plugins.diff.diff import Comparison, Mode, compare, diff
+from lanescope.webapp.plugins.diff.divergence import divergence
 from lanescope.webapp.plugins.diff.page import verdict
 from lanescope.webapp.plugins.diff.verdict_words import headline, markdown, uncompared
 from lanescope.webapp.runs.run import Run, RunError, open_run

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.analysis.findings import Examined, Unanswered, acknowledged
-from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.analysis.settings import Allowed, Settings
 from lanescope.webapp.plugins.threads.overlap import (
     Region,
     overlap,
@@ -20,7 +21,6 @@ from lanescope.webapp.plugins.threads.overlap import (
 )
 from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
 from lanescope.webapp.runs.run import Run, RunError, open_run
-from lanescope.webapp.runs.settings import Allowed, Limits, Settings
 from lanescope.webapp.ui import matrices
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -76,7 +76,7 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
         {"rank": 1, "a": "1001-0", "b": "1001-1", "rate": 1.0, "overlap_ns": 40}
     ]
     for limit, kept in ((0.05, (told,)), (0.5, ())):
-        settings = Settings(Limits(thread_overlap_rate=limit))
+        settings = Settings({"thread_overlap_rate": limit})
         assert acknowledged(Examined("?", (told,)), settings).findings == kept
     report = check(far)
     assert [one.passed for one in report.checks] == [False]

@@ -7,11 +7,13 @@ current folder, `lanescope.toml` and `[tool.lanescope]` of `pyproject.toml`.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from lanescope.webapp.analysis.plugin import metric, metrics
 from lanescope.webapp.runs.errors import RunError, shown
 
 if sys.version_info >= (3, 11):
@@ -26,16 +28,6 @@ _MOST_BYTES = 1 << 20
 _MOST_IN_LINE = 1000
 """A run may bring its settings from a stranger, and a name of many parts takes the square of them
 in memory."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a run is held against. Shares are parts of 1; a file may write them as "5 %"."""
-
-    thread_overlap_rate: float = 0.05  # below it
-    gradient_fluctuation: float = 1e-5  # at most; standard deviation of norms over repeats
-    graph_traceability: float = 1.0  # at least
-    memory_overhead: float = 0.15  # below it
 
 
 @dataclass(frozen=True)
@@ -63,9 +55,14 @@ class Allowed:
 class Settings:
     """All of them; without a file, the defaults."""
 
-    limits: Limits = Limits()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Metric -> limit, of those that have another one than the default. Shares are parts of 1."""
     allowed: tuple[Allowed, ...] = ()
     source: str = ""  # the file they are from; empty: defaults
+
+    def limit(self, name: str) -> float:
+        """What a metric is held against."""
+        return self.limits[name] if name in self.limits else metric(name).limit
 
 
 def load_settings(run: Path, given: Path | None = None, folder: Path | None = None) -> Settings:
@@ -113,14 +110,14 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, table: Any) -> Settings:
     known = _known(path, "a settings file", table, ("limits", "allow"))
-    names = tuple(field.name for field in fields(Limits))
+    names = tuple(metric.name for metric in metrics() if metric.bound)
     limits = _known(path, "[limits]", known.get("limits", {}), names)
     entries = known.get("allow", [])
     if not isinstance(entries, list):
         raise RunError(f"{path}: allow is {shown(entries)}, expected entries [[allow]]")
     allowed = []
     for entry in entries:
-        texts = _known(path, "[[allow]]", entry, tuple(field.name for field in fields(Allowed)))
+        texts = _known(path, "[[allow]]", entry, tuple(one.name for one in fields(Allowed)))
         wrong = next((v for v in texts.values() if not isinstance(v, str)), None)
         if wrong is not None or not set(texts) - {"reason"}:
             raise RunError(
@@ -129,7 +126,7 @@ def _read(path: Path, table: Any) -> Settings:
             )
         allowed.append(Allowed(**texts))
     values = {name: _share(path, name, value) for name, value in limits.items()}
-    return Settings(Limits(**values), tuple(allowed), str(path))
+    return Settings(values, tuple(allowed), str(path))
 
 
 def _known(path: Path, what: str, table: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -12,25 +11,17 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.plugin import load, tables
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import plain_json
 
-ANALYSES: Mapping[str, tuple[str, str]] = {
-    "overlap": ("plugins.threads.overlap", "overlap"),
-    "collectives": ("plugins.collectives.collectives", "collectives"),
-    "communication": ("plugins.collectives.communication", "communication"),
-    "temporal_breakdown": ("plugins.collectives.devices", "temporal_breakdown"),
-    "gradients": ("analysis.gradients", "gradients"),
-    "gradient_norms": ("analysis.gradients", "gradient_norms"),
-    "races": ("plugins.races.race_findings", "races"),
-}
-"""Name of a table -> module of webapp and function of it."""
-
-NAMES = (*schema.TABLES, *ANALYSES)
-
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """A spreadsheet takes a text that begins with one of these for a formula, and may run it."""
+
+
+MAX_ROWS = 2_000_000
+"""Of a table that the page gives out or that is asked in SQL."""
 
 
 def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterator[pa.Table]:
@@ -40,11 +31,11 @@ def pieces_of(run: Run, name: str, ranks: Sequence[int] | None = None) -> Iterat
         for rank in chosen:
             yield run.events(name, rank)
         return
-    if name not in ANALYSES:
-        raise RunError(f"no table {name!r}, expected one of {', '.join(NAMES)}")
-    module, function = ANALYSES[name]
-    analyse = getattr(importlib.import_module(f"lanescope.webapp.{module}"), function)
-    frame = analyse(run)
+    entry = tables().get(name)
+    if entry is None:
+        known = ", ".join((*schema.TABLES, *tables()))
+        raise RunError(f"no table {name!r}, expected one of {known}")
+    frame = load(entry)(run)
     if ranks is not None and "rank" in frame.columns:
         frame = frame[frame["rank"].isin(list(ranks))]
     yield pa.Table.from_pandas(frame, preserve_index=False)

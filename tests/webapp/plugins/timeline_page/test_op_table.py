@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.plugins.checks import op_table as ranges
-from lanescope.webapp.plugins.checks.op_table import COLUMNS, op_table
+from lanescope.webapp.plugins.timeline_page import op_table as ranges
+from lanescope.webapp.plugins.timeline_page.op_table import COLUMNS, op_table
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from tests.support.synthetic import START_NS, Builder, write_run
 

@@ -12,44 +12,27 @@ from lanescope.webapp.analysis.findings import (
     Examined,
     Finding,
     Severity,
-    Unanswered,
     acknowledged,
-    answer,
+    ask,
     examine,
     fault,
     ranked,
 )
-from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.plugins.autograd_graph.traceability import graph_traceability
-from lanescope.webapp.plugins.checks.overhead import memory_overhead
-from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
-from lanescope.webapp.plugins.diff.diff import compare
-from lanescope.webapp.plugins.diff.repeats import gradient_fluctuation
-from lanescope.webapp.plugins.diff.verdict_words import difference_address
-from lanescope.webapp.plugins.threads.overlap import overlap_rate
+from lanescope.webapp.analysis.plugin import load, metric, metrics, questions
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.settings import Settings
 from lanescope.webapp.runs.typed_json import plain_json
 
 DEFAULTS = Settings()
 
-BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
-    "thread_overlap_rate": ("below", operator.lt),
-    "gradient_fluctuation": ("at most", operator.le),
-    "graph_traceability": ("at least", operator.ge),
-    "memory_overhead": ("below", operator.lt),
+BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    "below": operator.lt,
+    "at most": operator.le,
+    "at least": operator.ge,
 }
-"""Metrics that have a limit (`Settings.limits`): the word for it, and whether a value passes."""
-
-
-TOLD_BY = {
-    "thread_overlap_rate": "overlap",
-    "gradient_fluctuation": "nondeterminism",
-    "graph_traceability": "untraceable_graph",
-}
-"""The kind of finding that tells what is behind a metric beyond its limit."""
+"""How a limit has to be kept, and whether a value does."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +46,12 @@ class Check:
     @property
     def bound(self) -> str:
         """On which side of the limit it passes: below, at most, at least."""
-        return BOUNDS[self.name][0]
+        return metric(self.name).bound
 
     @property
     def passed(self) -> bool:
         """Within the limit."""
-        return BOUNDS[self.name][1](self.value, self.limit)
+        return BOUNDS[self.bound](self.value, self.limit)
 
     def to_json(self) -> dict[str, Any]:
         """The check as `check --json` prints it."""
@@ -105,7 +88,7 @@ class Report:
         """Checks that failed, and no finding that is an error tells of it."""
         told = {finding.kind for finding in self.findings if finding.severity == "error"}
         return tuple(
-            one for one in self.checks if not one.passed and TOLD_BY.get(one.name) not in told
+            one for one in self.checks if not one.passed and metric(one.name).kind not in told
         )
 
     @property
@@ -137,9 +120,9 @@ class Report:
         return found
 
 
-def number(metric: str, value: float) -> str:
-    """The value of a metric, for people: a share, but for the spread of norms."""
-    return units.number(value) if metric == "gradient_fluctuation" else units.share(value)
+def number(name: str, value: float) -> str:
+    """The value of a metric, for people."""
+    return units.share(value) if metric(name).share else units.number(value)
 
 
 def counts(finding: Finding, least: Severity) -> bool:
@@ -156,53 +139,40 @@ def check(
     Findings that are meant to be (`Settings.allowed`) are told as information, with the reason in
     their evidence. Others that tell of a metric are as severe as its check: errors where it failed.
     """
-    metrics, unmeasured = _measured(run)
+    measured, unmeasured = _measured(run)
     checks = tuple(
-        Check(name, metrics[name], getattr(settings.limits, name))
-        for name in BOUNDS
-        if metrics[name] is not None
+        Check(one.name, measured[one.name], settings.limit(one.name))
+        for one in metrics()
+        if one.bound and measured[one.name] is not None
     )
     examined = examine(run)
     if baseline is not None:
-        examined = (against_baseline(baseline, run, noise), *examined)
+        compared = (ask(one, run, baseline, noise) for one in questions(baseline=True))
+        examined = (*compared, *examined)
     answers = [_as_checked(acknowledged(one, settings), checks) for one in examined]
-    return Report(run.title, metrics, checks, tuple(answers), unmeasured)
+    return Report(run.title, measured, checks, tuple(answers), unmeasured)
 
 
 def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     """The metrics, and those that a fault of LaneScope kept from being measured."""
-    metrics: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     unmeasured: dict[str, str] = {}
-    for name, measure in METRICS.items():
+    for one in metrics():
         try:
-            metrics[name] = measure(run)
+            measured[one.name] = load(one.measure)(run)
         except (RunError, OSError):
             raise
         except Exception as error:
-            metrics[name], unmeasured[name] = None, fault(name, error)
-    return metrics, unmeasured
-
-
-def _overlaps(run: Run) -> dict[str, float | None]:
-    return {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks}
-
-
-METRICS: dict[str, Callable[[Run], Any]] = {
-    "thread_overlap_rate": overlap_rate,
-    "gradient_fluctuation": gradient_fluctuation,
-    "graph_traceability": graph_traceability,
-    "memory_overhead": memory_overhead,
-    "comm_compute_overlap": _overlaps,
-}
-"""What is measured of every run."""
+            measured[one.name], unmeasured[one.name] = None, fault(one.name, error)
+    return measured, unmeasured
 
 
 def _as_checked(examined: Examined, checks: tuple[Check, ...]) -> Examined:
     """The same, with findings of a metric as severe as its check."""
     severities: dict[str, Severity] = {
-        TOLD_BY[one.name]: "warning" if one.passed else "error"
+        kind: "warning" if one.passed else "error"
         for one in checks
-        if one.name in TOLD_BY
+        if (kind := metric(one.name).kind)
     }
     findings = tuple(
         finding
@@ -211,54 +181,3 @@ def _as_checked(examined: Examined, checks: tuple[Check, ...]) -> Examined:
         for finding in examined.findings
     )
     return replace(examined, findings=findings)
-
-
-def against_baseline(baseline: Run, run: Run, noise: Run | None = None) -> Examined:
-    """What comes of asking for `divergence`."""
-    question = "Do the gradients, and values where both have them, agree with the baseline's?"
-    return answer(question, "divergence", lambda: divergence(baseline, run, noise))
-
-
-def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
-    """Findings of kind `divergence`, at most one: where the run parts from its baseline, by more
-    than a second run of the baseline (`noise`) does. Unanswered where they have no value in common.
-    """
-    result = compare(baseline, run, "tolerance", noise)
-    if result.verdict != "diverged":
-        if result.norms + result.tensors == 0:
-            raise Unanswered("neither gradients nor values of operators are in both runs")
-        return []
-    first = result.first or {}
-    norm = not first or "parameter" in first
-    what = "gradients" if norm else "values"
-    place = first.get("parameter") or first.get("op")
-    line = f" at {first['where']}" if first.get("where") else ""
-    title = f"{what} differ from the baseline from step {first.get('step')}, {place}{line}"
-    if not first:
-        title = "other operators ran than in the baseline, and no values are in both runs"
-    return [
-        Finding(
-            kind="divergence",
-            severity="error",
-            title=title,
-            rank=first.get("rank"),
-            ranks=(first["rank"],) if first else (),
-            thread=first.get("thread"),
-            step=first.get("step"),
-            time_ns=None if norm else first["run"]["time_ns"],
-            where=first.get("where"),
-            evidence=result.to_json(),
-            link=_step_address(run, first) if norm else difference_address(run, first),
-        )
-    ]
-
-
-def _step_address(run: Run, first: dict[str, Any]) -> str:
-    """Where the timeline shows the step in which a run first differs."""
-    if first.get("rank") not in run.ranks:
-        return "/timeline"
-    steps = run.steps(first["rank"])
-    for step, low, high in zip(steps.index, steps.start_ns, steps.end_ns, strict=True):
-        if step == first["step"]:
-            return timeline_address(int(low), int(high), run.duration_ns)
-    return "/timeline"
