@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 
 _COLUMNS = ["rank", "thread", "time_ns", "step", "name", "value"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 
 DETACH = ("detach", "aten::detach", "aten::detach_")

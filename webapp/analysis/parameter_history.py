@@ -15,10 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "optimizer"]
 
@@ -88,7 +88,7 @@ def layers_of(parameters: pd.Series) -> pd.Series:
     return parameters.map(layers).astype("str")
 
 
-def streaks(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def streaks(flags: BoolArray) -> list[tuple[int, int]]:
     """[low, high) of the longest stretches in which all flags are set."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

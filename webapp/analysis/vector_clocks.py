@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
-Ints = NDArray[np.int64]
 Clock = NDArray[np.int32]
 
 _PEERS = {
@@ -44,12 +44,12 @@ class Order:
     """
 
     threads: tuple[str, ...]
-    first: Ints
-    starts: Ints
+    first: Int64Array
+    starts: Int64Array
     own: Clock
     clocks: Clock
 
-    def segments(self, thread: int, instants: Ints) -> Ints:
+    def segments(self, thread: int, instants: Int64Array) -> Int64Array:
         """Row of the segment of `thread` (position in `threads`) that each instant lies in."""
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
@@ -126,8 +126,8 @@ class Handover(NamedTuple):
 def handovers(run: Run, rank: int, process: Sequence[str]) -> Iterator[Handover]:
     """Those of the threads of a process, in their order in time."""
     columns = ["start_ns", "duration_ns", "kind", "peer", "object"]
-    instants: list[Ints] = []
-    published: list[NDArray[np.bool_]] = []
+    instants: list[Int64Array] = []
+    published: list[BoolArray] = []
     rows: list[tuple[str, object, bool]] = []
     publishes = {kind.name for kind in schema.PUBLISHING}
     receives = {kind.name for kind in schema.RECEIVING}

@@ -14,9 +14,11 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lanescope import assets
+from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.exporters.offline_answers import Kept, kept_slices
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -165,3 +167,8 @@ def _script(value: Any) -> str:
     """JSON that cannot end the element it stands in."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def export(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes the page of some ranks and of a window."""
+    path.write_text(page_of(run, wanted.window, wanted.ranks), encoding="utf-8")

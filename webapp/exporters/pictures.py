@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import COUNTER, Lane
-from lanescope.webapp.timeline.lod_buckets import I64, runs
+from lanescope.webapp.timeline.lod_buckets import runs
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import Timeline
@@ -166,7 +167,9 @@ def _row(timeline: Timeline, row: int, t0: int, t1: int, scale: float, top: int)
     yield from _short_slices(start[~wide], end[~wide], kind[~wide], scale, top)
 
 
-def _short_slices(start: I64, end: I64, kind: I64, scale: float, top: int) -> Iterable[str]:
+def _short_slices(
+    start: Int64Array, end: Int64Array, kind: Int64Array, scale: float, top: int
+) -> Iterable[str]:
     """Slices below a pixel: how much of it they cover, in the colour of the longest of them."""
     if not len(start):
         return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.gradients import gradient_norms
+from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.exporters.pictures import MOST_LANES, lanes_picture, lines_picture
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -206,3 +208,16 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[
     for row in rows:
         yield f"| {' | '.join(row)} |"
     yield ""
+
+
+def export(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes the words, and the pictures to a folder beside the target, named after it."""
+    report = check(run)
+    pictures = pictures_of(run, report)
+    folder = wanted.target.with_name(f"{wanted.target.stem}-pictures")
+    folder.mkdir(exist_ok=True)
+    for name, text in pictures.items():
+        made = path.with_name(name)
+        made.write_text(text, encoding="utf-8")
+        made.replace(folder / name)
+    path.write_text(markdown(run, report, pictures, folder.name), encoding="utf-8")

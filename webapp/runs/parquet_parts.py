@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs import parquet_footer, parquet_limits
+from lanescope.webapp.runs import parquet_footer
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
 from lanescope.webapp.runs.manifest import file_parts
@@ -122,7 +122,7 @@ class Part:
             if self.files is None:
                 return self._recovered(columns)
             # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
-            with self.files.open(self.name) as source, parquet_limits.opened(source) as file:
+            with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present = _present(file, columns)
                 if groups is None:
                     found = file.read(columns=present, use_threads=False)
@@ -142,7 +142,7 @@ class Part:
             if self.files is None:
                 yield self._recovered(columns)
                 return
-            with self.files.open(self.name) as source, parquet_limits.opened(source) as file:
+            with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present, footer = _present(file, columns), file.metadata
                 chosen, rows = [], 0
                 for number in range(footer.num_row_groups):
@@ -207,11 +207,11 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
             grown = not manifest["complete"] and size > expected["bytes"]
             if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
-            inflated += decoded if decoded > size * parquet_limits.TIMES else 0
-            if inflated > parquet_limits.MOST:
+            inflated += decoded if decoded > size * parquet_footer.TIMES else 0
+            if inflated > parquet_footer.MOST:
                 raise _Damage(
                     f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
-                    f"{parquet_limits.TIMES} times as many"
+                    f"{parquet_footer.TIMES} times as many"
                 )
         except _Damage as damage:
             found.damage.setdefault(rank, str(damage))
@@ -283,7 +283,7 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
             source.seek(0)
             with pq.ParquetFile(source) as parquet:
                 footer, columns = parquet.metadata, parquet.schema_arrow
-                rows, decoded = int(footer.num_rows), parquet_limits.decoded(footer)
+                rows, decoded = int(footer.num_rows), parquet_footer.decoded(footer)
     except _UNREADABLE as error:
         if isinstance(error, OSError) and error.strerror:  # the system's, and not Arrow's
             raise _Damage(f"{path} cannot be read ({error.strerror})") from None
@@ -336,7 +336,7 @@ def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> 
             if pa.types.is_dictionary(wanted):
                 array = array.cast(wanted)
             else:
-                array = parquet_limits.plain(array, wanted)
+                array = parquet_footer.plain(array, wanted)
         if array.null_count:
             if name in _NEVER_NULL:
                 raise pa.ArrowInvalid(f"{array.null_count} rows have no {name}")

@@ -22,8 +22,8 @@ from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.server.http_server import Wsgi
 from lanescope.webapp.server.live_findings import Examining
-from lanescope.webapp.server.wsgi import Wsgi
 from lanescope.webapp.timeline.timeline import Timeline
 
 POLL_S = 0.25

@@ -34,8 +34,8 @@ from lanescope.webapp.server import frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes, search_routes
-from lanescope.webapp.timeline.deep_links import selecting
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
+from lanescope.webapp.timeline.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.context import Context

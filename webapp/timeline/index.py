@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lanescope.webapp.runs.bundle import MAX_JSON, Bundle
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.array_store import (
     CATALOGUE,
     Ahead,
@@ -36,7 +37,6 @@ from lanescope.webapp.timeline.array_store import (
 from lanescope.webapp.timeline.index_builder import Builder, tile_key
 from lanescope.webapp.timeline.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.timeline.lod import FENCE
-from lanescope.webapp.timeline.lod_buckets import I64
 from lanescope.webapp.timeline.packed_index import arrays_in, pieces_of
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES, LaneSlices, Names
 from lanescope.webapp.timeline.tile_columns import CODES_PER_NAME, Block, Paints, Slices
@@ -94,7 +94,7 @@ class Index:
     row_begin: tuple[int, ...]
     row_end: tuple[int, ...]
     row_made: tuple[int, ...]  # per row the end of its tiles made ahead
-    fence: I64  # of the starts, in memory; see `lod.fences`
+    fence: Int64Array  # of the starts, in memory; see `lod.fences`
     ahead: Mapping[str, Ahead]  # of the arrays that tiles are read from
     made_at: Arrays  # of `arrays` what says where tiles made ahead are, in memory
 

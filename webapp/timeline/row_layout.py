@@ -6,15 +6,14 @@ from bisect import bisect_left
 from heapq import heappop, heappush
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 CHAINS = 64
 """Rows that are found a row at a time, which is fast while few slices overlap at once."""
 
 
-def sub_rows(start: I64, end: I64) -> I64:
+def sub_rows(start: Int64Array, end: Int64Array) -> Int64Array:
     """Sub-row of each slice, from 0, so that no two slices of a sub-row overlap.
 
     `start` and `end` are sorted by (start, end). First fit: a slice goes to the lowest sub-row
@@ -62,7 +61,7 @@ def _first_fit(start: list[int], end: list[int], row: int) -> list[int]:
     return rows
 
 
-def _chain(size: int, overlaps: list[int], resume: list[int]) -> npt.NDArray[np.bool_]:
+def _chain(size: int, overlaps: list[int], resume: list[int]) -> BoolArray:
     """Members of the chain, given the slices that overlap their successor and where it goes on."""
     change = np.zeros(size + 1, np.int64)
     here, turn = 0, 0

@@ -11,14 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from lanescope.webapp.runs.types import BoolArray, UInt32Array
 from lanescope.webapp.timeline.lanes import THREAD
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
 from lanescope.webapp.timeline.styles import coded
 from lanescope.webapp.timeline.timeline import Timeline
-
-Flags = npt.NDArray[np.bool_]
 
 CHUNK = 1 << 20
 """Slices looked at in one go: as many as fit the processor's cache."""
@@ -37,7 +35,7 @@ class Modules:
     """Modules of all ops: the texts, and per lane the code of each row of its op table."""
 
     texts: tuple[str, ...]
-    codes: dict[int, npt.NDArray[np.uint32]]
+    codes: dict[int, UInt32Array]
 
 
 @lru_cache(maxsize=2)
@@ -71,10 +69,10 @@ class Wanted:
         self._modules = modules(timeline) if in_modules else Modules((), {})
         self._in = _flags(in_modules, len(self._modules.texts))
 
-    def mask(self, lane: int, row: int, begin: int, end: int) -> Flags:
+    def mask(self, lane: int, row: int, begin: int, end: int) -> BoolArray:
         """For slices begin..end of the index, all in one row of a lane, whether they are meant."""
         index = self._timeline.index
-        found: Flags = self._names[index.slices.name[begin:end]]
+        found: BoolArray = self._names[index.slices.name[begin:end]]
         codes = self._modules.codes.get(lane)
         if codes is not None and SOURCES[index.arrays["row_table"][row]] == "op":
             found |= self._in[codes[index.arrays["source"][begin:end]]]
@@ -153,11 +151,11 @@ def _parts(
                 yield lane.id, row, at, min(at + CHUNK, end)
 
 
-def _flags(numbers: Collection[int], size: int) -> Flags:
+def _flags(numbers: Collection[int], size: int) -> BoolArray:
     flags = np.zeros(max(size, 1), np.bool_)
     flags[[number for number in numbers if 0 <= number < size]] = True
     return flags
 
 
-def _bits(flags: Flags) -> str:
+def _bits(flags: BoolArray) -> str:
     return base64.b64encode(np.packbits(flags, bitorder="little").tobytes()).decode()

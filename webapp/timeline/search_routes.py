@@ -11,6 +11,7 @@ from typing import Any
 import flask
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.timeline.lookup import find
 from lanescope.webapp.timeline.search_marks import (
     MOST_BUCKETS,
     MOST_MODULES,
@@ -19,7 +20,6 @@ from lanescope.webapp.timeline.search_marks import (
     modules,
     place_among,
 )
-from lanescope.webapp.timeline.search_next import find
 from lanescope.webapp.timeline.timeline import Timeline
 
 Answer = dict[str, Any] | tuple[dict[str, Any], int]

@@ -16,12 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lanescope.webapp.runs.intervals import enclosing
+from lanescope.webapp.runs.types import Int64Array, UInt8Array, UInt32Array
 from lanescope.webapp.timeline.row_layout import sub_rows
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
-
-I64 = npt.NDArray[np.int64]
-U32 = npt.NDArray[np.uint32]
-U8 = npt.NDArray[np.uint8]
 
 FEW_DEPTHS = 16
 """Depths up to which a pass for each is quicker than sorting by depth."""
@@ -30,13 +27,13 @@ FEW_DEPTHS = 16
 class Columns(NamedTuple):
     """Some slices."""
 
-    start: I64
-    end: I64
-    name: U32
-    style: U8
-    source: U32  # position in the table they come from
+    start: Int64Array
+    end: Int64Array
+    name: UInt32Array
+    style: UInt8Array
+    source: UInt32Array  # position in the table they come from
 
-    def take(self, which: I64) -> Columns:
+    def take(self, which: Int64Array) -> Columns:
         """Some of them."""
         start, end, name, style, source = self
         return Columns(
@@ -133,12 +130,12 @@ class Depths:
         return Piece(table, stretches, sizes)
 
 
-def styled(style: U8) -> U8:
+def styled(style: UInt8Array) -> UInt8Array:
     """The styles without the mark of what had not ended."""
     return style & np.uint8(~STYLE_UNFINISHED & 0xFF)
 
 
-def _by_depth(depth: npt.NDArray[np.int16]) -> Iterator[tuple[int, I64]]:
+def _by_depth(depth: npt.NDArray[np.int16]) -> Iterator[tuple[int, Int64Array]]:
     """Each depth that occurs, the outermost first, and the positions of its slices."""
     if not len(depth):
         return
@@ -154,7 +151,7 @@ def _by_depth(depth: npt.NDArray[np.int16]) -> Iterator[tuple[int, I64]]:
             yield int(depth[part[0]]), part
 
 
-def _stack(start: I64, end: I64) -> tuple[I64, list[int]]:
+def _stack(start: Int64Array, end: Int64Array) -> tuple[Int64Array, list[int]]:
     """Order of the slices of one depth, sub-row by sub-row, and the slices per sub-row."""
     order = np.lexsort((end, start))
     rows = sub_rows(start[order], end[order])

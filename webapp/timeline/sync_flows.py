@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
 from lanescope.collector.format.schema import SyncKind
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import Lane
 
 MOST = 20
@@ -98,7 +98,7 @@ def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[H
         gives = gives[gives["kind"] == HANDED[taken].name].sort_values("start_ns")
         waited = takes[takes["duration_ns"].notna()]
         waited = waited[waited["duration_ns"] > 0] if taken in FREE else waited
-        last: npt.NDArray[np.int64] = gives["start_ns"].to_numpy(np.int64)
+        last: Int64Array = gives["start_ns"].to_numpy(np.int64)
         for row in waited.itertuples():
             at = int(np.searchsorted(last, row.end_ns, side="right")) - 1
             if at < 0 or gives["thread"].iloc[at] == row.thread:

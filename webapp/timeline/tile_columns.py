@@ -33,11 +33,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanescope.webapp.runs.types import BoolArray, Int64Array, UInt8Array, UInt32Array
 from lanescope.webapp.timeline.counter_lod import SampleTile
 from lanescope.webapp.timeline.lod import TILE_BITS, TILE_BUCKETS, WHOLE, Tiles
-from lanescope.webapp.timeline.lod_buckets import I64, offsets
-
-U32 = npt.NDArray[np.uint32]
+from lanescope.webapp.timeline.lod_buckets import offsets
 
 EXACT_LEVEL = 5
 """Finest level whose times are counted in more than one nanosecond is the one after this: a tile
@@ -100,7 +99,7 @@ class Paints:
         codes = (code % CODES_PER_NAME for code in self.codes)
         return [(code >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in codes]
 
-    def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> U32:
+    def add(self, name: UInt32Array, style: UInt8Array) -> UInt32Array:
         """The paint of each slice; pairs that are new get the next numbers."""
         self._reach(CODES_PER_NAME * (int(name.max(initial=0)) + 1) - 1)
         found = np.empty(len(name), np.uint32)
@@ -123,7 +122,7 @@ class Paints:
             self._number = np.concatenate((self._number, more))
 
 
-def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+def _code(name: UInt32Array, style: UInt8Array) -> UInt32Array:
     # STYLE_UNFINISHED becomes the lowest bit. More than 2^27 names do not fit into memory.
     return name * np.uint32(CODES_PER_NAME) | (style << np.uint8(1) | style >> np.uint8(7))
 
@@ -132,9 +131,9 @@ def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> npt.NDA
 class Slices:
     """Columns of the run's slices: all rows of all lanes one after another."""
 
-    start: I64
-    end: I64
-    paint: U32
+    start: Int64Array
+    end: Int64Array
+    paint: UInt32Array
     paints: Paints
 
     @property
@@ -152,10 +151,10 @@ class Slices:
 class Looked:
     """What a table says of each paint in a column: read like an array, made where it is read."""
 
-    paint: U32
+    paint: UInt32Array
     table: npt.NDArray[Any]
 
-    def __getitem__(self, where: int | slice | I64) -> Any:
+    def __getitem__(self, where: int | slice | Int64Array) -> Any:
         """Of one slice, or an array."""
         return self.table.take(self.paint[where], mode="clip")  # the paints may be a stranger's
 
@@ -183,19 +182,19 @@ class Rows:
     Columns that no row needs are left out.
     """
 
-    n: I64
-    m: I64
-    form: I64  # BITS, BEFORE and AFTER
+    n: Int64Array
+    m: Int64Array
+    form: Int64Array  # BITS, BEFORE and AFTER
     columns: Mapping[str, Column]
 
 
-def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: I64) -> Rows:
+def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> Rows:
     """The rows of `tiles`; `begin` is where the tile of each begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
     return Rows(n, m, form, {name: values for name, _, values in columns})
 
 
-def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64) -> list[Block]:
+def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> list[Block]:
     """One block per tile; `begin` is where it begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
     width = max((values.itemsize for name, _, values in columns if name in PAINTED), default=1)
@@ -205,8 +204,8 @@ def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64) -> list[B
 
 
 def _columns_of(
-    tiles: Tiles, slices: Slices, level: int, begin: I64
-) -> tuple[I64, I64, I64, list[tuple[str, I64, Column]]]:
+    tiles: Tiles, slices: Slices, level: int, begin: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, list[tuple[str, Int64Array, Column]]]:
     """Of each tile n, m and form; and the columns that have entries, each with where the entries
     of each tile begin, in the order of `Block`.
     """
@@ -218,7 +217,7 @@ def _columns_of(
     most = max(int(colours.max(initial=0)), int(short_colours.max(initial=0)))
     paint = next(kind for kind, bits in _PAINT_KINDS if most < 1 << bits)
     form = np.zeros(len(sizes), np.int64)
-    columns: list[tuple[str, I64, Column]] = []
+    columns: list[tuple[str, Int64Array, Column]] = []
     if len(wide):
         origin = begin.repeat(sizes)
         start, end = slices.start.take(wide) - origin, slices.end.take(wide) - origin
@@ -255,7 +254,7 @@ def _columns_of(
     return sizes, counts, form, [column for column in columns if len(column[2])]
 
 
-def _steps(start: I64, end: I64, at: I64) -> I64:
+def _steps(start: Int64Array, end: Int64Array, at: Int64Array) -> Int64Array:
     """How far the start of each slice is from the end of the one before in its tile, and its end
     from there, in turns.
     """
@@ -359,7 +358,7 @@ def _cut_dense(columns: dict[str, Column], part: tuple[int, int]) -> int:
     return high - low
 
 
-def _at(chosen: npt.NDArray[np.bool_]) -> I64:
+def _at(chosen: BoolArray) -> Int64Array:
     """Where the one entry of each chosen part begins."""
     return offsets(chosen.astype(np.int64))
 
@@ -367,7 +366,7 @@ def _at(chosen: npt.NDArray[np.bool_]) -> I64:
 class _Cutter:
     """Columns of several tiles, cut into one run of bytes per tile."""
 
-    def __init__(self, columns: Iterable[tuple[str, I64, Column]]) -> None:
+    def __init__(self, columns: Iterable[tuple[str, Int64Array, Column]]) -> None:
         self._columns = [
             (memoryview(values.tobytes()), (at * values.itemsize).tolist())
             for _, at, values in columns

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.timeline import search_next as module
+from lanescope.webapp.timeline import lookup as module
+from lanescope.webapp.timeline.lookup import Key, find
 from lanescope.webapp.timeline.search_marks import Wanted, hits, modules, place_among
-from lanescope.webapp.timeline.search_next import Key, find
 from lanescope.webapp.timeline.spans import SAMPLES
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import write_run

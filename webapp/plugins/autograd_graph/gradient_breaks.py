@@ -23,17 +23,14 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows, outermost, touch
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.sites import frames_of
-from lanescope.webapp.analysis.stack_frames import line
+from lanescope.webapp.analysis.stack_frames import frame_texts, line
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array
 
 CAUSES = {
     "no_grad": "ran without recording a gradient (no_grad, or an operator that has none)",
@@ -75,7 +72,7 @@ def breaks(run: Run, rank: int) -> tuple[Break, ...]:
         return ()
     rows = forward_rows(run, rank, nodes)
     found = [*_of_operators(run, rank, nodes, rows), *_of_functions(run, rank, nodes, rows)]
-    frames = frames_of(run, rank)
+    frames = frame_texts(run, rank)
     thread = str(nodes["thread"].iloc[0])
     merged: Counter[tuple[str, str, str, str]] = Counter()
     first: dict[tuple[str, str, str, str], str] = {}
@@ -152,7 +149,9 @@ def _is_whole(dtype: str) -> bool:
     return dtype.startswith(_WHOLE)
 
 
-def _between(rows: pd.DataFrame, detaches: Ints, source: Operator, reader: Operator) -> int | None:
+def _between(
+    rows: pd.DataFrame, detaches: Int64Array, source: Operator, reader: Operator
+) -> int | None:
     """The row of the first detach after one operator and before another."""
     starts = rows["start_ns"].to_numpy()[detaches]
     between = detaches[(starts >= source.end) & (starts < reader.start)]

@@ -23,10 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, having, to_frame
 from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
 from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.runs import units
@@ -97,7 +96,7 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     raised = phases.loc[said, ["thread", "start_ns"]]
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
     phases = phases.assign(
-        end_ns=ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
+        end_ns=frame_ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
     )
     engine = {t.thread for t in run.threads if t.rank == rank and t.kind == "native"}
     walked: list[tuple[str, int, Any, Counter[str], pd.DataFrame]] = []

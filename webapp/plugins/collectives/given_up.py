@@ -30,7 +30,8 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import endings
-from lanescope.webapp.analysis.rank_state import meanwhile, where_of
+from lanescope.webapp.analysis.rank_state import meanwhile
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

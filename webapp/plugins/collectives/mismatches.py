@@ -27,7 +27,8 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.incomplete_collectives import waits
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import standings, where_of
+from lanescope.webapp.analysis.rank_state import standings
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 

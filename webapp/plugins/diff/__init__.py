@@ -51,6 +51,6 @@ PLUGIN = Plugin(
             height=1180,
         ),
     ),
-    lanes="timeline_index:open_beside",
-    routes={"difference": "timeline_index:next_difference"},
+    lanes="timeline_lanes:open_beside",
+    routes={"difference": "timeline_lanes:next_difference"},
 )

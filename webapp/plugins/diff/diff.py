@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
 from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff import world_sizes
 from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
-from lanescope.webapp.plugins.diff.hints import hints, resumed
+from lanescope.webapp.plugins.diff.first_difference import hints, resumed
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
@@ -37,6 +37,7 @@ from lanescope.webapp.plugins.diff.value_differences import ValueDifferences, va
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
+from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 Verdict = Literal["identical", "within_tolerance", "diverged"]
 
@@ -281,10 +282,10 @@ def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(names, "object"))
 
 
-def _tolerances(both: pd.DataFrame, floor: Floor | None) -> npt.NDArray[np.float64]:
+def _tolerances(both: pd.DataFrame, floor: Floor | None) -> Float64Array:
     sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
     low, high = (side.to_numpy(np.float64) for side in sides)
-    coarser: npt.NDArray[np.float64] = np.maximum(low, high)
+    coarser: Float64Array = np.maximum(low, high)
     if floor is None:
         return coarser
     codes, dtypes = pd.factorize(both["dtype_base"].fillna(""))
@@ -293,10 +294,10 @@ def _tolerances(both: pd.DataFrame, floor: Floor | None) -> npt.NDArray[np.float
 
 
 def _states(
-    base: npt.NDArray[np.float64],
-    run: npt.NDArray[np.float64],
-    gone: npt.NDArray[np.bool_],
-    relative: npt.NDArray[np.float64],
+    base: Float64Array,
+    run: Float64Array,
+    gone: BoolArray,
+    relative: Float64Array,
     mode: Mode,
 ) -> npt.NDArray[np.object_]:
     """State of each pair of norms; `gone` says, per side, that there was no gradient."""

@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
 
-Floats = NDArray[np.float64]
-Shared = dict[int, NDArray[np.int64]]  # steps that are compared, by rank
+Shared = dict[int, Int64Array]  # steps that are compared, by rank
 
 FACTOR = 1.2
 LEAST_NS = 20_000
@@ -134,10 +133,10 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
     return found.iloc[order].reset_index(drop=True)[list(COLUMNS)], common
 
 
-def _longer(one: Floats, other: Floats) -> NDArray[np.bool_]:
+def _longer(one: Float64Array, other: Float64Array) -> BoolArray:
     """Rows of `one` that took longer than the same rows of `other`, by the rule at FACTOR."""
     middle, least = np.median(one, axis=1), np.median(other, axis=1)
     share = 0.25 if one.shape[1] >= MANY else 0.0
     apart = np.quantile(one, share, axis=1) > np.quantile(other, 1 - share, axis=1)
-    longer: NDArray[np.bool_] = apart & (middle >= FACTOR * least) & (middle - least >= LEAST_NS)
+    longer: BoolArray = apart & (middle >= FACTOR * least) & (middle - least >= LEAST_NS)
     return longer

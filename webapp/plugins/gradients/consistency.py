@@ -26,8 +26,8 @@ from typing import Any
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
-from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows

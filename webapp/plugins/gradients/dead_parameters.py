@@ -34,9 +34,8 @@ from lanescope.webapp.analysis.parameter_history import (
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.plugins.gradients.decay import decays
 from lanescope.webapp.plugins.gradients.lora import is_lora
-from lanescope.webapp.plugins.gradients.unmoved import unmoved
+from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
 from lanescope.webapp.runs.run import Run
 
 UNUSED_STEPS = 2  # optimizer steps

@@ -22,10 +22,10 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import step_link
-from lanescope.webapp.analysis.rank_state import where_of
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 
 FEWEST = 5  # pairs of steps
@@ -153,7 +153,7 @@ def _added_to(writers: Sequence[str]) -> bool:
 def _writers(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[Any, ...], str]:
     """By place the name of each operator; of an addition within it, AccumulateGrad."""
     ops = to_frame(run.events("op", rank, columns=[*_PLACE, "duration_ns", "name"], window=window))
-    ops["end_ns"] = ends_ns(ops, window[1])
+    ops["end_ns"] = frame_ends_ns(ops, window[1])
     names: dict[tuple[Any, ...], str] = {}
     node: Any = None
     for op in ops.itertuples():  # by thread and start, parents before children

@@ -30,8 +30,7 @@ from lanescope.webapp.analysis.counters import last_logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.plugins.gradients.decay import decays
-from lanescope.webapp.plugins.gradients.unmoved import is_undone
+from lanescope.webapp.plugins.gradients.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
 
 NO_GRADIENT_STEPS = 3  # optimizer steps

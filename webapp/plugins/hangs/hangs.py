@@ -21,15 +21,16 @@ from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
 from lanescope.webapp.analysis.incomplete_collectives import Wait, cut_short, cycle, waits
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import left_by_a_stop, told_to_stop
-from lanescope.webapp.analysis.rank_state import QUIET_NS, standings, where_of
+from lanescope.webapp.analysis.rank_state import QUIET_NS, standings
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
 from lanescope.webapp.plugins.collectives.mismatches import (
     ended_in,
     first_mismatches,
     unlike_exchanges,
 )
+from lanescope.webapp.plugins.collectives.skew import arrivals
 from lanescope.webapp.plugins.hangs.deaths import deaths
-from lanescope.webapp.plugins.hangs.wait_lengths import LEAST_WAIT_NS, normal_wait_ns, waited_ns
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
@@ -381,3 +382,32 @@ def _stopped(run: Run, wait: Wait) -> str:
 
 def _for(waited: int) -> str:
     return f" for {units.duration(waited)}" if waited >= 1_000_000 else ""
+
+
+LEAST_WAIT_NS = 1_000_000_000
+TIMES_NORMAL = 2
+"""A wait is too long from a second on, and from twice the longest one that came to an end."""
+
+
+def normal_wait_ns(run: Run, group: str) -> int:
+    """How long ranks of a group wait for each other when all is well."""
+    came = arrivals(run)
+    skew = came.loc[came["group"] == group, "skew_ns"]
+    longest = int(skew.max()) if len(skew) else 0
+    return max(LEAST_WAIT_NS, TIMES_NORMAL * longest)
+
+
+def waited_ns(run: Run, wait: Wait) -> int:
+    """How long the ranks that wait are known to have waited."""
+    known = standings(run)
+    waiting = [known[rank] for rank in wait.ranks]
+    missing = [known[rank] for rank in wait.missing]
+    others = missing or waiting
+    if told_to_stop(run) and all(one.ending.how == "stopped" for one in others):
+        # That some took longer to end is no wait.
+        ends = [one.end_ns for one in others]
+        return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
+    over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
+    # Who was killed had waited for as long as any other still recorded something.
+    until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
+    return max(0, until - wait.since_ns)

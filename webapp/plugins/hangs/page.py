@@ -11,7 +11,8 @@ from lanescope.webapp.analysis.collective_calls import call_title
 from lanescope.webapp.analysis.findings import findings
 from lanescope.webapp.analysis.incomplete_collectives import Wait, cut_short, waits
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import Standing, dumps, frames_of, standings
+from lanescope.webapp.analysis.rank_state import Standing, dumps, standings
+from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
+from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, Unanswered
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import operands
-from lanescope.webapp.analysis.rank_state import where_of
-from lanescope.webapp.analysis.sites import phase_names
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run

@@ -10,16 +10,12 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.sites import Site
+from lanescope.webapp.analysis.access_site import Site
 from lanescope.webapp.analysis.vector_clocks import Clock, Order
 from lanescope.webapp.plugins.races.access_table import Accesses, sorted_apart
-from lanescope.webapp.plugins.races.byte_ranges import Span, share
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,14 @@ def conflicts(
 class _Kind:
     """Accesses of one thread to one range of a storage, from one site, in their order."""
 
-    rows: Ints  # of Accesses
+    rows: Int64Array  # of Accesses
     thread: int  # position in Order.threads
     write: bool
     span: Span
     site: Site
     own: Clock  # of each row's segment
     clocks: Clock  # rows x threads
-    old: Flags  # which rows were compared with each other before
+    old: BoolArray  # which rows were compared with each other before
     birth: bool  # the storage was made by it
 
     @property
@@ -101,7 +97,7 @@ def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:
     return one.write or other.write
 
 
-def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
+def _storages_in_question(accesses: Accesses) -> Iterator[Int64Array]:
     """Rows of each storage that two threads touched and one wrote."""
     if not len(accesses):
         return
@@ -117,7 +113,9 @@ def _storages_in_question(accesses: Accesses) -> Iterator[Ints]:
         yield np.arange(first[i], ends[i])
 
 
-def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) -> list[_Kind]:
+def _kinds(
+    order: Order, accesses: Accesses, sites: Sequence[Site], rows: Int64Array
+) -> list[_Kind]:
     """The rows by kind, each in the order of their segments."""
     columns = (
         accesses.thread, accesses.low, accesses.high, accesses.run, accesses.stride,
@@ -138,7 +136,7 @@ def _kinds(order: Order, accesses: Accesses, sites: Sequence[Site], rows: Ints) 
     return kinds
 
 
-def _by_segment(kind: _Kind) -> tuple[Flags, Flags]:
+def _by_segment(kind: _Kind) -> tuple[BoolArray, BoolArray]:
     """The first row of each segment, and which of those have one of what was before.
 
     A segment may begin before a stretch and go on in it.
@@ -181,3 +179,59 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> Pair | None:
     near = np.where(gap_before < gap, before, near)
     best = int(np.argmin(np.minimum(gap, gap_before)))
     return Pair(int(one.rows[near[best]]), int(theirs[best]), pairs)
+
+
+MOST_RUNS = 10_000
+"""Runs that are gone through one by one; of ranges with more, nothing is claimed."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes [low, low + run), and again every `stride` bytes below `high`.
+
+    stride 0: [low, high) without gaps; -1: gaps that are not evenly spaced.
+    """
+
+    low: int
+    high: int
+    run: int
+    stride: int
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are."""
+        if self.stride <= 0:
+            return 1
+        return max(1, -(-(self.high - self.low - self.run) // self.stride) + 1)
+
+
+def share(a: Span, b: Span) -> bool:
+    """Whether they surely share a byte. Of gaps that are not evenly spaced nobody can be sure."""
+    if a.low >= b.high or b.low >= a.high:
+        return False
+    if a.stride < 0 or b.stride < 0:
+        return False
+    if a.stride == 0 and b.stride == 0:
+        return True
+    few, many = sorted((a, b), key=lambda span: span.runs)
+    if few.runs > MOST_RUNS:
+        # Rows of one table, as a rule: where in its row does each lie?
+        return a.stride == b.stride and _same_columns(a, b)
+    # By the number of runs: a damaged record may bear a stride that does not fit the others.
+    starts = (few.low + number * few.stride for number in range(few.runs))
+    length = few.run if few.stride else few.high - few.low
+    return any(_meets(low, low + length, many) for low in starts)
+
+
+def _meets(low: int, high: int, span: Span) -> bool:
+    """Whether [low, high) meets a run of `span`."""
+    if not span.stride:
+        return low < span.high and high > span.low
+    first = max(0, -(-(low - span.run + 1 - span.low) // span.stride))  # the first to end past low
+    start = span.low + first * span.stride
+    return first < span.runs and start < high
+
+
+def _same_columns(a: Span, b: Span) -> bool:
+    offset = (b.low - a.low) % a.stride
+    return offset < a.run or a.stride - offset < b.run

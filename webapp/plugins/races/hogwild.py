@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Touch
-from lanescope.webapp.analysis.sites import phase_names, storage_names
+from lanescope.webapp.analysis.access_site import Touch, phase_names, storage_names
 from lanescope.webapp.plugins.races.races import Race
 from lanescope.webapp.runs.run import Run
 

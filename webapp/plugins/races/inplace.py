@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Touch
+from lanescope.webapp.analysis.access_site import Touch, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.sites import frames_of, storage_names
+from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.runs.run import Run
 
 _SAID = re.compile(
@@ -124,7 +124,7 @@ def _change(run: Run, raised: _Raised) -> _Change | None:
     if not candidates:
         return None
     _, storage, first, count = min(candidates, key=lambda one: one[:2])
-    stacks = frames_of(run, raised.rank)
+    stacks = frame_texts(run, raised.rank)
     op = _op_of(run, raised.rank, first)
     if op is None:
         return None

@@ -19,31 +19,21 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Touch
-from lanescope.webapp.analysis.sites import (
-    Site,
-    Sites,
-    frames_of,
-    phase_names,
-    storage_names,
-)
-from lanescope.webapp.analysis.stack_frames import line, place
+from lanescope.webapp.analysis.access_site import Site, Sites, Touch, phase_names, storage_names
+from lanescope.webapp.analysis.stack_frames import frame_texts, line, place
 from lanescope.webapp.analysis.vector_clocks import Order, order_of
 from lanescope.webapp.plugins.races.access_table import (
     Accesses,
     Columns,
     Reader,
-    Window,
     joined,
     shared_storages,
 )
 from lanescope.webapp.plugins.races.conflicts import Pair, conflicts
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array, Window
 
 AT_ONCE = 2_000_000
 """Accesses that are examined together; of those before, only the last of each kind is kept."""
@@ -99,7 +89,7 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
         return []
     order, sites = order_of(run, rank, process, own), Sites()
 
-    def placed(thread: int, columns: Columns) -> tuple[Ints, Ints]:
+    def placed(thread: int, columns: Columns) -> tuple[Int64Array, Int64Array]:
         start = columns["start_ns"]
         return np.full(len(start), thread, np.int64), order.segments(thread, start)
 
@@ -113,7 +103,7 @@ def races_read(
 ) -> list[Race]:  # fmt: skip
     """The races among what `reader` reads of a process, window by window, by `order`."""
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
-    stacks, names = frames_of(run, rank), storage_names(run, rank)
+    stacks, names = frame_texts(run, rank), storage_names(run, rank)
     found: dict[tuple[object, object], list[Race]] = {}
     before: Accesses | None = None
     for window in windows:

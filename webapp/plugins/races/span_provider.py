@@ -8,9 +8,9 @@ from lanescope.webapp.analysis.access_site import Touch
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.stream_races import all_races
-from lanescope.webapp.timeline.deep_links import slice_at
 from lanescope.webapp.timeline.flows import end, flow
 from lanescope.webapp.timeline.lanes import Lane
+from lanescope.webapp.timeline.lookup import slice_at
 from lanescope.webapp.timeline.timeline import Timeline
 
 MAX_ACCESSES = 20_000_000

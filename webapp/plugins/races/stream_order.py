@@ -15,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.vector_clocks import Handover, Order, handovers, order_by
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array
 
 _RECEIVING = [kind.name for kind in schema.RECEIVING | schema.OF_DEVICES]
 _DEFAULT = 1
@@ -32,7 +30,7 @@ def stream_name(ordinal: int) -> str:
     return "the default stream" if ordinal == _DEFAULT else f"stream {ordinal}"
 
 
-def streams_of(run: Run, rank: int, process: Sequence[str]) -> Ints:
+def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
     """Numbers of the streams that operators of a process were given to, sorted."""
     found = [np.zeros(0, np.int64)]
     for thread in process:
@@ -42,7 +40,7 @@ def streams_of(run: Run, rank: int, process: Sequence[str]) -> Ints:
     return streams[streams > 0]
 
 
-def stream_order(run: Run, rank: int, process: Sequence[str], streams: Ints) -> Order:
+def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Array) -> Order:
     """The order among some streams of a process, in place of an `Order`'s threads."""
     told = heapq.merge(
         handovers(run, rank, process),
@@ -102,7 +100,7 @@ def _told(run: Run, rank: int, thread: str) -> list[_Told]:
     return sorted([*rows, *(_Told(start, thread, "", stream, 0) for start, stream in given)])
 
 
-def _given(run: Run, rank: int, thread: str, instants: Ints) -> list[tuple[int, int]]:
+def _given(run: Run, rank: int, thread: str, instants: Int64Array) -> list[tuple[int, int]]:
     """(when, stream) of what a thread gave to streams: the first of each after it learnt more."""
     first: dict[tuple[int, int], int] = {}
     for piece in run.pieces("access", rank, thread, ["start_ns", "stream"]):

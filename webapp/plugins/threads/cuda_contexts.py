@@ -21,7 +21,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import where_of
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 
 _BEGUN = re.compile(

@@ -16,8 +16,9 @@ from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.incomplete_collectives import waits
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import endings, raised_beside
-from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps, frames_of, own_place
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
 from lanescope.webapp.runs.run import Run
 
 _TOLD = 4
@@ -128,7 +129,7 @@ def _waiting(
         "name": name if row["pid"] == pid else f"{name} of process {row['pid']}",
         "waits_for": waits_for,
         "where": own_place(run, rank, row["stack"]),
-        "stack": [f"{f['file']}:{f['line']} {f['function']}"
+        "stack": [frame_text(f)
                   for f in frames_of(run, rank, row["stack"])],
     }  # fmt: skip
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import ends_ns
 from lanescope.webapp.runs.run import Run, RunError
-
-I64 = npt.NDArray[np.int64]
+from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 KEPT_OPS = 5_000_000
 """Ops of a run that are kept for the next window, at 40 bytes each."""
@@ -35,14 +34,16 @@ PREFIXES = (
 class _Ops:
     """The ops of a run as flat arrays, and for each its parent's position (-1: none)."""
 
-    start: I64
-    end: I64
-    parent: I64
+    start: Int64Array
+    end: Int64Array
+    parent: Int64Array
     name: npt.NDArray[np.int32]
     names: tuple[str, ...]
     kind: npt.NDArray[np.int32]
     kinds: tuple[str, ...]
-    by_duration: I64  # positions by name, then duration: quantiles of a window need no sorting
+    by_duration: (
+        Int64Array  # positions by name, then duration: quantiles of a window need no sorting
+    )
 
 
 def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -98,7 +99,9 @@ def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     return _typed(table.reset_index(drop=True))
 
 
-def _quantile(values: I64, ends: I64, count: I64, share: float) -> npt.NDArray[np.float64]:
+def _quantile(
+    values: Int64Array, ends: Int64Array, count: Int64Array, share: float
+) -> Float64Array:
     """Of each group of ascending values that ends at `ends`, interpolated as numpy does."""
     place = (ends - count) + (count - 1) * share
     low = np.floor(place).astype(np.int64)
@@ -147,7 +150,7 @@ def _ops(run: Run, window: tuple[int, int] | None) -> _Ops:
     return _Ops(start, end, parent, name, tuple(names), kind, words, order)
 
 
-def _parents(place: I64, depth: npt.NDArray[np.int16]) -> I64:
+def _parents(place: Int64Array, depth: npt.NDArray[np.int16]) -> Int64Array:
     """Position of each row's parent: the last row above it, of its thread, one level shallower.
 
     Rows are sorted by thread and start with parents first, so that is the enclosing call.

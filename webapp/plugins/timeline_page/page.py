@@ -10,7 +10,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.collectives.waiting import waiting
+from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.plugins.timeline_page import ids
 from lanescope.webapp.plugins.timeline_page.op_table import MOST_OPS, op_table, summable

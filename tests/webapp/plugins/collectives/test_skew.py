@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.findings import Unanswered
-from lanescope.webapp.plugins.collectives.bandwidth import bus_factor, operation_bytes
-from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.plugins.collectives.collectives import (
+    bus_factor,
+    collectives,
+    operation_bytes,
+)
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap, communication
 from lanescope.webapp.plugins.collectives.skew import arrivals, late_map, straggling
 from lanescope.webapp.plugins.collectives.stragglers import stragglers

@@ -17,9 +17,9 @@ from lanescope.webapp.plugins.threads.overlap import (
     overlap_over_time,
     overlap_rate,
     overlap_regions,
+    overlapping_backwards,
     phase_lanes,
 )
-from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from lanescope.webapp.ui import matrices
 from tests.support.synthetic import START_NS, Builder, write_run

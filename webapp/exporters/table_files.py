@@ -1,0 +1,21 @@
+"""A table of a run as CSV or Parquet; ops unless another one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lanescope.webapp.analysis.tables import pieces_of, write_csv, write_parquet
+from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.runs.run import Run
+
+
+def csv(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes comma-separated text."""
+    with path.open("wb") as sink:
+        write_csv(pieces_of(run, wanted.table or "op", wanted.ranks), sink)
+
+
+def parquet(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes a Parquet file."""
+    with path.open("wb") as sink:
+        write_parquet(pieces_of(run, wanted.table or "op", wanted.ranks), sink)
