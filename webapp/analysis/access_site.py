@@ -15,7 +15,7 @@ from lanescope.webapp.runs.types import Int64Array
 
 
 @dataclass(frozen=True)
-class Touch:
+class MemoryAccess:
     """An operator that read or wrote a tensor. Times are ns from the start of the run."""
 
     thread: str
@@ -59,7 +59,7 @@ _DEPTHS = 256  # of operators within each other; start and depth together name a
 
 
 @dataclass(frozen=True)
-class Site:
+class CallSite:
     """An operator at a place. `stack` is the id of its stack in the rank; None: not captured."""
 
     op: str
@@ -69,11 +69,11 @@ class Site:
 
 
 @dataclass
-class Sites:
+class CallSites:
     """All sites seen so far, each with a number."""
 
-    known: list[Site] = field(default_factory=list)
-    _numbers: dict[Site, int] = field(default_factory=dict)
+    known: list[CallSite] = field(default_factory=list)
+    _numbers: dict[CallSite, int] = field(default_factory=dict)
 
     def of(
         self,
@@ -97,7 +97,7 @@ class Sites:
         order = np.argsort(key, kind="stable")
         position = np.searchsorted(key[order], wanted)
         safe = order[np.minimum(position, max(len(order) - 1, 0))] if len(order) else position
-        numbers = np.full(len(wanted), self._number(Site("", "", "", None)), np.int64)
+        numbers = np.full(len(wanted), self._number(CallSite("", "", "", None)), np.int64)
         steps = np.zeros(len(wanted), np.int64)
         if not len(order):
             return numbers, steps
@@ -136,10 +136,12 @@ class Sites:
                 texts.append(of_column[code])
             phase, module, name = texts
             captured = int(keys[i]) % above - 1
-            numbers[i] = self._number(Site(name, module, phase, None if captured < 0 else captured))
+            numbers[i] = self._number(
+                CallSite(name, module, phase, None if captured < 0 else captured)
+            )
         return numbers[inverse]
 
-    def _number(self, site: Site) -> int:
+    def _number(self, site: CallSite) -> int:
         number = self._numbers.setdefault(site, len(self.known))
         if number == len(self.known):
             self.known.append(site)

@@ -9,14 +9,14 @@ from typing import Any
 
 from lanescope.webapp.analysis.findings import (
     SEVERITIES,
-    Examined,
+    AnalysisResult,
     Finding,
     Severity,
     acknowledged,
-    ask,
-    examine,
     fault,
     ranked,
+    run_question,
+    run_questions,
 )
 from lanescope.webapp.analysis.plugin import load, metric, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
@@ -67,7 +67,7 @@ class Report:
     run: str
     metrics: dict[str, Any]
     checks: tuple[Check, ...]
-    examined: tuple[Examined, ...]
+    examined: tuple[AnalysisResult, ...]
     unmeasured: Mapping[str, str] = field(default_factory=dict)  # metric -> fault of LaneScope
 
     @property
@@ -145,9 +145,9 @@ def check(
         for one in metrics()
         if one.bound and measured[one.name] is not None
     )
-    examined = examine(run)
+    examined = run_questions(run)
     if baseline is not None:
-        compared = (ask(one, run, baseline, noise) for one in questions(baseline=True))
+        compared = (run_question(one, run, baseline, noise) for one in questions(baseline=True))
         examined = (*compared, *examined)
     answers = [_as_checked(acknowledged(one, settings), checks) for one in examined]
     return Report(run.title, measured, checks, tuple(answers), unmeasured)
@@ -167,7 +167,7 @@ def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     return measured, unmeasured
 
 
-def _as_checked(examined: Examined, checks: tuple[Check, ...]) -> Examined:
+def _as_checked(examined: AnalysisResult, checks: tuple[Check, ...]) -> AnalysisResult:
     """The same, with findings of a metric as severe as its check."""
     severities: dict[str, Severity] = {
         kind: "warning" if one.passed else "error"

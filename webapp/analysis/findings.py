@@ -1,7 +1,7 @@
 """What is wrong with a run, in words: one shape for the findings of every analysis.
 
 Every place that shows findings (`check`, its JSON and JUnit, the Overview page, the header) takes
-them from `examine`, so all of them show the same ones.
+them from `run_questions`, so all of them show the same ones.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 
-MOST = 100
+MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more tell nothing new."""
 
-LONGEST_REASON = 200
+MAX_REASON = 200
 """Characters of an exception's message that a report quotes."""
 
 
@@ -64,17 +64,17 @@ class Finding:
         return {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
 
 
-class Unanswered(Exception):
+class NotApplicable(Exception):
     """Raised by an analysis that cannot say anything about a run; the message says why."""
 
 
 @dataclass(frozen=True)
-class Examined:
+class AnalysisResult:
     """What came of one question."""
 
     question: str
     findings: tuple[Finding, ...] = ()
-    omitted: int = 0  # findings beyond MOST
+    omitted: int = 0  # findings beyond MAX_FINDINGS
     unanswered: str = ""  # why the run cannot tell; empty: it can
     failed: str = ""  # the fault of LaneScope that kept it from an answer; empty: there was none
 
@@ -93,7 +93,7 @@ class Examined:
         }
 
 
-def examine(run: Run) -> tuple[Examined, ...]:
+def run_questions(run: Run) -> tuple[AnalysisResult, ...]:
     """Asks all questions of a run, once: who asks meanwhile waits for the same answer."""
     with _EXAMINING:
         return _examined(run)
@@ -103,16 +103,16 @@ _EXAMINING = Lock()
 
 
 @lru_cache(maxsize=4)  # header, pages and callbacks ask again and again; a Run never changes
-def _examined(run: Run) -> tuple[Examined, ...]:
-    return tuple(ask(question, run) for question in questions())
+def _examined(run: Run) -> tuple[AnalysisResult, ...]:
+    return tuple(run_question(question, run) for question in questions())
 
 
 def findings(run: Run) -> list[Finding]:
     """What all analyses find, most severe first, then by time. Empty: nothing was found."""
-    return ranked([finding for one in examine(run) for finding in one.findings])
+    return ranked([finding for one in run_questions(run) for finding in one.findings])
 
 
-def acknowledged(examined: Examined, settings: Settings) -> Examined:
+def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult:
     """The same with findings that are meant to be as information, with who allows them and why,
     and without those that a higher limit lets pass."""
     held = {one.kind: (one.evidence, settings.limit(one.name)) for one in metrics() if one.evidence}
@@ -163,29 +163,31 @@ def ranked(found: list[Finding]) -> list[Finding]:
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.time_ns or 0))
 
 
-def ask(
+def run_question(
     question: Question, run: Run, baseline: Run | None = None, noise: Run | None = None
-) -> Examined:
+) -> AnalysisResult:
     """Returns what comes of one question.
 
     Raises RunError and OSError: the other questions would meet them too.
     """
     try:
         found = ranked(_found(question, run, baseline, noise))
-    except Unanswered as reason:
-        return Examined(question.text, unanswered=str(reason))
+    except NotApplicable as reason:
+        return AnalysisResult(question.text, unanswered=str(reason))
     except (RunError, OSError):
         raise
     except Exception as error:
         # A fault of this project in one question must not take the answers to all others.
-        return Examined(question.text, failed=fault(question.find.partition(":")[2], error))
-    return Examined(question.text, tuple(found[:MOST]), max(0, len(found) - MOST))
+        return AnalysisResult(question.text, failed=fault(question.find.partition(":")[2], error))
+    return AnalysisResult(
+        question.text, tuple(found[:MAX_FINDINGS]), max(0, len(found) - MAX_FINDINGS)
+    )
 
 
 def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None) -> list[Finding]:
     """All findings of a question, of the kinds and with the evidence that its plugin declares."""
     if question.recorded and run.imported:
-        raise Unanswered("files of other tools do not tell")
+        raise NotApplicable("files of other tools do not tell")
     find = load(question.find)
     found: list[Finding] = find(baseline, run, noise) if question.baseline else find(run)
     known = kinds()
@@ -201,5 +203,5 @@ def fault(name: str, error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(place.filename).name}:{place.lineno}"
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    reason = textwrap.shorten(words, LONGEST_REASON, placeholder=" ...")
+    reason = textwrap.shorten(words, MAX_REASON, placeholder=" ...")
     return f"internal error in {name} ({reason}, at {where}); please report it"

@@ -17,7 +17,7 @@ from lanescope.webapp.runs.run import Run
 MARGIN = 2
 """On each side, the window shows one part in this many of what it is about."""
 
-SHORTEST_NS = 50
+MIN_MARGIN_NS = 50
 
 _OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
 
@@ -29,7 +29,7 @@ def timeline_address(
 
     `at` = (key of a lane, start in ns of a slice on it) also selects that slice.
     """
-    margin = max((end_ns - start_ns) // MARGIN, SHORTEST_NS)
+    margin = max((end_ns - start_ns) // MARGIN, MIN_MARGIN_NS)
     low, high = max(0, start_ns - margin), min(max(duration_ns, end_ns), end_ns + margin)
     address = f"/timeline?t={low}-{high}"
     return address if at is None else f"{address}&at={quote(at[0], safe='')}@{at[1]}"

@@ -31,8 +31,8 @@ class Kind:
 class Question:
     """A question that is asked of every run.
 
-    `find` is a function from a run to its findings; it raises Unanswered where the run cannot tell.
-    With `baseline` it is asked of runs that have one, and gets (baseline, run, noise or None).
+    `find` is a function from a run to its findings; it raises NotApplicable where the run cannot
+    tell. With `baseline` it is asked of runs that have one and gets (baseline, run, noise or None).
     """
 
     text: str

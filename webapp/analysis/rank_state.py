@@ -44,12 +44,12 @@ _COLLECTIVE = re.compile("c10d::")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankState:
     """One rank at its end. Times are ns from the start of the run."""
 
     rank: int
     thread: str | None  # the main thread, or the one that a dump is about
-    doing: str  # in plain words
+    activity: str  # in plain words
     where: str | None  # file.py:12
     since_ns: int  # last event of its main thread and of those that call collectives
     end_ns: int  # until when it is known to have been there
@@ -70,7 +70,7 @@ class Standing:
 
 
 @lru_cache(maxsize=4)
-def standings(run: Run) -> Mapping[int, Standing]:
+def rank_states(run: Run) -> Mapping[int, RankState]:
     """The standing of every recorded rank."""
     ends = {rank: _end_ns(run, rank) for rank in run.ranks}
     return MappingProxyType({rank: _standing(run, rank, ends) for rank in run.ranks})
@@ -90,7 +90,7 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
     return found
 
 
-def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> Standing:
+def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
     process = own_processes(run).get(rank)
     pid = process["pid"] if process else -1
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
@@ -111,7 +111,7 @@ def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> Standing:
         doing += raised_beside(process)
     in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and at_work(dump)
-    return Standing(
+    return RankState(
         rank, thread, doing, where, since, ends[rank], ending, stalled, working, in_call
     )
 

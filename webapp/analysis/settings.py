@@ -24,8 +24,8 @@ else:
 FILE = "lanescope.toml"
 PROJECT = "pyproject.toml"
 
-_MOST_BYTES = 1 << 20
-_MOST_IN_LINE = 1000
+_MAX_BYTES = 1 << 20
+_MAX_IN_LINE = 1000
 """A run may bring its settings from a stranger, and a name of many parts takes the square of them
 in memory."""
 
@@ -95,11 +95,11 @@ def _current() -> Path | None:
 def _table(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
         longest = 0 if path.name == PROJECT else max(map(len, data.split(b"\n")))
-        if len(data) > _MOST_BYTES or longest > _MOST_IN_LINE:
+        if len(data) > _MAX_BYTES or longest > _MAX_IN_LINE:
             raise RunError(
-                f"{path}: settings have more than {_MOST_BYTES} bytes, or {_MOST_IN_LINE} in a line"
+                f"{path}: settings have more than {_MAX_BYTES} bytes, or {_MAX_IN_LINE} in a line"
             )
         return tomllib.loads(data.decode())
     except OSError as error:

@@ -57,10 +57,10 @@ class Order:
 
 def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
     """The order among `threads`, brought about by all threads of their `process`."""
-    return order_by(handovers(run, rank, process), threads)
+    return order_by(sync_events(run, rank, process), threads)
 
 
-def order_by(events: Iterable[Handover], threads: Sequence[str]) -> Order:
+def order_by(events: Iterable[SyncEvent], threads: Sequence[str]) -> Order:
     """The order among `threads` that hand-overs bring about, those of others among them."""
     position = {thread: i for i, thread in enumerate(threads)}
     width = len(threads)
@@ -113,7 +113,7 @@ def _taken(items: dict[object, deque[Clock]], target: object) -> Clock | None:
     return held
 
 
-class Handover(NamedTuple):
+class SyncEvent(NamedTuple):
     """One thread published, or received, by something that others know as well."""
 
     instant: int
@@ -123,7 +123,7 @@ class Handover(NamedTuple):
     once: bool = False  # what is published is received once
 
 
-def handovers(run: Run, rank: int, process: Sequence[str]) -> Iterator[Handover]:
+def sync_events(run: Run, rank: int, process: Sequence[str]) -> Iterator[SyncEvent]:
     """Those of the threads of a process, in their order in time."""
     columns = ["start_ns", "duration_ns", "kind", "peer", "object"]
     instants: list[Int64Array] = []
@@ -157,7 +157,7 @@ def handovers(run: Run, rank: int, process: Sequence[str]) -> Iterator[Handover]
     # At the same instant, what is published was published before it was received.
     for i in np.lexsort((~gives, when)).tolist():
         thread, target, once = rows[i]
-        yield Handover(int(when[i]), thread, target, bool(gives[i]), once)
+        yield SyncEvent(int(when[i]), thread, target, bool(gives[i]), once)
 
 
 _OF_ITSELF = {schema.SyncKind.thread_begin.name, schema.SyncKind.thread_end.name}

@@ -58,7 +58,7 @@ _WORDS = {kind.name for kind in schema.PhaseKind} | {
     "python", "torchrun", "timing", "access", "numerics", "train.py", "main", "true", "false",
     "none", "auto",
 }  # fmt: skip
-_LEAST = 4
+_MIN_LETTERS = 4
 """Letters of an argument that is looked for: shorter ones are in every other word."""
 
 
@@ -243,7 +243,7 @@ def _values(arguments: Iterable[str]) -> set[str]:
 
 def _tells(argument: str) -> bool:
     """Whether an argument says something that is looked for."""
-    if len(argument) < _LEAST or argument.lower() in _WORDS or argument.endswith(".py"):
+    if len(argument) < _MIN_LETTERS or argument.lower() in _WORDS or argument.endswith(".py"):
         return False
     return not re.fullmatch(r"[0-9.,:xXeE+-]+", argument)
 

@@ -28,10 +28,10 @@ from lanescope.webapp.timeline.lod import TILE_BITS
 from lanescope.webapp.timeline.span_details import run_facts
 from lanescope.webapp.timeline.timeline import Timeline
 
-MOST_TILES = 2_000_000
+MAX_TILES = 2_000_000
 """Bytes of deflated tiles; base64 makes four of three."""
-MOST_PAGE = 5_000_000
-MOST_PLACES = 1500
+MAX_PAGE = 5_000_000
+MAX_PLACES = 1500
 """Tiles: each level has twice as many as the one before it, however little is in them."""
 _RAW = 32 << 20
 """Bytes of tiles before they are deflated: what the browser has to keep."""
@@ -79,10 +79,10 @@ def page_of(
         "run": facts, "view": {"t0": t0, "t1": t1}, "places": places, "slices": kept.to_json(),
     }  # fmt: skip
     made = _page(run, data, packed, kept)
-    if len(made.encode()) > MOST_PAGE:
+    if len(made.encode()) > MAX_PAGE:
         raise RunError(
             f"the page would have {units.size(len(made))}, expected less than "
-            f"{units.size(MOST_PAGE)}: take fewer ranks, with --ranks"
+            f"{units.size(MAX_PAGE)}: take fewer ranks, with --ranks"
         )
     return made
 
@@ -100,7 +100,7 @@ def _tiles(
     packed, size, raw = [b""], 0, 0
     for level in range(top, -1, -1):
         first, last = t0 >> (level + TILE_BITS), (t1 - 1) >> (level + TILE_BITS)
-        if len(places) + last - first >= MOST_PLACES:
+        if len(places) + last - first >= MAX_PLACES:
             break
         probe = packer.copy()
         found, data, at = [], [], raw
@@ -110,7 +110,7 @@ def _tiles(
             data.append(probe.compress(tile))
             at += len(tile)
             grown = size + sum(map(len, data))
-            if level < top and (grown > MOST_TILES or at > _RAW):
+            if level < top and (grown > MAX_TILES or at > _RAW):
                 packed.append(packer.flush())
                 return places, b"".join(packed)
         packer, raw = probe, at

@@ -23,8 +23,8 @@ from lanescope.webapp.timeline.search_marks import modules
 from lanescope.webapp.timeline.spans import SOURCES
 from lanescope.webapp.timeline.timeline import Timeline
 
-MOST_SLICES = 200_000
-MOST_BYTES = 1_200_000
+MAX_SLICES = 200_000
+MAX_BYTES = 1_200_000
 """Of the deflated block."""
 
 
@@ -58,9 +58,9 @@ def kept_slices(timeline: Timeline, window: tuple[int, int], lanes: Sequence[int
         lengths = slices.end[low:high] - slices.start[low:high]
         by_bits += np.bincount(np.frexp(lengths.astype(np.float64))[1], minlength=65)
     bits = 0
-    while by_bits[bits:].sum() > MOST_SLICES:
+    while by_bits[bits:].sum() > MAX_SLICES:
         bits += 1
-    while len((made := _packed(timeline, cuts, 1 << (bits - 1) if bits else 0)).block) > MOST_BYTES:
+    while len((made := _packed(timeline, cuts, 1 << (bits - 1) if bits else 0)).block) > MAX_BYTES:
         bits += 1
     return made
 

@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.gradients import gradient_norms
 from lanescope.webapp.exporters.base import Wanted
-from lanescope.webapp.exporters.pictures import MOST_LANES, lanes_picture, lines_picture
+from lanescope.webapp.exporters.pictures import MAX_LANES, lanes_picture, lines_picture
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
@@ -21,8 +21,8 @@ from lanescope.webapp.timeline.lanes import COUNTER, Lane
 from lanescope.webapp.timeline.timeline import Timeline
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>:@])")
-_MOST_EVIDENCE = 2000
-MOST_PICTURES = 8
+_MAX_EVIDENCE = 2000
+MAX_PICTURES = 8
 """Of findings: the most severe ones have a picture."""
 _WINDOW = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
 RUN_PICTURE, NORM_PICTURE = "run.svg", "gradient-norm.svg"
@@ -66,7 +66,7 @@ def pictures_of(run: Run, report: Report) -> dict[str, str]:
         window = _WINDOW.fullmatch(asked.get("t", ""))
         if window is None or int(window[1]) >= int(window[2]):
             continue
-        if len(made) < MOST_PICTURES + 2:
+        if len(made) < MAX_PICTURES + 2:
             key = asked.get("at", "").rpartition("@")[0]
             named = {lane.rank for lane in lanes if lane.key == key}
             ranks = {finding.rank, *finding.ranks, *named} - {None} or set(run.ranks)
@@ -85,8 +85,8 @@ def _fairly(lanes: Sequence[Lane]) -> list[Lane]:
     for lane in lanes:
         turn[lane.id] = seen[lane.rank] = seen.get(lane.rank, -1) + 1
     chosen = sorted(lanes, key=lambda lane: (turn[lane.id], lane.id))
-    first = chosen[:MOST_LANES]
-    return sorted(first, key=lambda lane: lane.id) + chosen[MOST_LANES:]
+    first = chosen[:MAX_LANES]
+    return sorted(first, key=lambda lane: lane.id) + chosen[MAX_LANES:]
 
 
 def _picture_of(position: int) -> str:
@@ -182,7 +182,7 @@ def _finding(finding: Finding) -> Iterator[str]:
             yield f"- {name}: {escaped(value)}"
     evidence = json.dumps(finding.evidence)
     if finding.evidence:
-        yield f"- evidence: {escaped(evidence[:_MOST_EVIDENCE])}"
+        yield f"- evidence: {escaped(evidence[:_MAX_EVIDENCE])}"
     yield ""
 
 

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-LONGEST = 4 << 20
+MAX_FOOTER_BYTES = 4 << 20
 """Bytes of a footer that is read, in about 4 s: that of 300 million operators in one file."""
 
 _TAIL = 8  # length of the footer, magic
-_DEEPEST = 16
-_LONGEST_INTEGER = 10  # bytes of 64 bits, seven in each
+_MAX_DEPTH = 16
+_MAX_INTEGER_BYTES = 10  # bytes of 64 bits, seven in each
 _BOOLEANS, _INTEGERS, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 11, 12
 _FIXED = {3: 1, 7: 8, 13: 16}  # bytes of a byte, a double, a UUID
 _I32, _I64, _LIST = 5, 6, 9
@@ -44,12 +44,12 @@ class Range(NamedTuple):
 def ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] | None:
     """By row group, what the footer tells of those of the columns that hold integers.
 
-    None where the footer cannot be read, or is longer than LONGEST. Raises OSError.
+    None where the footer cannot be read, or is longer than MAX_FOOTER_BYTES. Raises OSError.
     """
     size = source.size()
     source.seek(max(size - _TAIL, 0))
     length = int.from_bytes(source.read(_TAIL)[:4], "little")
-    if length > min(LONGEST, size - _TAIL):
+    if length > min(MAX_FOOTER_BYTES, size - _TAIL):
         return None
     source.seek(size - _TAIL - length)
     try:
@@ -110,7 +110,7 @@ class _Reader:
             if read := wanted.get((number, kind)):
                 found[number] = read()
             else:
-                self._pass(kind, _DEEPEST)
+                self._pass(kind, _MAX_DEPTH)
         return found
 
     def _structs(self, read: Callable[[], Any]) -> list[Any]:
@@ -162,7 +162,7 @@ class _Reader:
 
     def _skip_integer(self) -> None:
         data, at = self._data, self._at
-        last = at + _LONGEST_INTEGER
+        last = at + _MAX_INTEGER_BYTES
         while data[at] & 0x80:
             at += 1
             if at == last:
@@ -200,10 +200,10 @@ class _Reader:
             raise ValueError
 
 
-MOST = 1 << 30
-"""Bytes of the rows of one file, and of all files that hold TIMES their size together."""
+MAX_BYTES = 1 << 30
+"""Bytes of the rows of one file, and of all files that hold MAX_FACTOR their size together."""
 
-TIMES = 250
+MAX_FACTOR = 250
 """An operator has at least one byte on disk and less than 200 in memory."""
 
 _COLUMNS = 256
@@ -237,7 +237,7 @@ def opened(source: pa.NativeFile) -> pq.ParquetFile:
 def plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """A column of dictionaries as texts. pa.ArrowInvalid where these would take too much."""
     size = sum(_text_bytes(chunk) for chunk in column.chunks)
-    if size > MOST:
+    if size > MAX_BYTES:
         raise pa.ArrowInvalid(f"its texts would take {size >> 20} MiB")
     return column.cast(kind)
 

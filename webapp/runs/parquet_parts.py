@@ -172,7 +172,7 @@ class Part:
 
 
 @dataclass
-class Survey:
+class PartScan:
     """What was found of a run's files."""
 
     parts: list[Part] = field(default_factory=list)
@@ -181,14 +181,14 @@ class Survey:
     ignored: int = 0  # files of no kind this version knows
 
 
-def survey(files: Files, manifest: schema.Manifest) -> Survey:
+def survey(files: Files, manifest: schema.Manifest) -> PartScan:
     """Looks at every file of the run without reading rows.
 
     A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
     the manifest's row count and the schema's columns. Anything else damages its rank as a whole:
     half a rank would make every figure about it wrong without saying so.
     """
-    found = Survey()
+    found = PartScan()
     inflated = 0
     for path, expected in sorted(manifest["files"].items()):
         kind = file_parts(path)
@@ -207,11 +207,11 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
             grown = not manifest["complete"] and size > expected["bytes"]
             if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
-            inflated += decoded if decoded > size * parquet_footer.TIMES else 0
-            if inflated > parquet_footer.MOST:
+            inflated += decoded if decoded > size * parquet_footer.MAX_FACTOR else 0
+            if inflated > parquet_footer.MAX_BYTES:
                 raise _Damage(
                     f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
-                    f"{parquet_footer.TIMES} times as many"
+                    f"{parquet_footer.MAX_FACTOR} times as many"
                 )
         except _Damage as damage:
             found.damage.setdefault(rank, str(damage))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.record_kinds import MISSING, UNSEEN_BY, UNTESTED
-from lanescope.webapp.runs.parquet_parts import Survey
+from lanescope.webapp.runs.parquet_parts import PartScan
 
 EXACT_NS = 2**53
 """Longest run (104 days) whose nanoseconds float64, and with it the page, holds exactly."""
@@ -31,7 +31,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def warnings_of(
-    manifest: schema.Manifest, found: Survey, ranks: Sequence[int], duration_ns: int
+    manifest: schema.Manifest, found: PartScan, ranks: Sequence[int], duration_ns: int
 ) -> list[str]:
     """What a reader of the run must know before he believes what he sees."""
     said = [
@@ -113,7 +113,7 @@ def _by_version(manifest: schema.Manifest) -> list[str]:
 
 
 def nothing_to_read(
-    where: str, manifest: schema.Manifest, found: Survey, lost: Sequence[str]
+    where: str, manifest: schema.Manifest, found: PartScan, lost: Sequence[str]
 ) -> str:
     """Why a run whose manifest is fine has no rows to show."""
     if found.damage:

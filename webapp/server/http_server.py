@@ -112,7 +112,7 @@ def answer(
 
 Progress = Callable[[int, int], None]
 
-MOST_WAITING = 16
+MAX_WAITING = 16
 """Requests that wait at once; the server has twice as many threads."""
 
 _POLICY = ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
@@ -133,12 +133,12 @@ class Preparing:
     so an address with a view in it leads there in the end. `/api/progress` tells the same in
     JSON: `{"done": events, "of": events, "ready": bool}`. Pages wait `grace_s` seconds before they
     say so: most runs are ready by then, or have their index stored. What is no page (data that a
-    script asks for) waits until it can be answered. Where `MOST_WAITING` requests wait, others are
+    script asks for) waits until it can be answered. Where `MAX_WAITING` requests wait, others are
     told to come again, so that threads are left which can say how far the index is.
     """
 
     def __init__(self, make: Callable[[Progress], Wsgi], grace_s: float = 4.0) -> None:
-        self._places = threading.BoundedSemaphore(MOST_WAITING)
+        self._places = threading.BoundedSemaphore(MAX_WAITING)
         self._make = make
         self._grace_s = grace_s
         self._made = threading.Event()

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from lanescope.webapp.analysis.findings import (
-    Examined,
+    AnalysisResult,
     Finding,
     acknowledged,
-    ask,
     ranked,
+    run_question,
 )
 from lanescope.webapp.analysis.plugin import Question, questions
 from lanescope.webapp.analysis.settings import Settings
@@ -37,7 +37,7 @@ class Examining:
         self._settings = settings
         self._clock = clock
         self._questions = questions() if asked is None else tuple(asked)
-        self._answers: dict[str, Examined] = {}
+        self._answers: dict[str, AnalysisResult] = {}
         self._due: dict[str, float] = {}  # question -> when it may be asked again
         self._cost: dict[str, float] = {}  # seconds that the last answer took
 
@@ -72,7 +72,7 @@ class Examining:
                 continue
             try:
                 self._answers[name] = acknowledged(
-                    ask(question, run, baseline, noise), self._settings
+                    run_question(question, run, baseline, noise), self._settings
                 )
             except (RunError, OSError):  # a file was replaced just now
                 whole = False

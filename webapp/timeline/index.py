@@ -71,7 +71,7 @@ MAPPED = 20_000_000
 """Of a run of so many events a bundle holds the arrays as they are, five times as large: they are
 mapped and need not fit into memory."""
 
-_MOST_BYTES = 64
+_MAX_BYTES = 64
 """Of an index, per event: what a bundle claims to hold beyond that is not believed."""
 
 _KEPT = 31 << 20
@@ -253,7 +253,7 @@ def _packed(run: Run) -> Index | None:
         catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE}", MAX_JSON))
         if (catalogue["run"], catalogue["version"]) != (run.etag, VERSION):
             return None
-        most = _MOST_BYTES * (events_of(run) + SMALL)
+        most = _MAX_BYTES * (events_of(run) + SMALL)
         arrays = arrays_in(bundle, PACKED, DTYPES, catalogue["counts"], most)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException):
         return None

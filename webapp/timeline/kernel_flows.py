@@ -15,7 +15,7 @@ from lanescope.webapp.timeline.lanes import Lane
 from lanescope.webapp.timeline.span_links import Place, slice_of, thread_lane
 from lanescope.webapp.timeline.timeline import Timeline
 
-MOST = 20
+MAX_LAUNCHES = 20
 """Launches told of one operator: more arrows than this explain nothing."""
 
 _KERNEL = schema.OpScope.kernel.name
@@ -33,14 +33,14 @@ class Launch:
 
 def launches(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[Launch]:
     """Of a kernel or copy: the innermost operator around the call that launched it. Of another op:
-    the first MOST kernels and copies that calls within it launched, in order of the calls.
+    the first MAX_LAUNCHES kernels and copies that calls within it launched, in order of the calls.
 
     Nothing where the call is not known, or no operator around it was recorded.
     """
     if op["scope"] == _KERNEL:
         place = _launcher(timeline, lane.rank, op)
         return [] if place is None else [Launch(place, False, op["launch_ns"])]
-    found = sorted(_launched(timeline, lane, op), key=lambda one: one[0])[:MOST]
+    found = sorted(_launched(timeline, lane, op), key=lambda one: one[0])[:MAX_LAUNCHES]
     return [
         Launch(place, True, launch_ns)
         for launch_ns, stream, position in found

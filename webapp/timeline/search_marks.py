@@ -21,13 +21,13 @@ from lanescope.webapp.timeline.timeline import Timeline
 CHUNK = 1 << 20
 """Slices looked at in one go: as many as fit the processor's cache."""
 
-MOST_MODULES = 20_000_000
+MAX_MODULES = 20_000_000
 """Ops up to which modules are searched: their codes are kept in memory, four bytes each."""
 
-MOST_SLICES = 2_000
+MAX_SLICES = 2_000
 """Hits in a window up to which each is told, so that the page can outline exactly these."""
 
-MOST_BUCKETS = 4_096
+MAX_BUCKETS = 4_096
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Modules:
 
 @lru_cache(maxsize=2)
 def modules(timeline: Timeline) -> Modules:
-    """The modules that ops ran in; none where the run has more than MOST_MODULES ops."""
+    """The modules that ops ran in; none where the run has more than MAX_MODULES ops."""
     run = timeline.run
-    if run.counts["op"] > MOST_MODULES:
+    if run.counts["op"] > MAX_MODULES:
         return Modules((), {})
     known: dict[str, int] = {}
     codes = {}
@@ -87,7 +87,7 @@ def hits(
     total: over all lanes; marks: a bit for each of `many` equal parts of the window in which one
     begins, base64 of little-endian bytes, first part first; lanes: the same for each of the lanes
     that were asked for; slices: [row, start, end] of each in these lanes, by lane, or null where
-    more than MOST_SLICES begin in the window.
+    more than MAX_SLICES begin in the window.
     """
     t0, t1 = window
     marks = np.zeros(many, np.bool_)
@@ -105,7 +105,7 @@ def hits(
         if lane not in by_lane:
             continue
         by_lane[lane][part] = True
-        if total <= MOST_SLICES:
+        if total <= MAX_SLICES:
             number = row - timeline.index.lane_rows[lane][0]
             extents = np.stack([starts[begin:end][at], ends[begin:end][at]], axis=1).tolist()
             slices.setdefault(lane, []).extend([number, *extent] for extent in extents)
@@ -113,7 +113,7 @@ def hits(
         "total": total,
         "marks": _bits(marks),
         "lanes": {str(lane): _bits(found) for lane, found in by_lane.items() if found.any()},
-        "slices": slices if total <= MOST_SLICES else None,
+        "slices": slices if total <= MAX_SLICES else None,
     }
 
 

@@ -27,7 +27,7 @@ from lanescope.webapp.timeline.span_links import (
 )
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
 from lanescope.webapp.timeline.styles import BESIDE, STYLES
-from lanescope.webapp.timeline.sync_flows import handovers
+from lanescope.webapp.timeline.sync_flows import sync_flows
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
@@ -220,7 +220,7 @@ def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -
 def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> list[Json]:
     """Starts and joins of threads within a slice: what is at the other end, and both instants."""
     told = []
-    for one in handovers(timeline.run, lane, start_ns, end_ns):
+    for one in sync_flows(timeline.run, lane, start_ns, end_ns):
         outgoing = one.source == lane.thread
         other = thread_lane(timeline, lane.rank, one.target if outgoing else one.source)
         if other is None:

@@ -16,7 +16,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import Lane
 
-MOST = 20
+MAX_FLOWS = 20
 """Hand-overs told of one slice: more arrows than this explain nothing."""
 
 HANDED = {
@@ -37,7 +37,7 @@ FREE = {SyncKind.lock_acquire, SyncKind.semaphore_acquire}
 
 
 @dataclass(frozen=True)
-class Handover:
+class SyncFlow:
     """From an instant of one thread to an instant of another of the same rank, ns."""
 
     kind: str  # "start", "join", or by what: "lock", "condition", "event", "queue", ...
@@ -47,8 +47,8 @@ class Handover:
     came_ns: int
 
 
-def handovers(run: Run, lane: Lane, start_ns: int, end_ns: int) -> list[Handover]:
-    """What ties [start_ns, end_ns] of a thread's lane to other threads, at most MOST, in order.
+def sync_flows(run: Run, lane: Lane, start_ns: int, end_ns: int) -> list[SyncFlow]:
+    """Flows between [start_ns, end_ns] of a thread's lane and other threads, MAX_FLOWS at most.
 
     A start leads from the parent's call to the child's first instant, a join from the child's last
     instant to the waiter's return; a lock, queue or the like from the last one of another thread
@@ -66,10 +66,10 @@ def handovers(run: Run, lane: Lane, start_ns: int, end_ns: int) -> list[Handover
     near = (frame["end_ns"] >= start_ns) & (frame["start_ns"] <= end_ns)
     found = [*_lives(frame, lane.thread), *_objects(frame, frame[near], lane.thread)]
     here = [one for one in found if _touches(one, lane.thread, start_ns, end_ns)]
-    return sorted(set(here), key=lambda one: (one.sent_ns, one.came_ns))[:MOST]
+    return sorted(set(here), key=lambda one: (one.sent_ns, one.came_ns))[:MAX_FLOWS]
 
 
-def _lives(frame: pd.DataFrame, thread: str) -> Iterator[Handover]:
+def _lives(frame: pd.DataFrame, thread: str) -> Iterator[SyncFlow]:
     """Starts and joins that the thread takes part in."""
     own = frame[(frame["thread"] == thread) | (frame["peer"] == thread)]
     for row in own.itertuples():
@@ -78,17 +78,17 @@ def _lives(frame: pd.DataFrame, thread: str) -> Iterator[Handover]:
             begin = life.loc[life["kind"] == SyncKind.thread_begin.name, "start_ns"]
             if len(begin):
                 came = int(begin.iloc[0])
-                yield Handover("start", row.thread, int(row.start_ns), row.peer, came)
+                yield SyncFlow("start", row.thread, int(row.start_ns), row.peer, came)
         elif row.kind == SyncKind.thread_join.name and not pd.isna(row.duration_ns):
             ended = life.loc[life["kind"] == SyncKind.thread_end.name, "start_ns"]
             if len(ended):
                 sent = int(ended.iloc[0])
-                yield Handover("join", row.peer, sent, row.thread, int(row.end_ns))
+                yield SyncFlow("join", row.peer, sent, row.thread, int(row.end_ns))
 
 
-def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[Handover]:
+def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[SyncFlow]:
     """What went through locks, queues and the like that the thread used nearby."""
-    used = near.loc[near["thread"] == thread, "object"].dropna().unique()[: 10 * MOST]
+    used = near.loc[near["thread"] == thread, "object"].dropna().unique()[: 10 * MAX_FLOWS]
     mine = frame[frame["object"].isin(used)]
     for (_, kind), takes in mine.groupby(["object", "kind"]):
         taken = SyncKind[str(kind)]
@@ -105,9 +105,9 @@ def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[H
                 continue
             source = str(gives["thread"].iloc[at])
             by = taken.name.partition("_")[0]
-            yield Handover(by, source, int(last[at]), str(row.thread), int(row.end_ns))
+            yield SyncFlow(by, source, int(last[at]), str(row.thread), int(row.end_ns))
 
 
-def _touches(one: Handover, thread: str, start_ns: int, end_ns: int) -> bool:
+def _touches(one: SyncFlow, thread: str, start_ns: int, end_ns: int) -> bool:
     ends = [(one.source, one.sent_ns), (one.target, one.came_ns)]
     return any(who == thread and start_ns <= t <= end_ns for who, t in ends)

@@ -45,10 +45,10 @@ has 2^15 units, so an instant within it fits 16 bits."""
 BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
 """Bits of a form. TWO and FOUR, the bytes of a paint, are those of a row that is kept alone."""
 
-FEW = 64
+SMALL_COUNT = 64
 """Buckets up to which their numbers take no more room than 1024 bits."""
 
-FAR = 255
+ESCAPE_BYTE = 255
 """Stands for a distance that takes two bytes."""
 
 SHARES = 32
@@ -227,9 +227,9 @@ def _columns_of(
         before[some] = start[wide_at[some]] < 0
         after[some] = end[wide_at[some + 1] - 1] > span
         steps = _steps(np.maximum(start, 0) >> shift, np.minimum(end, span) >> shift, wide_at)
-        (far,) = (steps >= FAR).nonzero()
+        (far,) = (steps >= ESCAPE_BYTE).nonzero()
         columns = [
-            ("steps", 2 * wide_at, np.minimum(steps, FAR).astype("u1")),
+            ("steps", 2 * wide_at, np.minimum(steps, ESCAPE_BYTE).astype("u1")),
             ("far", far.searchsorted(2 * wide_at), steps[far].astype("<u2")),
             ("paint", wide_at, colours.astype(paint)),
             ("before", _at(before), start[wide_at[:-1][before]].astype("<f8")),
@@ -237,7 +237,7 @@ def _columns_of(
         ]
         form += BEFORE * before + AFTER * after
     if len(tiles.bucket):
-        many = counts > FEW
+        many = counts > SMALL_COUNT
         if many.any():
             bits = np.zeros(len(counts) * TILE_BUCKETS, np.bool_)
             bits[np.arange(0, len(bits), TILE_BUCKETS).repeat(counts) + tiles.bucket] = True
@@ -293,7 +293,7 @@ def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
     columns: dict[str, Column] = {}
     if n:
         columns["steps"] = reader.take("u1", 2 * n)
-        columns["far"] = reader.take("<u2", int(np.count_nonzero(columns["steps"] == FAR)))
+        columns["far"] = reader.take("<u2", int(np.count_nonzero(columns["steps"] == ESCAPE_BYTE)))
         columns["paint"] = reader.take(paint, n)
         columns["before"] = reader.take("<f8", int(bool(form & BEFORE)))
         columns["after"] = reader.take("<f8", int(bool(form & AFTER)))
@@ -318,7 +318,7 @@ def _cut_wide(
 ) -> tuple[int, int]:
     """Leaves the wide slices that touch some buckets; returns how many there are, and the form."""
     steps = columns["steps"].astype(np.int64)
-    steps[steps == FAR] = columns["far"]
+    steps[steps == ESCAPE_BYTE] = columns["far"]
     edges = np.cumsum(steps)
     bucket = min(level, EXACT_LEVEL)
     # As far as the units tell: an end on the edge may lie a little beyond it.
@@ -336,8 +336,8 @@ def _cut_wide(
         form &= ~AFTER
     kept = steps[2 * low : 2 * high]
     kept[0] = edges[2 * low]
-    columns["steps"] = np.minimum(kept, FAR).astype("u1")
-    columns["far"] = kept[kept >= FAR].astype("<u2")
+    columns["steps"] = np.minimum(kept, ESCAPE_BYTE).astype("u1")
+    columns["far"] = kept[kept >= ESCAPE_BYTE].astype("<u2")
     columns["paint"] = columns["paint"][low:high]
     return high - low, form
 

@@ -16,7 +16,7 @@ from dash import html
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.evidence import check_evidence
-from lanescope.webapp.analysis.findings import Finding, ask
+from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import Page, Question, kinds, pages, questions
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import markdown
@@ -41,7 +41,7 @@ def one_op(path: Path) -> Path:
 
 
 def test_a_fault_in_one_question_is_its_answer(tmp_path: Path) -> None:
-    asked = ask(BROKEN, open_run(one_op(tmp_path)))
+    asked = run_question(BROKEN, open_run(one_op(tmp_path)))
     assert (asked.question, asked.findings, asked.answered) == ("Is it there?", (), False)
     assert asked.failed.startswith("internal error in no_such_function (AttributeError: module ")
     assert asked.failed.endswith("; please report it")
@@ -53,13 +53,13 @@ def kept(_: Run) -> list[Finding]:
 
 def test_evidence_of_another_shape_is_a_fault_of_its_question(tmp_path: Path) -> None:
     question = Question("Are they zeroed?", f"{__name__}:kept", ("exploding_gradient",), order=0)
-    asked = ask(question, open_run(one_op(tmp_path)))
+    asked = run_question(question, open_run(one_op(tmp_path)))
     assert "Mismatch: evidence.gradients is 3, expected a list" in asked.failed
 
 
 def test_a_kind_that_is_not_declared_is_a_fault_of_its_question(tmp_path: Path) -> None:
     question = Question("Are they zeroed?", f"{__name__}:kept", ("nan",), order=0)
-    asked = ask(question, open_run(one_op(tmp_path)))
+    asked = run_question(question, open_run(one_op(tmp_path)))
     assert "a finding of kind 'exploding_gradient', declared: ('nan',)" in asked.failed
 
 
@@ -155,4 +155,4 @@ def test_a_log_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
         part.write_bytes(b"PAR1" + bytes(part.stat().st_size - 8) + b"PAR1")
     question = next(one for one in questions() if ".inplace:" in one.find)
     with pytest.raises(RunError):
-        ask(question, run)
+        run_question(question, run)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lanescope.webapp import RunError
 from lanescope.webapp.analysis.checks import Check
-from lanescope.webapp.analysis.findings import Examined, Finding, acknowledged
+from lanescope.webapp.analysis.findings import AnalysisResult, Finding, acknowledged
 from lanescope.webapp.analysis.settings import Allowed, Settings, load_settings
 from lanescope.webapp.cli import main
 from tests.support.synthetic import write_run
@@ -89,7 +89,7 @@ def test_what_is_meant_to_be_is_information() -> None:
     evidence = {"tensor": "a.weight", "tensors": ["a.weight", "b"], **sides}
     race = Finding("race", "error", "t", where="train.py:9", evidence=evidence)
     other = replace(race, evidence={**evidence, "tensor": "c", "tensors": ["c"]})
-    examined = Examined("?", (race, other))
+    examined = AnalysisResult("?", (race, other))
 
     def told(**patterns: str) -> list[str]:
         settings = Settings(allowed=(Allowed(reason="so", **patterns),), source="x.toml")

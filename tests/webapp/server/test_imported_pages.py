@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lanescope.webapp.analysis.findings import examine
+from lanescope.webapp.analysis.findings import run_questions
 from lanescope.webapp.plugins.checks import page_overview as overview
 from lanescope.webapp.plugins.collectives import charts as collective_charts
 from lanescope.webapp.plugins.collectives import page as collectives_page
@@ -49,7 +49,7 @@ def test_calls_of_groups_of_unknown_size_are_in_the_table(run: Run) -> None:
 
 
 def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
-    answers = {one.question: one.unanswered for one in examine(run)}
+    answers = {one.question: one.unanswered for one in run_questions(run)}
     for words in (
         "same collective calls", "backward needed", "for ever", "context variables", "CUDA device",
         "wait for one that does not come", "keep the others waiting", "no fixed order",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.findings import Examined, Finding
+from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.analysis.plugin import Question
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import open_run
@@ -26,17 +26,17 @@ class World:
         self.now = 0.0
         self.asked: list[str] = []
 
-    def ask(self, question: Question, *_: object) -> Examined:
+    def run_question(self, question: Question, *_: object) -> AnalysisResult:
         self.now += TAKES[question.find]
         self.asked.append(question.text)
         title = f"{question.text} {len(self.asked)}"
-        return Examined(question.text, (Finding(kind="nan", severity="error", title=title),))
+        return AnalysisResult(question.text, (Finding(kind="nan", severity="error", title=title),))
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(live_findings, "ask", world.ask)
+    monkeypatch.setattr(live_findings, "ask", world.run_question)
     return world
 
 

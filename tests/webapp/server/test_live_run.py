@@ -137,7 +137,7 @@ def test_rows_that_move_while_a_run_is_read_are_not_missed(
     recorder.close()
     moving = [lambda: compact(tmp_path / "run")]
 
-    def moved(*given: Any) -> journal_recovery.Leftovers:
+    def moved(*given: Any) -> journal_recovery.RecoveredJournals:
         if moving:
             moving.pop()()
         return journal_recovery.leftovers(*given)

@@ -96,7 +96,7 @@ def test_hits_mark_each_start_and_count_all(
 def test_too_many_hits_are_marked_but_not_named(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.search_marks.MOST_SLICES", 3)
+    monkeypatch.setattr("lanescope.webapp.timeline.search_marks.MAX_SLICES", 3)
     everything = Wanted(timeline, range(len(timeline.index.names)))
     found = hits(timeline, everything, (0, timeline.run.duration_ns), [], 10)
     assert found["slices"] is None

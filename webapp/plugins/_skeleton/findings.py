@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -41,11 +41,11 @@ def durations(run: Run) -> pd.DataFrame:
 def slow_calls(run: Run) -> list[Finding]:
     """Findings of kind `skeleton_call`, one per rank and operator.
 
-    SKELETON: raise Unanswered where the run does not hold what you need, with the reason.
+    SKELETON: raise NotApplicable where the run does not hold what you need, with the reason.
     """
     calls = _calls(run)
     if calls.empty:
-        raise Unanswered("no operators were recorded")
+        raise NotApplicable("no operators were recorded")
     usual = durations(run)
     usual = usual[usual["calls"] >= MIN_CALLS]
     longest = calls.loc[calls.groupby(_KEYS)["duration_ns"].idxmax()].merge(usual, on=_KEYS)

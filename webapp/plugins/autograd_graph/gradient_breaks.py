@@ -48,7 +48,7 @@ _COMPARISONS = frozenset(
     )
 )  # fmt: skip
 _WHOLE = ("int", "uint", "bool")
-_MOST_FUNCTIONS = 50
+_MAX_FUNCTIONS = 50
 """Functions of the program's own that are looked at."""
 
 
@@ -215,7 +215,7 @@ def _of_functions(
     parameter = dict(zip(nodes["node"], nodes["parameter"], strict=True))
     made = rows.dropna(subset="sequence").drop_duplicates("sequence")
     row_of = dict(zip(made["sequence"].astype(int), made.index, strict=True))
-    for node, sequence in zip(own["node"][:_MOST_FUNCTIONS], own["sequence"], strict=False):
+    for node, sequence in zip(own["node"][:_MAX_FUNCTIONS], own["sequence"], strict=False):
         others, waiting = {0}, [0]
         while waiting:
             for after in following[waiting.pop()]:

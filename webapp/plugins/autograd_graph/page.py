@@ -23,7 +23,7 @@ from lanescope.webapp.ui.context import Context
 
 READABLE = 60
 """Boxes that can be read at once; of more, the tree is collapsed at first."""
-DEEPEST = 12
+MAX_DEPTH = 12
 
 
 def layout(context: Context) -> Component:
@@ -264,8 +264,8 @@ def _first(run: Run, rank: int) -> str | None:
 
 def _depth(run: Run, rank: int, deepest: int) -> int:
     """The deepest cut that leaves a readable number of boxes."""
-    for depth in range(2, min(deepest, DEEPEST) + 1):
+    for depth in range(2, min(deepest, MAX_DEPTH) + 1):
         graph = graph_of(run, rank, depth)
         if graph is None or len(graph.groups) > READABLE:
             return depth - 1
-    return max(1, min(deepest, DEEPEST))
+    return max(1, min(deepest, MAX_DEPTH))

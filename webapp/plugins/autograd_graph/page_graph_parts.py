@@ -25,7 +25,7 @@ from lanescope.webapp.ui.context import Context
 
 LISTED = 6
 """Kinds of nodes that are named of a module."""
-MOST_TIES = 5_000
+MAX_TIES = 5_000
 """Rows of the table of fx nodes."""
 
 
@@ -207,7 +207,7 @@ def fx_words(run: Run, rank: int) -> list[Component]:
 def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
     """Fx nodes with their lines and the autograd nodes that they became; `chosen`: norms."""
     rows = []
-    for row in ties.head(MOST_TIES).itertuples():
+    for row in ties.head(MAX_TIES).itertuples():
         norm = chosen.get(str(row.module))
         rows.append(
             {

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
 from lanescope.webapp.analysis.collective_calls import collective_calls
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
@@ -37,9 +37,9 @@ class EnvironmentEvidence(TypedDict):
 
 
 def environment(run: Run) -> list[Finding]:
-    """Findings of kind `environment`. Raises Unanswered for a run without steps."""
+    """Findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
-        raise Unanswered("the run has no training steps")
+        raise NotApplicable("the run has no training steps")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]
 
 

@@ -8,7 +8,7 @@ from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.checks import Report, number
-from lanescope.webapp.analysis.findings import Examined, ranked
+from lanescope.webapp.analysis.findings import AnalysisResult, ranked
 from lanescope.webapp.analysis.plugin import Metric, metrics
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs import units
@@ -94,7 +94,7 @@ def _questions(context: Context, report: Report) -> Component:
     return widgets.plain_table(head, rows)
 
 
-def _question(context: Context, one: Examined) -> list[Any]:
+def _question(context: Context, one: AnalysisResult) -> list[Any]:
     if not one.findings:
         answer = html.Span(findings.answer(one), className=findings.tone(one))
         return [one.question, answer, "", ""]

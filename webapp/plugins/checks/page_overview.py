@@ -58,7 +58,7 @@ def _examined(context: Context) -> list[Component]:
     ]
 
 
-_MOST_NAMES = 200
+_MAX_NAMES = 200
 """Characters of the names of imported files."""
 
 
@@ -68,7 +68,7 @@ def _lead(run: Run) -> list[Any]:
     if run.imported:
         names = run.manifest["options"]["imported"]
         files = ", ".join(map(str, names if isinstance(names, list) else [names]))
-        files = files if len(files) <= _MOST_NAMES else f"{files[:_MOST_NAMES]}…"
+        files = files if len(files) <= _MAX_NAMES else f"{files[:_MAX_NAMES]}…"
         return [
             "Imported from ", html.Code(files), f", format {engines}. What such a file does not "
             "tell is not known here. ",

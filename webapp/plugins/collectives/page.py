@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import group_title, members
 from lanescope.webapp.analysis.findings import findings
-from lanescope.webapp.analysis.incomplete_collectives import waits
+from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives import charts, ids
 from lanescope.webapp.plugins.collectives import page_devices as devices
@@ -176,7 +176,7 @@ def _busiest(run: Run) -> str:
 
 def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     if late.size == 0:
-        missing = sorted({rank for wait in waits(run) if wait.group == group
+        missing = sorted({rank for wait in incomplete_collectives(run) if wait.group == group
                           for rank in wait.missing})  # fmt: skip
         if missing:
             return (

@@ -26,7 +26,7 @@ from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.runs.run import Run
 
-SHORTEST_GAP_NS = 1_000_000
+MIN_GAP_NS = 1_000_000
 """Less between two operators is Python's own time, which all ranks have alike."""
 
 EXPLAINS = 0.5
@@ -97,7 +97,7 @@ def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str]
     last = np.maximum.accumulate(ends)
     latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
     gaps = starts[1:] - last[:-1]
-    for i in np.flatnonzero(gaps >= SHORTEST_GAP_NS).tolist():
+    for i in np.flatnonzero(gaps >= MIN_GAP_NS).tolist():
         around = _places(run, rank, sites[code[latest[i]]], sites[code[i + 1]])
         found[around] += int(gaps[i])
     phases = run.events("phase", rank, thread, ["kind", "duration_ns"], window=window)

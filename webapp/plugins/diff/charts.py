@@ -15,7 +15,7 @@ from lanescope.webapp.ui.charts import (
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import step_axis, template
 
-MOST_LAYERS = 60
+MAX_LAYERS = 60
 """Rows of the map; of more modules those with the greatest difference are shown."""
 
 
@@ -78,7 +78,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     mine = growth[(growth["rank"] == rank) & (growth["module"] != "")]
     worst = mine[mine["differing"] > 0].groupby("module")["largest"].max()
-    shown = set(worst.sort_values(ascending=False, kind="stable").index[:MOST_LAYERS])
+    shown = set(worst.sort_values(ascending=False, kind="stable").index[:MAX_LAYERS])
     begin = mine.groupby("module")["time_ns"].min().sort_values(kind="stable")
     modules = [name for name in begin.index if name in shown]
     steps = sorted(int(step) for step in mine["step"].unique())

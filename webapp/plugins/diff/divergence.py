@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.verdict_words import difference_address
@@ -12,13 +12,15 @@ from lanescope.webapp.runs.run import Run
 
 
 def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
-    """Findings of kind `divergence`, at most one: where the run parts from its baseline, by more
-    than a second run of the baseline (`noise`) does. Unanswered where they have no value in common.
+    """Findings of kind `divergence`, at most one: where the run parts from its baseline.
+
+    By more than a second run of the baseline (`noise`) does. Raises NotApplicable where they have
+    no value in common.
     """
     result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
         if result.norms + result.tensors == 0:
-            raise Unanswered("neither gradients nor values of operators are in both runs")
+            raise NotApplicable("neither gradients nor values of operators are in both runs")
         return []
     first = result.first or {}
     norm = not first or "parameter" in first

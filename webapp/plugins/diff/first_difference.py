@@ -22,7 +22,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
 from lanescope.webapp.runs.types import Int64Array
 
-MOST_INPUTS = 16
+MAX_INPUTS = 16
 """Tensors told of those that an operator worked on: one for all parameters has hundreds."""
 
 _SHAPES = 80
@@ -105,7 +105,7 @@ def explained(base: Run, run: Run, first: First, firsts: Mapping[int, First]) ->
         stack = _stack(one, rank, first.places[side])
         inputs = operands(one, rank, first.places[side], in_place=told["op"].endswith("_"))
         told[side]["stack"] = stack
-        told[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MOST_INPUTS]]
+        told[side]["inputs"] = [_input(one, rank, found) for found in inputs[:MAX_INPUTS]]
     told["where"] = stack_frames.place(told["run"]["stack"])
     told["origin"] = _origin(base, run, firsts, first)
     if shares_differ(base, run):

@@ -38,7 +38,7 @@ MODE_WORDS = {
     "simple": "within 1e-4",
 }  # fmt: skip
 _TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 """Rows sent to the browser; the differing ones come first."""
 
 
@@ -181,7 +181,7 @@ def tables(result: Comparison) -> list[Any]:
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
     lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
-    rows = timing.telling.head(MOST_ROWS)
+    rows = timing.telling.head(MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
@@ -258,7 +258,7 @@ def _table(kind: str, rows: Any) -> Component:
         return html.P(words, className="muted")
     number, less = (".0f", "+.0f") if kind == "op" else (".9g", "+.4g")
     made = []
-    for row in rows.head(MOST_ROWS).to_dict("records"):
+    for row in rows.head(MAX_ROWS).to_dict("records"):
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
@@ -291,9 +291,9 @@ def _table(kind: str, rows: Any) -> Component:
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height)
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return grid
-    shown = f"The first {units.count(MOST_ROWS)} of {units.count(len(rows))}"
+    shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
         f"{shown}; ", html.Code("lanescope diff --json"), " has the verdict, ",
         html.Code("lw.diff"), " in Python all rows.",

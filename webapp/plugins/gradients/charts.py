@@ -21,19 +21,19 @@ from lanescope.webapp.ui.charts import (
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
-MOST_COLUMNS = 400
+MAX_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""
-LEAST_DECADES = 2.0
+MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 BELOW = 0.15
 """How far the colours begin below the least value: it is not to look like what is not there."""
-MOST_NAMES, MOST_SLANTED, SLANTED = 64, 24, 20
+MAX_NAMES, MAX_SLANTED, SLANTED = 64, 24, 20
 """Layers named beside a heat map, and below a profile; letters that there is room for there."""
 LEVEL = 60
 """Letters that fit below a profile side by side."""
-MOST_DECADES, LEAST_APART = 2.0, 0.05
+MAX_DECADES, MIN_APART = 2.0, 0.05
 """In logarithms, how far from 1 the colours of ratios reach at most and at least."""
-LEAST_WRITTEN = 0.004
+MIN_WRITTEN = 0.004
 """In logarithms, from which distance of 1 on a ratio is written into its cell: 1 %."""
 
 
@@ -51,8 +51,8 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         logs = np.log10(values)
     finite = logs[np.isfinite(logs)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
-    if high - low < LEAST_DECADES:
-        low, high = (low + high - LEAST_DECADES) / 2, (low + high + LEAST_DECADES) / 2
+    if high - low < MIN_DECADES:
+        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
     steps = [one if isinstance(one, str) else int(one) for one in table.columns]
     common: dict[str, Any] = {
         "x": [str(step) for step in steps],
@@ -93,9 +93,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
             **common,
         )
     figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, **_layer_axis(table.index, MOST_NAMES)
-    )
+    figure.update_yaxes(autorange="reversed", showgrid=False, **_layer_axis(table.index, MAX_NAMES))
     return figure
 
 
@@ -110,11 +108,11 @@ def rank_heat(
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     values = ratios.to_numpy(float)
     with np.errstate(divide="ignore"):
-        logs = np.clip(np.log10(values), -MOST_DECADES, MOST_DECADES)
-    most = max(LEAST_APART, float(np.nanmax(np.abs(logs), initial=0.0)))
+        logs = np.clip(np.log10(values), -MAX_DECADES, MAX_DECADES)
+    most = max(MIN_APART, float(np.nanmax(np.abs(logs), initial=0.0)))
     ticks = [-most, 0.0, most]
     words = [
-        ["" if np.isnan(value) or abs(log) < LEAST_WRITTEN else times(value)
+        ["" if np.isnan(value) or abs(log) < MIN_WRITTEN else times(value)
          for value, log in zip(*pair, strict=True)]
         for pair in zip(values, logs, strict=True)
     ]  # fmt: skip
@@ -148,7 +146,7 @@ def rank_heat(
         title_text="" if rank is None else f"step of rank {rank}", type="category", nticks=20,
         showgrid=False,
     )  # fmt: skip
-    layers = _layer_axis(ratios.index, MOST_NAMES)
+    layers = _layer_axis(ratios.index, MAX_NAMES)
     figure.update_yaxes(autorange="reversed", showgrid=False, **layers)
     return figure
 
@@ -217,7 +215,7 @@ def depth_profile(
             line={"width": 1, "dash": "dash", "color": colour["warn"]},
             hoverinfo="skip",
         )
-    layers = _layer_axis(first.index, MOST_SLANTED, SLANTED)
+    layers = _layer_axis(first.index, MAX_SLANTED, SLANTED)
     letters = sum(len(text) + 2 for text in layers["ticktext"])
     figure.update_xaxes(**layers, tickangle=-35 if letters > LEVEL else 0)
     return figure
@@ -283,9 +281,9 @@ def _layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str
 
 def _binned(table: pd.DataFrame) -> pd.DataFrame:
     count = table.shape[1]
-    if count <= MOST_COLUMNS:
+    if count <= MAX_COLUMNS:
         return table
-    size = -(-count // MOST_COLUMNS)
+    size = -(-count // MAX_COLUMNS)
     bins = [table.iloc[:, low : low + size].max(axis=1) for low in range(0, count, size)]
     return pd.concat(bins, axis=1, keys=list(table.columns[::size]))
 

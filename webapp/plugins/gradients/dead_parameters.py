@@ -25,7 +25,7 @@ import pandas as pd
 from lanescope.collector.format.record_kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
@@ -101,10 +101,10 @@ class DeadParameter(TypedDict):
 
 
 def dead_parameters(run: Run) -> list[Finding]:
-    """Findings of kind `dead_parameter`, one per cause. Raises Unanswered."""
+    """Findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
     sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]

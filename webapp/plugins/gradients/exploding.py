@@ -15,7 +15,7 @@ import pandas as pd
 
 from lanescope.collector.format.record_kinds import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.counters import last_logged, logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
 from lanescope.webapp.plugins.gradients.too_large import too_large
@@ -30,7 +30,7 @@ LISTED = 20  # parameters named in the evidence
 
 
 def exploding(run: Run) -> list[Finding]:
-    """Findings of kind `exploding_gradient`, at most one per optimizer. Raises Unanswered."""
+    """Findings of kind `exploding_gradient`, at most one per optimizer. Raises NotApplicable."""
     found: dict[int, Finding] = {}
     ranks: dict[int, list[int]] = {}
     for (rank, optimizer), rows in _by_optimizer(run):
@@ -47,7 +47,7 @@ def exploding(run: Run) -> list[Finding]:
 def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     rows = gradient_rows(run)
     if rows.empty:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     return [
         ((int(rank), int(optimizer)), group)
         for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)

@@ -37,7 +37,7 @@ from lanescope.webapp.ui.context import Context
 EVERY = "all"
 READABLE = 60
 """Rows of the heat map; of more, the module tree is collapsed at first."""
-MOST_RANKS = 8
+MAX_RANKS = 8
 """Lines of ranks that can be told apart."""
 
 
@@ -218,7 +218,7 @@ def chosen(
     band = HEALTHY if measure == "gradient" else None
     curves, profiles = {}, {}
     for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
-        :MOST_RANKS
+        :MAX_RANKS
     ]:
         mine = _table(context, other, measure, depth)
         if layer in mine.index:

@@ -26,7 +26,7 @@ from lanescope.webapp.ui.context import Context
 
 TITLE = "Layers by rank"
 ALL = "all"
-MOST_ROWS = 60
+MAX_ROWS = 60
 """Layers that are drawn: those farthest from the median."""
 NAMED = 3
 
@@ -124,7 +124,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
         )
     with np.errstate(divide="ignore"):
         away = np.abs(np.log(table)).max(axis=1)
-    rows = away[found.layers_apart].nlargest(MOST_ROWS).index
+    rows = away[found.layers_apart].nlargest(MAX_ROWS).index
     kept = table.index.isin(rows)
     drawn = gradient_charts.rank_heat(
         table[kept], steps[kept], None if across == ALL else int(across), theme

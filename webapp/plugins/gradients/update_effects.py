@@ -19,10 +19,10 @@ from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
 UNMOVED = 1e-7  # of the norm of all parameters
-LEAST_SAMPLES = 4  # sampled steps
-MOST = 0.5  # of the elements in 16 bits
+MIN_SAMPLES = 4  # sampled steps
+MIN_SHARE = 0.5  # of the elements in 16 bits
 CHANGED = 1e-6  # of the norm of a parameter
-LEAST_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
+MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
 
 LOW = ("bfloat16", "float16")
 
@@ -48,8 +48,8 @@ def is_undone(rows: pd.DataFrame) -> pd.Series:
     groups = rows.groupby("parameter", sort=False)
     same = (groups["norm"].nunique(dropna=False) == 1) & groups["norm"].first().notna()
     changed = groups["update_ratio"].min() > CHANGED  # infinite: it was zero
-    often = groups.size() >= LEAST_SAMPLES
-    large = groups["numel"].first() >= LEAST_ELEMENTS
+    often = groups.size() >= MIN_SAMPLES
+    large = groups["numel"].first() >= MIN_ELEMENTS
     undone = same & changed & often & large
     return rows["parameter"].isin(set(undone.index[undone]))
 
@@ -60,15 +60,15 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
     changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
     ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
     away = (times.reindex(ratio.index) > CLIPPED_AWAY) & (ratio < UNMOVED)
-    return rows if len(away) >= LEAST_SAMPLES and away.all() else rows.iloc[:0]
+    return rows if len(away) >= MIN_SAMPLES and away.all() else rows.iloc[:0]
 
 
 def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["dtype"].isin(LOW) & (rows["lr"] > 0) & (rows["grad_norm"] > 0)]
     groups = rows[rows["update_ratio"].notna()].groupby("parameter", sort=False)
-    stuck = (groups["update_ratio"].max() == 0) & (groups.size() >= LEAST_SAMPLES)
+    stuck = (groups["update_ratio"].max() == 0) & (groups.size() >= MIN_SAMPLES)
     sizes = groups["numel"].first()
-    if not sizes[stuck].sum() > MOST * sizes.sum():
+    if not sizes[stuck].sum() > MIN_SHARE * sizes.sum():
         return rows.iloc[:0]
     return rows[rows["parameter"].isin(set(stuck.index[stuck]))]
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import operands
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -37,7 +37,7 @@ def not_finite(run: Run) -> list[Finding]:
     if there is one. Where there is no NaN, as information the first that made an infinity of finite
     inputs, which may be meant.
 
-    Raises Unanswered where values were not recorded.
+    Raises NotApplicable where values were not recorded.
     """
     _recorded(run)
     found = []
@@ -51,7 +51,7 @@ def not_finite(run: Run) -> list[Finding]:
 def unrecorded_writes(run: Run) -> list[Finding]:
     """Findings of kind `unrecorded_write`, one per line that read what no recorded operator wrote.
 
-    Raises Unanswered where values were not recorded.
+    Raises NotApplicable where values were not recorded.
     """
     _recorded(run)
     groups: dict[tuple[int, str | None, str, str], list[tuple[str, Any, Any]]] = {}
@@ -66,7 +66,7 @@ def unrecorded_writes(run: Run) -> list[Finding]:
 
 def _recorded(run: Run) -> None:
     if not run.counts["tensor"]:
-        raise Unanswered("values were not recorded (lanescope record --level numerics)")
+        raise NotApplicable("values were not recorded (lanescope record --level numerics)")
 
 
 def _threads(run: Run) -> Iterator[tuple[int, str]]:

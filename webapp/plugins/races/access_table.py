@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.access_site import Sites
+from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
@@ -127,7 +127,7 @@ class Reader:
     """
 
     def __init__(
-        self, run: Run, rank: int, threads: Sequence[str], storages: Int64Array, sites: Sites,
+        self, run: Run, rank: int, threads: Sequence[str], storages: Int64Array, sites: CallSites,
         placed: Callable[[int, Columns], tuple[Int64Array, Int64Array]],
     ) -> None:  # fmt: skip
         self._run = run

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Touch, storage_names
+from lanescope.webapp.analysis.access_site import MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
 from lanescope.webapp.analysis.findings import Finding
@@ -50,8 +50,8 @@ class _Raised:
 @dataclass(frozen=True)
 class _Change:
     storage: int
-    saved: Touch  # the forward operator whose node raised
-    culprit: Touch
+    saved: MemoryAccess  # the forward operator whose node raised
+    culprit: MemoryAccess
     writes: int  # to the storage, from the culprit's on
 
 
@@ -151,8 +151,8 @@ def _op_of(run: Run, rank: int, access: dict[str, Any]) -> dict[str, Any] | None
     return rows[0] if rows else None
 
 
-def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> Touch:
-    return Touch(
+def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> MemoryAccess:
+    return MemoryAccess(
         thread=op["thread"], op=op["name"], module=op["module"], phase=op["phase"],
         start_ns=op["start_ns"], end_ns=op["start_ns"] + (op["duration_ns"] or 0), write=write,
         step=op["step"], stack=tuple(stacks.get(op["stack"], ())),

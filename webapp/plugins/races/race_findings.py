@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 
 import pandas as pd
 
-from lanescope.webapp.analysis.access_site import Touch
-from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
+from lanescope.webapp.analysis.access_site import MemoryAccess
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
 from lanescope.webapp.plugins.races.locksets import held_at
@@ -19,7 +19,7 @@ from lanescope.webapp.runs.run import Run
 
 
 class AccessEvidence(TypedDict):
-    """An access to a tensor, as `Touch.to_json` makes it."""
+    """An access to a tensor, as `MemoryAccess.to_json` makes it."""
 
     op: str
     thread: str
@@ -37,9 +37,9 @@ class RaceEvidence(TypedDict):
 
 
 def race_findings(run: Run) -> list[Finding]:
-    """Findings of kind `race`. Raises Unanswered where accesses were not recorded."""
+    """Findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
     if not run.counts["access"]:
-        raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
     found = all_races(run)
     trained, rest = fold(run, [race for race in found if not race.first.stream])
     return [
@@ -192,5 +192,5 @@ def _told(
     )
 
 
-def _verb(touch: Touch) -> str:
+def _verb(touch: MemoryAccess) -> str:
     return f"{'writes' if touch.write else 'reads'} it ({touch.op})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp.analysis.access_site import Touch
+from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.stream_races import all_races
@@ -67,10 +67,10 @@ def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[st
     return found
 
 
-def _locks(timeline: Timeline, touch: Touch, rank: int) -> int:
+def _locks(timeline: Timeline, touch: MemoryAccess, rank: int) -> int:
     return len(held_at(timeline.run, rank, touch.thread, touch.start_ns))
 
 
-def _is(touch: Touch, lane: Lane, span: dict[str, Any]) -> bool:
+def _is(touch: MemoryAccess, lane: Lane, span: dict[str, Any]) -> bool:
     place = (touch.thread, touch.start_ns, touch.op)
     return place == (lane.thread, int(span["start_ns"]), span["name"])

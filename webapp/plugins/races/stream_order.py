@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.vector_clocks import Handover, Order, handovers, order_by
+from lanescope.webapp.analysis.vector_clocks import Order, SyncEvent, order_by, sync_events
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -43,7 +43,7 @@ def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
 def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Array) -> Order:
     """The order among some streams of a process, in place of an `Order`'s threads."""
     told = heapq.merge(
-        handovers(run, rank, process),
+        sync_events(run, rank, process),
         _handovers(run, rank, process, streams.tolist()),
         key=lambda handover: handover.instant,
     )
@@ -62,25 +62,25 @@ class _Told(NamedTuple):
 
 def _handovers(
     run: Run, rank: int, process: Sequence[str], streams: Sequence[int]
-) -> Iterator[Handover]:
+) -> Iterator[SyncEvent]:
     latest: dict[int, int] = {}  # event -> how often it has been recorded: the last time counts
     rows = heapq.merge(*(_told(run, rank, thread) for thread in process))
     for instant, thread, kind, stream, event in rows:
         name = stream_name(stream)
         if kind in ("", "device_event_record"):
-            yield Handover(instant, thread, ("given", thread), True)
-            yield Handover(instant, name, ("given", thread), False)
+            yield SyncEvent(instant, thread, ("given", thread), True)
+            yield SyncEvent(instant, name, ("given", thread), False)
         if kind == "device_event_record":
             latest[event] = latest.get(event, 0) + 1
-            yield Handover(instant, name, ("event", event, latest[event]), True)
+            yield SyncEvent(instant, name, ("event", event, latest[event]), True)
         elif kind == "device_event_wait":
-            yield Handover(instant, name, ("event", event, latest.get(event)), False)
+            yield SyncEvent(instant, name, ("event", event, latest.get(event)), False)
         elif kind == "device_event_synchronize":
-            yield Handover(instant, thread, ("event", event, latest.get(event)), False)
+            yield SyncEvent(instant, thread, ("event", event, latest.get(event)), False)
         elif kind:
             for one in [stream] if kind == "stream_synchronize" else streams:
-                yield Handover(instant, stream_name(one), ("stream", one), True)
-                yield Handover(instant, thread, ("stream", one), False)
+                yield SyncEvent(instant, stream_name(one), ("stream", one), True)
+                yield SyncEvent(instant, thread, ("stream", one), False)
 
 
 def _told(run: Run, rank: int, thread: str) -> list[_Told]:

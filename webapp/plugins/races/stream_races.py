@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.access_site import Sites
+from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.analysis.vector_clocks import Order
 from lanescope.webapp.plugins.races.access_table import Columns, Reader
 from lanescope.webapp.plugins.races.races import (
@@ -59,7 +59,7 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     storages = _shared(run, rank, threads, windows)
     if not len(storages):
         return []
-    order, sites = stream_order(run, rank, threads, streams), Sites()
+    order, sites = stream_order(run, rank, threads, streams), CallSites()
 
     def placed(_: int, columns: Columns) -> tuple[Int64Array, Int64Array]:
         return _placed(order, streams, columns)

@@ -27,7 +27,7 @@ from lanescope.webapp.ui.table_files import KINDS, file_of
 SHOWN = 2_000
 """Rows that the page shows; the files have all."""
 
-LONGEST = 500
+MAX_LENGTH = 500
 """Characters of a cell that the page shows."""
 
 EXACT = 1 << 53
@@ -176,7 +176,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     text = json_text(value) if isinstance(value, (list, dict)) else str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]} ..."
 
 
 def _numeric(kind: pa.DataType) -> bool:

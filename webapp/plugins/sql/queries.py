@@ -30,8 +30,8 @@ from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.units import count
 
-MOST_CHARACTERS = 20_000
-MOST_AT_ONCE = 2
+MAX_CHARACTERS = 20_000
+MAX_AT_ONCE = 2
 
 
 class QueryError(RunError):
@@ -53,14 +53,14 @@ class Queries:
         self._run = run
         self._limits = limits
         self._writing = threading.Lock()
-        self._running = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._running = threading.BoundedSemaphore(MAX_AT_ONCE)
 
     def answer(self, query: str, most_rows: int) -> pa.Table:
         """Rows of one SELECT, at most `most_rows`. Raises QueryError in one sentence."""
         if not query.strip():
             raise QueryError("there is no query")
-        if len(query) > MOST_CHARACTERS:
-            raise QueryError(f"the query has more than {count(MOST_CHARACTERS)} characters")
+        if len(query) > MAX_CHARACTERS:
+            raise QueryError(f"the query has more than {count(MAX_CHARACTERS)} characters")
         question = {
             "query": query,
             "tables": self._files(query),

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.plugin import metric
 from lanescope.webapp.runs import units
@@ -234,11 +234,11 @@ class OverlapEvidence(TypedDict):
 def overlapping_backwards(run: Run) -> list[Finding]:
     """One finding of kind `overlap` where `overlap_rate` is at the default limit or above it.
 
-    Raises Unanswered where no thread was in backward.
+    Raises NotApplicable where no thread was in backward.
     """
     rate, limit = overlap_rate(run), metric("thread_overlap_rate").limit
     if rate is None:
-        raise Unanswered("no thread was in backward")
+        raise NotApplicable("no thread was in backward")
     if rate < limit:
         return []
     regions = overlap_regions(run)

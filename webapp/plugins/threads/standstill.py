@@ -13,7 +13,7 @@ from typing import Any
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding, Severity
-from lanescope.webapp.analysis.incomplete_collectives import waits
+from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import endings, raised_beside
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
@@ -46,7 +46,9 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     """At most one finding of kind `deadlock`: what all threads of the rank's process waited for."""
     severity = _SEVERITIES.get(endings(run)[rank].how)
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
-    if severity is None or not rows or waits(run):  # who waits in a collective is told as a hang
+    if (
+        severity is None or not rows or incomplete_collectives(run)
+    ):  # who waits in a collective is told as a hang
         return []
     rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     if not all(map(_rests, rows)):

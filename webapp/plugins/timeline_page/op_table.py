@@ -18,7 +18,7 @@ from lanescope.webapp.runs.types import Float64Array, Int64Array
 KEPT_OPS = 5_000_000
 """Ops of a run that are kept for the next window, at 40 bytes each."""
 
-MOST_OPS = 2_000_000
+MAX_OPS = 2_000_000
 """Ops of a window of a larger run that a table is made of: read anew, 300 bytes each meanwhile."""
 
 COLUMNS = ("op", "kind", "count", "total_ns", "self_ns", "mean_ns", "p50_ns", "p99_ns", "max_ns")
@@ -59,7 +59,7 @@ def op_table(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
     held = held_in_memory(run)
     if not held and not summable(run, window):
         raise RunError(
-            f"the window holds more than {MOST_OPS:,} ops, which is what a table is made of; "
+            f"the window holds more than {MAX_OPS:,} ops, which is what a table is made of; "
             "choose a shorter one"
         )
     ops = _ops(run, None if held else window)
@@ -124,7 +124,7 @@ def summable(run: Run, window: tuple[int, int] | None) -> bool:
     """Whether there is a table of this window: of a large run only of stretches of it."""
     if held_in_memory(run):
         return True
-    return window is not None and run.rows_about("op", window) <= MOST_OPS
+    return window is not None and run.rows_about("op", window) <= MAX_OPS
 
 
 @lru_cache(maxsize=1)  # a page asks for one window after another of the same run

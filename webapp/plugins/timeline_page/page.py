@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
 from lanescope.webapp.plugins.timeline_page import ids
-from lanescope.webapp.plugins.timeline_page.op_table import MOST_OPS, op_table, summable
+from lanescope.webapp.plugins.timeline_page.op_table import MAX_OPS, op_table, summable
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
@@ -108,7 +108,7 @@ def register(app: Dash, context: Context) -> None:
         limit = context.settings.limit("thread_overlap_rate")
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         if not summable(context.run, window):
-            held = f" · zoom in: a table sums up to {units.count(MOST_OPS)} ops"
+            held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
         return title, op_rows(context.run, window), pairs, view["number"]
 

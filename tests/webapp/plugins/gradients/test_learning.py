@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from lanescope.webapp.analysis.findings import Finding, ask
+from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.cli import main
@@ -111,7 +111,7 @@ def learning(run: Path) -> list[Finding]:
     opened, found = open_run(run), []
     for question in questions():
         if question.find.rpartition(".")[2] in ENTRIES:
-            found += ask(question, opened).findings
+            found += run_question(question, opened).findings
     return found
 
 

@@ -15,10 +15,10 @@ from lanescope.webapp.analysis import stack_frames
 from lanescope.webapp.plugins.races import access_table
 from lanescope.webapp.plugins.races import races as detector
 from lanescope.webapp.plugins.races.access_table import begins_scratch
-from lanescope.webapp.plugins.races.conflicts import Span, share
 from lanescope.webapp.plugins.races.inplace import inplace_modifications
 from lanescope.webapp.plugins.races.race_findings import race_findings
 from lanescope.webapp.plugins.races.races import Race, find_races
+from lanescope.webapp.plugins.races.racing_pairs import Span, share
 from lanescope.webapp.plugins.threads.concurrent_backward import concurrent_backwards
 from lanescope.webapp.plugins.threads.deadlocks import deadlocks
 from lanescope.webapp.runs.run import Run
@@ -118,7 +118,7 @@ def examined_in_stretches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = told()
     for at_once in (30, 100):
-        monkeypatch.setattr(detector, "AT_ONCE", at_once)
+        monkeypatch.setattr(detector, "BATCH_ROWS", at_once)
         find_races.cache_clear()
         parts = told()
         assert parts.keys() == whole.keys()

@@ -12,26 +12,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Site
+from lanescope.webapp.analysis.access_site import CallSite
 from lanescope.webapp.analysis.vector_clocks import Clock, Order
 from lanescope.webapp.plugins.races.access_table import Accesses, sorted_apart
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
 @dataclass(frozen=True)
-class Pair:
+class RacingPair:
     """Two accesses that stand for all of their kinds which race."""
 
     a: int  # rows of Accesses
     b: int
     pairs: int
-    maker: Site | None = None  # of the two, the one that made the storage
+    maker: CallSite | None = None  # of the two, the one that made the storage
 
 
-def conflicts(
-    order: Order, accesses: Accesses, sites: Sequence[Site], steps: Set[str], *,
+def racing_pairs(
+    order: Order, accesses: Accesses, sites: Sequence[CallSite], steps: Set[str], *,
     empty: bool = True,
-) -> Iterator[Pair]:  # fmt: skip
+) -> Iterator[RacingPair]:  # fmt: skip
     """Pairs of accesses that race: one for each two kinds of access to a storage that do.
 
     `steps` are the names of optimizers' phases. `empty`: whether making a storage counts where
@@ -65,7 +65,7 @@ class _Kind:
     thread: int  # position in Order.threads
     write: bool
     span: Span
-    site: Site
+    site: CallSite
     own: Clock  # of each row's segment
     clocks: Clock  # rows x threads
     old: BoolArray  # which rows were compared with each other before
@@ -114,7 +114,7 @@ def _storages_in_question(accesses: Accesses) -> Iterator[Int64Array]:
 
 
 def _kinds(
-    order: Order, accesses: Accesses, sites: Sequence[Site], rows: Int64Array
+    order: Order, accesses: Accesses, sites: Sequence[CallSite], rows: Int64Array
 ) -> list[_Kind]:
     """The rows by kind, each in the order of their segments."""
     columns = (
@@ -148,7 +148,7 @@ def _by_segment(kind: _Kind) -> tuple[BoolArray, BoolArray]:
     return first, old
 
 
-def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> Pair | None:
+def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> RacingPair | None:
     # The first of A that B did not know of yet, and the first that knows of B's.
     low = one.own.searchsorted(other.clocks[:, one.thread], side="right")
     high = one.clocks[:, other.thread].searchsorted(other.own, side="left")
@@ -178,10 +178,10 @@ def _unordered(accesses: Accesses, one: _Kind, other: _Kind) -> Pair | None:
     )
     near = np.where(gap_before < gap, before, near)
     best = int(np.argmin(np.minimum(gap, gap_before)))
-    return Pair(int(one.rows[near[best]]), int(theirs[best]), pairs)
+    return RacingPair(int(one.rows[near[best]]), int(theirs[best]), pairs)
 
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 """Runs that are gone through one by one; of ranges with more, nothing is claimed."""
 
 
@@ -214,7 +214,7 @@ def share(a: Span, b: Span) -> bool:
     if a.stride == 0 and b.stride == 0:
         return True
     few, many = sorted((a, b), key=lambda span: span.runs)
-    if few.runs > MOST_RUNS:
+    if few.runs > MAX_RUNS:
         # Rows of one table, as a rule: where in its row does each lie?
         return a.stride == b.stride and _same_columns(a, b)
     # By the number of runs: a damaged record may bear a stride that does not fit the others.
