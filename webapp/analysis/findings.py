@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from lanescope.webapp.analysis.evidence import check_evidence
-from lanescope.webapp.analysis.plugin import Question, kinds, load, metrics, questions
+from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
 from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.typed_json import plain_json
+from lanescope.webapp.runs.typed_json import conform, plain_json
 
 Severity = Literal["error", "warning", "info"]
 
@@ -205,3 +204,49 @@ def fault(name: str, error: Exception) -> str:
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     reason = textwrap.shorten(words, MAX_REASON, placeholder=" ...")
     return f"internal error in {name} ({reason}, at {where}); please report it"
+
+
+class Side(TypedDict, total=False):
+    """One of two accesses, or one of two runs."""
+
+    op: str | None
+    where: str | None
+
+
+class Evidence(TypedDict, total=False):
+    """Names that mean the same in findings of every kind: settings allow findings by them."""
+
+    tensor: str
+    tensors: list[str]
+    gradients: list[str]
+    parameter: str
+    op: str | dict[str, str]  # of a collective: what each rank called
+    first: Side | None
+    second: Side | None
+    modified_by: Side | None
+    saved_by: Side | None
+
+
+class Missing(TypedDict):
+    """A rank that others wait for."""
+
+    rank: int
+    doing: str
+    where: str | None
+
+
+class Collective(TypedDict):
+    """A collective that did not come about, or not as it should have."""
+
+    group: str
+    sequence: int
+    op: dict[str, str]
+    waiting: list[int]
+    missing: list[Missing]
+
+
+def check_evidence(kind: Kind, evidence: Mapping[str, Any]) -> None:
+    """Raises Mismatch where evidence of a finding is not of the shape that its kind promises."""
+    conform(evidence, Evidence, "evidence")
+    if kind.evidence:
+        conform(evidence, load(kind.evidence), "evidence")

@@ -24,7 +24,7 @@ class Kind:
 
     name: str
     docs: str  # page and section below docs/ that explain it
-    evidence: str = ""  # TypedDict: what its evidence has beside `evidence.Evidence`
+    evidence: str = ""  # TypedDict: what its evidence has beside `findings.Evidence`
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,13 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.process_exits import Ending, alive_ns, endings, raised_beside
-from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.analysis.process_exits import (
+    Ending,
+    alive_ns,
+    endings,
+    own_processes,
+    raised_beside,
+)
 from lanescope.webapp.analysis.stack_frames import called_from_program, frames_of, where_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.plugin import load, span_facts
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.flows import flows_of
-from lanescope.webapp.timeline.kernel_flows import launches
+from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
 from lanescope.webapp.timeline.span_links import (
     Place,
@@ -27,7 +26,6 @@ from lanescope.webapp.timeline.span_links import (
 )
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
 from lanescope.webapp.timeline.styles import BESIDE, STYLES
-from lanescope.webapp.timeline.sync_flows import sync_flows
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 

@@ -1,7 +1,7 @@
 """From a run's tables to the slices of one lane: rows, extents, names, colours.
 
 The rows of a thread are its phases by depth, then its ops by depth. Slices of a row that overlap
-without nesting go to rows of their own right below (`row_layout.sub_rows`); nothing is dropped.
+without nesting go to rows of their own right below (`span_nesting.sub_rows`); nothing is dropped.
 What had not ended when the recording stopped lasts to the end of the run and is marked.
 """
 

@@ -3,7 +3,6 @@
  * @module
  */
 import { getJson } from "../base/bridge.js";
-import { flowsOf } from "./flows.js";
 import { duration as formatDuration } from "../base/format.js";
 import { STYLE_NAMES, STYLE_TOKENS } from "../base/palette.js";
 import { around } from "../base/viewport.js";
@@ -53,7 +52,7 @@ export class Selection {
       const [start, end] = full.drawn;
       const first = slice.start === undefined;
       this.set({ ...slice, row: full.row ?? slice.row, name: full.name, start, end }, reveal && first);
-      this.flows = flowsOf(full);
+      this.flows = full.flows ?? [];
       timeline.invalidate("overlay");
       this.show(full, lane);
     } catch (error) {

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from dash import html
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.evidence import check_evidence
-from lanescope.webapp.analysis.findings import Finding, run_question
+from lanescope.webapp.analysis.findings import Finding, check_evidence, run_question
 from lanescope.webapp.analysis.plugin import Page, Question, kinds, pages, questions
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import markdown

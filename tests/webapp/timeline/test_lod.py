@@ -13,7 +13,7 @@ from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline import lod
 from lanescope.webapp.timeline.lod_buckets import offsets
-from lanescope.webapp.timeline.row_layout import sub_rows
+from lanescope.webapp.timeline.span_nesting import sub_rows
 
 Slices = list[tuple[int, int]]
 
@@ -300,7 +300,7 @@ def first_fit(slices: Slices) -> list[int]:
 def test_sub_rows_are_first_fit(pairs: Slices, chains: int) -> None:
     slices = sorted((start, start + length) for start, length in pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lanescope.webapp.timeline.row_layout.CHAINS", chains)
+        patch.setattr("lanescope.webapp.timeline.span_nesting.CHAINS", chains)
         assert sub_rows(*arrays(slices)).tolist() == first_fit(slices)
 
 

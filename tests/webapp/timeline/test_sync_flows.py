@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline.flows import SyncFlow, sync_flows
 from lanescope.webapp.timeline.span_details import slice_facts
-from lanescope.webapp.timeline.sync_flows import SyncFlow, sync_flows
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder
 

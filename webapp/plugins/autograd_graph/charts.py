@@ -89,8 +89,13 @@ def graph_figure(
     _marks(figure, graph, layout, widths, broken or {}, colour["bad"])
     height, width = _cut_off(figure, graph, layout, theme)
     width += 2 * ROW if back else 0
+    _fit(figure, layout.width / 2, width, height, room)
+    return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
+
+
+def _fit(figure: go.Figure, middle: float, width: float, height: float, room: int) -> None:
+    """Axes in pixels, around the middle of the boxes."""
     shown = max(width, room)
-    middle = layout.width / 2
     figure.update_layout(
         margin={"l": 4, "r": 4, "t": HEAD, "b": 4}, dragmode="pan", barmode="overlay",
         height=int(height) + HEAD + 4,
@@ -99,7 +104,6 @@ def graph_figure(
     )  # fmt: skip
     figure.update_xaxes(visible=False, range=[middle - shown / 2, middle + shown / 2])
     figure.update_yaxes(visible=False, range=[height, 0])
-    return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
 
 
 class _Boxes:

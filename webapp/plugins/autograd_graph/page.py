@@ -54,19 +54,7 @@ def layout(context: Context) -> Component:
         widgets.controls(
             widgets.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
             widgets.choice("rank", ids.GRAPH_RANK, widgets.rank_options(ranks)),
-            html.Div(
-                [
-                    html.Label("find", htmlFor=ids.GRAPH_FIND),
-                    html.Div(
-                        dcc.Input(
-                            id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
-                            placeholder="module, operator or parameter",
-                        ),
-                        className="find-box",
-                    ),
-                ],
-                className="choice",
-            ),
+            _find_box(),
             widgets.controls(
                 widgets.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
                 hidden=not both,
@@ -84,27 +72,42 @@ def layout(context: Context) -> Component:
         ),
         html.Div(
             [
-                html.Div(
-                    [
-                        html.P(id=note, className="muted"),
-                        html.Div(widgets.graph(chart, height=640), className="wide-graph"),
-                    ],
-                    hidden=hidden,
-                )
-                for note, chart, hidden in (
-                    (ids.GRAPH_NOTE, ids.GRAPH_CHART, False),
-                    (ids.GRAPH_FX_NOTE, ids.GRAPH_FX_CHART, not both),
-                )
+                _drawing(ids.GRAPH_NOTE, ids.GRAPH_CHART),
+                _drawing(ids.GRAPH_FX_NOTE, ids.GRAPH_FX_CHART, hidden=not both),
             ],
             className="split even" if both else "",
         ),
         html.Div(id=ids.GRAPH_TIES),
         html.Div(id=ids.GRAPH_BREAKS),
-    )  # fmt: skip
+    )
+
+
+def _find_box() -> Component:
+    box = dcc.Input(
+        id=ids.GRAPH_FIND,
+        type="search",
+        value="",
+        debounce=0.3,
+        placeholder="module, operator or parameter",
+    )
+    label = html.Label("find", htmlFor=ids.GRAPH_FIND)
+    return html.Div([label, html.Div(box, className="find-box")], className="choice")
+
+
+def _drawing(note: str, chart: str, *, hidden: bool = False) -> Component:
+    drawn = html.Div(widgets.graph(chart, height=640), className="wide-graph")
+    return html.Div([html.P(id=note, className="muted"), drawn], hidden=hidden)
 
 
 def register(app: Dash, context: Context) -> None:
     """The drawings follow their controls, what is opened, what is looked for, and the theme."""
+    _register_choice(app, context)
+    _register_autograd(app, context)
+    _register_fx(app, context.run)
+
+
+def _register_choice(app: Dash, context: Context) -> None:
+    """Modules that are opened and closed, and what is said of the one that is chosen."""
     run = context.run
 
     @app.callback(
@@ -154,6 +157,11 @@ def register(app: Dash, context: Context) -> None:
         words = graph_parts.about(context, rank, chosen, depth, opened)
         return words, f"Close {around}", not around
 
+
+def _register_autograd(app: Dash, context: Context) -> None:
+    """The autograd graph, and what is said of the whole of it."""
+    run = context.run
+
     @app.callback(
         Output(ids.GRAPH_CHART, "figure"),
         Output(ids.GRAPH_CHART, "style"),
@@ -191,6 +199,10 @@ def register(app: Dash, context: Context) -> None:
         beside = [*graph_parts.break_table(context, rank), *graph_parts.fx_words(run, rank)]
         kept = no_update if known in fx_graphs(run, rank) else _first(run, rank)
         return graph_parts.cut(context, rank, graph), beside, _offered(run, rank), kept
+
+
+def _register_fx(app: Dash, run: Run) -> None:
+    """The torch.fx graph, and which of its calls became which autograd nodes."""
 
     @app.callback(
         Output(ids.GRAPH_FX_CHART, "figure"),

@@ -4,7 +4,7 @@
 
 over the backwards whose graph the recorder walked (steps 0, 1, 2, 4, 8, ...). A node is tied where
 the backward recorded it running, and where the operator that made it was recorded: by name and
-sequence number, or as part of one that bears its number (`autograd_nodes.maker`). Views are left
+sequence number, or as part of one that bears its number (`forward_ops.maker`). Views are left
 out of recordings by default, so their nodes need no operator; neither do gradients' accumulators.
 """
 
@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, having, to_frame
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
-from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -8,7 +8,7 @@ PLUGIN = Plugin(
         Kind(
             "collective_mismatch",
             "collectives.md#mismatches",
-            "lanescope.webapp.analysis.evidence:Collective",
+            "lanescope.webapp.analysis.findings:Collective",
         ),
         Kind("straggler", "collectives.md#stragglers"),
     ),

@@ -8,7 +8,7 @@ guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -155,12 +155,7 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         states |= {"different"} if values.different else set()
         states |= {"within_tolerance"} if values.within_tolerance else set()
     alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
-    if "different" in states or matched + ops == 0:
-        verdict: Verdict = "diverged"
-    elif matched + tensors == 0 and any(side.count for side in alone):
-        verdict = "diverged"
-    else:
-        verdict = "within_tolerance" if "within_tolerance" in states else "identical"
+    nothing = matched + ops == 0 or (matched + tensors == 0 and any(one.count for one in alone))
     if floors is not None:
         sides = (f"{what}: {one.words()}" for what, one in zip(_FLOORS, floors, strict=True))
         notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
@@ -169,25 +164,36 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     told = [names.words()]
     told += [settings_words(base, run), compiled_words(base, run)] if any(names_alone) else []
     notes = [*notes, *filter(None, told), *_explained(base, run, norms, values)]
-    frames = [norms, calls]
-    if tables:
-        rows = pd.concat(tables, ignore_index=True)
-        frames.append(rows.sort_values(["step", "time_ns"], kind="stable", ignore_index=True))
     return Comparison(
         mode=mode,
-        verdict=verdict,
+        verdict="diverged" if nothing else _verdict(states),
         norms=matched,
         ops=ops,
         tensors=tensors,
         valued=values is not None,
         alone=alone,
         first=first,
-        table=pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS)),
+        table=_all_rows(norms, calls, tables),
         notes=tuple(notes),
         differing=differing,
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+def _verdict(states: Set[str]) -> Verdict:
+    if "different" in states:
+        return "diverged"
+    return "within_tolerance" if "within_tolerance" in states else "identical"
+
+
+def _all_rows(norms: pd.DataFrame, calls: pd.DataFrame, tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Norms, then calls, then tensors by step and time."""
+    frames = [norms, calls]
+    if tables:
+        rows = pd.concat(tables, ignore_index=True)
+        frames.append(rows.sort_values(["step", "time_ns"], kind="stable", ignore_index=True))
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
 
 
 def _explained(

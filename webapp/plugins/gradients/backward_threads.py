@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
-from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 

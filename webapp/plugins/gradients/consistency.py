@@ -31,8 +31,7 @@ from lanescope.webapp.analysis.collective_calls import collective_calls, group_t
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.analysis.restarts import of_last_attempt
+from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
 from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text

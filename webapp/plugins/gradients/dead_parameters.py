@@ -24,11 +24,11 @@ import pandas as pd
 
 from lanescope.collector.format.record_kinds import CLIP_LIMIT
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
+    logged,
     samples,
     sharded_names,
     streaks,

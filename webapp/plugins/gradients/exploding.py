@@ -14,10 +14,9 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.record_kinds import CLIP_NORM, SKIPPED_STEPS
-from lanescope.webapp.analysis.counters import last_logged, logged
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
+from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, logged, streaks
 from lanescope.webapp.plugins.gradients.too_large import too_large
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run

@@ -26,10 +26,9 @@ import pandas as pd
 
 from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.counters import last_logged
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, samples
 from lanescope.webapp.plugins.gradients.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
 

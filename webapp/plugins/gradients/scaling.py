@@ -20,10 +20,9 @@ import pandas as pd
 
 from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import and_more, step_link, timeline_address
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.record_kinds import CLIP_LIMIT, CLIP_NORM
-from lanescope.webapp.analysis.counters import last_logged
+from lanescope.webapp.analysis.parameter_history import last_logged
 from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped

@@ -5,7 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
 PLUGIN = Plugin(
     name="hangs",
     depends=("collectives",),
-    kinds=(Kind("hang", "hangs.md", "lanescope.webapp.analysis.evidence:Collective"),),
+    kinds=(Kind("hang", "hangs.md", "lanescope.webapp.analysis.findings:Collective"),),
     questions=(
         Question(
             "Does a rank wait for one that does not come?",

@@ -11,9 +11,14 @@ from collections.abc import Collection
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import alive_ns, exception_of, gave_up, told_to_stop
+from lanescope.webapp.analysis.process_exits import (
+    alive_ns,
+    attempts,
+    exception_of,
+    gave_up,
+    told_to_stop,
+)
 from lanescope.webapp.analysis.rank_state import RankState, rank_states
-from lanescope.webapp.analysis.restarts import attempts
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.record_kinds import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.access_site import phase_names
-from lanescope.webapp.analysis.counters import logged
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import operands
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.runs import units

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.runs.run import Run

@@ -15,9 +15,8 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import endings, raised_beside
+from lanescope.webapp.analysis.process_exits import endings, own_processes, raised_beside
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
-from lanescope.webapp.analysis.restarts import own_processes
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
 from lanescope.webapp.runs.run import Run
 
