@@ -201,10 +201,10 @@ def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:
     rows = [row for row in dumps(run, rank) if row["time_ns"] >= since_ns]
     # As a signal ends it, a process cannot say what its threads wait for and whether they work.
     rows = [row for row in rows if row["reason"] != "signal"] or rows
-    return _last_told(run, rows)
+    return _main_row_of_last(run, rows)
 
 
-def _last_told(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _main_row_of_last(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Of the last dump of `rows` the row of the main thread, else the first."""
     dump = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
@@ -219,7 +219,7 @@ def meanwhile(run: Run, rank: int, begin_ns: int, end_ns: int) -> tuple[str, str
     """What a rank did in a stretch of time, in words and as file.py:12, as far as its watchdog
     saw it."""
     rows = [row for row in dumps(run, rank) if begin_ns <= row["time_ns"] <= end_ns]
-    last = _last_told(run, rows)
+    last = _main_row_of_last(run, rows)
     if last is not None:
         return doing_in(run, rank, last)
     went_on = _recorded(run, rank, begin_ns, end_ns)

@@ -21,7 +21,7 @@ _MAGIC = b"PAR1"
 Ranges = Mapping[str, parquet_footer.Range]
 """What is told of the columns of a row group, by their names."""
 
-_UNTOLD = parquet_footer.Range(None, None, 0)
+_UNSTATED = parquet_footer.Range(None, None, 0)
 
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged file raises."""
@@ -93,7 +93,7 @@ class Part:
             return None if ends["min"] is None else (ends["min"], ends["max"])
         least: list[int] = []
         most: list[int] = []
-        for group in _told(self.files, self.name, self.table, self.bytes):
+        for group in _stated_ranges(self.files, self.name, self.table, self.bytes):
             if (held := _value(*group, column)) is None:
                 return None
             least.append(held[0])
@@ -104,7 +104,7 @@ class Part:
         """Those of the groups that may hold a row with this value in a column of integers."""
         if self.files is None:
             return list(groups)
-        told = _told(self.files, self.name, self.table, self.bytes)
+        told = _stated_ranges(self.files, self.name, self.table, self.bytes)
         return [
             group
             for group in groups
@@ -222,7 +222,7 @@ def survey(files: Files, manifest: schema.Manifest) -> PartScan:
 
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _told(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
+def _stated_ranges(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
     """Per row group of a file its rows, and what is told of its columns of integers."""
     columns = {column.name for column in schema.TABLES[table].columns}
     try:
@@ -248,12 +248,12 @@ def _value(rows: int, told: Ranges, column: str) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGroup, ...]:
-    told = _told(files, name, table, size)
+    told = _stated_ranges(files, name, table, size)
     return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(told))
 
 
 def _row_group(number: int, rows: int, told: Ranges) -> RowGroup:
-    starts, durations = (told.get(column, _UNTOLD) for column in ("start_ns", "duration_ns"))
+    starts, durations = (told.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
     if starts.most is None or durations.most is None or durations.nulls:
         return RowGroup(number, rows, starts.least, None)
     return RowGroup(number, rows, starts.least, starts.most + durations.most)

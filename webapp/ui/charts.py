@@ -106,3 +106,15 @@ def escaped(text: str) -> str:
     """Text within a hover template: neither markup nor a placeholder."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("%{", "%&#123;")
+
+
+def colour_bar(title: str, **more: Any) -> dict[str, Any]:
+    """The bar beside a heat map; `more` are further settings of Plotly's."""
+    words = {"text": title, "side": "right", "font": {"size": 12}}
+    return {"title": words, "thickness": 10, "outlinewidth": 0, **more}
+
+
+def powers(ticks: Sequence[int]) -> dict[str, Any]:
+    """Ticks of a colour bar that is in logarithms: powers of ten."""
+    texts = [f"10<sup>{tick}</sup>" for tick in ticks]
+    return {"tickvals": list(ticks), "ticktext": texts}

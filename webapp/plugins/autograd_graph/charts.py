@@ -12,7 +12,7 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES
 from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, ROW, Layout, Point, laid_out
 from lanescope.webapp.plugins.autograd_graph.module_graph import MAX_ACROSS, Graph, Group
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.charts import colour_bar, escaped, powers
 from lanescope.webapp.ui.colours import Theme, over, readable, tokens
 from lanescope.webapp.ui.theme import template
 
@@ -231,11 +231,9 @@ def _colour_bar(
             "color": [low], "cmin": low, "cmax": high, "showscale": True,
             "colorscale": [list(stop) for stop in ramp],
             "colorbar": {
-                "title": {"text": "gradient norm", "side": "right", "font": {"size": 12}},
+                **colour_bar("gradient norm", **powers(ticks)),
                 "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yref": "container",
-                "yanchor": "top", "lenmode": "pixels", "len": 280, "thickness": 8,
-                "ypad": 0, "outlinewidth": 0,
-                "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
+                "yanchor": "top", "lenmode": "pixels", "len": 280, "thickness": 8, "ypad": 0,
             },
         },
     )  # fmt: skip

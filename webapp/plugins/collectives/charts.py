@@ -12,6 +12,7 @@ from lanescope.webapp.ui.charts import (
     DASHES,
     MARKERS,
     MAX_LINES,
+    colour_bar,
     escaped,
     nothing,
 )
@@ -74,11 +75,7 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
         ygap=1,
         zmin=0,
         zmax=float(np.nanmax(table.late_ns, initial=0.0)) / 1e6 or 1.0,
-        colorbar={
-            "title": {"text": "late, ms", "side": "right"},
-            "thickness": 10,
-            "outlinewidth": 0,
-        },
+        colorbar=colour_bar("late, ms"),
         hovertemplate="<b>%{y}, call %{customdata}</b><br>%{text} after the first rank"
         "<extra></extra>",
     )

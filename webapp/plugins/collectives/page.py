@@ -71,12 +71,17 @@ def layout(context: Context) -> Component:
         "Collectives",
         LEAD,
         *([cards.cards(context, found)] if found else []),
-        html.H2("Arrival"),
-        widgets.controls(
-            widgets.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
+        *widgets.chart_section(
+            "Arrival",
+            [
+                widgets.choice(
+                    "process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True
+                )
+            ],
+            ids.COLLECTIVE_HEAT,
+            ids.COLLECTIVE_NOTE,
+            height=170 + 22 * min(32, len(run.ranks)),
         ),
-        widgets.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
-        html.P(id=ids.COLLECTIVE_NOTE, className="muted"),
         html.H2("Ranks"),
         _ranks(run),
         widgets.downloads("communication", "collectives"),

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
+    colour_bar,
     escaped,
     line,
     step_figure,
@@ -112,11 +113,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         xgap=1 if len(steps) <= 120 else 0,
         ygap=1,
         hovertemplate="<b>%{y}, step %{x}</b><br>%{text}<extra></extra>",
-        colorbar={
-            "title": {"text": "log10 of the relative difference", "side": "right"},
-            "thickness": 10,
-            "outlinewidth": 0,
-        },
+        colorbar=colour_bar("log10 of the relative difference"),
     )
     figure.update_xaxes(step_axis(steps), showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)

@@ -136,17 +136,17 @@ def _count_pool(
 def _unpaired(names: Int64Array, paired: Int64Array, words: Words) -> Counter[str]:
     """How many operators of each name are not among those at the positions `paired`."""
     counts = np.bincount(np.delete(names, paired))
-    return _told({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
+    return _operators_only({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
 
 
-def _told(counts: dict[str, int]) -> Counter[str]:
+def _operators_only(counts: dict[str, int]) -> Counter[str]:
     """Without accesses that are noted by chance, and are no operators."""
     return Counter({name: n for name, n in counts.items() if name not in schema.NOTED_ACCESSES})
 
 
 def _lone_thread(run: Run, thread: Thread) -> Counter[str]:
     names = run.events("op", thread.rank, thread.thread, columns=["name"])["name"]
-    return _told(Counter(names.to_pylist()))
+    return _operators_only(Counter(names.to_pylist()))
 
 
 def _compare_thread(

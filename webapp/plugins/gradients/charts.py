@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -14,13 +14,16 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import (
     DASHES,
     MAX_LINES,
+    colour_bar,
     line,
     mark_missing,
+    powers,
     step_figure,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
+MODEL = "(model)"
 MAX_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""
 MIN_DECADES = 2.0
@@ -56,7 +59,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
     steps = [one if isinstance(one, str) else int(one) for one in table.columns]
     common: dict[str, Any] = {
         "x": [str(step) for step in steps],
-        "y": [str(layer) or "(model)" for layer in table.index],
+        "y": layer_names(table.index),
         "customdata": [steps for _ in table.index],
         "xgap": 1 if len(steps) <= 120 else 0,
         "ygap": 1 if len(table) <= 400 else 0,  # rows of a pixel would be nothing but gap
@@ -74,11 +77,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         ],
         zmin=low - BELOW * (high - low),
         zmax=high,
-        colorbar={
-            "title": {"text": title, "side": "right", "font": {"size": 12}},
-            "thickness": 10, "outlinewidth": 0,
-            "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
-        },
+        colorbar=colour_bar(title, **powers(ticks)),
         hovertemplate=hover,
         **common,
     )  # fmt: skip
@@ -92,8 +91,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
             hovertemplate=hover,
             **common,
         )
-    figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False, **_layer_axis(table.index, MAX_NAMES))
+    _heat_axes(figure, table.index, across)
     return figure
 
 
@@ -126,7 +124,7 @@ def rank_heat(
     figure.add_heatmap(
         z=_plain(logs),
         x=[f"rank {one}" if rank is None else str(one) for one in columns],
-        y=[str(layer) or "(model)" for layer in ratios.index],
+        y=layer_names(ratios.index),
         customdata=places,
         text=words,
         texttemplate="%{text}" if len(columns) <= 16 else None,
@@ -134,21 +132,25 @@ def rank_heat(
         hovertext=[[times(value) for value in row] for row in values],
         colorscale=[[0, colour["collective"]], [0.5, colour["panel"]], [1, colour["backward"]]],
         zmin=-most, zmax=most, xgap=1 if len(columns) <= 120 else 0, ygap=1, hoverongaps=False,
-        colorbar={
-            "title": {"text": "ratio to the median", "side": "right", "font": {"size": 12}},
-            "thickness": 10, "outlinewidth": 0,
-            "tickvals": ticks, "ticktext": [times(10**tick) for tick in ticks],
-        },
+        colorbar=colour_bar(
+            "ratio to the median", tickvals=ticks, ticktext=[times(10**tick) for tick in ticks]
+        ),
         hovertemplate="<b>%{y}</b><br>%{customdata}<br>"
         "%{hovertext} the median<extra></extra>",
     )  # fmt: skip
-    figure.update_xaxes(
-        title_text="" if rank is None else f"step of rank {rank}", type="category", nticks=20,
-        showgrid=False,
-    )  # fmt: skip
-    layers = _layer_axis(ratios.index, MAX_NAMES)
-    figure.update_yaxes(autorange="reversed", showgrid=False, **layers)
+    _heat_axes(figure, ratios.index, "" if rank is None else f"step of rank {rank}")
     return figure
+
+
+def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
+    """Layers from top to bottom, what is named by `across` from left to right."""
+    figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, **_layer_axis(layers, MAX_NAMES))
+
+
+def layer_names(layers: Iterable[object]) -> list[str]:
+    """What layers are called; the model itself has an empty path."""
+    return [str(layer) or MODEL for layer in layers]
 
 
 def times(ratio: float) -> str:
@@ -193,7 +195,7 @@ def depth_profile(
     colour = tokens()[theme]
     for position, (name, series) in enumerate(profiles.items()):
         figure.add_scatter(
-            x=[str(layer) or "(model)" for layer in series.index],
+            x=layer_names(series.index),
             y=_positive(series),
             name=name,
             mode="lines+markers",
@@ -208,7 +210,7 @@ def depth_profile(
         left = [float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)]
         least = float(known.min()) * 1e-3  # of deep models it would leave what is drawn far behind
         figure.add_scatter(
-            x=[str(layer) or "(model)" for layer in first.index],
+            x=layer_names(first.index),
             y=[one if one >= least else None for one in left],
             name=f"\N{MULTIPLICATION SIGN} {decay:g} a layer",
             mode="lines",
@@ -261,7 +263,7 @@ def _layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str
     """Names of layers along an axis, `most` of them, without what all begin with, which is its
     title; of longer ones the last letters.
     """
-    names = [str(layer) or "(model)" for layer in layers]
+    names = layer_names(layers)
     ends = [name.split(".")[:-1] for name in (min(names, default=""), max(names, default=""))]
     same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
     shared = ".".join(one for one, _ in same) if len(names) > 1 else ""

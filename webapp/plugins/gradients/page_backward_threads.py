@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, html
+from dash import Dash, Input, Output
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
@@ -41,15 +41,13 @@ def section(context: Context) -> list[Component]:
         return []
     options = [{"label": MEASURES[name], "value": name} for name in known]
     ranks = widgets.rank_options(table["rank"].unique(), str)
-    return [
-        html.H2("Threads in backward"),
-        widgets.controls(
-            widgets.choice("show the", ids.THREADS_MEASURE, options, wide=True),
-            widgets.choice("rank", ids.THREADS_RANK, ranks),
-        ),
-        widgets.graph(ids.THREADS_CHART, height=280),
-        html.P(id=ids.THREADS_NOTE, className="muted"),
-    ]  # fmt: skip
+    choices = (
+        widgets.choice("show the", ids.THREADS_MEASURE, options, wide=True),
+        widgets.choice("rank", ids.THREADS_RANK, ranks),
+    )
+    return widgets.chart_section(
+        "Threads in backward", choices, ids.THREADS_CHART, ids.THREADS_NOTE, height=280
+    )
 
 
 def register(app: Dash, context: Context) -> None:

@@ -54,15 +54,13 @@ def section(context: Context) -> list[Component]:
         and (name not in SAMPLED or run.counts["parameter"])
     ]
     ranks = widgets.rank_options(ranks_with_gradients(context.run), str)
+    choices = (
+        widgets.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
+        widgets.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
+        widgets.choice("rank", ids.LAYER_RANK, ranks),
+    )
     return [
-        html.H2("Layers"),
-        widgets.controls(
-            widgets.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
-            widgets.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
-            widgets.choice("rank", ids.LAYER_RANK, ranks),
-        ),
-        widgets.graph(ids.LAYER_HEAT, height=460),
-        html.P(id=ids.LAYER_NOTE, className="muted"),
+        *widgets.chart_section("Layers", choices, ids.LAYER_HEAT, ids.LAYER_NOTE, height=460),
         html.Div(
             [
                 html.Div([html.H2(title), widgets.graph(id, height=340)])
@@ -87,7 +85,7 @@ def not_finite(context: Context) -> list[Component]:
     rows = table.assign(
         elements=[None if pd.isna(share) else float(share) for share in elements],
         elements_text=["" if pd.isna(share) else units.share(share) for share in elements],
-        layer=[str(layer) or "(model)" for layer in table["layer"]],
+        layer=gradient_charts.layer_names(table["layer"]),
         share_text=[units.share(share) for share in table["share"]],
     ).to_dict("records")
     columns = [
@@ -207,7 +205,7 @@ def chosen(
         return empty, empty, ["Nothing of that was recorded on this rank."]
     point = (click or {}).get("points", [{}])[0]
     layer = str(point.get("y", ""))
-    layer = cut("" if layer == "(model)" else layer, depth)
+    layer = cut("" if layer == gradient_charts.MODEL else layer, depth)
     step = point.get("customdata")
     picked = bool(point) and layer in table.index
     if not picked:

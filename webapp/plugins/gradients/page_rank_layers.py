@@ -49,13 +49,9 @@ def section(context: Context) -> list[Component]:
         return [title, widgets.note(words_of(found), "good" if found.compared else "")]
     choices = [{"label": "all ranks, farthest step", "value": ALL}]
     choices += [{"label": f"rank {rank} by step", "value": str(rank)} for rank in found.ranks_apart]
-    return [
-        title,
-        widgets.note(words_of(found), "warn"),
-        widgets.controls(widgets.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
-        widgets.graph(ids.RANKS_HEAT, height=320),
-        html.P(id=ids.RANKS_NOTE, className="muted"),
-    ]  # fmt: skip
+    choice = widgets.choice("show", ids.RANKS_ACROSS, choices, wide=True)
+    heading, *chart = widgets.chart_section(TITLE, [choice], ids.RANKS_HEAT, ids.RANKS_NOTE)
+    return [heading, widgets.note(words_of(found), "warn"), *chart]
 
 
 def register(app: Dash, context: Context) -> None:
@@ -85,7 +81,7 @@ def words_of(found: RankMap) -> str:
     ranks = units.counted(len(found.ranks), "rank")
     if not found.compared:
         return "No layer is on two ranks: there is nothing to compare."
-    names = [name or "(model)" for name in found.layers_apart]
+    names = gradient_charts.layer_names(found.layers_apart)
     if not names:
         at = units.counted(len(found.steps), "step")
         return f"All {ranks} have the same norm in every layer, at each of {at}."
@@ -106,8 +102,9 @@ def words_of(found: RankMap) -> str:
         if np.isinf(value)
         else (f"{gradient_charts.times(value)} the median of all ranks")
     )
+    farthest = ratio.index[layer] or gradient_charts.MODEL
     most = (
-        f"The farthest is {ratio.index[layer] or '(model)'} at step {steps.iat[layer, rank]}, "
+        f"The farthest is {farthest} at step {steps.iat[layer, rank]}, "
         f"where rank {ratio.columns[rank]} has {has}."
     )
     return f"Norms differ {where}, on {which}, from step {step} on. {most}"
@@ -141,7 +138,7 @@ def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) ->
     point = (click or {}).get("points", [{}])[0]
     numbers = [int(one) for one in re.findall(r"-?\d+", str(point.get("customdata", "")))]
     rank, step = numbers if len(numbers) == 2 else (-1, -1)
-    layer = str(point.get("y", "")).replace("(model)", "")
+    layer = str(point.get("y", "")).replace(gradient_charts.MODEL, "")
     found = rank_map(context.run, depth)
     if rank not in found.ranks or step not in found.steps or layer not in found.layers:
         return [f"{what} Click a cell for its numbers."]

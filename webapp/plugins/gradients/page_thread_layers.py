@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, html
+from dash import Dash, Input, Output
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
@@ -32,12 +32,10 @@ def section(context: Context) -> list[Component]:
     if not choices:
         return []
     options = [{"label": label, "value": value} for value, label in choices.items()]
-    return [
-        html.H2("Layers by thread"),
-        widgets.controls(widgets.choice("show", ids.THREADS_ACROSS, options, wide=True)),
-        widgets.graph(ids.THREADS_HEAT, height=320),
-        html.P(id=ids.THREADS_HEAT_NOTE, className="muted"),
-    ]  # fmt: skip
+    choice = widgets.choice("show", ids.THREADS_ACROSS, options, wide=True)
+    return widgets.chart_section(
+        "Layers by thread", [choice], ids.THREADS_HEAT, ids.THREADS_HEAT_NOTE
+    )
 
 
 def register(app: Dash, context: Context) -> None:

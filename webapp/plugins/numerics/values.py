@@ -188,7 +188,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     module = f" in {op['module']}" if op["module"] else ""
     place = (thread, op["start_ns"], op["depth"])
     changes = op["name"].endswith("_")
-    inputs = [_told(one) for one in operands(run, rank, place, in_place=changes)]
+    inputs = [_statistics(one) for one in operands(run, rank, place, in_place=changes)]
     values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
     before = found.get(_INFINITE)
     if made.weight == _NAN and before is not None and _start(before) < _start(made):
@@ -207,7 +207,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
             "op": op["name"],
             "module": op["module"],
             "phase": op["phase"],
-            "output": _told(tensor),
+            "output": _statistics(tensor),
             "inputs": inputs,
         },
         **_place(run, rank, thread, op),
@@ -237,7 +237,7 @@ def _write_finding(
             "position": position,
             "found": f"{tensor['hash'] & _WORD:016x}",
             "expected": f"{tensor['expected'] & _WORD:016x}",
-            "tensor_values": _told(tensor),
+            "tensor_values": _statistics(tensor),
             "times": len(group),
             "advice": "numpy or C code through a pointer, a compiled kernel or another process "
             "writes to its memory: let it be done before, or copy",
@@ -260,6 +260,6 @@ def _place(run: Run, rank: int, thread: str, op: dict[str, Any]) -> dict[str, An
     }
 
 
-def _told(tensor: dict[str, Any]) -> dict[str, Any]:
+def _statistics(tensor: dict[str, Any]) -> dict[str, Any]:
     names = ("position", "shape", "dtype", "mean", "l2", "min", "max", "nan", "inf")
     return {name: tensor[name] for name in names}

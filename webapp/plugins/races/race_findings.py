@@ -103,7 +103,7 @@ def _finding(run: Run, race: Race) -> Finding:
         name: touch.to_json() | {"locks": len(own)}
         for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
     }
-    return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
+    return _race_finding(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
 
 
 def _of_streams(run: Run, race: Race) -> Finding:
@@ -111,7 +111,7 @@ def _of_streams(run: Run, race: Race) -> Finding:
     more = len(race.tensors) - 1
     tensor = race.tensors[0] + (f" and {more} more" if more else "")
     verbs = [f"{touch.stream} {_verb(touch)} at {touch.place}" for touch in (first, second)]
-    return _told(
+    return _race_finding(
         run,
         race,
         f"{tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other in between",
@@ -123,7 +123,7 @@ def _of_streams(run: Run, race: Race) -> Finding:
 def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> Finding:
     """Of what one thread made and another used: nothing is half written, so it fails no check."""
     first, second = race.first, race.second
-    return _told(
+    return _race_finding(
         run,
         race,
         f"{tensor}: {names[second.thread]} {_verb(second)} at {second.place} as it finds it; "
@@ -135,7 +135,7 @@ def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> F
 
 def _hogwild(run: Run, one: Hogwild) -> Finding:
     places = {race.first.place for race in one.races} | {race.second.place for race in one.races}
-    return _told(
+    return _race_finding(
         run,
         one.step,
         f"{len(one.threads)} threads train the same {len(one.parameters)} parameters without "
@@ -155,7 +155,7 @@ def _hogwild(run: Run, one: Hogwild) -> Finding:
     )  # fmt: skip
 
 
-def _told(
+def _race_finding(
     run: Run,
     race: Race,
     title: str,

@@ -50,7 +50,7 @@ def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Arra
     return order_by(told, [stream_name(stream) for stream in streams.tolist()])
 
 
-class _Told(NamedTuple):
+class _StreamCall(NamedTuple):
     """What a thread did with a stream (0: none, or all). `kind` "": it gave an operator to it."""
 
     instant: int
@@ -64,7 +64,7 @@ def _handovers(
     run: Run, rank: int, process: Sequence[str], streams: Sequence[int]
 ) -> Iterator[SyncEvent]:
     latest: dict[int, int] = {}  # event -> how often it has been recorded: the last time counts
-    rows = heapq.merge(*(_told(run, rank, thread) for thread in process))
+    rows = heapq.merge(*(_stream_calls(run, rank, thread) for thread in process))
     for instant, thread, kind, stream, event in rows:
         name = stream_name(stream)
         if kind in ("", "device_event_record"):
@@ -83,7 +83,7 @@ def _handovers(
                 yield SyncEvent(instant, thread, ("stream", one), False)
 
 
-def _told(run: Run, rank: int, thread: str) -> list[_Told]:
+def _stream_calls(run: Run, rank: int, thread: str) -> list[_StreamCall]:
     """What one thread did with streams, in order."""
     columns = ["start_ns", "duration_ns", "kind", "stream", "object"]
     table = run.events("sync", rank, thread, columns)
@@ -93,11 +93,11 @@ def _told(run: Run, rank: int, thread: str) -> list[_Told]:
     instants = np.sort(learnt["start_ns"].to_numpy() + learnt["duration_ns"].to_numpy())
     own = table.filter(pc.is_in(kinds, pa.array([kind.name for kind in schema.OF_DEVICES])))
     rows = [
-        _Told(row["start_ns"], thread, row["kind"], row["stream"] or 0, row["object"] or 0)
+        _StreamCall(row["start_ns"], thread, row["kind"], row["stream"] or 0, row["object"] or 0)
         for row in own.to_pylist()
     ]
     given = _given(run, rank, thread, instants)
-    return sorted([*rows, *(_Told(start, thread, "", stream, 0) for start, stream in given)])
+    return sorted([*rows, *(_StreamCall(start, thread, "", stream, 0) for start, stream in given)])
 
 
 def _given(run: Run, rank: int, thread: str, instants: Int64Array) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from lanescope.webapp.ui.charts import (
     FROM_ZERO,
     MARKERS,
     MAX_LINES,
+    colour_bar,
     escaped,
     nothing,
     step_figure,
@@ -119,8 +120,7 @@ def pair_rates(
         xgap=1,
         ygap=1,
         hoverongaps=False,
-        colorbar={"title": {"text": "rate, %", "side": "right"}, "thickness": 10,
-                  "outlinewidth": 0},
+        colorbar=colour_bar("rate, %"),
         hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
     )  # fmt: skip
     figure.update_xaxes(type="category", side="top", showgrid=False)
