@@ -102,7 +102,7 @@ def build(path: Path) -> None:
     print(f"\n{count:,.0f} events in {LANES} lanes")
     print(f"index                     {count / spent / 1e6:7.2f} M events/s of processor time")
     print(f"  peak memory             {peak:7.0f} MiB")
-    _, spent, peak = alone(path, "lanescope.webapp.plugins.checks.checks:check")
+    _, spent, peak = alone(path, "lanescope.webapp.analysis.checks:check")
     print(f"checks and findings       {spent:7.2f} s of processor time")
     print(f"  peak memory             {peak:7.0f} MiB")
 

@@ -1,4 +1,4 @@
-"""Writes the tables of run-format.md from the schema itself.
+"""Writes the tables of run-format.md from the schema, and that of checks.md from the plugins.
 
     python docs/schema_reference.py
 
@@ -14,9 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.plugin import Kind, plugins
 
 PAGE = Path(__file__).with_name("run-format.md")
 BEGIN = "<!-- tables: made by docs/schema_reference.py -->"
+CHECKS = Path(__file__).with_name("checks.md")
+BEGIN_KINDS = "<!-- kinds: made by docs/schema_reference.py -->"
 END = "<!-- end of tables -->"
 
 
@@ -67,15 +70,49 @@ def reference() -> str:
     return f"Format version {schema.FORMAT_VERSION}.\n\n{tables}\n### Fixed words\n\n{words}"
 
 
+def findings_table() -> str:
+    """Every kind of finding, the questions that lead to it, and where it is explained."""
+    found = [
+        (min(one.order + 1000 * one.baseline for one in asked), kind, asked)
+        for plugin in plugins()
+        for kind in plugin.kinds
+        if (asked := [one for one in plugin.questions if kind.name in one.kinds])
+    ]
+    rows = "".join(
+        f"| `{kind.name}` | {' '.join(one.text for one in asked)}"
+        f"{' (`--baseline`)' if asked[0].baseline else ''} | {_explained(kind)} |\n"
+        for _, kind, asked in sorted(found, key=lambda one: one[0])
+    )
+    return f"| kind | question | more |\n|---|---|---|\n{rows}"
+
+
+def _explained(kind: Kind) -> str:
+    page, _, section = kind.docs.partition("#")
+    if page == CHECKS.name:
+        return f"[below](#{section})"
+    return f"[{page.removesuffix('.md').capitalize()}]({kind.docs})"
+
+
 def updated(page: str) -> str:
-    """The page with its tables made anew. Raises ValueError where the markers are missing."""
-    before, begin, rest = page.partition(BEGIN)
+    """The page on the format with its tables made anew."""
+    return _between(page, BEGIN, reference())
+
+
+def updated_checks(page: str) -> str:
+    """The page on checks with its table of kinds made anew."""
+    return _between(page, BEGIN_KINDS, findings_table())
+
+
+def _between(page: str, mark: str, text: str) -> str:
+    """Puts a text between the markers. Raises ValueError where they are missing."""
+    before, begin, rest = page.partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{PAGE.name}: needs the markers {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
+        raise ValueError(f"needs the markers {mark!r} and {END!r}")
+    return f"{before}{mark}\n\n{text}\n{END}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"{PAGE.name}: {len(schema.TABLES)} tables")
+    for path, made in ((PAGE, updated), (CHECKS, updated_checks)):
+        path.write_text(made(path.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{PAGE.name}: {len(schema.TABLES)} tables, {CHECKS.name}: the kinds of findings")

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, ViewportSize
 
+from lanescope.webapp.analysis import plugin as plugins
 from tests.support.chromium import launched
 
 HERE = Path(__file__).resolve().parent
@@ -82,6 +83,25 @@ def ask(page: Page) -> None:
     page.wait_for_selector("#sql-table .ag-row")
 
 
+SHOWN_ON = {"hang": STUCK, "overview": STUCK, "diff": COMPARED[1], "repeat": REPEATED}
+"""Page -> the run that its picture is of, where that is not DEMO."""
+PREPARE = {"sql": ask}
+
+
+def pictures_of_pages(run: str) -> tuple[Picture, ...]:
+    """The pictures that are of a run, one for each page whose record asks for one."""
+    return tuple(
+        Picture(
+            page.name,
+            page.name,
+            prepare=PREPARE.get(page.name, lambda _: None),
+            height=page.height,
+        )
+        for page in plugins.pages()
+        if page.height and SHOWN_ON.get(page.name, DEMO) == run
+    )
+
+
 PICTURES = (
     Picture(
         "timeline",
@@ -103,22 +123,15 @@ PICTURES = (
         height=720,
     ),
     Picture("search", "timeline", lambda run: "q=" + quote("/^aten::_scaled_dot/"), height=720),
-    Picture("overlap", "overlap", height=1240),
-    Picture("checks", "checks"),
-    Picture("gradients", "gradients", height=2030),
-    Picture("graph", "graph", height=1320),
-    Picture("collectives", "collectives", height=1240),
-    Picture("sql", "sql", prepare=ask, height=820),
+    *pictures_of_pages(DEMO),
 )
-OF_A_HANG = (Picture("hang", "hang", height=620), Picture("overview", "overview"))
+OF_A_HANG = pictures_of_pages(STUCK)
 OF_AN_IMPORT = (Picture("imported", "timeline"),)
 OF_A_PAIR = (
     Picture("baseline", "timeline", lambda run: step_window(run, 1, 1), height=720),
-    Picture("diff", "diff", height=1640),
+    *pictures_of_pages(COMPARED[1]),
 )
-
-
-OF_REPEATS = (Picture("repeat", "repeat", height=1180),)
+OF_REPEATS = pictures_of_pages(REPEATED)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from lanescope.webapp.analysis.plugin import plugins
 from tests.support import ROOT
 
 Arrows = set[tuple[str, str]]
@@ -61,36 +62,10 @@ OBSERVER = (
 )
 TIMELINE = ("base", "tiles", "model", "draw", "input", "panels", "page")
 
-DEPENDS = {("gradients", "autograd_graph"), ("hangs", "collectives"), ("threads", "races")}
-"""Plugins that build on another one."""
-
 SHIMS = {f"webapp.analysis.{name}" for name in ("backward_threads", "low_precision", "rank_map")}
 """Old names of modules that others import; kept for one release."""
 
-DEBT = {
-    ("webapp.analysis.tensor_fingerprints", "webapp.timeline.row_layout"),
-    ("webapp.plugins.autograd_graph.page_graph_parts", "webapp.plugins.gradients.layer_map"),
-    ("webapp.plugins.checks.checks", "webapp.plugins.autograd_graph.traceability"),
-    ("webapp.plugins.checks.checks", "webapp.plugins.collectives.communication"),
-    ("webapp.plugins.checks.checks", "webapp.plugins.diff.diff"),
-    ("webapp.plugins.checks.checks", "webapp.plugins.diff.repeats"),
-    ("webapp.plugins.checks.checks", "webapp.plugins.diff.verdict_words"),
-    ("webapp.plugins.checks.checks", "webapp.plugins.threads.overlap"),
-    ("webapp.plugins.checks.page_overview", "webapp.server.live_run"),
-    ("webapp.plugins.sql.page", "webapp.exporters.table_files"),
-    ("webapp.plugins.sql.queries", "webapp.exporters.table_files"),
-    ("webapp.plugins.timeline_page.page", "webapp.plugins.checks.op_table"),
-    ("webapp.plugins.timeline_page.page", "webapp.plugins.collectives.waiting"),
-    ("webapp.plugins.timeline_page.page", "webapp.plugins.threads.overlap"),
-    ("webapp.timeline.routes", "webapp.plugins.threads.overlap"),
-    ("webapp.timeline.span_details", "webapp.plugins.races.span_provider"),
-    ("webapp.timeline.span_details", "webapp.plugins.threads.overlap"),
-    ("webapp.timeline.timeline", "webapp.plugins.diff.timeline_index"),
-    ("webapp.timeline.timeline", "webapp.plugins.diff.timeline_lanes"),
-    ("webapp.ui.charts", "webapp.plugins.collectives.skew"),
-    ("webapp.ui.context", "webapp.plugins.checks.checks"),
-    ("webapp.ui.context", "webapp.plugins.sql.queries"),
-}
+DEBT = {}
 
 # What the reader imports of the recorder: the format, and what reads journals of the dead. What
 # writes tables serves what makes runs of runs: bundles, merging, importing.
@@ -231,7 +206,8 @@ def upwards_by_path(found: Arrows, order: tuple[str, ...]) -> Arrows:
 
 
 def between_plugins() -> Arrows:
-    """Imports of one plugin from another that DEPENDS does not list."""
+    """Imports of one plugin from another that its record does not name."""
+    depends = {one.name: one.depends for one in plugins()}
 
     def plugin(module: str) -> str:
         return module.split(".")[2] if module.startswith("webapp.plugins.") else ""
@@ -240,7 +216,7 @@ def between_plugins() -> Arrows:
         (module, name)
         for module, name in arrows("webapp")
         if plugin(module) and plugin(name) and plugin(module) != plugin(name)
-        if (plugin(module), plugin(name)) not in DEPENDS
+        if plugin(name) not in depends.get(plugin(module), ())
     }
 
 
@@ -316,6 +292,26 @@ def test_only_pages_and_charts_draw() -> None:
     assert wrong == []
 
 
+def test_what_plugins_depend_on_is_there_and_used() -> None:
+    used = {
+        (module.split(".")[2], name.split(".")[2])
+        for module, name in arrows("webapp")
+        if module.startswith("webapp.plugins.") and name.startswith("webapp.plugins.")
+    }
+    assert {(one.name, other) for one in plugins() for other in one.depends} <= used
+
+
+def test_frame_names_no_plugin() -> None:
+    folders = "|".join(one.name for one in plugins())
+    naming = {
+        module
+        for module in modules("webapp")
+        if room(module) not in {"plugins", "commands"} and module not in SHIMS | {"webapp"}
+        if re.search(rf"plugins[./]({folders})\b", source(module).read_text(encoding="utf-8"))
+    }
+    assert naming == set()
+
+
 def test_nothing_inside_goes_through_the_package() -> None:
     # It offers the analyses by name, lazily.
     assert [pair for pair in arrows("webapp") if pair[1] == "webapp"] == []
@@ -355,6 +351,12 @@ def test_command_line_s_help_loads_nothing_heavy() -> None:
     heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly"}
     show = "from lanescope.webapp.cli import main; main(['--help'], standalone_mode=False)"
     assert loaded(show) & heavy == set()
+
+
+def test_records_of_plugins_load_nothing_heavy() -> None:
+    heavy = {"torch", "pyarrow", "numpy", "pandas", "dash", "plotly", "flask", "duckdb"}
+    read = "from lanescope.webapp.analysis.plugin import plugins; assert len(plugins()) > 9"
+    assert loaded(read) & heavy == set()
 
 
 def test_recorded_process_loads_no_pyarrow() -> None:

@@ -15,85 +15,76 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lanescope.webapp.analysis.cluster import each_rank
-    from lanescope.webapp.analysis.findings import Finding, findings
-    from lanescope.webapp.analysis.gradients import gradient_norms, gradients
-    from lanescope.webapp.bundles.merge_ranks import merge
-    from lanescope.webapp.bundles.writer import pack
-    from lanescope.webapp.plugins.checks.checks import Report, check
-    from lanescope.webapp.plugins.collectives.collectives import collectives
-    from lanescope.webapp.plugins.collectives.communication import communication
-    from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
-    from lanescope.webapp.plugins.diff.diff import Comparison, compare, diff
-    from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer, backward_threads
-    from lanescope.webapp.plugins.gradients.low_precision import low_precision
-    from lanescope.webapp.plugins.gradients.rank_map import rank_map
-    from lanescope.webapp.plugins.races.race_findings import races
-    from lanescope.webapp.plugins.threads.forward_backward_gap import forward_to_backward
-    from lanescope.webapp.plugins.threads.overlap import overlap, overlap_rate, overlap_regions
-    from lanescope.webapp.runs.errors import RunError
-    from lanescope.webapp.runs.run import Run, Steps, Thread, open_run
+    from lanescope.webapp.analysis.checks import Report as Report
+    from lanescope.webapp.analysis.checks import check as check
+    from lanescope.webapp.analysis.cluster import each_rank as each_rank
+    from lanescope.webapp.analysis.findings import Finding as Finding
+    from lanescope.webapp.analysis.findings import findings as findings
+    from lanescope.webapp.analysis.gradients import gradient_norms as gradient_norms
+    from lanescope.webapp.analysis.gradients import gradients as gradients
+    from lanescope.webapp.bundles.merge_ranks import merge as merge
+    from lanescope.webapp.bundles.writer import pack as pack
+    from lanescope.webapp.plugins.collectives.collectives import collectives as collectives
+    from lanescope.webapp.plugins.collectives.communication import communication as communication
+    from lanescope.webapp.plugins.collectives.devices import (
+        temporal_breakdown as temporal_breakdown,
+    )
+    from lanescope.webapp.plugins.diff.diff import Comparison as Comparison
+    from lanescope.webapp.plugins.diff.diff import compare as compare
+    from lanescope.webapp.plugins.diff.diff import diff as diff
+    from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer as added_by_layer
+    from lanescope.webapp.plugins.gradients.backward_threads import (
+        backward_threads as backward_threads,
+    )
+    from lanescope.webapp.plugins.gradients.low_precision import low_precision as low_precision
+    from lanescope.webapp.plugins.gradients.rank_map import rank_map as rank_map
+    from lanescope.webapp.plugins.races.race_findings import races as races
+    from lanescope.webapp.plugins.threads.forward_backward_gap import (
+        forward_to_backward as forward_to_backward,
+    )
+    from lanescope.webapp.plugins.threads.overlap import overlap as overlap
+    from lanescope.webapp.plugins.threads.overlap import overlap_rate as overlap_rate
+    from lanescope.webapp.plugins.threads.overlap import overlap_regions as overlap_regions
+    from lanescope.webapp.runs.errors import RunError as RunError
+    from lanescope.webapp.runs.run import Run as Run
+    from lanescope.webapp.runs.run import Steps as Steps
+    from lanescope.webapp.runs.run import Thread as Thread
+    from lanescope.webapp.runs.run import open_run as open_run
 
-_HOMES = {
-    "plugins.gradients.backward_threads": ("added_by_layer", "backward_threads"),
-    "plugins.gradients.low_precision": ("low_precision",),
-    "plugins.gradients.rank_map": ("rank_map",),
-    "plugins.checks.checks": ("Report", "check"),
-    "plugins.collectives.collectives": ("collectives",),
-    "plugins.collectives.communication": ("communication",),
-    "plugins.collectives.devices": ("temporal_breakdown",),
-    "plugins.diff.diff": ("Comparison", "compare", "diff"),
-    "analysis.findings": ("Finding", "findings"),
-    "analysis.gradients": ("gradient_norms", "gradients"),
-    "plugins.races.race_findings": ("races",),
-    "plugins.threads.overlap": ("overlap", "overlap_rate", "overlap_regions"),
-    "plugins.threads.forward_backward_gap": ("forward_to_backward",),
-    "analysis.cluster": ("each_rank",),
-    "runs.errors": ("RunError",),
-    "bundles.merge_ranks": ("merge",),
-    "bundles.writer": ("pack",),
-    "runs.run": ("Run", "Steps", "Thread", "open_run"),
+_OWN = {
+    "Finding": "analysis.findings",
+    "Report": "analysis.checks",
+    "Run": "runs.run",
+    "RunError": "runs.errors",
+    "Steps": "runs.run",
+    "Thread": "runs.run",
+    "check": "analysis.checks",
+    "each_rank": "analysis.cluster",
+    "findings": "analysis.findings",
+    "merge": "bundles.merge_ranks",
+    "open_run": "runs.run",
+    "pack": "bundles.writer",
 }
+"""Name -> module, of what belongs to no plugin."""
 
-__all__ = [
-    "Comparison",
-    "Finding",
-    "Report",
-    "Run",
-    "RunError",
-    "Steps",
-    "Thread",
-    "added_by_layer",
-    "backward_threads",
-    "check",
-    "collectives",
-    "communication",
-    "compare",
-    "diff",
-    "each_rank",
-    "findings",
-    "forward_to_backward",
-    "gradient_norms",
-    "gradients",
-    "low_precision",
-    "merge",
-    "open_run",
-    "overlap",
-    "overlap_rate",
-    "overlap_regions",
-    "pack",
-    "races",
-    "rank_map",
-    "temporal_breakdown",
-]
+
+def _offered() -> dict[str, str]:
+    """Every name -> module:name. The records of the plugins are read when it is first asked for."""
+    from lanescope.webapp.analysis.plugin import functions
+
+    own = {name: f"{__name__}.{module}:{name}" for name, module in _OWN.items()}
+    return own | functions()
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__all__":
+        return sorted(_offered())
+    entry = None if name.startswith("_") else _offered().get(name)
+    if entry is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, inner = entry.partition(":")
+    return getattr(importlib.import_module(module), inner)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *_offered()])

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from lanescope.collector.compaction.compact import advance, compact
-from lanescope.webapp.plugins.checks.checks import DEFAULTS
+from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.server.http_server import Server
+from lanescope.webapp.server.http_server import Server, Wsgi
 from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.server import make_app
-from lanescope.webapp.server.wsgi import Wsgi
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.browser.conftest import Opener
 from tests.support.growing import begin, write_ops

@@ -5,7 +5,6 @@ import { processOf } from "/assets/timeline/draw/labels.js";
 import { Labeller } from "/assets/timeline/draw/span_text.js";
 import { keyOf, keyText } from "/assets/timeline/input/commands.js";
 import { samplesOf, withNeighbours } from "/assets/timeline/model/counter_samples.js";
-import { flowsOf } from "/assets/timeline/model/flows.js";
 import { hitRow } from "/assets/timeline/model/hit_test.js";
 import { arrange, asListed, laneFilter, moved } from "/assets/timeline/model/lane_order.js";
 import { Picker } from "/assets/timeline/model/pick.js";
@@ -112,41 +111,6 @@ test("the palette finds by words, beginnings first", () => {
     ["Zoom out"],
   );
   equal(matching(entries, "nothing"), []);
-});
-
-test("arrows lead forward in time", () => {
-  const slice = { lane: 0, row: 1, rank: 1, drawn: [100, 200], partner: { lane: 0, row: 2, start_ns: 20, end_ns: 30 } };
-  equal(flowsOf(slice), [{ kind: "autograd", from: { lane: 0, row: 2, t: 30 }, to: { lane: 0, row: 1, t: 100 } }]);
-  const peers = [
-    { rank: 2, lane: 9, row: 0, start_ns: 120 },
-    { rank: 0, lane: 5, row: 0, start_ns: 90 },
-  ];
-  const chain = flowsOf({ ...slice, partner: null, peers });
-  equal(
-    chain.map(({ from, to }) => [from.lane, to.lane]),
-    [
-      [5, 0],
-      [0, 9],
-    ],
-  );
-  const threads = [{ kind: "start", outgoing: true, lane: 3, row: 0, sent_ns: 110, came_ns: 130 }];
-  equal(flowsOf({ ...slice, partner: null, threads })[0], {
-    kind: "start",
-    from: { lane: 0, row: 1, t: 110 },
-    to: { lane: 3, row: 0, t: 130 },
-  });
-  const kernel = { outgoing: true, lane: 4, row: 0, start_ns: 170, launch_ns: 140 };
-  equal(flowsOf({ ...slice, partner: null, launches: [kernel] }), [
-    { kind: "launch", from: { lane: 0, row: 1, t: 140 }, to: { lane: 4, row: 0, t: 170 } },
-  ]);
-  const operator = { outgoing: false, lane: 5, row: 2, start_ns: 40, launch_ns: 60 };
-  equal(flowsOf({ ...slice, partner: null, launches: [operator] }), [
-    { kind: "launch", from: { lane: 5, row: 2, t: 60 }, to: { lane: 0, row: 1, t: 100 } },
-  ]);
-  const race = { outgoing: false, lane: 6, row: 0, start_ns: 95 };
-  equal(flowsOf({ ...slice, partner: null, races: [race] }), [
-    { kind: "race", from: { lane: 6, row: 0, t: 95 }, to: { lane: 0, row: 1, t: 100 } },
-  ]);
 });
 
 test("search: part of a name in any case, or a regular expression", () => {

@@ -49,10 +49,8 @@ def test_a_finding_is_json_of_the_agreed_shape() -> None:
     }  # fmt: skip
 
 
-def test_a_finding_of_an_unknown_kind_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="no finding of kind 'odd' and severity 'error'"):
-        lw.Finding(kind="odd", severity="error", title="")
-    with pytest.raises(ValueError, match="no finding of kind 'race' and severity 'bad'"):
+def test_a_finding_of_an_unknown_severity_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="no finding of severity 'bad'"):
         lw.Finding(kind="race", severity=cast("Any", "bad"), title="")
 
 

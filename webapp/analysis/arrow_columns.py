@@ -10,21 +10,22 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
-def ends_ns(rows: pa.Table, run: Run) -> npt.NDArray[np.int64]:
+def ends_ns(rows: pa.Table, run: Run) -> Int64Array:
     """Ends of rows with start_ns and duration_ns; of what had not ended, the run's. Nanoseconds."""
     ends = pc.add(rows["start_ns"], rows["duration_ns"]).fill_null(run.duration_ns)
-    numbers: npt.NDArray[np.int64] = ends.to_numpy()
+    numbers: Int64Array = ends.to_numpy()
     return numbers
 
 
-def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+def having(column: pa.ChunkedArray, test: Callable[[str], object]) -> BoolArray:
     """Whether the text of each row fulfils a test; null counts as the empty text."""
     parts = [np.empty(0, np.bool_)]
     for chunk in column.chunks:
@@ -44,3 +45,18 @@ def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> froz
             used = chunk.dictionary.take(pc.unique(chunk.indices).drop_null())
             found.update(text for text in used.to_pylist() if text is not None)
     return frozenset(found)
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """A data frame with plain texts instead of categories, whose codes differ between runs."""
+    for position, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = table.column(position).cast(field.type.value_type)
+            table = table.set_column(position, field.name, plain)
+    return table.to_pandas()
+
+
+def frame_ends_ns(slices: pd.DataFrame, until_ns: int) -> pd.Series:
+    """Ends of rows with start_ns and duration_ns; of what had not ended, `until_ns`. int64, ns."""
+    length = slices["duration_ns"].fillna(until_ns - slices["start_ns"])
+    return slices["start_ns"] + length.astype("int64")

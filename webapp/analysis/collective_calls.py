@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.compaction.clock_refine import LEFT_TOGETHER
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.dataframes import to_frame
-from lanescope.webapp.analysis.restarts import of_last_attempt
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
 
 POINT_TO_POINT = ("send", "recv")

@@ -1,43 +1,35 @@
 """What is wrong with a run, in words: one shape for the findings of every analysis.
 
 Every place that shows findings (`check`, its JSON and JUnit, the Overview page, the header) takes
-them from `examine`, so all of them show the same ones.
+them from `run_questions`, so all of them show the same ones.
 """
 
 from __future__ import annotations
 
-import importlib
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from lanescope.webapp.analysis.evidence import checked
+from lanescope.webapp.analysis.plugin import Kind, Question, kinds, load, metrics, questions
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.runs.typed_json import conform, plain_json
 
 Severity = Literal["error", "warning", "info"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 
-KINDS = (
-    "race", "concurrent_backward", "inplace_modification", "deadlock", "hang",
-    "collective_mismatch", "straggler", "rank_divergence", "nan", "divergence", "nondeterminism",
-    "unrecorded_write", "vanishing_gradient", "exploding_gradient", "dead_parameter",
-    "lora_inactive", "scaler_skips", "cuda_context", "lost_context", "untraceable_graph",
-    "overlap", "validator", "environment",
-)  # fmt: skip
-
-MOST = 100
+MAX_FINDINGS = 100
 """Findings of one analysis that are kept, the most severe first; more tell nothing new."""
 
-LONGEST_REASON = 200
+MAX_REASON = 200
 """Characters of an exception's message that a report quotes."""
 
 
@@ -45,8 +37,8 @@ LONGEST_REASON = 200
 class Finding:
     """One thing that is wrong: what, since when, where, with its evidence.
 
-    `time_ns` counts from the start of the run. `evidence` is plain JSON of the shape that
-    `evidence.SHAPES` gives its kind. `link` leads to the place in the page.
+    `time_ns` counts from the start of the run. `evidence` is plain JSON of the shape that the
+    plugin of its kind promises. `link` leads to the place in the page.
     """
 
     kind: str
@@ -62,114 +54,26 @@ class Finding:
     link: str = "/timeline"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.severity not in SEVERITIES:
-            raise ValueError(f"no finding of kind {self.kind!r} and severity {self.severity!r}")
-        object.__setattr__(self, "evidence", checked(self.kind, self.evidence))
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"no finding of severity {self.severity!r}")
+        object.__setattr__(self, "evidence", plain_json(self.evidence))
 
     def to_json(self) -> dict[str, Any]:
         """The finding as `check --json` prints it."""
         return {**asdict(self), "ranks": list(self.ranks), "evidence": dict(self.evidence)}
 
 
-class Unanswered(Exception):
+class NotApplicable(Exception):
     """Raised by an analysis that cannot say anything about a run; the message says why."""
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """One question that is asked of every run. `entry` is imported when it is asked."""
-
-    question: str
-    entry: str  # module of webapp : function from a run to its findings
-    recorded: bool = False  # needs what a recording alone holds
-
-    def ask(self, run: Run) -> list[Finding]:
-        """What it finds. Raises Unanswered where the run does not hold what it needs."""
-        if self.recorded and run.imported:
-            raise Unanswered("files of other tools do not tell")
-        module, _, name = self.entry.partition(":")
-        found: Callable[[Run], list[Finding]] = getattr(
-            importlib.import_module(f"lanescope.webapp.{module}"), name
-        )
-        return found(run)
-
-
-ANALYSES: tuple[Analysis, ...] = (
-    Analysis("Does a rank wait for one that does not come?", "plugins.hangs.hangs:hangs"),
-    Analysis(
-        "Do all ranks make the same collective calls?", "plugins.collectives.mismatches:mismatches"
-    ),
-    Analysis("Does one rank keep the others waiting?", "plugins.collectives.stragglers:stragglers"),
-    Analysis("Do data-parallel replicas stay equal?", "plugins.gradients.consistency:divergence"),
-    Analysis(
-        "Do threads touch the same tensor in no fixed order?",
-        "plugins.races.race_findings:race_findings",
-    ),
-    Analysis(
-        "Do threads run backward into the same gradients?",
-        "plugins.threads.concurrent_backward:concurrent_backwards",
-    ),
-    Analysis(
-        "Do threads run backward at the same time?",
-        "plugins.threads.overlap_findings:overlapping_backwards",
-    ),
-    Analysis(
-        "Was a tensor changed that backward needed?",
-        "plugins.races.inplace:inplace_modifications",
-        True,
-    ),
-    Analysis(
-        "Is each autograd node tied to its operator?",
-        "plugins.autograd_graph.traceability:untraceable_graphs",
-    ),
-    Analysis(
-        "Do threads wait for each other for ever?", "plugins.threads.deadlocks:deadlocks", True
-    ),
-    Analysis(
-        "Do threads miss context variables of their starters?",
-        "plugins.threads.contexts:lost_contexts",
-        True,
-    ),
-    Analysis(
-        "Does each thread keep to its CUDA device?",
-        "plugins.threads.cuda_contexts:cuda_contexts",
-        True,
-    ),
-    Analysis("Do gradients vanish on their way?", "plugins.gradients.vanishing:vanishing"),
-    Analysis("Do gradients explode?", "plugins.gradients.exploding:exploding"),
-    Analysis("Does every parameter learn?", "plugins.gradients.dead_parameters:dead_parameters"),
-    Analysis(
-        "Are gradients zeroed between steps?",
-        "plugins.gradients.kept_gradients:kept_gradients",
-        True,
-    ),
-    Analysis("Do low-rank adapters learn?", "plugins.gradients.lora:lora"),
-    Analysis("Does the loss scale hold?", "plugins.gradients.scaling:scaler_skips"),
-    Analysis(
-        "Are gradients unscaled before they are clipped?",
-        "plugins.gradients.scaling:clipped_while_scaled",
-    ),
-    Analysis(
-        "Did an operator make NaN out of finite numbers?", "plugins.numerics.values:not_finite"
-    ),
-    Analysis(
-        "Did all that was read come from recorded operators?",
-        "plugins.numerics.values:unrecorded_writes",
-    ),
-    Analysis("Does the command compute the same each time?", "plugins.diff.repeats:nondeterminism"),
-    Analysis("Do the validators of the program agree?", "plugins.gradients.validators:validators"),
-    Analysis("Was the run set up well?", "plugins.checks.environment:environment"),
-)
-"""Every analysis that can find something wrong, in the order in which they are listed."""
-
-
-@dataclass(frozen=True)
-class Examined:
+class AnalysisResult:
     """What came of one question."""
 
     question: str
     findings: tuple[Finding, ...] = ()
-    omitted: int = 0  # findings beyond MOST
+    omitted: int = 0  # findings beyond MAX_FINDINGS
     unanswered: str = ""  # why the run cannot tell; empty: it can
     failed: str = ""  # the fault of LaneScope that kept it from an answer; empty: there was none
 
@@ -188,7 +92,7 @@ class Examined:
         }
 
 
-def examine(run: Run) -> tuple[Examined, ...]:
+def run_questions(run: Run) -> tuple[AnalysisResult, ...]:
     """Asks all questions of a run, once: who asks meanwhile waits for the same answer."""
     with _EXAMINING:
         return _examined(run)
@@ -198,21 +102,25 @@ _EXAMINING = Lock()
 
 
 @lru_cache(maxsize=4)  # header, pages and callbacks ask again and again; a Run never changes
-def _examined(run: Run) -> tuple[Examined, ...]:
-    return tuple(ask(analysis, run) for analysis in ANALYSES)
+def _examined(run: Run) -> tuple[AnalysisResult, ...]:
+    return tuple(run_question(question, run) for question in questions())
 
 
 def findings(run: Run) -> list[Finding]:
     """What all analyses find, most severe first, then by time. Empty: nothing was found."""
-    return ranked([finding for one in examine(run) for finding in one.findings])
+    return ranked([finding for one in run_questions(run) for finding in one.findings])
 
 
-def acknowledged(examined: Examined, settings: Settings) -> Examined:
+def acknowledged(examined: AnalysisResult, settings: Settings) -> AnalysisResult:
     """The same with findings that are meant to be as information, with who allows them and why,
     and without those that a higher limit lets pass."""
-    limit = settings.limits.thread_overlap_rate
-    kept = [f for f in examined.findings if f.kind != "overlap" or f.evidence["rate"] >= limit]
-    return replace(examined, findings=tuple(_weighed(f, settings) for f in kept))
+    held = {one.kind: (one.evidence, settings.limit(one.name)) for one in metrics() if one.evidence}
+    kept = []
+    for finding in examined.findings:
+        name, limit = held.get(finding.kind, ("", 0.0))
+        if not name or finding.evidence[name] >= limit:
+            kept.append(_weighed(finding, settings))
+    return replace(examined, findings=tuple(kept))
 
 
 def _weighed(finding: Finding, settings: Settings) -> Finding:
@@ -254,26 +162,39 @@ def ranked(found: list[Finding]) -> list[Finding]:
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.time_ns or 0))
 
 
-def ask(analysis: Analysis, run: Run) -> Examined:
-    """What comes of one question."""
-    return answer(analysis.question, analysis.entry.partition(":")[2], lambda: analysis.ask(run))
-
-
-def answer(question: str, name: str, look: Callable[[], list[Finding]]) -> Examined:
-    """Returns what comes of a question that `look` answers; `name` is what it is called in code.
+def run_question(
+    question: Question, run: Run, baseline: Run | None = None, noise: Run | None = None
+) -> AnalysisResult:
+    """Returns what comes of one question.
 
     Raises RunError and OSError: the other questions would meet them too.
     """
     try:
-        found = ranked(look())
-    except Unanswered as reason:
-        return Examined(question, unanswered=str(reason))
+        found = ranked(_found(question, run, baseline, noise))
+    except NotApplicable as reason:
+        return AnalysisResult(question.text, unanswered=str(reason))
     except (RunError, OSError):
         raise
     except Exception as error:
         # A fault of this project in one question must not take the answers to all others.
-        return Examined(question, failed=fault(name, error))
-    return Examined(question, tuple(found[:MOST]), max(0, len(found) - MOST))
+        return AnalysisResult(question.text, failed=fault(question.find.partition(":")[2], error))
+    return AnalysisResult(
+        question.text, tuple(found[:MAX_FINDINGS]), max(0, len(found) - MAX_FINDINGS)
+    )
+
+
+def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None) -> list[Finding]:
+    """All findings of a question, of the kinds and with the evidence that its plugin declares."""
+    if question.recorded and run.imported:
+        raise NotApplicable("files of other tools do not tell")
+    find = load(question.find)
+    found: list[Finding] = find(baseline, run, noise) if question.baseline else find(run)
+    known = kinds()
+    for one in found:
+        if one.kind not in question.kinds:
+            raise ValueError(f"a finding of kind {one.kind!r}, declared: {question.kinds}")
+        check_evidence(known[one.kind], one.evidence)
+    return found
 
 
 def fault(name: str, error: Exception) -> str:
@@ -281,5 +202,51 @@ def fault(name: str, error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(place.filename).name}:{place.lineno}"
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    reason = textwrap.shorten(words, LONGEST_REASON, placeholder=" ...")
+    reason = textwrap.shorten(words, MAX_REASON, placeholder=" ...")
     return f"internal error in {name} ({reason}, at {where}); please report it"
+
+
+class Side(TypedDict, total=False):
+    """One of two accesses, or one of two runs."""
+
+    op: str | None
+    where: str | None
+
+
+class Evidence(TypedDict, total=False):
+    """Names that mean the same in findings of every kind: settings allow findings by them."""
+
+    tensor: str
+    tensors: list[str]
+    gradients: list[str]
+    parameter: str
+    op: str | dict[str, str]  # of a collective: what each rank called
+    first: Side | None
+    second: Side | None
+    modified_by: Side | None
+    saved_by: Side | None
+
+
+class Missing(TypedDict):
+    """A rank that others wait for."""
+
+    rank: int
+    doing: str
+    where: str | None
+
+
+class Collective(TypedDict):
+    """A collective that did not come about, or not as it should have."""
+
+    group: str
+    sequence: int
+    op: dict[str, str]
+    waiting: list[int]
+    missing: list[Missing]
+
+
+def check_evidence(kind: Kind, evidence: Mapping[str, Any]) -> None:
+    """Raises Mismatch where evidence of a finding is not of the shape that its kind promises."""
+    conform(evidence, Evidence, "evidence")
+    if kind.evidence:
+        conform(evidence, load(kind.evidence), "evidence")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 
 DETACH = ("detach", "aten::detach", "aten::detach_")
@@ -76,3 +80,29 @@ def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None
         (op.writes if write or birth else op.reads).add(storage)
         if birth:
             op.born.add(storage)
+
+
+BACKWARD = schema.OpScope.backward.name
+
+
+def maker(node: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int | None:
+    """Position among `rows` (of the op table, with the node's sequence number) of its maker.
+
+    Sequence numbers count per forward thread, and an operator that makes no node may carry the
+    number of the next one. So it is the one that has the node's name (AddmmBackward0: aten::addmm),
+    began before it and is nearest, on the node's thread if one is.
+    """
+    fitting = [
+        (row["thread"] != node["thread"], node["start_ns"] - row["start_ns"], k)
+        for k, row in enumerate(rows)
+        if row["scope"] != BACKWARD
+        and row["start_ns"] <= node["start_ns"]
+        and stem(row["name"]) == stem(node["name"])
+    ]
+    return min(fitting)[2] if fitting else None
+
+
+def stem(name: str) -> str:
+    """What the names of an op and its node share: nllloss of aten::nll_loss_forward."""
+    bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
+    return re.sub(r"_forward$", "", bare).replace("_", "").lower()

@@ -26,12 +26,12 @@ from lanescope.webapp.analysis.collective_calls import (
     exchanges,
     members,
 )
-from lanescope.webapp.analysis.rank_state import standings
+from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Entry:
+class CollectiveCall:
     """One rank's call."""
 
     rank: int
@@ -45,15 +45,15 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Wait:
+class IncompleteCollective:
     """A call that some ranks made and others did not; or that all made, and that never ended."""
 
     group: str
     sequence: int
-    waiting: tuple[Entry, ...]  # made the call, and it is not complete
+    waiting: tuple[CollectiveCall, ...]  # made the call, and it is not complete
     missing: tuple[int, ...]  # recorded, and did not make it; empty: all of them made it
     unrecorded: tuple[int, ...]  # members of the group that the run does not hold
-    ended: tuple[Entry, ...] = ()  # made the call and were done with it without the others
+    ended: tuple[CollectiveCall, ...] = ()  # made the call and were done with it without the others
 
     @property
     def op(self) -> str:
@@ -73,7 +73,7 @@ class Wait:
 
 
 @lru_cache(maxsize=4)
-def waits(run: Run) -> tuple[Wait, ...]:
+def incomplete_collectives(run: Run) -> tuple[IncompleteCollective, ...]:
     """Every incomplete call that matters: per group the first one that a member did not make, or
     the last one if all made it."""
     if cut_short(run):
@@ -82,7 +82,7 @@ def waits(run: Run) -> tuple[Wait, ...]:
     return tuple(sorted(found, key=lambda wait: wait.since_ns))
 
 
-def _with_late_waits(run: Run, wait: Wait) -> Wait:
+def _with_late_waits(run: Run, wait: IncompleteCollective) -> IncompleteCollective:
     """The same where a call was waited for later, after others had been made.
 
     A rank that gave up waited in a call; where one alone of its calls did not end, it was that.
@@ -97,7 +97,7 @@ def _with_late_waits(run: Run, wait: Wait) -> Wait:
 @lru_cache(maxsize=64)
 def _open_calls(run: Run, rank: int) -> int:
     """How many calls a rank that gave up had made that did not end; 0 where it did not give up."""
-    if not standings(run)[rank].gave_up:
+    if not rank_states(run)[rank].gave_up:
         return 0
     found = [*_of_groups(run), *_of_pairs(run)]
     return sum(entry.rank == rank for wait in found for entry in wait.waiting)
@@ -109,7 +109,7 @@ def cut_short(run: Run) -> bool:
     return bool(options.get("steps") or options.get("window")) or run.dropped > 0
 
 
-def _of_groups(run: Run) -> Iterator[Wait]:
+def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
     frame = collective_calls(run)
     for group, rows in frame.groupby("group", sort=True):
         ranks = members(run)[str(group)]
@@ -129,7 +129,7 @@ def _of_groups(run: Run) -> Iterator[Wait]:
         if all_came:
             stuck = _stuck(run, made)
             if stuck:
-                yield Wait(str(group), sequence, stuck, (), absent)
+                yield IncompleteCollective(str(group), sequence, stuck, (), absent)
             continue
         entries = _entries(run, made)
         missing = tuple(int(rank) for rank in last.index[last < sequence])
@@ -137,14 +137,14 @@ def _of_groups(run: Run) -> Iterator[Wait]:
         ended = tuple(entry for entry, complete in entries if complete)
         if any(entry.name in SYNCHRONISING for entry in ended) or not entries:
             # Nobody can have left it without the others: it failed, or they were not recorded.
-            failed = any(standings(run)[entry.rank].gave_up for entry in ended)
+            failed = any(rank_states(run)[entry.rank].gave_up for entry in ended)
             if not entries or not (failed or all(_died(run, rank) for rank in missing)):
                 continue
             waiting, ended = (*waiting, *ended), ()
-        yield Wait(str(group), sequence, waiting, missing, absent, ended)
+        yield IncompleteCollective(str(group), sequence, waiting, missing, absent, ended)
 
 
-def _of_pairs(run: Run) -> Iterator[Wait]:
+def _of_pairs(run: Run) -> Iterator[IncompleteCollective]:
     """Receives without a send and sends without a receive, one per direction and pair.
 
     Where each has its partner: the last two, if neither of them ended.
@@ -155,7 +155,7 @@ def _of_pairs(run: Run) -> Iterator[Wait]:
             last = pd.concat([one.sends.iloc[met - 1 :], one.receives.iloc[met - 1 :]])
             stuck = _stuck(run, last)
             if len(stuck) == 2:
-                yield Wait(one.group, int(last["sequence"].iloc[0]), stuck, (), ())
+                yield IncompleteCollective(one.group, int(last["sequence"].iloc[0]), stuck, (), ())
             continue
         more, other = (
             (one.sends, one.receiver) if len(one.sends) > met else (one.receives, one.sender)
@@ -163,13 +163,13 @@ def _of_pairs(run: Run) -> Iterator[Wait]:
         first = more.iloc[[met]]
         (entry, complete), *_ = _entries(run, first)
         # Nobody is done with a message that has no partner; that it failed looks like that.
-        complete = complete and not standings(run)[entry.rank].gave_up
+        complete = complete and not rank_states(run)[entry.rank].gave_up
         pair = ((), (entry,)) if complete else ((entry,), ())
         sequence = int(first["sequence"].iloc[0])
-        yield Wait(one.group, sequence, pair[0], (other,), (), pair[1])
+        yield IncompleteCollective(one.group, sequence, pair[0], (other,), (), pair[1])
 
 
-def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[Entry, bool]]:
+def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[CollectiveCall, bool]]:
     """The calls, and whether each was complete as far as can be known."""
     found = []
     for row in rows.itertuples():
@@ -178,11 +178,11 @@ def _entries(run: Run, rows: pd.DataFrame) -> list[tuple[Entry, bool]]:
     return found
 
 
-def _stuck(run: Run, rows: pd.DataFrame) -> tuple[Entry, ...]:
+def _stuck(run: Run, rows: pd.DataFrame) -> tuple[CollectiveCall, ...]:
     """Those of the calls, which all members made, that are known not to have ended."""
     found = []
     for row in rows.itertuples():
-        entry, known = _entry(run, row), standings(run)[int(row.rank)]
+        entry, known = _entry(run, row), rank_states(run)[int(row.rank)]
         failed = row.group == schema.RENDEZVOUS  # or there would be no row of it
         if not entry.blocked or (known.ending.how == "exit" and not failed):
             continue
@@ -195,17 +195,17 @@ def _stuck(run: Run, rows: pd.DataFrame) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def _entry(run: Run, row: Any) -> Entry:
+def _entry(run: Run, row: Any) -> CollectiveCall:
     thread, rank = str(row.thread), int(row.rank)
     quiet = row.returned_ns < 0 or not _went_on(run, rank, thread, int(row.returned_ns))
-    return Entry(
+    return CollectiveCall(
         rank, thread, str(row.name), int(row.start_ns), int(row.stack), int(row.step),
         int(row.bytes), quiet,
     )  # fmt: skip
 
 
 def _died(run: Run, rank: int) -> bool:
-    return standings(run)[rank].ending.how == "died"
+    return rank_states(run)[rank].ending.how == "died"
 
 
 def _complete(run: Run, row: Any, quiet: bool) -> bool:
@@ -217,7 +217,7 @@ def _complete(run: Run, row: Any, quiet: bool) -> bool:
     if row.returned_ns < 0:
         return False
     if row.done_ns >= 0:
-        failed = row.name in (*SYNCHRONISING, "recv") or standings(run)[int(row.rank)].gave_up
+        failed = row.name in (*SYNCHRONISING, "recv") or rank_states(run)[int(row.rank)].gave_up
         return not (quiet and failed)
     seen = _completions_are_seen(run, int(row.rank), str(row.group), str(row.name))
     return not quiet and not seen
@@ -243,12 +243,12 @@ def _went_on(run: Run, rank: int, thread: str, instant_ns: int) -> bool:
     return False
 
 
-def cycle(found: Sequence[Wait]) -> tuple[Wait, ...]:
+def cycle(found: Sequence[IncompleteCollective]) -> tuple[IncompleteCollective, ...]:
     """Calls whose ranks wait for each other in a circle, empty where there is none."""
     holds = {e.rank: wait for wait in found for e in wait.waiting if e.blocked}
     for start in found:
-        path: list[Wait] = []
-        wait: Wait | None = start
+        path: list[IncompleteCollective] = []
+        wait: IncompleteCollective | None = start
         while wait is not None and wait not in path:
             path.append(wait)
             wait = next((holds[rank] for rank in wait.missing if rank in holds), None)

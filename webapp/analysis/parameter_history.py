@@ -15,10 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "optimizer"]
 
@@ -88,7 +90,7 @@ def layers_of(parameters: pd.Series) -> pd.Series:
     return parameters.map(layers).astype("str")
 
 
-def streaks(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def streaks(flags: BoolArray) -> list[tuple[int, int]]:
     """[low, high) of the longest stretches in which all flags are set."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(np.int8), [0]))))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
@@ -143,3 +145,24 @@ def _joined(
     for name in largest:
         table[name] = groups[name].max()
     return table[held >= table["whole"]].reset_index()
+
+
+_COLUMNS = ["rank", "thread", "time_ns", "step", "name", "value"]
+
+
+def logged(run: Run, rank: int | None, *names: str, prefix: str | None = None) -> pd.DataFrame:
+    """A row per value of a rank, or of all: rank, thread, time_ns, step, name, value.
+
+    Of the series `names`, or of those whose names begin with `prefix`, which is taken off.
+    """
+    rows = run.events("value", rank, columns=_COLUMNS)
+    texts = rows["name"].cast(pa.string())
+    if prefix is None:
+        return to_frame(rows.filter(pc.is_in(texts, pa.array(names, pa.string()))))
+    found = to_frame(rows.filter(pc.starts_with(texts, prefix)))
+    return found.assign(name=found["name"].astype("str").str.removeprefix(prefix))
+
+
+def last_logged(run: Run, rank: int, name: str) -> pd.Series:
+    """The last value of each step, by step."""
+    return logged(run, rank, name).groupby("step")["value"].last()

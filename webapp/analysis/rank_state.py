@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +19,14 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.process_exits import Ending, alive_ns, endings, raised_beside
-from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.analysis.process_exits import (
+    Ending,
+    alive_ns,
+    endings,
+    own_processes,
+    raised_beside,
+)
+from lanescope.webapp.analysis.stack_frames import called_from_program, frames_of, where_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -41,19 +46,15 @@ _BUSY = 0.1
 """Share of a core from which on a thread is at work."""
 
 _COLLECTIVE = re.compile("c10d::")
-_RECORDER = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")
-"""Files of the recorder in recorded stacks, those of its earlier layout too."""
-
-_NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankState:
     """One rank at its end. Times are ns from the start of the run."""
 
     rank: int
     thread: str | None  # the main thread, or the one that a dump is about
-    doing: str  # in plain words
+    activity: str  # in plain words
     where: str | None  # file.py:12
     since_ns: int  # last event of its main thread and of those that call collectives
     end_ns: int  # until when it is known to have been there
@@ -74,7 +75,7 @@ class Standing:
 
 
 @lru_cache(maxsize=4)
-def standings(run: Run) -> Mapping[int, Standing]:
+def rank_states(run: Run) -> Mapping[int, RankState]:
     """The standing of every recorded rank."""
     ends = {rank: _end_ns(run, rank) for rank in run.ranks}
     return MappingProxyType({rank: _standing(run, rank, ends) for rank in run.ranks})
@@ -83,34 +84,6 @@ def standings(run: Run) -> Mapping[int, Standing]:
 def at_work(dump: Mapping[str, Any]) -> bool:
     """Whether a thread computed when the watchdog looked."""
     return bool((dump["cpu"] or 0) >= _BUSY)
-
-
-def where_of(run: Run, rank: int, stack: int | None) -> str | None:
-    """file.py:12 of the innermost frame of the program itself, of a stack of a rank; of a stack
-    that has none, of its innermost frame."""
-    frames = frames_of(run, rank, stack)
-    return own_place(run, rank, stack) or (place_of(frames[0]) if frames else None)
-
-
-def own_place(run: Run, rank: int, stack: int | None) -> str | None:
-    """The same; None where no frame of a stack is the program's own."""
-    return next(map(place_of, own_frames(run, rank, stack)), None)
-
-
-def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
-    """The program's own frames of a stack of a rank, innermost first."""
-    frames = frames_of(run, rank, stack)
-    return [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
-
-
-def place_of(frame: Mapping[str, Any]) -> str:
-    """file.py:12 of a frame."""
-    return f"{PurePath(frame['file']).name}:{frame['line']}"
-
-
-def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
-    """The frames (file, line, function) of a stack of a rank, innermost first."""
-    return [] if stack is None or stack < 0 else _stacks(run, rank).get(stack, [])
 
 
 def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
@@ -122,7 +95,7 @@ def dumps(run: Run, rank: int) -> list[dict[str, Any]]:
     return found
 
 
-def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> Standing:
+def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> RankState:
     process = own_processes(run).get(rank)
     pid = process["pid"] if process else -1
     main = next((t.thread for t in run.threads if t.rank == rank and t.pid == pid), None)
@@ -143,7 +116,7 @@ def _standing(run: Run, rank: int, ends: Mapping[int, int]) -> Standing:
         doing += raised_beside(process)
     in_call = str(dump["collective"] or "") if dump else ""
     working = dump is not None and reason == "quiet" and at_work(dump)
-    return Standing(
+    return RankState(
         rank, thread, doing, where, since, ends[rank], ending, stalled, working, in_call
     )
 
@@ -177,7 +150,7 @@ def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | N
     where = where_of(run, rank, dump["stack"])
     if dump["waiting"]:
         return f"{dump['name']} waits for {dump['waiting']}", where
-    inner = _called_from_program(frames_of(run, rank, dump["stack"]))
+    inner = called_from_program(frames_of(run, rank, dump["stack"]))
     if inner:
         return f"{dump['name']} is in {inner}", where
     if dump["reason"] == "signal" and dump["last_op"]:  # whether it worked then is not known
@@ -185,17 +158,6 @@ def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | N
     what = "computes in Python" if at_work(dump) else "does nothing that was recorded"
     after = f" after {dump['last_op']}" if dump["last_op"] else ""
     return f"{dump['name']} {what}{after}", where
-
-
-def _called_from_program(frames: list[dict[str, Any]]) -> str:
-    """`queue.get`: the function of a library that the program called and that has not returned."""
-    inner = ""
-    for frame in frames:
-        if not _NOT_THE_PROGRAM.search(frame["file"]):
-            return inner
-        if not _RECORDER.search(frame["file"]):
-            inner = f"{PurePath(frame['file']).stem}.{frame['function']}"
-    return ""
 
 
 def _last_seen(run: Run, rank: int, main: str | None) -> tuple[str, str | None]:
@@ -239,10 +201,10 @@ def _dump(run: Run, rank: int, since_ns: int) -> dict[str, Any] | None:
     rows = [row for row in dumps(run, rank) if row["time_ns"] >= since_ns]
     # As a signal ends it, a process cannot say what its threads wait for and whether they work.
     rows = [row for row in rows if row["reason"] != "signal"] or rows
-    return _last_told(run, rows)
+    return _main_row_of_last(run, rows)
 
 
-def _last_told(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _main_row_of_last(run: Run, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Of the last dump of `rows` the row of the main thread, else the first."""
     dump = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     mains = {t.thread for t in run.threads if t.kind == schema.ThreadKind.main.name}
@@ -257,7 +219,7 @@ def meanwhile(run: Run, rank: int, begin_ns: int, end_ns: int) -> tuple[str, str
     """What a rank did in a stretch of time, in words and as file.py:12, as far as its watchdog
     saw it."""
     rows = [row for row in dumps(run, rank) if begin_ns <= row["time_ns"] <= end_ns]
-    last = _last_told(run, rows)
+    last = _main_row_of_last(run, rows)
     if last is not None:
         return doing_in(run, rank, last)
     went_on = _recorded(run, rank, begin_ns, end_ns)
@@ -296,9 +258,3 @@ def _worked_until_ns(run: Run, rank: int, main: str | None) -> int:
     rows = run.events("collective", rank, columns=["thread"])
     driving = {main, *pc.unique(rows["thread"].cast(pa.string())).to_pylist()}
     return max((t.end_ns for t in run.threads if t.rank == rank and t.thread in driving), default=0)
-
-
-@lru_cache(maxsize=64)
-def _stacks(run: Run, rank: int) -> dict[int, list[dict[str, Any]]]:
-    rows = run.events("stack", rank).to_pylist()
-    return {row["stack"]: row["frames"] for row in rows}

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanescope.webapp.runs.run import Run, Thread
+from lanescope.webapp.runs.types import Int64Array
 
-Ints = NDArray[np.int64]
 Codes = NDArray[np.uint64]
 Pair = tuple[Thread | None, Thread | None]
 
@@ -65,7 +65,7 @@ def _paired(
 
 def align(
     base: Codes, run: Codes, base_content: Codes | None = None, run_content: Codes | None = None
-) -> tuple[Ints, Ints]:
+) -> tuple[Int64Array, Int64Array]:
     """Positions in `base` and in `run` that belong together, ascending on both sides.
 
     The contents, 0 where there is none, say which of several equal signatures is meant: where the
@@ -109,7 +109,7 @@ def align(
     return one, two
 
 
-def by_occurrence(base: Codes, run: Codes) -> tuple[Ints, Ints]:
+def by_occurrence(base: Codes, run: Codes) -> tuple[Int64Array, Int64Array]:
     """The k-th of each code on one side with the k-th of it on the other, in whatever order."""
     here, there = (_numbered(side) for side in (base, run))
     _, left, right = np.intersect1d(here, there, assume_unique=True, return_indices=True)
@@ -139,7 +139,7 @@ def _by_occurrence(base: Codes, run: Codes) -> list[tuple[int, int]]:
 
 
 def _in_order(
-    left: NDArray[np.intp] | Ints, right: NDArray[np.intp] | Ints
+    left: NDArray[np.intp] | Int64Array, right: NDArray[np.intp] | Int64Array
 ) -> list[tuple[int, int]]:
     """The longest part of the pairs that ascends on both sides (patience sorting)."""
     order = np.argsort(left)

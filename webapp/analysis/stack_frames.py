@@ -1,16 +1,86 @@
-"""A frame of a stack as one line, "file:line function": what it is made of."""
+"""Stacks of a run: their frames, the program's own ones, and "file.py:12" of them.
+
+A frame is a row {file, line, function}, or one line of text, "file:line function".
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any
+
+from lanescope.webapp.runs.run import Run
 
 _FRAME = re.compile(r"(.*?:\d+)(?: (.*))?", re.DOTALL)
 """A file's path may have blanks in it, and so may what is said of a function."""
 
+_RECORDER = re.compile(r"/collector/(sources|engines|hooks(/[a-z_]+)?)/[a-z_]+[.]py$")
+"""Files of the recorder in recorded stacks, those of its earlier layout too."""
+
+_NOT_THE_PROGRAM = re.compile(rf"/(site|dist)-packages/|/lib/python[0-9.]*/|^<|{_RECORDER.pattern}")
+
+
+def frames_of(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
+    """The frames (file, line, function) of a stack of a rank, innermost first."""
+    return [] if stack is None or stack < 0 else _stacks(run, rank).get(stack, [])
+
+
+def frame_text(frame: Mapping[str, Any]) -> str:
+    """A frame as "file:line function"."""
+    return f"{frame['file']}:{frame['line']} {frame['function']}"
+
+
+def frame_texts(run: Run, rank: int) -> dict[int, list[str]]:
+    """Stack id -> its frames as "file:line function", innermost first."""
+    return {
+        stack: [frame_text(frame) for frame in frames]
+        for stack, frames in _stacks(run, rank).items()
+    }
+
+
+@lru_cache(maxsize=64)
+def _stacks(run: Run, rank: int) -> dict[int, list[dict[str, Any]]]:
+    rows = run.events("stack", rank, columns=["stack", "frames"]).to_pylist()
+    return {row["stack"]: row["frames"] for row in rows}
+
+
+def own_frames(run: Run, rank: int, stack: int | None) -> list[dict[str, Any]]:
+    """The program's own frames of a stack of a rank, innermost first."""
+    frames = frames_of(run, rank, stack)
+    return [frame for frame in frames if not _NOT_THE_PROGRAM.search(frame["file"])]
+
+
+def place_of(frame: Mapping[str, Any]) -> str:
+    """file.py:12 of a frame."""
+    return f"{PurePath(frame['file']).name}:{frame['line']}"
+
+
+def own_place(run: Run, rank: int, stack: int | None) -> str | None:
+    """file.py:12 of the program's innermost frame; None where no frame is the program's own."""
+    return next(map(place_of, own_frames(run, rank, stack)), None)
+
+
+def where_of(run: Run, rank: int, stack: int | None) -> str | None:
+    """file.py:12 of the program's innermost frame; of a stack without one, of the innermost."""
+    frames = frames_of(run, rank, stack)
+    return own_place(run, rank, stack) or (place_of(frames[0]) if frames else None)
+
+
+def called_from_program(frames: Sequence[Mapping[str, Any]]) -> str:
+    """`queue.get`: the function of a library that the program called and that has not returned."""
+    inner = ""
+    for frame in frames:
+        if not _NOT_THE_PROGRAM.search(frame["file"]):
+            return inner
+        if not _RECORDER.search(frame["file"]):
+            inner = f"{PurePath(frame['file']).stem}.{frame['function']}"
+    return ""
+
 
 def parts(frame: str) -> tuple[str, str]:
-    """The line with the file's path, and the function."""
+    """The line with the file's path, and the function, of a frame's text."""
     found = _FRAME.fullmatch(frame)
     return (found[1], found[2] or "") if found else (frame, "")
 

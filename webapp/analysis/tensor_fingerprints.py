@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.sequence_alignment import Codes, Ints, align, by_occurrence, mixed
+from lanescope.webapp.analysis.sequence_alignment import Codes, align, by_occurrence, mixed
+from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.row_layout import enclosing
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 _DEPTHS = 256  # start and depth together name an operator
 _TEXTS = ("name", "phase", "module", "shapes", "dtypes")
@@ -39,7 +40,7 @@ class Words:
     known: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _numbers: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
-    def codes(self, name: str, column: pa.ChunkedArray) -> Ints:
+    def codes(self, name: str, column: pa.ChunkedArray) -> Int64Array:
         """A dictionary column as numbers of its texts."""
         array = column.combine_chunks()
         if not len(array):
@@ -52,7 +53,7 @@ class Words:
                 known.append(text)
             translated.append(number)
         indices = array.indices.to_numpy(zero_copy_only=False)
-        codes: Ints = np.array(translated, np.int64)[indices]
+        codes: Int64Array = np.array(translated, np.int64)[indices]
         return codes
 
 
@@ -60,22 +61,23 @@ class Words:
 class Ops:
     """The operators of a thread by start, and their tensors."""
 
-    start: Ints
-    duration: Ints  # ns; -1: had not ended
-    depth: Ints
-    step: Ints
-    texts: dict[str, Ints]  # by column of the op table: numbers in `Words`
+    start: Int64Array
+    duration: Int64Array  # ns; -1: had not ended
+    depth: Int64Array
+    step: Int64Array
+    texts: dict[str, Int64Array]  # by column of the op table: numbers in `Words`
     signature: Codes
     loose: Codes  # signature without dtypes
     unplaced: Codes  # signature without module
     bits: Codes  # hashes of all its tensors; 0: has none, or nothing but zeros
     content: Codes  # signature and bits; 0 where these are
-    compiled: NDArray[np.bool_]  # is inside a region of torch.compile
-    owner: Ints  # per tensor: position of its operator
-    arrives: NDArray[np.bool_]  # is ARRIVES
+    compiled: BoolArray  # is inside a region of torch.compile
+    owner: Int64Array  # per tensor: position of its operator
+    arrives: BoolArray  # is ARRIVES
     tensors: dict[str, NDArray[Any]]  # position, shape, dtype (numbers), mean, l2, nan, inf, ...
     changed: dict[int, int]  # of tensors that somebody else wrote to: row -> hash as it was written
-    unset: Ints  # per tensor that was made of memory nobody had set, and so is not here: operator
+    unset: Int64Array
+    """Operator of each tensor that was made of memory nobody had set, and so is not here."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -118,7 +120,7 @@ def _with_bits(codes: Codes, bits: Codes) -> Codes:
     return np.where(bits != 0, mixed(codes, bits.view(np.int64)), bits)
 
 
-def _in_regions(scope: pa.ChunkedArray, start: Ints, duration: Ints) -> NDArray[np.bool_]:
+def _in_regions(scope: pa.ChunkedArray, start: Int64Array, duration: Int64Array) -> BoolArray:
     """Of each operator whether it began inside a region of torch.compile."""
     if schema.OpScope.compiled.name not in pc.unique(scope).to_pylist():
         return np.zeros(len(start), np.bool_)
@@ -127,12 +129,12 @@ def _in_regions(scope: pa.ChunkedArray, start: Ints, duration: Ints) -> NDArray[
     # One inside another ends before it: of those that overlap the first is the outermost.
     last = np.maximum.accumulate(end[regions])
     outer = regions[np.concatenate([[True], start[regions][1:] >= last[:-1]])]
-    inside: NDArray[np.bool_] = enclosing(start[outer], end[outer], start) >= 0
+    inside: BoolArray = enclosing(start[outer], end[outer], start) >= 0
     inside[regions] = False
     return inside
 
 
-def _mixed_all(columns: list[Ints], count: int) -> Codes:
+def _mixed_all(columns: list[Int64Array], count: int) -> Codes:
     result = np.zeros(count, np.uint64)
     for column in columns:
         result = mixed(result, column)
@@ -140,8 +142,8 @@ def _mixed_all(columns: list[Ints], count: int) -> Codes:
 
 
 def _tensors(
-    run: Run, rank: int, thread: str, words: Words, ops: Ints
-) -> tuple[dict[str, NDArray[Any]], Ints]:
+    run: Run, rank: int, thread: str, words: Words, ops: Int64Array
+) -> tuple[dict[str, NDArray[Any]], Int64Array]:
     """Columns of the thread's tensors, and the position of the operator of each."""
     texts, numbers = ("position", "shape", "dtype"), ("mean", "l2", "nan", "inf", "hash", "numel")
     columns = ["start_ns", "depth", *texts, *numbers, "expected", "unset"]
@@ -161,7 +163,7 @@ def _tensors(
     return {name: column[known] for name, column in made.items()}, owner[known]
 
 
-def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
+def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
     """Positions of operators that belong together: within each step by signature, in order; what
     is left by signature in whatever order, then by all of the signature but the dtypes, and where
     one of the two was compiled by all but the module; what arrives, in whichever step.
@@ -199,7 +201,9 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Ints, Ints]:
     return np.concatenate(left), np.concatenate(right)
 
 
-def _compiled_on_one_side(base: Ops, run: Ops, mine: Ints, theirs: Ints) -> tuple[Ints, Ints]:
+def _compiled_on_one_side(
+    base: Ops, run: Ops, mine: Int64Array, theirs: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Of operators that are left those inside a region of torch.compile with their like outside.
 
     A region has the module that was compiled, its operators outside that of a layer in it. Bits
@@ -223,8 +227,8 @@ def _compiled_on_one_side(base: Ops, run: Ops, mine: Ints, theirs: Ints) -> tupl
 
 
 def with_turns(
-    base: Ops, run: Ops, left: Ints, right: Ints, free: NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
+    base: Ops, run: Ops, left: Int64Array, right: Int64Array, free: BoolArray
+) -> tuple[Int64Array, Int64Array]:
     """The pairs with operators of `run` that are `free` to change places with their like in a step
     where another one has their values: an optimizer's, that takes parameters in another order.
     """
@@ -246,13 +250,15 @@ def with_turns(
     return np.concatenate(mine), np.concatenate(theirs)
 
 
-def _by_step(ops: Ops) -> list[tuple[int, Ints]]:
+def _by_step(ops: Ops) -> list[tuple[int, Int64Array]]:
     order = np.argsort(ops.step, kind="stable").astype(np.int64)
     steps, starts = np.unique(ops.step[order], return_index=True)
     return list(zip(steps.tolist(), np.split(order, starts[1:]), strict=False))
 
 
-def pair_tensors(base: Ops, run: Ops, left: Ints, right: Ints, words: Words) -> tuple[Ints, Ints]:
+def pair_tensors(
+    base: Ops, run: Ops, left: Int64Array, right: Int64Array, words: Words
+) -> tuple[Int64Array, Int64Array]:
     """Rows of tensors at the same position of operators that belong together."""
     keys = []
     for ops, paired in ((base, left), (run, right)):
@@ -266,8 +272,8 @@ def pair_tensors(base: Ops, run: Ops, left: Ints, right: Ints, words: Words) -> 
 
 
 def with_overwritten(
-    base: Ops, run: Ops, left: Ints, right: Ints, one: Ints, two: Ints
-) -> tuple[Ops, Ops, Ints, Ints]:
+    base: Ops, run: Ops, left: Int64Array, right: Int64Array, one: Int64Array, two: Int64Array
+) -> tuple[Ops, Ops, Int64Array, Int64Array]:
     """The sides with pairs for tensors that somebody else wrote to in one run alone.
 
     The other run has no row of such a tensor, since its operator found what had been written: a row
@@ -280,8 +286,8 @@ def with_overwritten(
 
 
 def _supplied(
-    ops: Ops, other: Ops, mine: Ints, theirs: Ints, paired: Ints
-) -> tuple[Ops, Ints, Ints]:
+    ops: Ops, other: Ops, mine: Int64Array, theirs: Int64Array, paired: Int64Array
+) -> tuple[Ops, Int64Array, Int64Array]:
     """`ops` with a row for each tensor of `other` that was changed and has no partner."""
     rows = np.setdiff1d(np.fromiter(other.changed, np.int64, len(other.changed)), paired)
     partner = np.full(len(other), -1, np.int64)

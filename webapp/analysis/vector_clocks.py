@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
-Ints = NDArray[np.int64]
 Clock = NDArray[np.int32]
 
 _PEERS = {
@@ -44,12 +44,12 @@ class Order:
     """
 
     threads: tuple[str, ...]
-    first: Ints
-    starts: Ints
+    first: Int64Array
+    starts: Int64Array
     own: Clock
     clocks: Clock
 
-    def segments(self, thread: int, instants: Ints) -> Ints:
+    def segments(self, thread: int, instants: Int64Array) -> Int64Array:
         """Row of the segment of `thread` (position in `threads`) that each instant lies in."""
         begin, end = int(self.first[thread]), int(self.first[thread + 1])
         return begin - 1 + np.searchsorted(self.starts[begin:end], instants, side="right")
@@ -57,10 +57,10 @@ class Order:
 
 def order_of(run: Run, rank: int, process: Sequence[str], threads: Sequence[str]) -> Order:
     """The order among `threads`, brought about by all threads of their `process`."""
-    return order_by(handovers(run, rank, process), threads)
+    return order_by(sync_events(run, rank, process), threads)
 
 
-def order_by(events: Iterable[Handover], threads: Sequence[str]) -> Order:
+def order_by(events: Iterable[SyncEvent], threads: Sequence[str]) -> Order:
     """The order among `threads` that hand-overs bring about, those of others among them."""
     position = {thread: i for i, thread in enumerate(threads)}
     width = len(threads)
@@ -113,7 +113,7 @@ def _taken(items: dict[object, deque[Clock]], target: object) -> Clock | None:
     return held
 
 
-class Handover(NamedTuple):
+class SyncEvent(NamedTuple):
     """One thread published, or received, by something that others know as well."""
 
     instant: int
@@ -123,11 +123,11 @@ class Handover(NamedTuple):
     once: bool = False  # what is published is received once
 
 
-def handovers(run: Run, rank: int, process: Sequence[str]) -> Iterator[Handover]:
+def sync_events(run: Run, rank: int, process: Sequence[str]) -> Iterator[SyncEvent]:
     """Those of the threads of a process, in their order in time."""
     columns = ["start_ns", "duration_ns", "kind", "peer", "object"]
-    instants: list[Ints] = []
-    published: list[NDArray[np.bool_]] = []
+    instants: list[Int64Array] = []
+    published: list[BoolArray] = []
     rows: list[tuple[str, object, bool]] = []
     publishes = {kind.name for kind in schema.PUBLISHING}
     receives = {kind.name for kind in schema.RECEIVING}
@@ -157,7 +157,7 @@ def handovers(run: Run, rank: int, process: Sequence[str]) -> Iterator[Handover]
     # At the same instant, what is published was published before it was received.
     for i in np.lexsort((~gives, when)).tolist():
         thread, target, once = rows[i]
-        yield Handover(int(when[i]), thread, target, bool(gives[i]), once)
+        yield SyncEvent(int(when[i]), thread, target, bool(gives[i]), once)
 
 
 _OF_ITSELF = {schema.SyncKind.thread_begin.name, schema.SyncKind.thread_end.name}

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from lanescope.webapp.bundles.redaction import Redactor
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.table_reader import Equal, Rows, Window
+from lanescope.webapp.runs.table_reader import Equal, Rows
+from lanescope.webapp.runs.types import Window
 
 _NUMBERED = re.compile(r"<(argument|host|path|clock) [0-9]+>")
 _HOST = re.compile(r"host [0-9]+")

@@ -58,7 +58,7 @@ _WORDS = {kind.name for kind in schema.PhaseKind} | {
     "python", "torchrun", "timing", "access", "numerics", "train.py", "main", "true", "false",
     "none", "auto",
 }  # fmt: skip
-_LEAST = 4
+_MIN_LETTERS = 4
 """Letters of an argument that is looked for: shorter ones are in every other word."""
 
 
@@ -75,7 +75,7 @@ class Redactor:
         named = {name for host in hosts for name in (host, host.partition(".")[0])}
         self._hosts = _any_of(n for n in named if len(n) > 2 and n.lower() != "localhost")
         self._users = _any_of(n for n in users if len(n) > 2 and n.lower() not in _PLAIN_USERS)
-        self._arguments = _any_of(a for a in arguments if _tells(a))
+        self._arguments = _any_of(a for a in arguments if _reveals(a))
         self._roots = sorted({root.rstrip("/\\") for root in roots} - {""}, key=len, reverse=True)
         self._numbers: dict[tuple[str, str], int] = {}
         self._known: dict[tuple[str, bool], str] = {}
@@ -241,9 +241,9 @@ def _values(arguments: Iterable[str]) -> set[str]:
     return {value for value in values if not value.startswith("-")}
 
 
-def _tells(argument: str) -> bool:
+def _reveals(argument: str) -> bool:
     """Whether an argument says something that is looked for."""
-    if len(argument) < _LEAST or argument.lower() in _WORDS or argument.endswith(".py"):
+    if len(argument) < _MIN_LETTERS or argument.lower() in _WORDS or argument.endswith(".py"):
         return False
     return not re.fullmatch(r"[0-9.,:xXeE+-]+", argument)
 

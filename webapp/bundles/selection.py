@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +25,7 @@ from lanescope.webapp.runs.clock_axis import axis_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 Change = Callable[[str, pa.Table], pa.Table]
 """From the name of a table and some rows of it to what they become."""
@@ -35,7 +35,6 @@ Put = Callable[[str, BinaryIO, int], None]
 
 _PIECE = 1 << 20
 _EARLIEST, _LATEST = -(2**63), 2**63 - 1
-Bools = npt.NDArray[np.bool_]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -165,7 +164,7 @@ class Contents:
     def _own(self, rank: int) -> set[str]:
         return {t.thread for t in self.run.threads if t.rank == rank and t.role == "rank"}
 
-    def _inside(self, part: Part, rows: pa.Table) -> Bools:
+    def _inside(self, part: Part, rows: pa.Table) -> BoolArray:
         """Which rows begin in the time of the wanted steps of their rank."""
         assert self.steps is not None
         steps = self.run.steps(part.rank)
@@ -178,7 +177,7 @@ class Contents:
             pids = rows["pid"].to_numpy()
         else:
             pids = np.full(rows.num_rows, int(str(part.thread).partition("-")[0]))
-        inside: Bools = np.zeros(rows.num_rows, np.bool_)
+        inside: BoolArray = np.zeros(rows.num_rows, np.bool_)
         for pid in np.unique(pids).tolist():
             axis = axis_of(self.run.rows.axes, part.rank, pid)
             at = axis.instants(rows[name], self.run.origin_ns).to_numpy()

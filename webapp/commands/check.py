@@ -11,13 +11,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from lanescope.webapp.analysis.checks import Check, Report, counts, number
+from lanescope.webapp.analysis.checks import check as check_run
 from lanescope.webapp.analysis.findings import Finding, Severity
+from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
-from lanescope.webapp.plugins.checks.checks import Check, Report, counts, number
-from lanescope.webapp.plugins.checks.checks import check as check_run
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.runs.settings import load_settings
 
 
 @click.command()

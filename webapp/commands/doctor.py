@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.plugins.checks.environment import environment
 from lanescope.webapp.plugins.checks.machine import Advice, diagnose, gather
 from lanescope.webapp.runs import units
@@ -50,7 +50,7 @@ def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     """What a recording tells of the settings it was made with."""
     try:
         found = environment(run)
-    except Unanswered as reason:
+    except NotApplicable as reason:
         return [Advice("settings", "unknown", str(reason))], []
     advice = [
         Advice(str(f.evidence["name"]), "warning", f.title, str(f.evidence["set"])) for f in found

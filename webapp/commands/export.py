@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from lanescope.webapp.commands.pack import ranks_of
-from lanescope.webapp.exporters import table_files
+from lanescope.webapp.exporters.base import EXPORTERS, Wanted
 from lanescope.webapp.runs.errors import RunError, shown
-from lanescope.webapp.runs.run import Run, open_run
+from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
-FORMATS = ("perfetto", "html", "csv", "parquet", "markdown")
+FORMATS = tuple(one.name for one in EXPORTERS)
 
 
 @click.command()
@@ -33,72 +32,28 @@ def export(
 
     The pictures of a report go to a folder beside it.
     """
-    if table is not None and kind not in ("csv", "parquet"):
-        raise RunError(f"--table is for csv and parquet, not for {kind}")
-    if window is not None and kind != "html":
-        raise RunError(f"--window is for html, not for {kind}")
-    chosen, span = ranks_of(ranks), _window(window)
+    exporter = next(one for one in EXPORTERS if one.name == kind)
+    target = Path(output)
+    wanted = Wanted(target, ranks_of(ranks), table, _window(window))
+    exporter.check(wanted)
     opened = open_run(run)
-    for rank in chosen or ():
+    for rank in wanted.ranks or ():
         if rank not in opened.ranks:
             raise RunError(
                 f"rank {rank}: no such rank; this run has {ranks_text(opened.ranks)} of "
                 f"{opened.world_size}"
             )
-    target = Path(output)
     try:
         # A file that is half written is worse than none.
         with tempfile.TemporaryDirectory(prefix=".lanescope-", dir=target.absolute().parent) as at:
             made = Path(at) / "made"
-            if kind == "markdown":
-                _report(opened, made, target)
-            else:
-                _write(opened, kind, made, table or "op", chosen, span)
+            exporter.write(opened, made, wanted)
             made.replace(target)
     except OSError as error:
         raise RunError(
             f"{output}: cannot be written ({error.strerror or error}); choose another place with -o"
         ) from None
     click.echo(f"{output}: {os.path.getsize(output):,} bytes")
-
-
-def _write(
-    run: Run,
-    kind: str,
-    path: Path,
-    table: str,
-    ranks: Sequence[int] | None,
-    window: tuple[int, int] | None,
-) -> None:
-    if kind == "perfetto":
-        from lanescope.webapp.exporters.perfetto import write_trace
-
-        with path.open("w", encoding="utf-8") as text:
-            write_trace(run, text, ranks)
-    elif kind == "html":
-        from lanescope.webapp.exporters.html_page import page_of
-
-        path.write_text(page_of(run, window, ranks), encoding="utf-8")
-    else:
-        write = table_files.write_csv if kind == "csv" else table_files.write_parquet
-        with path.open("wb") as data:
-            write(table_files.pieces_of(run, table, ranks), data)
-
-
-def _report(run: Run, path: Path, target: Path) -> None:
-    """The words to `path`, the pictures to a folder beside the target, which is named after it."""
-    from lanescope.webapp.exporters.report import markdown, pictures_of
-    from lanescope.webapp.plugins.checks.checks import check
-
-    report = check(run)
-    pictures = pictures_of(run, report)
-    folder = target.with_name(f"{target.stem}-pictures")
-    folder.mkdir(exist_ok=True)
-    for name, text in pictures.items():
-        made = path.with_name(name)
-        made.write_text(text, encoding="utf-8")
-        made.replace(folder / name)
-    path.write_text(markdown(run, report, pictures, folder.name), encoding="utf-8")
 
 
 def _window(text: str | None) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
-MOST_RANKS = 1_000_000
+MAX_RANKS = 1_000_000
 
 
 @click.command()
@@ -66,7 +66,7 @@ def ranks_of(text: str | None) -> list[int] | None:
     for piece in text.split(","):
         found = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", piece, re.ASCII)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if low > high or high >= MOST_RANKS:
+        if low > high or high >= MAX_RANKS:
             raise RunError(f"--ranks is {shown(text)}, expected ranks such as 0,2-5")
         ranks.update(range(low, high + 1))
     return sorted(ranks)

@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
+from lanescope.webapp.analysis.settings import load_settings
 from lanescope.webapp.plugins.diff.repeats import FILE, Repeats, repeats
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.runs.settings import load_settings
 
 PLACEHOLDER = "{threads}"
 
@@ -63,7 +63,7 @@ def repeat(
     folder = output or Path("runs") / f"repeat-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already and is not empty; choose another with -o")
-    limit = load_settings(folder).limits.gradient_fluctuation
+    limit = load_settings(folder).limit("gradient_fluctuation")
     found: list[Repeats] = []
     for number in _numbers(threads):
         places = [folder / f"threads-{number}" / f"run-{k:02d}" for k in range(count)]
@@ -78,7 +78,7 @@ def repeat(
         if not as_json:
             click.echo(words(found[-1], limit))
     if as_json:
-        click.echo(json.dumps(_told(count, found)))
+        click.echo(json.dumps(_answer(count, found)))
     else:
         click.echo(verdict(found, limit))
     ctx.exit(0 if all(_within(one, limit) for one in found) else 1)
@@ -140,14 +140,14 @@ def _record(place: Path, command: tuple[str, ...], number: int, level: str, *, t
     ).returncode  # fmt: skip
 
 
-def _told(count: int, found: list[Repeats]) -> dict[str, Any]:
+def _answer(count: int, found: list[Repeats]) -> dict[str, Any]:
     return {"runs": count, "by_threads": [one.to_json() for one in found]}
 
 
 def _write(path: Path, count: int, found: list[Repeats]) -> None:
     try:
         draft = path.with_suffix(".tmp")
-        draft.write_text(json.dumps(_told(count, found), indent=1), encoding="utf-8")
+        draft.write_text(json.dumps(_answer(count, found), indent=1), encoding="utf-8")
         draft.replace(path)
     except OSError as error:
         raise RunError(f"{path} cannot be written ({error.strerror})") from None

@@ -11,18 +11,17 @@ from typing import Any, NoReturn
 
 import click
 
+from lanescope.webapp.analysis.settings import Settings, load_settings
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.plugins.diff.repeats import FILE, Repetition, repetition_in
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.runs.settings import Settings, load_settings
 from lanescope.webapp.server.auth import binding_of
-from lanescope.webapp.server.http_server import Server
-from lanescope.webapp.server.live_run import Following, growing
-from lanescope.webapp.server.progress_page import Preparing, Progress
+from lanescope.webapp.server.http_server import Preparing, Progress, Server, Wsgi
+from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.request_queues import Queues
-from lanescope.webapp.server.wsgi import Wsgi
 from lanescope.webapp.timeline.timeline import Timeline
 
 

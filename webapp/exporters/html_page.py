@@ -14,9 +14,11 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lanescope import assets
+from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.exporters.offline_answers import Kept, kept_slices
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -26,10 +28,10 @@ from lanescope.webapp.timeline.lod import TILE_BITS
 from lanescope.webapp.timeline.span_details import run_facts
 from lanescope.webapp.timeline.timeline import Timeline
 
-MOST_TILES = 2_000_000
+MAX_TILES = 2_000_000
 """Bytes of deflated tiles; base64 makes four of three."""
-MOST_PAGE = 5_000_000
-MOST_PLACES = 1500
+MAX_PAGE = 5_000_000
+MAX_PLACES = 1500
 """Tiles: each level has twice as many as the one before it, however little is in them."""
 _RAW = 32 << 20
 """Bytes of tiles before they are deflated: what the browser has to keep."""
@@ -77,10 +79,10 @@ def page_of(
         "run": facts, "view": {"t0": t0, "t1": t1}, "places": places, "slices": kept.to_json(),
     }  # fmt: skip
     made = _page(run, data, packed, kept)
-    if len(made.encode()) > MOST_PAGE:
+    if len(made.encode()) > MAX_PAGE:
         raise RunError(
             f"the page would have {units.size(len(made))}, expected less than "
-            f"{units.size(MOST_PAGE)}: take fewer ranks, with --ranks"
+            f"{units.size(MAX_PAGE)}: take fewer ranks, with --ranks"
         )
     return made
 
@@ -98,7 +100,7 @@ def _tiles(
     packed, size, raw = [b""], 0, 0
     for level in range(top, -1, -1):
         first, last = t0 >> (level + TILE_BITS), (t1 - 1) >> (level + TILE_BITS)
-        if len(places) + last - first >= MOST_PLACES:
+        if len(places) + last - first >= MAX_PLACES:
             break
         probe = packer.copy()
         found, data, at = [], [], raw
@@ -108,7 +110,7 @@ def _tiles(
             data.append(probe.compress(tile))
             at += len(tile)
             grown = size + sum(map(len, data))
-            if level < top and (grown > MOST_TILES or at > _RAW):
+            if level < top and (grown > MAX_TILES or at > _RAW):
                 packed.append(packer.flush())
                 return places, b"".join(packed)
         packer, raw = probe, at
@@ -165,3 +167,8 @@ def _script(value: Any) -> str:
     """JSON that cannot end the element it stands in."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def export(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes the page of some ranks and of a window."""
+    path.write_text(page_of(run, wanted.window, wanted.ranks), encoding="utf-8")

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from lanescope.webapp.timeline.byte_planes import planes_of
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import COUNTER
-from lanescope.webapp.timeline.lod_buckets import I64
+from lanescope.webapp.timeline.packed_index import planes_of
 from lanescope.webapp.timeline.search_marks import modules
 from lanescope.webapp.timeline.spans import SOURCES
 from lanescope.webapp.timeline.timeline import Timeline
 
-MOST_SLICES = 200_000
-MOST_BYTES = 1_200_000
+MAX_SLICES = 200_000
+MAX_BYTES = 1_200_000
 """Of the deflated block."""
 
 
@@ -58,9 +58,9 @@ def kept_slices(timeline: Timeline, window: tuple[int, int], lanes: Sequence[int
         lengths = slices.end[low:high] - slices.start[low:high]
         by_bits += np.bincount(np.frexp(lengths.astype(np.float64))[1], minlength=65)
     bits = 0
-    while by_bits[bits:].sum() > MOST_SLICES:
+    while by_bits[bits:].sum() > MAX_SLICES:
         bits += 1
-    while len((made := _packed(timeline, cuts, 1 << (bits - 1) if bits else 0)).block) > MOST_BYTES:
+    while len((made := _packed(timeline, cuts, 1 << (bits - 1) if bits else 0)).block) > MAX_BYTES:
         bits += 1
     return made
 
@@ -86,7 +86,7 @@ def _packed(timeline: Timeline, cuts: Sequence[_Cut], shortest: int) -> Kept:
     index = timeline.index
     known = modules(timeline)
     rows: list[list[int]] = []
-    columns: list[list[I64]] = [[], [], [], []]
+    columns: list[list[Int64Array]] = [[], [], [], []]
     for lane, number, low, high in cuts:
         start, length = index.slices.start[low:high], index.slices.end[low:high]
         length = length - start
@@ -116,7 +116,7 @@ def _packed(timeline: Timeline, cuts: Sequence[_Cut], shortest: int) -> Kept:
     return Kept(shortest, rows, planes, texts, b"".join([*data, packer.flush()]))
 
 
-def _used(texts: Sequence[str], codes: list[I64]) -> tuple[list[str], list[I64]]:
+def _used(texts: Sequence[str], codes: list[Int64Array]) -> tuple[list[str], list[Int64Array]]:
     """Only the modules that occur, and the codes as positions among them."""
     present = np.unique(np.concatenate([np.zeros(1, np.int64), *codes]))
     known = [texts[code - 1] for code in present[1:].tolist()]

@@ -18,9 +18,11 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TextIO
 
 from lanescope.collector.format import schema
+from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
 
@@ -264,3 +266,9 @@ def _us(ns: int) -> str:
     """Nanoseconds as a decimal number of microseconds."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return f"{sign}{ns // 1000}.{ns % 1000:03d}"
+
+
+def export(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes the trace of some ranks."""
+    with path.open("w", encoding="utf-8") as sink:
+        write_trace(run, sink, wanted.ranks)

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lanes import COUNTER, Lane
-from lanescope.webapp.timeline.lod_buckets import I64, runs
+from lanescope.webapp.timeline.lod_buckets import runs
 from lanescope.webapp.timeline.styles import STYLES
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import Timeline
@@ -23,7 +24,7 @@ from lanescope.webapp.ui.colours import SANS, Theme, token_of, tokens
 WIDTH, LABELS, EDGE = 1200, 190, 14
 PLOT = WIDTH - LABELS - EDGE
 ROW, GAP, HEAD, FOOT = 13, 7, 30, 12
-MOST_LANES, MOST_ROWS = 24, 6
+MAX_LANES, MAX_ROWS = 24, 6
 _SHARES = 4
 """Steps in which a stretch of short slices is denser or paler."""
 _LETTER = 6.2
@@ -56,20 +57,20 @@ def lanes_picture(
     top = HEAD
     rank: int | None = None
     drawn = [(lane, rows) for lane in lanes if (rows := _rows(timeline, lane, t0, t1))]
-    for lane, rows in drawn[:MOST_LANES]:
+    for lane, rows in drawn[:MAX_LANES]:
         if lane.rank != rank:
             rank = lane.rank
             out.append(_text(EDGE, top + 10, f"rank {rank}", "head"))
             top += ROW + 3
         out.append(_text(EDGE + 10, top + 10, _cut(lane.label, LABELS - EDGE - 14), "label"))
-        for row in rows[:MOST_ROWS]:
+        for row in rows[:MAX_ROWS]:
             out += _row(timeline, row, t0, t1, scale, top)
             top += ROW + 1
         top += GAP
     if not drawn:
         out.append(_text(LABELS, top + 10, "nothing was recorded here", "label"))
         top += ROW + GAP
-    left = len(drawn) - MOST_LANES
+    left = len(drawn) - MAX_LANES
     if left > 0:
         out.append(_text(EDGE, top + 10, f"and {left} more lanes", "label"))
         top += ROW + GAP
@@ -166,7 +167,9 @@ def _row(timeline: Timeline, row: int, t0: int, t1: int, scale: float, top: int)
     yield from _short_slices(start[~wide], end[~wide], kind[~wide], scale, top)
 
 
-def _short_slices(start: I64, end: I64, kind: I64, scale: float, top: int) -> Iterable[str]:
+def _short_slices(
+    start: Int64Array, end: Int64Array, kind: Int64Array, scale: float, top: int
+) -> Iterable[str]:
     """Slices below a pixel: how much of it they cover, in the colour of the longest of them."""
     if not len(start):
         return

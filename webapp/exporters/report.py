@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from lanescope.webapp.analysis.checks import Report, check
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.gradients import gradient_norms
-from lanescope.webapp.exporters.pictures import MOST_LANES, lanes_picture, lines_picture
-from lanescope.webapp.plugins.checks.checks import Report, check
+from lanescope.webapp.exporters.base import Wanted
+from lanescope.webapp.exporters.pictures import MAX_LANES, lanes_picture, lines_picture
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
@@ -19,8 +21,8 @@ from lanescope.webapp.timeline.lanes import COUNTER, Lane
 from lanescope.webapp.timeline.timeline import Timeline
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>:@])")
-_MOST_EVIDENCE = 2000
-MOST_PICTURES = 8
+_MAX_EVIDENCE = 2000
+MAX_PICTURES = 8
 """Of findings: the most severe ones have a picture."""
 _WINDOW = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
 RUN_PICTURE, NORM_PICTURE = "run.svg", "gradient-norm.svg"
@@ -64,7 +66,7 @@ def pictures_of(run: Run, report: Report) -> dict[str, str]:
         window = _WINDOW.fullmatch(asked.get("t", ""))
         if window is None or int(window[1]) >= int(window[2]):
             continue
-        if len(made) < MOST_PICTURES + 2:
+        if len(made) < MAX_PICTURES + 2:
             key = asked.get("at", "").rpartition("@")[0]
             named = {lane.rank for lane in lanes if lane.key == key}
             ranks = {finding.rank, *finding.ranks, *named} - {None} or set(run.ranks)
@@ -83,8 +85,8 @@ def _fairly(lanes: Sequence[Lane]) -> list[Lane]:
     for lane in lanes:
         turn[lane.id] = seen[lane.rank] = seen.get(lane.rank, -1) + 1
     chosen = sorted(lanes, key=lambda lane: (turn[lane.id], lane.id))
-    first = chosen[:MOST_LANES]
-    return sorted(first, key=lambda lane: lane.id) + chosen[MOST_LANES:]
+    first = chosen[:MAX_LANES]
+    return sorted(first, key=lambda lane: lane.id) + chosen[MAX_LANES:]
 
 
 def _picture_of(position: int) -> str:
@@ -180,7 +182,7 @@ def _finding(finding: Finding) -> Iterator[str]:
             yield f"- {name}: {escaped(value)}"
     evidence = json.dumps(finding.evidence)
     if finding.evidence:
-        yield f"- evidence: {escaped(evidence[:_MOST_EVIDENCE])}"
+        yield f"- evidence: {escaped(evidence[:_MAX_EVIDENCE])}"
     yield ""
 
 
@@ -206,3 +208,16 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[
     for row in rows:
         yield f"| {' | '.join(row)} |"
     yield ""
+
+
+def export(run: Run, path: Path, wanted: Wanted) -> None:
+    """Writes the words, and the pictures to a folder beside the target, named after it."""
+    report = check(run)
+    pictures = pictures_of(run, report)
+    folder = wanted.target.with_name(f"{wanted.target.stem}-pictures")
+    folder.mkdir(exist_ok=True)
+    for name, text in pictures.items():
+        made = path.with_name(name)
+        made.write_text(text, encoding="utf-8")
+        made.replace(folder / name)
+    path.write_text(markdown(run, report, pictures, folder.name), encoding="utf-8")

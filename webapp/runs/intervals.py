@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +21,8 @@ class Intervals:
     Made by `Intervals.of` from any slices; the form is unique, so equal sets have equal arrays.
     """
 
-    start: Int64
-    end: Int64
+    start: Int64Array
+    end: Int64Array
 
     @classmethod
     def of(cls, start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
@@ -91,7 +91,7 @@ def at_least(sets: Sequence[Intervals], count: int) -> Intervals:
     return _where(times, depth >= count)
 
 
-def _sweep(sets: Sequence[Intervals], weights: Sequence[int]) -> tuple[Int64, Int64]:
+def _sweep(sets: Sequence[Intervals], weights: Sequence[int]) -> tuple[Int64Array, Int64Array]:
     """Instants where membership changes, and the weight of the sets that hold from each on."""
     if not any(len(one) for one in sets):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -110,7 +110,18 @@ def _sweep(sets: Sequence[Intervals], weights: Sequence[int]) -> tuple[Int64, In
     return times[settled], depth[settled]
 
 
-def _where(times: Int64, inside: npt.NDArray[np.bool_]) -> Intervals:
+def _where(times: Int64Array, inside: BoolArray) -> Intervals:
     """The maximal intervals on which `inside` holds; it is false after the last instant."""
     before = np.concatenate(([False], inside[:-1]))
     return Intervals(times[inside & ~before], times[~inside & before])
+
+
+def enclosing(start: Int64Array, end: Int64Array, instants: Int64Array) -> Int64Array:
+    """Position of the slice of a row that holds each instant, -1 where none does.
+
+    The row is sorted and without overlap; a slice holds the instants of [start, end).
+    """
+    if not len(start):
+        return np.full(len(instants), -1, np.int64)
+    position = np.searchsorted(start, instants, side="right") - 1
+    return np.where((position >= 0) & (end[position] > instants), position, -1)

@@ -27,7 +27,7 @@ from lanescope.webapp.runs.parquet_parts import Part
 
 
 @dataclass
-class Leftovers:
+class RecoveredJournals:
     """What the journals hold beyond the files."""
 
     parts: list[Part] = field(default_factory=list)
@@ -44,13 +44,13 @@ def segments(files: Files) -> frozenset[str]:
     return segment_names(files.folder / schema.JOURNAL_FOLDER)
 
 
-def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Leftovers:
+def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> RecoveredJournals:
     """Rows recovered from `RUN/journal/<process>/`, beside the `parts` that are in files.
 
     Nothing is written: a run may lie on a read-only medium. The rows are `Part`s in memory, in
     the local time of their process like those of the files. A bundle has no journals.
     """
-    found = Leftovers(processes=manifest["processes"])
+    found = RecoveredJournals(processes=manifest["processes"])
     if files.folder is None:
         return found
     folder = files.folder / schema.JOURNAL_FOLDER
@@ -76,7 +76,7 @@ def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Lef
 
 
 def _recover(
-    log: ProcessLog, rank: int, files: set[str], parts: list[Part], found: Leftovers
+    log: ProcessLog, rank: int, files: set[str], parts: list[Part], found: RecoveredJournals
 ) -> bool:
     """Whether there was anything."""
     found.lost += log.damage

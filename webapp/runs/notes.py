@@ -25,9 +25,9 @@ from lanescope.webapp.runs.files import Files
 
 NAME = "notes.json"
 FORMAT = 1
-MOST_BYTES = 256 << 10
-MOST_ENTRIES = 1000
-MOST_TEXT = 4000
+MAX_BYTES = 256 << 10
+MAX_ENTRIES = 1000
+MAX_TEXT = 4000
 """Letters of a note, of a view's name or of its address."""
 
 Content = dict[str, Any]
@@ -56,7 +56,7 @@ class Notes:
         Raises RunError where the file cannot be read as notes.
         """
         try:
-            data = self._files.read(NAME, MOST_BYTES)
+            data = self._files.read(NAME, MAX_BYTES)
         except FileNotFoundError:
             return {"format": FORMAT, "notes": [], "views": []}, _revision(b"")
         except OSError as error:
@@ -84,8 +84,8 @@ class Notes:
         RunError where it cannot be written.
         """
         data = encoded(checked(content))
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"the notes have {len(data)} bytes, expected at most {MOST_BYTES}")
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"the notes have {len(data)} bytes, expected at most {MAX_BYTES}")
         if self.read()[1] != revision:
             raise Changed
         folder = self._files.folder
@@ -109,8 +109,8 @@ def checked(content: Any) -> Content:
     made: Content = {"format": FORMAT}
     for name, fields in (("notes", _NOTE), ("views", _VIEW)):
         entries = content.get(name)
-        if not isinstance(entries, list) or len(entries) > MOST_ENTRIES:
-            raise ValueError(f"{name} is no list of at most {MOST_ENTRIES}")
+        if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
+            raise ValueError(f"{name} is no list of at most {MAX_ENTRIES}")
         made[name] = [_entry(name, fields, entry) for entry in entries]
     return made
 
@@ -157,8 +157,8 @@ def _entry(name: str, fields: dict[str, Any], entry: Any) -> Content:
         value = entry[field]
         if isinstance(value, bool) or not isinstance(value, kind):
             raise ValueError(f"{field} of an entry of {name} is {shown(str(value))}")
-        if isinstance(value, str) and len(value) > MOST_TEXT:
-            raise ValueError(f"{field} of an entry of {name} has more than {MOST_TEXT} letters")
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise ValueError(f"{field} of an entry of {name} has more than {MAX_TEXT} letters")
         if isinstance(value, int) and not 0 <= value <= 1 << 53:
             raise ValueError(f"{field} of an entry of {name} is {value}, expected 0 to 2^53")
     if name == "views" and entry["search"] and not entry["search"].startswith("?"):

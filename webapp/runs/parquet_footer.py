@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-LONGEST = 4 << 20
+MAX_FOOTER_BYTES = 4 << 20
 """Bytes of a footer that is read, in about 4 s: that of 300 million operators in one file."""
 
 _TAIL = 8  # length of the footer, magic
-_DEEPEST = 16
-_LONGEST_INTEGER = 10  # bytes of 64 bits, seven in each
+_MAX_DEPTH = 16
+_MAX_INTEGER_BYTES = 10  # bytes of 64 bits, seven in each
 _BOOLEANS, _INTEGERS, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 11, 12
 _FIXED = {3: 1, 7: 8, 13: 16}  # bytes of a byte, a double, a UUID
 _I32, _I64, _LIST = 5, 6, 9
@@ -42,12 +44,12 @@ class Range(NamedTuple):
 def ranges(source: pa.NativeFile, columns: Set[str]) -> list[dict[str, Range]] | None:
     """By row group, what the footer tells of those of the columns that hold integers.
 
-    None where the footer cannot be read, or is longer than LONGEST. Raises OSError.
+    None where the footer cannot be read, or is longer than MAX_FOOTER_BYTES. Raises OSError.
     """
     size = source.size()
     source.seek(max(size - _TAIL, 0))
     length = int.from_bytes(source.read(_TAIL)[:4], "little")
-    if length > min(LONGEST, size - _TAIL):
+    if length > min(MAX_FOOTER_BYTES, size - _TAIL):
         return None
     source.seek(size - _TAIL - length)
     try:
@@ -108,7 +110,7 @@ class _Reader:
             if read := wanted.get((number, kind)):
                 found[number] = read()
             else:
-                self._pass(kind, _DEEPEST)
+                self._pass(kind, _MAX_DEPTH)
         return found
 
     def _structs(self, read: Callable[[], Any]) -> list[Any]:
@@ -160,7 +162,7 @@ class _Reader:
 
     def _skip_integer(self) -> None:
         data, at = self._data, self._at
-        last = at + _LONGEST_INTEGER
+        last = at + _MAX_INTEGER_BYTES
         while data[at] & 0x80:
             at += 1
             if at == last:
@@ -196,3 +198,57 @@ class _Reader:
             self._skip(_FIXED[kind])
         else:
             raise ValueError
+
+
+MAX_BYTES = 1 << 30
+"""Bytes of the rows of one file, and of all files that hold MAX_FACTOR their size together."""
+
+MAX_FACTOR = 250
+"""An operator has at least one byte on disk and less than 200 in memory."""
+
+_COLUMNS = 256
+"""More than any table has."""
+
+_CELL = 4
+"""Bytes of a value in memory, at the least."""
+
+
+def decoded(footer: pq.FileMetaData) -> int:
+    """Bytes that a file's rows take in memory, by its footer.
+
+    Row groups are asked, their columns are not: where the sizes in a damaged footer do not fit a
+    column's type, pyarrow ends the process.
+    """
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    stated = sum(int(group.total_byte_size) for group in groups)
+    return max(stated, _CELL * int(footer.num_rows) * int(footer.num_columns))
+
+
+def opened(source: pa.NativeFile) -> pq.ParquetFile:
+    """A Parquet file whose texts are read as dictionaries. OSError, pa.ArrowException."""
+    # What is asked of columns that are no texts, or not there, is passed over: to look first which
+    # are takes as long as to open the file.
+    file = pq.ParquetFile(source, read_dictionary=range(_COLUMNS))
+    if file.metadata.num_columns > _COLUMNS:
+        raise pa.ArrowInvalid(f"it has {file.metadata.num_columns} columns")
+    return file
+
+
+def plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of dictionaries as texts. pa.ArrowInvalid where these would take too much."""
+    size = sum(_text_bytes(chunk) for chunk in column.chunks)
+    if size > MAX_BYTES:
+        raise pa.ArrowInvalid(f"its texts would take {size >> 20} MiB")
+    return column.cast(kind)
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """Bytes of all texts of an array, each as often as it occurs."""
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return _text_bytes(array.flatten())
+    if pa.types.is_struct(array.type):
+        return sum(_text_bytes(one) for one in array.flatten())
+    if not pa.types.is_dictionary(array.type):
+        return int(array.nbytes)
+    lengths = pc.cast(pc.binary_length(array.dictionary), pa.int64())
+    return int(pc.sum(lengths.take(array.indices)).as_py() or 0)

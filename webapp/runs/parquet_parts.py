@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs import parquet_footer, parquet_limits
+from lanescope.webapp.runs import parquet_footer
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files
 from lanescope.webapp.runs.manifest import file_parts
@@ -21,7 +21,7 @@ _MAGIC = b"PAR1"
 Ranges = Mapping[str, parquet_footer.Range]
 """What is told of the columns of a row group, by their names."""
 
-_UNTOLD = parquet_footer.Range(None, None, 0)
+_UNSTATED = parquet_footer.Range(None, None, 0)
 
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What reading a damaged file raises."""
@@ -93,7 +93,7 @@ class Part:
             return None if ends["min"] is None else (ends["min"], ends["max"])
         least: list[int] = []
         most: list[int] = []
-        for group in _told(self.files, self.name, self.table, self.bytes):
+        for group in _stated_ranges(self.files, self.name, self.table, self.bytes):
             if (held := _value(*group, column)) is None:
                 return None
             least.append(held[0])
@@ -104,7 +104,7 @@ class Part:
         """Those of the groups that may hold a row with this value in a column of integers."""
         if self.files is None:
             return list(groups)
-        told = _told(self.files, self.name, self.table, self.bytes)
+        told = _stated_ranges(self.files, self.name, self.table, self.bytes)
         return [
             group
             for group in groups
@@ -122,7 +122,7 @@ class Part:
             if self.files is None:
                 return self._recovered(columns)
             # Not pq.read_table: that would take `rank=` and `thread=` of the path for columns.
-            with self.files.open(self.name) as source, parquet_limits.opened(source) as file:
+            with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present = _present(file, columns)
                 if groups is None:
                     found = file.read(columns=present, use_threads=False)
@@ -142,7 +142,7 @@ class Part:
             if self.files is None:
                 yield self._recovered(columns)
                 return
-            with self.files.open(self.name) as source, parquet_limits.opened(source) as file:
+            with self.files.open(self.name) as source, parquet_footer.opened(source) as file:
                 present, footer = _present(file, columns), file.metadata
                 chosen, rows = [], 0
                 for number in range(footer.num_row_groups):
@@ -172,7 +172,7 @@ class Part:
 
 
 @dataclass
-class Survey:
+class PartScan:
     """What was found of a run's files."""
 
     parts: list[Part] = field(default_factory=list)
@@ -181,14 +181,14 @@ class Survey:
     ignored: int = 0  # files of no kind this version knows
 
 
-def survey(files: Files, manifest: schema.Manifest) -> Survey:
+def survey(files: Files, manifest: schema.Manifest) -> PartScan:
     """Looks at every file of the run without reading rows.
 
     A file is whole where its size is the manifest's, its Parquet footer parses, and the footer has
     the manifest's row count and the schema's columns. Anything else damages its rank as a whole:
     half a rank would make every figure about it wrong without saying so.
     """
-    found = Survey()
+    found = PartScan()
     inflated = 0
     for path, expected in sorted(manifest["files"].items()):
         kind = file_parts(path)
@@ -207,11 +207,11 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
             grown = not manifest["complete"] and size > expected["bytes"]
             if rows != expected["rows"] and not grown:
                 raise _Damage(f"{path} holds {rows} rows, expected {expected['rows']}")
-            inflated += decoded if decoded > size * parquet_limits.TIMES else 0
-            if inflated > parquet_limits.MOST:
+            inflated += decoded if decoded > size * parquet_footer.MAX_FACTOR else 0
+            if inflated > parquet_footer.MAX_BYTES:
                 raise _Damage(
                     f"{path} says that its {size} bytes hold {decoded >> 20} MiB, more than "
-                    f"{parquet_limits.TIMES} times as many"
+                    f"{parquet_footer.MAX_FACTOR} times as many"
                 )
         except _Damage as damage:
             found.damage.setdefault(rank, str(damage))
@@ -222,7 +222,7 @@ def survey(files: Files, manifest: schema.Manifest) -> Survey:
 
 
 @functools.lru_cache(maxsize=4096)  # the size of a file that grows is another key
-def _told(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
+def _stated_ranges(files: Files, name: str, table: str, _: int) -> tuple[tuple[int, Ranges], ...]:
     """Per row group of a file its rows, and what is told of its columns of integers."""
     columns = {column.name for column in schema.TABLES[table].columns}
     try:
@@ -248,12 +248,12 @@ def _value(rows: int, told: Ranges, column: str) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _row_groups(files: Files, name: str, table: str, size: int) -> tuple[RowGroup, ...]:
-    told = _told(files, name, table, size)
+    told = _stated_ranges(files, name, table, size)
     return tuple(_row_group(number, rows, ranges) for number, (rows, ranges) in enumerate(told))
 
 
 def _row_group(number: int, rows: int, told: Ranges) -> RowGroup:
-    starts, durations = (told.get(column, _UNTOLD) for column in ("start_ns", "duration_ns"))
+    starts, durations = (told.get(column, _UNSTATED) for column in ("start_ns", "duration_ns"))
     if starts.most is None or durations.most is None or durations.nulls:
         return RowGroup(number, rows, starts.least, None)
     return RowGroup(number, rows, starts.least, starts.most + durations.most)
@@ -283,7 +283,7 @@ def _checked(files: Files, table: str, path: str, size: int) -> tuple[int, int]:
             source.seek(0)
             with pq.ParquetFile(source) as parquet:
                 footer, columns = parquet.metadata, parquet.schema_arrow
-                rows, decoded = int(footer.num_rows), parquet_limits.decoded(footer)
+                rows, decoded = int(footer.num_rows), parquet_footer.decoded(footer)
     except _UNREADABLE as error:
         if isinstance(error, OSError) and error.strerror:  # the system's, and not Arrow's
             raise _Damage(f"{path} cannot be read ({error.strerror})") from None
@@ -336,7 +336,7 @@ def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> 
             if pa.types.is_dictionary(wanted):
                 array = array.cast(wanted)
             else:
-                array = parquet_limits.plain(array, wanted)
+                array = parquet_footer.plain(array, wanted)
         if array.null_count:
             if name in _NEVER_NULL:
                 raise pa.ArrowInvalid(f"{array.null_count} rows have no {name}")

@@ -23,9 +23,9 @@ from lanescope.webapp.runs.clock_axis import Axis
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Files, files_of
 from lanescope.webapp.runs.impossible_times import impossible_times
-from lanescope.webapp.runs.journal_recovery import Leftovers, leftovers, segments
+from lanescope.webapp.runs.journal_recovery import RecoveredJournals, leftovers, segments
 from lanescope.webapp.runs.manifest import read_manifest
-from lanescope.webapp.runs.parquet_parts import Part, Survey, survey
+from lanescope.webapp.runs.parquet_parts import Part, PartScan, survey
 from lanescope.webapp.runs.run_warnings import nothing_to_read, ranks_text, warnings_of
 from lanescope.webapp.runs.steps import PHASE_COLUMNS, Steps, steps_of
 from lanescope.webapp.runs.table_reader import Rows
@@ -304,7 +304,7 @@ def run_of(files: Files, title: str) -> Run:
     )
 
 
-def _read(files: Files) -> tuple[schema.Manifest, bytes, Survey, Leftovers]:
+def _read(files: Files) -> tuple[schema.Manifest, bytes, PartScan, RecoveredJournals]:
     """Reads the manifest, and what the files and the journals of that very moment hold.
 
     While a run is recorded, rows move out of journals into files. Where that happened meanwhile,
@@ -325,7 +325,7 @@ def _dropped(process: schema.Process) -> int:
     return sum(count for reason, count in coverage.items() if reason.startswith("dropped"))
 
 
-def _with(manifest: schema.Manifest, left: Leftovers) -> schema.Manifest:
+def _with(manifest: schema.Manifest, left: RecoveredJournals) -> schema.Manifest:
     """The manifest with the processes whose journals were read, in the place of older entries."""
     return {
         **manifest,
@@ -335,7 +335,7 @@ def _with(manifest: schema.Manifest, left: Leftovers) -> schema.Manifest:
     }
 
 
-def _etag(raw: bytes, found: Survey, used: list[Part]) -> str:
+def _etag(raw: bytes, found: PartScan, used: list[Part]) -> str:
     """Hash of all that decides what is read: the manifest, the parts in use, what is damaged."""
     digest = hashlib.sha256(raw)
     for part in used:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.manifest import Process
 from lanescope.collector.format.names import MISSING, UNSEEN_BY, UNTESTED
-from lanescope.webapp.runs.parquet_parts import Survey
+from lanescope.webapp.runs.parquet_parts import PartScan
 
 EXACT_NS = 2**53
 """Longest run (104 days) whose nanoseconds float64, and with it the page, holds exactly."""
@@ -31,7 +32,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def warnings_of(
-    manifest: schema.Manifest, found: Survey, ranks: Sequence[int], duration_ns: int
+    manifest: schema.Manifest, found: PartScan, ranks: Sequence[int], duration_ns: int
 ) -> list[str]:
     """What a reader of the run must know before he believes what he sees."""
     said = [
@@ -43,33 +44,7 @@ def warnings_of(
     if missing:
         word = "rank" if len(missing) == 1 else "ranks"
         said.append(f"{word} {ranks_text(missing)} of {world} missing from the run")
-    for process in manifest["processes"]:
-        if not process["closed"] and process["rank"] in ranks:
-            name = process["ended"].removeprefix("signal ")
-            how = (
-                f"was ended by {name}"
-                if name.startswith("SIG")
-                else "did not close its log (still running, or it died)"
-            )
-            said.append(
-                f"rank {process['rank']}: process {process['pid']} {how}; its events end where the "
-                "log ends"
-            )
-        overwritten = process["coverage"].get("overwritten", 0)
-        if overwritten and process["rank"] in ranks:
-            said.append(
-                f"rank {process['rank']}: {overwritten:,} earlier records of process "
-                f"{process['pid']} were overwritten (--keep-last); each of its threads is whole "
-                "from its first event here on"
-            )
-    raised: dict[str, list[int]] = {}
-    for process in manifest["processes"]:
-        if process["ended"] == "exception" and process["rank"] in ranks:
-            raised.setdefault(process["exception"], []).append(process["rank"])
-    said += [
-        f"{ranks_named(sorted(set(of)))} ended with an exception: {exception}"
-        for exception, of in raised.items()
-    ]
+    said += _of_processes([p for p in manifest["processes"] if p["rank"] in ranks])
     for engine, words in UNSEEN_BY.items():
         blind = sorted({p["rank"] for p in manifest["processes"] if p["engine"] == engine})
         unseen = {r for p in manifest["processes"] for r in p["coverage"] if p["engine"] == engine}
@@ -98,6 +73,39 @@ def warnings_of(
     return [*said, *manifest["notes"]]
 
 
+def _of_processes(processes: Sequence[Process]) -> list[str]:
+    """How processes ended, and what of their logs is not there."""
+    said = []
+    for process in processes:
+        if not process["closed"]:
+            name = process["ended"].removeprefix("signal ")
+            how = (
+                f"was ended by {name}"
+                if name.startswith("SIG")
+                else "did not close its log (still running, or it died)"
+            )
+            said.append(
+                f"rank {process['rank']}: process {process['pid']} {how}; its events end where the "
+                "log ends"
+            )
+        overwritten = process["coverage"].get("overwritten", 0)
+        if overwritten:
+            said.append(
+                f"rank {process['rank']}: {overwritten:,} earlier records of process "
+                f"{process['pid']} were overwritten (--keep-last); each of its threads is whole "
+                "from its first event here on"
+            )
+    raised: dict[str, list[int]] = {}
+    for process in processes:
+        if process["ended"] == "exception":
+            raised.setdefault(process["exception"], []).append(process["rank"])
+    said += [
+        f"{ranks_named(sorted(set(of)))} ended with an exception: {exception}"
+        for exception, of in raised.items()
+    ]
+    return said
+
+
 def _by_version(manifest: schema.Manifest) -> list[str]:
     """What was not recorded for want of a name of torch or Python, and versions never tested."""
     ranks: dict[str, set[int]] = {}
@@ -113,7 +121,7 @@ def _by_version(manifest: schema.Manifest) -> list[str]:
 
 
 def nothing_to_read(
-    where: str, manifest: schema.Manifest, found: Survey, lost: Sequence[str]
+    where: str, manifest: schema.Manifest, found: PartScan, lost: Sequence[str]
 ) -> str:
     """Why a run whose manifest is fine has no rows to show."""
     if found.damage:

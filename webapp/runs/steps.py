@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.runs.types import Int64Array
 
 PHASE_COLUMNS = ("start_ns", "duration_ns", "kind", "step")
 """What `steps_of` needs of the phase table."""
@@ -21,9 +21,9 @@ _OPTIMIZER = schema.PhaseKind.optimizer.name
 class Steps:
     """Steps of one rank, int64, ascending: step `index[i]` is [start_ns[i], end_ns[i])."""
 
-    index: npt.NDArray[np.int64]
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
+    index: Int64Array
+    start_ns: Int64Array
+    end_ns: Int64Array
 
     def __len__(self) -> int:
         return len(self.index)

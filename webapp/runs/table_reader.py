@@ -17,9 +17,9 @@ from lanescope.webapp.runs.clock_axis import Axis, axis_of
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.threads import Thread
+from lanescope.webapp.runs.types import Int64Array, Window
 
 _SORT_KEYS = ("start_ns", "time_ns", "depth")  # a parent starts no later and is less deep
-Window = tuple[int, int]
 """[t0, t1) in ns on the run's axis."""
 
 Equal = tuple[str, int]
@@ -245,7 +245,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
     return rows.unify_dictionaries().combine_chunks().take(pa.array(order))
 
 
-def in_order(begins: npt.NDArray[np.int64], depth: npt.NDArray[np.int16] | None = None) -> bool:
+def in_order(begins: Int64Array, depth: npt.NDArray[np.int16] | None = None) -> bool:
     """Whether rows are sorted by start, parents before children."""
     if depth is None:
         return bool(np.all(begins[1:] >= begins[:-1]))

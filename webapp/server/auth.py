@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from lanescope.webapp.runs.errors import RunError, shown
-from lanescope.webapp.server.wsgi import Start, Wsgi, answer
+from lanescope.webapp.server.http_server import Start, Wsgi, answer
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.findings import fault
-from lanescope.webapp.plugins.timeline_page import page as timeline
+from lanescope.webapp.analysis.plugin import Page, load
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids, widgets
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 log = logging.getLogger(__name__)
 
 
 def layout(context: Context, pages: Sequence[Page]) -> Component:
-    """The whole document. The timeline is always in it; other pages come into PAGE."""
+    """The whole document. Pages that stay are always in it; the others come into PAGE."""
     return html.Div(
         [
             dcc.Location(id=ids.LOCATION, refresh="callback-nav"),
@@ -32,7 +34,7 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
             _rail(pages),
             html.Main(
                 [
-                    timeline.layout(context),
+                    *(load(page.layout)(context) for page in pages if page.stays),
                     html.Div(id=ids.PAGE, className="page", hidden=True),
                     html.Div(id=ids.NOTICE, role="alert", className="notice", hidden=True),
                 ],
@@ -45,14 +47,14 @@ def layout(context: Context, pages: Sequence[Page]) -> Component:
 
 def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
     """Turns addresses into pages. The timeline is shown and hidden in the browser alone."""
-    by_path = {page.path: page for page in pages}
-    names = ["timeline", *[page.name for page in pages]]
+    by_path = {page.path: page for page in pages if not page.stays}
+    staying = {None, "", "/", *(page.path for page in pages if page.stays)}
     connect: Any = app.clientside_callback  # Dash leaves it untyped
     connect(
         ClientsideFunction("lanescope", "shown"),
         [
             Output(ids.TIMELINE, "className"),
-            *[Output(ids.rail(name), "className") for name in names],
+            *[Output(ids.rail(page.name), "className") for page in pages],
         ],
         Input(ids.LOCATION, "href"),
     )
@@ -74,20 +76,19 @@ def register(app: Dash, context: Context, pages: Sequence[Page]) -> None:
         Input(ids.PAGE_STATE, "data"),
     )
     def show(path: str | None, _: str | None) -> tuple[Any, bool]:
-        if path in {None, "", "/", "/timeline"}:
+        if path in staying:
             return [], True
         page = by_path.get(str(path))
         if page is None:
-            known = [("Timeline", "/"), *((one.title, one.path) for one in pages)]
-            links = [html.Li(dcc.Link(title, href=href)) for title, href in known]
+            links = [html.Li(dcc.Link(one.title, href=one.path)) for one in pages]
             return widgets.empty("There is no such page.", html.Ul(links)), False
         return made(page, context), False
 
 
-def made(page: Page, context: Context) -> Any:
+def made(page: Page, context: Context) -> Component:
     """The page, or why there is none: a fault in one page leaves the others."""
     try:
-        return page.layout(context)
+        layout: Component = load(page.layout)(context)
     except RunError as error:
         return widgets.empty(str(error))
     except Exception as error:
@@ -95,6 +96,7 @@ def made(page: Page, context: Context) -> Any:
         log.error("%s", words)
         log.debug("its traceback", exc_info=error)
         return widgets.empty(f"This page could not be made: {words}.")
+    return layout
 
 
 def _header(context: Context) -> Component:
@@ -187,13 +189,18 @@ def _clock(context: Context) -> Component:
 
 
 def _rail(pages: Sequence[Page]) -> Component:
-    entries = [("overview", "Overview", "/overview"), ("timeline", "Timeline", "/timeline")]
-    entries += [(p.name, p.title, p.path) for p in pages if p.name != "overview"]
     return html.Nav(
         [
-            dcc.Link([html.I(className=f"icon icon-{name}"), title], href=path, id=ids.rail(name))
-            for name, title, path in entries
+            dcc.Link([_icon(page), page.title], href=page.path, id=ids.rail(page.name))
+            for page in pages
         ],
         className="rail",
         **widgets.attributes(aria_label="Pages"),
     )
+
+
+def _icon(page: Page) -> Component:
+    """The page's icon as part of the document: it lies in its plugin's folder."""
+    shape = files(page.plugin).joinpath(f"icon-{page.name}.svg").read_bytes()
+    address = f"data:image/svg+xml;base64,{b64encode(shape).decode()}"
+    return html.I(className="icon", style={"--shape": f'url("{address}")'})

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from lanescope.webapp.analysis.findings import (
-    ANALYSES,
-    Analysis,
-    Examined,
+    AnalysisResult,
     Finding,
     acknowledged,
-    ask,
     ranked,
+    run_question,
 )
-from lanescope.webapp.plugins.checks.checks import against_baseline
+from lanescope.webapp.analysis.plugin import Question, questions
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.settings import Settings
 
 SHARE = 4
 """Times as long as an answer took, until the question is asked again."""
-
-
-_BASELINE = "baseline"
 
 
 class Examining:
@@ -37,19 +31,19 @@ class Examining:
     def __init__(
         self,
         settings: Settings,
-        analyses: Iterable[Analysis] = ANALYSES,
+        asked: Iterable[Question] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._analyses = tuple(analyses)
-        self._answers: dict[str, Examined] = {}
+        self._questions = questions() if asked is None else tuple(asked)
+        self._answers: dict[str, AnalysisResult] = {}
         self._due: dict[str, float] = {}  # question -> when it may be asked again
         self._cost: dict[str, float] = {}  # seconds that the last answer took
 
     def findings(self) -> list[Finding] | None:
         """All of the newest answers, most severe first; None: not everything was asked yet."""
-        if len(self._answers) < len(self._analyses):
+        if len(self._answers) < len(self._questions):
             return None
         return ranked([found for one in self._answers.values() for found in one.findings])
 
@@ -68,18 +62,18 @@ class Examining:
         `last`: no state follows, so all is due.
         """
         whole = True
-        questions: list[tuple[str, Callable[[], Examined]]] = [
-            (one.entry, partial(ask, one, run)) for one in self._analyses
-        ]
-        if baseline is not None:
-            questions.append((_BASELINE, partial(against_baseline, baseline, run, noise)))
-        for name, answer in sorted(questions, key=lambda one: self._cost.get(one[0], 0.0)):
-            began = self._clock()
+        asked = (
+            self._questions if baseline is None else (*self._questions, *questions(baseline=True))
+        )
+        for question in sorted(asked, key=lambda one: self._cost.get(one.find, 0.0)):
+            name, began = question.find, self._clock()
             if not last and began < self._due.get(name, began):
                 whole = False
                 continue
             try:
-                self._answers[name] = acknowledged(answer(), self._settings)
+                self._answers[name] = acknowledged(
+                    run_question(question, run, baseline, noise), self._settings
+                )
             except (RunError, OSError):  # a file was replaced just now
                 whole = False
                 continue

@@ -7,7 +7,6 @@ a page has asked for comes.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -19,12 +18,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from lanescope.collector.format import schema
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.runs.settings import Settings
+from lanescope.webapp.server.http_server import Wsgi
 from lanescope.webapp.server.live_findings import Examining
-from lanescope.webapp.server.wsgi import Wsgi
 from lanescope.webapp.timeline.timeline import Timeline
 
 POLL_S = 0.25
@@ -44,22 +43,6 @@ Make = Callable[[Timeline, Callable[[], dict[str, Any]]], Wsgi]
 Open = Callable[[str], Run]
 
 log = logging.getLogger(__name__)
-
-
-def growing(run: str | os.PathLike[str]) -> bool:
-    """Returns whether more may come to the run at a path: its recording is not finished.
-
-    To be asked before the run is opened: what is opened after a "no" is the last state. Asked
-    afterwards, the recording may have been finished in between. The journal's folder goes last,
-    after the manifest that the recording ends with.
-    """
-    folder = Path(run)
-    if not os.path.isdir(folder / schema.JOURNAL_FOLDER):
-        return False
-    try:
-        return json.loads((folder / schema.MANIFEST).read_bytes())["complete"] is not True
-    except (OSError, ValueError, LookupError, TypeError):
-        return True  # whether it is damaged, opening it will say
 
 
 class Following:

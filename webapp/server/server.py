@@ -25,39 +25,21 @@ from flask.json.provider import DefaultJSONProvider
 from werkzeug.exceptions import HTTPException
 
 from lanescope import assets
+from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.analysis.findings import fault
-from lanescope.webapp.plugins.autograd_graph import page as graph
-from lanescope.webapp.plugins.checks import page as checks
-from lanescope.webapp.plugins.checks import page_overview as overview
-from lanescope.webapp.plugins.checks.checks import DEFAULTS
-from lanescope.webapp.plugins.collectives import page as collectives
-from lanescope.webapp.plugins.diff import page as diff
-from lanescope.webapp.plugins.diff import page_repeat as repeat
-from lanescope.webapp.plugins.diff.repeats import repetition_of
-from lanescope.webapp.plugins.gradients import page as gradients
-from lanescope.webapp.plugins.hangs import page as hang
-from lanescope.webapp.plugins.sql import page as sql
-from lanescope.webapp.plugins.sql.queries import Queries
-from lanescope.webapp.plugins.threads import page as overlap
-from lanescope.webapp.plugins.timeline_page import page as timeline
+from lanescope.webapp.analysis.plugin import load, pages
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.settings import Settings
 from lanescope.webapp.server import frame, table_routes
 from lanescope.webapp.server.auth import LOCAL_NAMES
 from lanescope.webapp.server.request_queues import RETRY_S, Queue, Queues
 from lanescope.webapp.timeline import note_routes, routes, search_routes
-from lanescope.webapp.timeline.deep_links import selecting
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined
+from lanescope.webapp.timeline.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui import ids
 from lanescope.webapp.ui.context import Context
-
-PAGES = (
-    overview.PAGE, checks.PAGE, collectives.PAGE, hang.PAGE, overlap.PAGE, gradients.PAGE,
-    graph.PAGE, diff.PAGE, sql.PAGE,
-)  # fmt: skip
-"""What the rail lists beside the timeline; of a repeated run also how it repeats."""
 
 ENTRY = "page/main.js"
 """The module that starts the page."""
@@ -91,8 +73,7 @@ def make_app(
     where the run cannot be read.
     """
     opened = Timeline.open(run, baseline) if index is None else index
-    queries = Queries(run)
-    context = Context(run, baseline, opened, settings, queries)
+    context = Context(run, baseline, opened, settings)
     app = _Page(
         __name__,
         title=f"{run.title} · LaneScope",
@@ -108,13 +89,12 @@ def make_app(
     routes.register(app.server, opened, live=live)
     search_routes.register(app.server, opened)
     note_routes.register(app.server, opened)
-    table_routes.register(app.server, run, queries)
-    pages = PAGES if repetition_of(run) is None else (*PAGES, repeat.PAGE)
-    app.layout = frame.layout(context, pages)
-    frame.register(app, context, pages)
-    timeline.register(app, context)
-    for page in pages:
-        page.register(app, context)
+    table_routes.register(app.server, run)
+    listed = [page for page in pages() if not page.shown or load(page.shown)(run)]
+    app.layout = frame.layout(context, listed)
+    frame.register(app, context, listed)
+    for page in listed:
+        load(page.register)(app, context)
     _secure(app, trusted_hosts)
     _check_callbacks(app)
     _queue(app.server, queues or Queues())

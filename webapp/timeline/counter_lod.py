@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from lanescope.webapp.runs.types import Float64Array, Int64Array
 from lanescope.webapp.timeline.lod import (
     MAX_LEVEL,
     RAW_LIMIT,
@@ -21,9 +21,7 @@ from lanescope.webapp.timeline.lod import (
     TILE_BUCKETS,
     finest_crowded,
 )
-from lanescope.webapp.timeline.lod_buckets import I64, runs
-
-F64 = npt.NDArray[np.float64]
+from lanescope.webapp.timeline.lod_buckets import runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +29,10 @@ class SampleTile:
     """One counter within one tile. Where `leading`, entry 0 is the value in force before it."""
 
     leading: bool
-    bucket: I64  # 0..1023 within the tile, ascending; 0 for the leading entry
-    low: F64
-    high: F64
-    last: F64
+    bucket: Int64Array  # 0..1023 within the tile, ascending; 0 for the leading entry
+    low: Float64Array
+    high: Float64Array
+    last: Float64Array
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -42,14 +40,14 @@ class SampleTile:
 
 @dataclass(frozen=True, eq=False)
 class _Buckets:
-    number: I64
-    first: I64  # position of the bucket's first sample
-    last: I64
-    low: F64
-    high: F64
+    number: Int64Array
+    first: Int64Array  # position of the bucket's first sample
+    last: Int64Array
+    low: Float64Array
+    high: Float64Array
 
     @classmethod
-    def of(cls, number: I64, value: F64, offset: int) -> _Buckets:
+    def of(cls, number: Int64Array, value: Float64Array, offset: int) -> _Buckets:
         if not len(number):
             none = np.empty(0, np.int64)
             return cls(none, none, none, np.empty(0), np.empty(0))
@@ -65,7 +63,7 @@ class _Buckets:
         low, high = np.minimum.reduceat(self.low, keep), np.maximum.reduceat(self.high, keep)
         return _Buckets(number[keep], self.first[keep], self.last[until], low, high)
 
-    def tile(self, value: F64, index: int, before: int) -> SampleTile:
+    def tile(self, value: Float64Array, index: int, before: int) -> SampleTile:
         """The tile, given the position of the sample before it (-1: none)."""
         origin = index << TILE_BITS
         low, high = np.searchsorted(self.number, (origin, origin + TILE_BUCKETS))
@@ -80,7 +78,7 @@ class _Buckets:
         )
 
 
-def sample_window(time: I64, value: F64, level: int, index: int) -> SampleTile:
+def sample_window(time: Int64Array, value: Float64Array, level: int, index: int) -> SampleTile:
     """The tile of a counter, from its samples (sorted by time)."""
     span = TILE_BITS + level
     low, high = (int(x) for x in np.searchsorted(time, (index << span, (index + 1) << span)))
@@ -88,7 +86,7 @@ def sample_window(time: I64, value: F64, level: int, index: int) -> SampleTile:
     return found.tile(value, index, low - 1)
 
 
-def sample_pyramid(time: I64, value: F64) -> Iterator[tuple[int, int, SampleTile]]:
+def sample_pyramid(time: Int64Array, value: Float64Array) -> Iterator[tuple[int, int, SampleTile]]:
     """All tiles of a counter that hold more than RAW_LIMIT samples: (level, index, tile)."""
     level = finest_crowded(time)
     if level > MAX_LEVEL:

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lanescope.webapp.runs.bundle import MAX_JSON, Bundle
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.array_store import (
     CATALOGUE,
     Ahead,
@@ -36,7 +37,6 @@ from lanescope.webapp.timeline.array_store import (
 from lanescope.webapp.timeline.index_builder import Builder, tile_key
 from lanescope.webapp.timeline.lanes import Lane, LaneSamples, lanes_of
 from lanescope.webapp.timeline.lod import FENCE
-from lanescope.webapp.timeline.lod_buckets import I64
 from lanescope.webapp.timeline.packed_index import arrays_in, pieces_of
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES, LaneSlices, Names
 from lanescope.webapp.timeline.tile_columns import CODES_PER_NAME, Block, Paints, Slices
@@ -71,7 +71,7 @@ MAPPED = 20_000_000
 """Of a run of so many events a bundle holds the arrays as they are, five times as large: they are
 mapped and need not fit into memory."""
 
-_MOST_BYTES = 64
+_MAX_BYTES = 64
 """Of an index, per event: what a bundle claims to hold beyond that is not believed."""
 
 _KEPT = 31 << 20
@@ -94,7 +94,7 @@ class Index:
     row_begin: tuple[int, ...]
     row_end: tuple[int, ...]
     row_made: tuple[int, ...]  # per row the end of its tiles made ahead
-    fence: I64  # of the starts, in memory; see `lod.fences`
+    fence: Int64Array  # of the starts, in memory; see `lod.fences`
     ahead: Mapping[str, Ahead]  # of the arrays that tiles are read from
     made_at: Arrays  # of `arrays` what says where tiles made ahead are, in memory
 
@@ -253,7 +253,7 @@ def _packed(run: Run) -> Index | None:
         catalogue = json.loads(bundle.read(f"{PACKED}/{CATALOGUE}", MAX_JSON))
         if (catalogue["run"], catalogue["version"]) != (run.etag, VERSION):
             return None
-        most = _MOST_BYTES * (events_of(run) + SMALL)
+        most = _MAX_BYTES * (events_of(run) + SMALL)
         arrays = arrays_in(bundle, PACKED, DTYPES, catalogue["counts"], most)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException):
         return None

@@ -7,20 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanescope.webapp.runs.types import UInt32Array
 from lanescope.webapp.timeline.array_store import Store
 from lanescope.webapp.timeline.counter_lod import sample_pyramid
 from lanescope.webapp.timeline.lanes import LaneSamples
 from lanescope.webapp.timeline.lod import TILE_BITS, fences, pyramid
 from lanescope.webapp.timeline.lod_buckets import offsets
 from lanescope.webapp.timeline.spans import SAMPLES, LaneSlices
-from lanescope.webapp.timeline.tile_columns import (
-    U32,
-    Block,
-    Paints,
-    Slices,
-    sample_block,
-    slice_blocks,
-)
+from lanescope.webapp.timeline.tile_columns import Block, Paints, Slices, sample_block, slice_blocks
 
 BATCH = 500_000
 """Slices after which tiles are made ahead: enough for numpy's cost per call not to matter."""
@@ -37,7 +31,7 @@ class Builder:
         # What waits for its tiles: rows and slices so far, lanes with their first row, and the
         # tiles of rows that have them already.
         self._rows = self._waiting = 0
-        self._lanes: list[tuple[int, LaneSlices, U32]] = []
+        self._lanes: list[tuple[int, LaneSlices, UInt32Array]] = []
         self._tiles: dict[int, list[tuple[int, Block]]] = {}
 
     def add_slices(self, lane: LaneSlices) -> None:

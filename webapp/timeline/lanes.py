@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.timeline.lod_buckets import I64, runs
+from lanescope.webapp.runs.types import Float64Array, Int64Array
+from lanescope.webapp.timeline.lod_buckets import runs
 from lanescope.webapp.timeline.spans import (
     AXIS_END,
     LaneSlices,
@@ -73,9 +73,9 @@ class Lane:
 class LaneSamples:
     """The samples of a counter lane in order of time."""
 
-    time: I64
-    value: npt.NDArray[np.float64]
-    step: I64
+    time: Int64Array
+    value: Float64Array
+    step: Int64Array
 
 
 def lanes_of(run: Run, names: Names) -> Iterator[tuple[Lane, LaneSlices | LaneSamples]]:
@@ -239,7 +239,7 @@ def _shape(slices: LaneSlices) -> _Shape:
     }
 
 
-def _in_time(time: I64, value: npt.NDArray[np.float64], step: I64) -> LaneSamples:
+def _in_time(time: Int64Array, value: Float64Array, step: Int64Array) -> LaneSamples:
     time = np.clip(time, 0, AXIS_END)
     order = np.argsort(time, kind="stable")
     return LaneSamples(time[order], value[order], step[order])

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline.lod_buckets import (
-    I64,
     PIECE,
     Buckets,
     buckets,
@@ -70,13 +70,13 @@ class Tiles:
     Tile k has the entries `wide_at[k]:wide_at[k + 1]` and `dense_at[k]:dense_at[k + 1]`.
     """
 
-    wide: I64  # positions of the wide slices that touch the tile, in order of time
-    wide_at: I64
-    bucket: I64  # 0..1023 within the tile, ascending: buckets touched by short slices
-    covered: I64  # ns of the bucket that short slices cover
-    count: I64  # short slices that begin in it; 0 where only a tail reaches in
-    longest: I64  # position of the longest short slice that touches it (the first of equals)
-    dense_at: I64
+    wide: Int64Array  # positions of the wide slices that touch the tile, in order of time
+    wide_at: Int64Array
+    bucket: Int64Array  # 0..1023 within the tile, ascending: buckets touched by short slices
+    covered: Int64Array  # ns of the bucket that short slices cover
+    count: Int64Array  # short slices that begin in it; 0 where only a tail reaches in
+    longest: Int64Array  # position of the longest short slice that touches it (the first of equals)
+    dense_at: Int64Array
 
     @staticmethod
     def joined(parts: Sequence[Tiles]) -> Tiles:
@@ -97,13 +97,18 @@ class Level:
     """Crowded tiles of one level: tile i is `index[i]` of row `row[i]`, by row, then index."""
 
     level: int
-    row: I64
-    index: I64
+    row: Int64Array
+    index: Int64Array
     tiles: Tiles
 
 
 def tiles(
-    level: int, found: Buckets, origin: I64, begin: I64, floor: I64, size: int = TILE_BUCKETS
+    level: int,
+    found: Buckets,
+    origin: Int64Array,
+    begin: Int64Array,
+    floor: Int64Array,
+    size: int = TILE_BUCKETS,
 ) -> Tiles:
     """Tiles, or parts of them: the `size` buckets of tile k are numbered from `origin[k]` and begin
     at `begin[k]` ns.
@@ -169,13 +174,13 @@ def tiles(
     )
 
 
-def fences(start: I64, at: int = 0) -> I64:
+def fences(start: Int64Array, at: int = 0) -> Int64Array:
     """Every FENCE-th start, of slices of which the first is the one at `at` of all."""
     return start[-at % FENCE :: FENCE]
 
 
 def narrowed(
-    fence: I64, rows: Iterable[Row], level: int, index: int, part: Part = WHOLE
+    fence: Int64Array, rows: Iterable[Row], level: int, index: int, part: Part = WHOLE
 ) -> list[Row]:
     """Of each row a stretch that holds all its slices that touch a tile, or a part of it: found
     without looking at slices, which may be in a file that is yet to be read.
@@ -191,7 +196,12 @@ def narrowed(
 
 
 def window(
-    start: I64, end: I64, rows: Sequence[Row], level: int, index: int, part: Part = WHOLE
+    start: Int64Array,
+    end: Int64Array,
+    rows: Sequence[Row],
+    level: int,
+    index: int,
+    part: Part = WHOLE,
 ) -> Tiles:
     """The tile `index` of `level` of each of the rows `low:high` of `start` and `end`, or of it the
     buckets part[0] up to part[1].
@@ -230,12 +240,14 @@ def window(
     )
 
 
-def _edges(level: int, index: int, part: Part) -> I64:
+def _edges(level: int, index: int, part: Part) -> Int64Array:
     """Where a part of a tile begins and ends in ns."""
     return np.array([((index << TILE_BITS) + bucket) << level for bucket in part], np.int64)
 
 
-def pyramid(start: I64, end: I64, low: I64, high: I64) -> Iterator[Level]:
+def pyramid(
+    start: Int64Array, end: Int64Array, low: Int64Array, high: Int64Array
+) -> Iterator[Level]:
     """All tiles of the rows `low[k]:high[k]` that hold more than RAW_LIMIT slices, level by level.
 
     `window` gives the same for each; these are the ones for which it would take long.
@@ -250,7 +262,9 @@ def pyramid(start: I64, end: I64, low: I64, high: I64) -> Iterator[Level]:
             yield replace(level, row=level.row + part)
 
 
-def _levels(start: I64, end: I64, low: I64, high: I64, apart: int) -> Iterator[Level]:
+def _levels(
+    start: Int64Array, end: Int64Array, low: Int64Array, high: Int64Array, apart: int
+) -> Iterator[Level]:
     finest = [
         finest_crowded(start[one:other])
         for one, other in zip(low.tolist(), high.tolist(), strict=True)
@@ -279,7 +293,7 @@ def _levels(start: I64, end: I64, low: I64, high: I64, apart: int) -> Iterator[L
             yield Level(level, np.concatenate(rows), np.concatenate(indexes), Tiles.joined(parts))
 
 
-def finest_crowded(time: I64) -> int:
+def finest_crowded(time: Int64Array) -> int:
     """The finest level at which a tile can hold more than RAW_LIMIT of these instants."""
     if len(time) <= RAW_LIMIT:
         return MAX_LEVEL + 1
@@ -290,7 +304,7 @@ def finest_crowded(time: I64) -> int:
     return max(0, span.bit_length() - TILE_BITS)
 
 
-def _crowded(found: Buckets) -> Iterator[tuple[I64, Buckets]]:
+def _crowded(found: Buckets) -> Iterator[tuple[Int64Array, Buckets]]:
     """Tiles (number >> TILE_BITS) with more than RAW_LIMIT slices, and the buckets they need.
 
     A few at a time: what the processor's cache holds takes a third of the time.

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array
 
 PIECE = 1 << 15
 """Slices that are looked at in one go while tiles are made ahead."""
@@ -29,16 +28,16 @@ EARLY_BITS = 22
 class Buckets:
     """Buckets of one level in which slices begin, in order of time; of one row or of several."""
 
-    number: I64  # ascending; next to each other in time: numbers that differ by one
-    first: I64  # position of the first slice that begins in it
-    last: I64  # and of the last
-    begin: I64  # extent of the last: looking it up anew at every level takes twice as long
-    end: I64
-    inner: I64  # ns covered by all but the last; these lie within the bucket
-    most: I64  # length of the longest of all but the last; -1: none
-    longest: I64  # position of it (the first of equals); anything where there is none
+    number: Int64Array  # ascending; next to each other in time: numbers that differ by one
+    first: Int64Array  # position of the first slice that begins in it
+    last: Int64Array  # and of the last
+    begin: Int64Array  # extent of the last: looking it up anew at every level takes twice as long
+    end: Int64Array
+    inner: Int64Array  # ns covered by all but the last; these lie within the bucket
+    most: Int64Array  # length of the longest of all but the last; -1: none
+    longest: Int64Array  # position of it (the first of equals); anything where there is none
 
-    def take(self, which: I64) -> Buckets:
+    def take(self, which: Int64Array) -> Buckets:
         """Some of the buckets."""
         return Buckets(*(column.take(which) for column in self._columns()))
 
@@ -58,14 +57,14 @@ class Buckets:
         columns = zip(*(part._columns() for part in parts), strict=True)
         return Buckets(*(np.concatenate(column) for column in columns))
 
-    def _columns(self) -> tuple[I64, ...]:
+    def _columns(self) -> tuple[Int64Array, ...]:
         return (
             self.number, self.first, self.last, self.begin,
             self.end, self.inner, self.most, self.longest,
         )  # fmt: skip
 
 
-def buckets(start: I64, end: I64, number: I64) -> Buckets:
+def buckets(start: Int64Array, end: Int64Array, number: Int64Array) -> Buckets:
     """The buckets of slices, given each slice's bucket number (ascending). O(slices)."""
     if not len(start):
         none = np.empty(0, np.int64)
@@ -96,7 +95,7 @@ def buckets(start: I64, end: I64, number: I64) -> Buckets:
 _FALLING = np.arange(PIECE - 1, -1, -1)
 
 
-def _falling(count: int) -> I64:
+def _falling(count: int) -> Int64Array:
     """count - 1 down to 0."""
     some = len(_FALLING)
     return _FALLING[some - count :] if count <= some else np.arange(count - 1, -1, -1)
@@ -139,7 +138,9 @@ def _merged(fine: Buckets) -> Buckets:
     )
 
 
-def of_row(start: I64, end: I64, low: int, high: int, level: int, number: int) -> Buckets:
+def of_row(
+    start: Int64Array, end: Int64Array, low: int, high: int, level: int, number: int
+) -> Buckets:
     """Buckets of the slices `low:high`, numbered from `number` at time 0.
 
     A piece at a time.
@@ -157,7 +158,7 @@ def of_row(start: I64, end: I64, low: int, high: int, level: int, number: int) -
     return Buckets.joined(pieces)
 
 
-def runs(values: I64) -> I64:
+def runs(values: Int64Array) -> Int64Array:
     """Position at which each run of equal neighbours begins."""
     (changes,) = (values[1:] != values[:-1]).nonzero()
     found = np.zeros(len(changes) + 1, np.int64)
@@ -165,16 +166,16 @@ def runs(values: I64) -> I64:
     return found
 
 
-def offsets(sizes: I64) -> I64:
+def offsets(sizes: Int64Array) -> Int64Array:
     """0 and the running total: where the parts of these sizes begin, and the last one ends."""
     found = np.zeros(len(sizes) + 1, np.int64)
     sizes.cumsum(out=found[1:])
     return found
 
 
-def ranges(low: I64, high: I64) -> I64:
+def ranges(low: Int64Array, high: Int64Array) -> Int64Array:
     """`low[0]..high[0] - 1`, then `low[1]..high[1] - 1` and so on, in one array."""
     sizes = high - low
     at = offsets(sizes)
-    found: I64 = np.arange(at[-1]) + (low - at[:-1]).repeat(sizes)
+    found: Int64Array = np.arange(at[-1]) + (low - at[:-1]).repeat(sizes)
     return found

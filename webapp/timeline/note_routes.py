@@ -13,7 +13,7 @@ from typing import Any
 import flask
 
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.runs.notes import MOST_BYTES, Changed, Notes
+from lanescope.webapp.runs.notes import MAX_BYTES, Changed, Notes
 from lanescope.webapp.timeline.timeline import Timeline
 
 HEADER = "X-LaneScope-Token"
@@ -40,8 +40,8 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
         given = request.headers.get(HEADER, "").encode()
         if not hmac.compare_digest(given, token.encode()) or not request.is_json:
             return {"error": "the server was started anew; reload the page to write notes"}, 403
-        if (request.content_length or 0) > 2 * MOST_BYTES:
-            return {"error": f"more than {MOST_BYTES} bytes of notes"}, 413
+        if (request.content_length or 0) > 2 * MAX_BYTES:
+            return {"error": f"more than {MAX_BYTES} bytes of notes"}, 413
         asked: Any = request.get_json(silent=True)
         try:
             revision = notes.write(asked["content"], str(asked["revision"]))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lanescope.webapp.runs.bundle import Bundle
-from lanescope.webapp.timeline.byte_planes import numbers_of, planes_of
+from lanescope.webapp.runs.types import UInt8Array
 
 ASCENDING = frozenset(
     ("start", "fence", "source", "time", "row_begin", "row_end", "row_made", "made_key", "made_end")
@@ -87,3 +87,16 @@ def pieces_of(
             continue
         told = values - arrays["start"] if name == "end" else values
         yield name, coded(told, ascends=name in ASCENDING)
+
+
+def planes_of(values: npt.NDArray[Any]) -> UInt8Array:
+    """The planes of some numbers, one a row, the lowest bytes first."""
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    rows = np.ascontiguousarray(little).view(np.uint8).reshape(-1, values.itemsize)
+    return np.ascontiguousarray(rows.T)
+
+
+def numbers_of(planes: UInt8Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The numbers again. `planes` has a row for each byte of `dtype`."""
+    kind = np.dtype(dtype).newbyteorder("<")
+    return np.ascontiguousarray(planes.T).view(kind).reshape(planes.shape[1])

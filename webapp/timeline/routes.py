@@ -18,23 +18,19 @@ from typing import Any
 
 import flask
 
-from lanescope.collector.format import schema
-from lanescope.webapp.plugins.threads.overlap import name_pattern
+from lanescope.webapp.analysis import plugin
+from lanescope.webapp.analysis.plugin import load
 from lanescope.webapp.runs.errors import RunError, shown
+from lanescope.webapp.timeline.arguments import BadRequest, forward, integer, window
 from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
-from lanescope.webapp.timeline.pick import look
-from lanescope.webapp.timeline.span_details import nearest, overlap_facts, run_facts, slice_facts
+from lanescope.webapp.timeline.lookup import look
+from lanescope.webapp.timeline.span_details import nearest, run_facts, slice_facts
 from lanescope.webapp.timeline.tile_format import compressed
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
-PHASES = tuple(kind.name for kind in schema.PhaseKind if kind is not schema.PhaseKind.mark)
 FOREVER = "private, max-age=31536000, immutable"
 MAX_LANES = 4096
 """Lanes that one tile request may ask for."""
-
-
-class BadRequest(ValueError):
-    """An argument that cannot be read; the message is one sentence."""
 
 
 Live = Callable[[], dict[str, Any]]
@@ -55,8 +51,10 @@ def register(
         "/api/slice/<etag>/<lane>/<ref>": routes.slice,
         "/api/nearest/<etag>/<lane>": routes.nearest,
         "/api/look/<etag>/<lane>": routes.look,
-        "/api/overlap/<etag>": routes.overlap,
-        "/api/difference/<etag>": routes.difference,
+        **{
+            f"/api/{name}/<etag>": functools.partial(routes.of_plugin, entry)
+            for name, entry in plugin.routes().items()
+        },
     }
     for rule, view in rules.items():
         name = f"lanescope{prefix}{rule}".replace("/", "_").replace(".", "_")
@@ -66,7 +64,6 @@ def register(
 def _guarded(view: Callable[..., flask.Response]) -> Callable[..., flask.Response]:
     """Turns what a view raises about its arguments into an answer."""
 
-    @functools.wraps(view)
     def answer(**arguments: str) -> flask.Response:
         try:
             return view(**arguments)
@@ -106,7 +103,7 @@ class _Routes:
     def tile(self, etag: str, level: str, index: str) -> flask.Response:
         self._check(etag)
         lanes = _lanes(flask.request.args.get("lanes", ""))
-        place = (_integer("level", level), _integer("index", index), lanes)
+        place = (integer("level", level), integer("index", index), lanes)
         self._timeline.check(*place)
         most = _most(flask.request.args.get("rows"))
         part = _part(flask.request.args.get("part"))
@@ -130,55 +127,29 @@ class _Routes:
 
     def slice(self, etag: str, lane: str, ref: str) -> flask.Response:
         self._check(etag)
-        place = (_integer("lane", lane), _integer("slice", ref))
+        place = (integer("lane", lane), integer("slice", ref))
         return _kept(_json(slice_facts(self._timeline, *place)))
 
     def nearest(self, etag: str, lane: str) -> flask.Response:
         self._check(etag)
         args = flask.request.args
-        forward = _forward(args.get("dir", "next"))
-        row, t = _integer("row", args.get("row", "0")), _integer("t", args.get("t", ""))
-        found = nearest(self._timeline, _integer("lane", lane), row, t, forward)
+        ahead = forward(args.get("dir", "next"))
+        row, t = integer("row", args.get("row", "0")), integer("t", args.get("t", ""))
+        found = nearest(self._timeline, integer("lane", lane), row, t, ahead)
         return _kept(_json(found))
 
     def look(self, etag: str, lane: str) -> flask.Response:
         self._check(etag)
         args = flask.request.args
-        window = _integer("t0", args.get("t0", "")), _integer("t1", args.get("t1", ""))
-        if window[0] >= window[1]:
-            raise BadRequest(f"t0 is {window[0]} and t1 is {window[1]}, expected t0 < t1")
-        shorter = _integer("shorter", args["shorter"]) if "shorter" in args else None
-        row = _integer("row", args.get("row", "0"))
-        return _kept(_json(look(self._timeline, _integer("lane", lane), row, window, shorter)))
+        between = window(args)
+        shorter = integer("shorter", args["shorter"]) if "shorter" in args else None
+        row = integer("row", args.get("row", "0"))
+        return _kept(_json(look(self._timeline, integer("lane", lane), row, between, shorter)))
 
-    def difference(self, etag: str) -> flask.Response:
-        """The next or previous place where the run differs from its baseline, from a place on."""
+    def of_plugin(self, entry: str, etag: str) -> flask.Response:
         self._check(etag)
-        args = flask.request.args
-        place = _integer("t", args.get("t", "")), _integer("lane", args.get("lane", "-1"))
-        key = *place, _integer("row", args.get("row", "-1"))
-        known = self._timeline.differences
-        if known is None:
-            raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
-        found = known.next(key, forward=_forward(args.get("dir", "next")))
-        return _kept(_json(found or {"ref": None, "total": len(known)}))
-
-    def overlap(self, etag: str) -> flask.Response:
-        self._check(etag)
-        args = flask.request.args
-        phase = args.get("phase", "backward")
-        try:
-            known = name_pattern(phase) is not None or phase in PHASES
-        except RunError as error:
-            raise BadRequest(str(error)) from None
-        if not known:
-            raise BadRequest(f"phase is {shown(phase)}, expected one of {', '.join(PHASES)}")
-        window = None
-        if "t0" in args or "t1" in args:
-            window = _integer("t0", args.get("t0", "")), _integer("t1", args.get("t1", ""))
-            if window[0] >= window[1]:
-                raise BadRequest(f"t0 is {window[0]} and t1 is {window[1]}, expected t0 < t1")
-        return _kept(_json(overlap_facts(self._timeline, phase, window)))
+        answer: dict[str, Any] = load(entry)(self._timeline, flask.request.args)
+        return _kept(_json(answer))
 
     def _check(self, etag: str) -> None:
         if etag != self._timeline.etag:
@@ -188,32 +159,19 @@ class _Routes:
             )
 
 
-def _forward(direction: str) -> bool:
-    if direction not in ("next", "prev"):
-        raise BadRequest(f"dir is {shown(direction)}, expected next or prev")
-    return direction == "next"
-
-
-def _integer(name: str, text: str) -> int:
-    """A whole number that JavaScript holds exactly (up to 2^53)."""
-    if not re.fullmatch(r"-?[0-9]{1,16}", text, re.ASCII) or abs(int(text)) > 1 << 53:
-        raise BadRequest(f"{name} is {shown(text)}, expected a whole number")
-    return int(text)
-
-
 def _lanes(text: str) -> list[int]:
     """Distinct lanes of a list like 0,1,2."""
     parts = text.split(",", MAX_LANES)
     if len(parts) > MAX_LANES:
         raise BadRequest(f"more than {MAX_LANES} lanes in one request, ask for them in parts")
-    return list(dict.fromkeys(_integer("lanes", part) for part in parts))
+    return list(dict.fromkeys(integer("lanes", part) for part in parts))
 
 
 def _most(text: str | None) -> int | None:
     """Rows of each lane that are asked for; None: all."""
     if text is None:
         return None
-    most = _integer("rows", text)
+    most = integer("rows", text)
     if most < 1:
         raise BadRequest(f"rows is {most}, expected 1 or more")
     return most

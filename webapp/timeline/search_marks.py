@@ -11,25 +11,23 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from lanescope.webapp.runs.types import BoolArray, UInt32Array
 from lanescope.webapp.timeline.lanes import THREAD
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
 from lanescope.webapp.timeline.styles import coded
 from lanescope.webapp.timeline.timeline import Timeline
 
-Flags = npt.NDArray[np.bool_]
-
 CHUNK = 1 << 20
 """Slices looked at in one go: as many as fit the processor's cache."""
 
-MOST_MODULES = 20_000_000
+MAX_MODULES = 20_000_000
 """Ops up to which modules are searched: their codes are kept in memory, four bytes each."""
 
-MOST_SLICES = 2_000
+MAX_SLICES = 2_000
 """Hits in a window up to which each is told, so that the page can outline exactly these."""
 
-MOST_BUCKETS = 4_096
+MAX_BUCKETS = 4_096
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +35,14 @@ class Modules:
     """Modules of all ops: the texts, and per lane the code of each row of its op table."""
 
     texts: tuple[str, ...]
-    codes: dict[int, npt.NDArray[np.uint32]]
+    codes: dict[int, UInt32Array]
 
 
 @lru_cache(maxsize=2)
 def modules(timeline: Timeline) -> Modules:
-    """The modules that ops ran in; none where the run has more than MOST_MODULES ops."""
+    """The modules that ops ran in; none where the run has more than MAX_MODULES ops."""
     run = timeline.run
-    if run.counts["op"] > MOST_MODULES:
+    if run.counts["op"] > MAX_MODULES:
         return Modules((), {})
     known: dict[str, int] = {}
     codes = {}
@@ -71,10 +69,10 @@ class Wanted:
         self._modules = modules(timeline) if in_modules else Modules((), {})
         self._in = _flags(in_modules, len(self._modules.texts))
 
-    def mask(self, lane: int, row: int, begin: int, end: int) -> Flags:
+    def mask(self, lane: int, row: int, begin: int, end: int) -> BoolArray:
         """For slices begin..end of the index, all in one row of a lane, whether they are meant."""
         index = self._timeline.index
-        found: Flags = self._names[index.slices.name[begin:end]]
+        found: BoolArray = self._names[index.slices.name[begin:end]]
         codes = self._modules.codes.get(lane)
         if codes is not None and SOURCES[index.arrays["row_table"][row]] == "op":
             found |= self._in[codes[index.arrays["source"][begin:end]]]
@@ -89,7 +87,7 @@ def hits(
     total: over all lanes; marks: a bit for each of `many` equal parts of the window in which one
     begins, base64 of little-endian bytes, first part first; lanes: the same for each of the lanes
     that were asked for; slices: [row, start, end] of each in these lanes, by lane, or null where
-    more than MOST_SLICES begin in the window.
+    more than MAX_SLICES begin in the window.
     """
     t0, t1 = window
     marks = np.zeros(many, np.bool_)
@@ -107,7 +105,7 @@ def hits(
         if lane not in by_lane:
             continue
         by_lane[lane][part] = True
-        if total <= MOST_SLICES:
+        if total <= MAX_SLICES:
             number = row - timeline.index.lane_rows[lane][0]
             extents = np.stack([starts[begin:end][at], ends[begin:end][at]], axis=1).tolist()
             slices.setdefault(lane, []).extend([number, *extent] for extent in extents)
@@ -115,7 +113,7 @@ def hits(
         "total": total,
         "marks": _bits(marks),
         "lanes": {str(lane): _bits(found) for lane, found in by_lane.items() if found.any()},
-        "slices": slices if total <= MOST_SLICES else None,
+        "slices": slices if total <= MAX_SLICES else None,
     }
 
 
@@ -153,11 +151,11 @@ def _parts(
                 yield lane.id, row, at, min(at + CHUNK, end)
 
 
-def _flags(numbers: Collection[int], size: int) -> Flags:
+def _flags(numbers: Collection[int], size: int) -> BoolArray:
     flags = np.zeros(max(size, 1), np.bool_)
     flags[[number for number in numbers if 0 <= number < size]] = True
     return flags
 
 
-def _bits(flags: Flags) -> str:
+def _bits(flags: BoolArray) -> str:
     return base64.b64encode(np.packbits(flags, bitorder="little").tobytes()).decode()

@@ -11,15 +11,15 @@ from typing import Any
 import flask
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.timeline.lookup import find
 from lanescope.webapp.timeline.search_marks import (
-    MOST_BUCKETS,
-    MOST_MODULES,
+    MAX_BUCKETS,
+    MAX_MODULES,
     Wanted,
     hits,
     modules,
     place_among,
 )
-from lanescope.webapp.timeline.search_next import find
 from lanescope.webapp.timeline.timeline import Timeline
 
 Answer = dict[str, Any] | tuple[dict[str, Any], int]
@@ -32,8 +32,8 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
     def known_modules(etag: str) -> Answer:
         if etag != timeline.etag:
             return _other()
-        if timeline.run.counts["op"] > MOST_MODULES:
-            limit = units.count(MOST_MODULES)
+        if timeline.run.counts["op"] > MAX_MODULES:
+            limit = units.count(MAX_MODULES)
             return {"modules": [], "left_out": f"modules are searched in up to {limit} ops"}
         return {"modules": list(modules(timeline).texts), "left_out": ""}
 
@@ -67,8 +67,8 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             many = int(asked["buckets"])
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             return {"error": "expected names, modules, t0, t1, lanes and buckets"}, 400
-        if not 0 <= window[0] < window[1] <= 1 << 53 or not 1 <= many <= MOST_BUCKETS:
-            limits = f"0 <= t0 < t1 and 1 to {MOST_BUCKETS} buckets"
+        if not 0 <= window[0] < window[1] <= 1 << 53 or not 1 <= many <= MAX_BUCKETS:
+            limits = f"0 <= t0 < t1 and 1 to {MAX_BUCKETS} buckets"
             return {"error": f"expected {limits}, not {window} and {many}"}, 400
         return hits(timeline, wanted, window, lanes, many)
 

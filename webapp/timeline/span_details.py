@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.plugins.races.span_provider import races_of
-from lanescope.webapp.plugins.threads.overlap import overlap, overlap_rate, overlap_regions
+from lanescope.webapp.analysis.plugin import load, span_facts
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.kernel_flows import launches
+from lanescope.webapp.timeline.flows import flows_of, launches, sync_flows
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, in_order
 from lanescope.webapp.timeline.span_links import (
     Place,
@@ -27,7 +26,6 @@ from lanescope.webapp.timeline.span_links import (
 )
 from lanescope.webapp.timeline.spans import SAMPLES, SOURCES
 from lanescope.webapp.timeline.styles import BESIDE, STYLES
-from lanescope.webapp.timeline.sync_flows import handovers
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
@@ -35,9 +33,6 @@ Json = dict[str, Any]
 
 EXACT = ("start_ns", "duration_ns", "self_ns", "complete_ns", "launch_ns")
 """Columns that travel as decimal text."""
-
-MAX_REGIONS = 2000
-"""Overlap regions that one answer lists; it tells how many there are in all."""
 
 
 def run_facts(timeline: Timeline) -> Json:
@@ -128,7 +123,6 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
             }
             for one in launches(timeline, lane, event)
         ]
-        facts["races"] = races_of(timeline, lane, event)
     if table == "collective":
         facts["peers"] = [
             {**_place(timeline, place), "name": name, "rank": rank}
@@ -137,6 +131,11 @@ def slice_facts(timeline: Timeline, lane_id: int, ref: int) -> Json:
         ]
     if lane.kind == THREAD:
         facts["threads"] = _handovers(timeline, lane, *facts["drawn"])
+    facts["flows"] = flows_of(facts)
+    for provider in span_facts():
+        own = load(provider)(timeline, lane, table, facts)
+        facts["flows"] += own.pop("flows", [])
+        facts |= own
     return facts
 
 
@@ -216,39 +215,10 @@ def nearest(timeline: Timeline, lane_id: int, row: int, t: int, forward: bool) -
     return found
 
 
-def overlap_facts(timeline: Timeline, phase: str, window: tuple[int, int] | None) -> Json:
-    """Where threads of a rank are in a phase at once, and how much of the time each pair is."""
-    run = timeline.run
-    lanes = {(lane.rank, lane.thread): lane.id for lane in timeline.index.lanes if lane.thread}
-    pairs = overlap(run, phase, window)
-    regions = overlap_regions(run, phase, window)
-    return {
-        "phase": phase,
-        "rate": overlap_rate(run, phase, window),
-        "pairs": [
-            {
-                "rank": pair["rank"],
-                "a": lanes[pair["rank"], pair["a"]],
-                "b": lanes[pair["rank"], pair["b"]],
-                "a_ns": pair["a_ns"],
-                "b_ns": pair["b_ns"],
-                "overlap_ns": pair["overlap_ns"],
-                "rate": pair["rate"],
-            }
-            for pair in pairs.to_dict("records")
-        ],
-        "regions": [
-            [one.start_ns, one.end_ns, [lanes[one.rank, thread] for thread in one.threads]]
-            for one in regions[:MAX_REGIONS]
-        ],
-        "total": len(regions),
-    }
-
-
 def _handovers(timeline: Timeline, lane: Lane, start_ns: int, end_ns: int) -> list[Json]:
     """Starts and joins of threads within a slice: what is at the other end, and both instants."""
     told = []
-    for one in handovers(timeline.run, lane, start_ns, end_ns):
+    for one in sync_flows(timeline.run, lane, start_ns, end_ns):
         outgoing = one.source == lane.thread
         other = thread_lane(timeline, lane.rank, one.target if outgoing else one.source)
         if other is None:

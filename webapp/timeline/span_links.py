@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
+from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.timeline.lanes import COLLECTIVES, THREAD, Lane
 from lanescope.webapp.timeline.spans import AXIS_END, SOURCES
 from lanescope.webapp.timeline.timeline import Timeline
@@ -49,7 +49,7 @@ def slice_of(timeline: Timeline, lane: Lane, table: str, position: int) -> Place
 def autograd_partner(timeline: Timeline, rank: int, op: dict[str, Any]) -> Place | None:
     """The backward node that a forward op made, or the forward op that made a backward node.
 
-    They share a sequence number (`autograd_nodes.maker`). A composite op (aten::linear) made what
+    They share a sequence number (`forward_ops.maker`). A composite op (aten::linear) made what
     the ops within it made.
     """
     if op["sequence"] is None:

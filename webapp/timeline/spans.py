@@ -1,7 +1,7 @@
 """From a run's tables to the slices of one lane: rows, extents, names, colours.
 
 The rows of a thread are its phases by depth, then its ops by depth. Slices of a row that overlap
-without nesting go to rows of their own right below (`row_layout.sub_rows`); nothing is dropped.
+without nesting go to rows of their own right below (`span_nesting.sub_rows`); nothing is dropped.
 What had not ended when the recording stopped lasts to the end of the run and is marked.
 """
 
@@ -19,7 +19,8 @@ from lanescope.collector.format import schema
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.table_reader import in_order, numbers
-from lanescope.webapp.timeline.span_nesting import I64, U8, Columns, Depths, Piece, styled
+from lanescope.webapp.runs.types import Int64Array, UInt8Array, UInt32Array
+from lanescope.webapp.timeline.span_nesting import Columns, Depths, Piece, styled
 from lanescope.webapp.timeline.styles import (
     COMMUNICATION,
     COPIES,
@@ -51,13 +52,13 @@ MAX_ROWS = 1 << 16
 class LaneSlices:
     """The slices of a lane, row after row, each row in order of time and free of overlap."""
 
-    start: I64
-    end: I64
-    name: npt.NDArray[np.uint32]  # see `Names`
-    style: U8  # position in STYLES, with STYLE_UNFINISHED
-    source: npt.NDArray[np.uint32]  # position in the table the row's slices come from
-    row_at: I64  # row r is row_at[r]:row_at[r + 1]
-    row_table: U8  # position in SOURCES, per row
+    start: Int64Array
+    end: Int64Array
+    name: UInt32Array  # see `Names`
+    style: UInt8Array  # position in STYLES, with STYLE_UNFINISHED
+    source: UInt32Array  # position in the table the row's slices come from
+    row_at: Int64Array  # row r is row_at[r]:row_at[r + 1]
+    row_table: UInt8Array  # position in SOURCES, per row
 
     @property
     def phase_rows(self) -> int:
@@ -76,12 +77,12 @@ class Names:
         """All names so far, in the order of their numbers."""
         return list(self._ids)
 
-    def of(self, column: pa.ChunkedArray) -> npt.NDArray[np.uint32]:
+    def of(self, column: pa.ChunkedArray) -> UInt32Array:
         """The number of each text of a dictionary column."""
         codes, texts = coded(column)
         return self.numbers(texts)[codes]
 
-    def numbers(self, texts: Sequence[str]) -> npt.NDArray[np.uint32]:
+    def numbers(self, texts: Sequence[str]) -> UInt32Array:
         """The number of each of some texts."""
         ids = [self._ids.setdefault(text, len(self._ids)) for text in texts]
         return np.array(ids, np.uint32)
@@ -134,7 +135,7 @@ def _ops(run: Run, thread: Thread, names: Names, phases: Piece, by_name: ByName)
     if not phases.sizes:
         columns.append("phase")  # nothing else tells to which one an op belongs
     where = ("op", thread.rank, thread.thread)
-    own: OpStyles | U8
+    own: OpStyles | UInt8Array
     if thread.kind == schema.ThreadKind.stream.name:
         own = _stream_styles(run, thread, names, by_name)
     else:
@@ -148,7 +149,7 @@ def _ops(run: Run, thread: Thread, names: Names, phases: Piece, by_name: ByName)
 
 
 def _gathered(
-    pieces: Iterable[pa.Table], run_end: int, names: Names, styles: OpStyles | U8
+    pieces: Iterable[pa.Table], run_end: int, names: Names, styles: OpStyles | UInt8Array
 ) -> Depths | None:
     """The ops of these rows; None where they are not in the order of `Run.events`."""
     found = Depths()
@@ -181,7 +182,7 @@ def _calls(
     run_end: int,
     names: Names,
     table: str,
-    source: I64 | None = None,
+    source: Int64Array | None = None,
 ) -> Piece:
     start, end, unfinished = _extent(rows, until, run_end)
     style = np.uint8(STYLE["collective"]) | unfinished
@@ -196,7 +197,7 @@ def _piece(table: str, found: Columns, depth: npt.NDArray[np.int16]) -> Piece:
     return depths.piece(table)
 
 
-def _positions(low: int, high: int) -> npt.NDArray[np.uint32]:
+def _positions(low: int, high: int) -> UInt32Array:
     return np.arange(low, high, dtype=np.uint32)
 
 
@@ -222,7 +223,9 @@ def _end(rows: pa.Table) -> pa.ChunkedArray:
     return pc.add(rows["start_ns"], rows["duration_ns"])
 
 
-def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I64, U8]:
+def _extent(
+    rows: pa.Table, end: pa.ChunkedArray, run_end: int
+) -> tuple[Int64Array, Int64Array, UInt8Array]:
     """Start and end of each row, and the mark of those without an end of their own.
 
     Within 0..AXIS_END, which the page can show; what claims to lie outside is drawn at the edge.
@@ -240,7 +243,7 @@ def _extent(rows: pa.Table, end: pa.ChunkedArray, run_end: int) -> tuple[I64, I6
     return start, stop, unfinished
 
 
-def _stream_styles(run: Run, stream: Thread, names: Names, by_name: ByName) -> U8:
+def _stream_styles(run: Run, stream: Thread, names: Names, by_name: ByName) -> UInt8Array:
     """Communication and copies by what they are, kernels like the op that launched them.
 
     That is the last op to begin on the launching thread before the call: it holds the call.

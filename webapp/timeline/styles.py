@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.timeline.span_nesting import I64, U8, Piece, styled
+from lanescope.webapp.runs.types import Int64Array, UInt8Array
+from lanescope.webapp.timeline.span_nesting import Piece, styled
 
 BESIDE = (
     "identical", "within tolerance", "different", "added", "removed", "slower", "faster",
@@ -66,7 +67,7 @@ def phase_styles(run: Run, rank: int) -> dict[str, int]:
     return found
 
 
-def matching(column: pa.ChunkedArray, chosen: Mapping[str, int]) -> U8:
+def matching(column: pa.ChunkedArray, chosen: Mapping[str, int]) -> UInt8Array:
     """The chosen number of each text, 0 for texts without one."""
     codes, texts = coded(column)
     return np.array([chosen.get(text, 0) for text in texts] or [0], np.uint8).take(codes)
@@ -81,7 +82,9 @@ class OpStyles:
         self._run, self._thread, self._by_name = run, thread, by_name
         self._phases = list(phases.rows())
 
-    def of(self, rows: pa.Table, start: I64, codes: Codes, texts: list[str], at: int) -> U8:
+    def of(
+        self, rows: pa.Table, start: Int64Array, codes: Codes, texts: list[str], at: int
+    ) -> UInt8Array:
         """The style of ops in order of time, of which the first is the one at `at` of all; 0 where
         nothing tells. `codes` and `texts` are those of the names.
         """
@@ -102,12 +105,12 @@ class OpStyles:
         return style
 
     @cached_property
-    def _named(self) -> U8:
+    def _named(self) -> UInt8Array:
         """Style of each op's phase by name alone, of all ops of the thread."""
         where = ("op", self._thread.rank, self._thread.thread)
         return matching(self._run.events(*where, ["phase"])["phase"], self._by_name())
 
-    def _painted(self, instants: I64) -> U8:
+    def _painted(self, instants: Int64Array) -> UInt8Array:
         """Style of the phase around each instant (ascending): of the innermost one not `user`."""
         style = np.zeros(len(instants), np.uint8)
         for row in self._phases:

@@ -33,11 +33,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanescope.webapp.runs.types import BoolArray, Int64Array, UInt8Array, UInt32Array
 from lanescope.webapp.timeline.counter_lod import SampleTile
 from lanescope.webapp.timeline.lod import TILE_BITS, TILE_BUCKETS, WHOLE, Tiles
-from lanescope.webapp.timeline.lod_buckets import I64, offsets
-
-U32 = npt.NDArray[np.uint32]
+from lanescope.webapp.timeline.lod_buckets import offsets
 
 EXACT_LEVEL = 5
 """Finest level whose times are counted in more than one nanosecond is the one after this: a tile
@@ -46,10 +45,10 @@ has 2^15 units, so an instant within it fits 16 bits."""
 BITS, BEFORE, AFTER, TWO, FOUR = 1, 2, 4, 8, 16
 """Bits of a form. TWO and FOUR, the bytes of a paint, are those of a row that is kept alone."""
 
-FEW = 64
+SMALL_COUNT = 64
 """Buckets up to which their numbers take no more room than 1024 bits."""
 
-FAR = 255
+ESCAPE_BYTE = 255
 """Stands for a distance that takes two bytes."""
 
 SHARES = 32
@@ -100,7 +99,7 @@ class Paints:
         codes = (code % CODES_PER_NAME for code in self.codes)
         return [(code >> 1) | (STYLE_UNFINISHED * (code & 1)) for code in codes]
 
-    def add(self, name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> U32:
+    def add(self, name: UInt32Array, style: UInt8Array) -> UInt32Array:
         """The paint of each slice; pairs that are new get the next numbers."""
         self._reach(CODES_PER_NAME * (int(name.max(initial=0)) + 1) - 1)
         found = np.empty(len(name), np.uint32)
@@ -123,7 +122,7 @@ class Paints:
             self._number = np.concatenate((self._number, more))
 
 
-def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+def _code(name: UInt32Array, style: UInt8Array) -> UInt32Array:
     # STYLE_UNFINISHED becomes the lowest bit. More than 2^27 names do not fit into memory.
     return name * np.uint32(CODES_PER_NAME) | (style << np.uint8(1) | style >> np.uint8(7))
 
@@ -132,9 +131,9 @@ def _code(name: npt.NDArray[np.uint32], style: npt.NDArray[np.uint8]) -> npt.NDA
 class Slices:
     """Columns of the run's slices: all rows of all lanes one after another."""
 
-    start: I64
-    end: I64
-    paint: U32
+    start: Int64Array
+    end: Int64Array
+    paint: UInt32Array
     paints: Paints
 
     @property
@@ -152,10 +151,10 @@ class Slices:
 class Looked:
     """What a table says of each paint in a column: read like an array, made where it is read."""
 
-    paint: U32
+    paint: UInt32Array
     table: npt.NDArray[Any]
 
-    def __getitem__(self, where: int | slice | I64) -> Any:
+    def __getitem__(self, where: int | slice | Int64Array) -> Any:
         """Of one slice, or an array."""
         return self.table.take(self.paint[where], mode="clip")  # the paints may be a stranger's
 
@@ -183,19 +182,19 @@ class Rows:
     Columns that no row needs are left out.
     """
 
-    n: I64
-    m: I64
-    form: I64  # BITS, BEFORE and AFTER
+    n: Int64Array
+    m: Int64Array
+    form: Int64Array  # BITS, BEFORE and AFTER
     columns: Mapping[str, Column]
 
 
-def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: I64) -> Rows:
+def slice_rows(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> Rows:
     """The rows of `tiles`; `begin` is where the tile of each begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
     return Rows(n, m, form, {name: values for name, _, values in columns})
 
 
-def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64) -> list[Block]:
+def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: Int64Array) -> list[Block]:
     """One block per tile; `begin` is where it begins in ns."""
     n, m, form, columns = _columns_of(tiles, slices, level, begin)
     width = max((values.itemsize for name, _, values in columns if name in PAINTED), default=1)
@@ -205,8 +204,8 @@ def slice_blocks(tiles: Tiles, slices: Slices, level: int, begin: I64) -> list[B
 
 
 def _columns_of(
-    tiles: Tiles, slices: Slices, level: int, begin: I64
-) -> tuple[I64, I64, I64, list[tuple[str, I64, Column]]]:
+    tiles: Tiles, slices: Slices, level: int, begin: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, list[tuple[str, Int64Array, Column]]]:
     """Of each tile n, m and form; and the columns that have entries, each with where the entries
     of each tile begin, in the order of `Block`.
     """
@@ -218,7 +217,7 @@ def _columns_of(
     most = max(int(colours.max(initial=0)), int(short_colours.max(initial=0)))
     paint = next(kind for kind, bits in _PAINT_KINDS if most < 1 << bits)
     form = np.zeros(len(sizes), np.int64)
-    columns: list[tuple[str, I64, Column]] = []
+    columns: list[tuple[str, Int64Array, Column]] = []
     if len(wide):
         origin = begin.repeat(sizes)
         start, end = slices.start.take(wide) - origin, slices.end.take(wide) - origin
@@ -228,9 +227,9 @@ def _columns_of(
         before[some] = start[wide_at[some]] < 0
         after[some] = end[wide_at[some + 1] - 1] > span
         steps = _steps(np.maximum(start, 0) >> shift, np.minimum(end, span) >> shift, wide_at)
-        (far,) = (steps >= FAR).nonzero()
+        (far,) = (steps >= ESCAPE_BYTE).nonzero()
         columns = [
-            ("steps", 2 * wide_at, np.minimum(steps, FAR).astype("u1")),
+            ("steps", 2 * wide_at, np.minimum(steps, ESCAPE_BYTE).astype("u1")),
             ("far", far.searchsorted(2 * wide_at), steps[far].astype("<u2")),
             ("paint", wide_at, colours.astype(paint)),
             ("before", _at(before), start[wide_at[:-1][before]].astype("<f8")),
@@ -238,7 +237,7 @@ def _columns_of(
         ]
         form += BEFORE * before + AFTER * after
     if len(tiles.bucket):
-        many = counts > FEW
+        many = counts > SMALL_COUNT
         if many.any():
             bits = np.zeros(len(counts) * TILE_BUCKETS, np.bool_)
             bits[np.arange(0, len(bits), TILE_BUCKETS).repeat(counts) + tiles.bucket] = True
@@ -255,7 +254,7 @@ def _columns_of(
     return sizes, counts, form, [column for column in columns if len(column[2])]
 
 
-def _steps(start: I64, end: I64, at: I64) -> I64:
+def _steps(start: Int64Array, end: Int64Array, at: Int64Array) -> Int64Array:
     """How far the start of each slice is from the end of the one before in its tile, and its end
     from there, in turns.
     """
@@ -294,7 +293,7 @@ def kept_rows(block: Block, level: int, part: tuple[int, int] = WHOLE) -> Rows:
     columns: dict[str, Column] = {}
     if n:
         columns["steps"] = reader.take("u1", 2 * n)
-        columns["far"] = reader.take("<u2", int(np.count_nonzero(columns["steps"] == FAR)))
+        columns["far"] = reader.take("<u2", int(np.count_nonzero(columns["steps"] == ESCAPE_BYTE)))
         columns["paint"] = reader.take(paint, n)
         columns["before"] = reader.take("<f8", int(bool(form & BEFORE)))
         columns["after"] = reader.take("<f8", int(bool(form & AFTER)))
@@ -319,7 +318,7 @@ def _cut_wide(
 ) -> tuple[int, int]:
     """Leaves the wide slices that touch some buckets; returns how many there are, and the form."""
     steps = columns["steps"].astype(np.int64)
-    steps[steps == FAR] = columns["far"]
+    steps[steps == ESCAPE_BYTE] = columns["far"]
     edges = np.cumsum(steps)
     bucket = min(level, EXACT_LEVEL)
     # As far as the units tell: an end on the edge may lie a little beyond it.
@@ -337,8 +336,8 @@ def _cut_wide(
         form &= ~AFTER
     kept = steps[2 * low : 2 * high]
     kept[0] = edges[2 * low]
-    columns["steps"] = np.minimum(kept, FAR).astype("u1")
-    columns["far"] = kept[kept >= FAR].astype("<u2")
+    columns["steps"] = np.minimum(kept, ESCAPE_BYTE).astype("u1")
+    columns["far"] = kept[kept >= ESCAPE_BYTE].astype("<u2")
     columns["paint"] = columns["paint"][low:high]
     return high - low, form
 
@@ -359,7 +358,7 @@ def _cut_dense(columns: dict[str, Column], part: tuple[int, int]) -> int:
     return high - low
 
 
-def _at(chosen: npt.NDArray[np.bool_]) -> I64:
+def _at(chosen: BoolArray) -> Int64Array:
     """Where the one entry of each chosen part begins."""
     return offsets(chosen.astype(np.int64))
 
@@ -367,7 +366,7 @@ def _at(chosen: npt.NDArray[np.bool_]) -> I64:
 class _Cutter:
     """Columns of several tiles, cut into one run of bytes per tile."""
 
-    def __init__(self, columns: Iterable[tuple[str, I64, Column]]) -> None:
+    def __init__(self, columns: Iterable[tuple[str, Int64Array, Column]]) -> None:
         self._columns = [
             (memoryview(values.tobytes()), (at * values.itemsize).tolist())
             for _, at, values in columns

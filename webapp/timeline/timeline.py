@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from lanescope.webapp.plugins.diff.timeline_index import open_beside
-from lanescope.webapp.plugins.diff.timeline_lanes import Differences
+from lanescope.webapp.analysis.plugin import lanes, load
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.timeline import index as indexes
 from lanescope.webapp.timeline import tile_format
@@ -43,6 +43,16 @@ class NoSuch(LookupError):
         return str(self.args[0])
 
 
+class Differences(Protocol):
+    """Places where a run differs from its baseline, by (start, lane, row)."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def next(self, place: tuple[int, int, int], *, forward: bool) -> dict[str, Any] | None:
+        """The first one after a place, or the last before it; None: there is none."""
+
+
 class Timeline:
     """A run and its index. Made once and passed around; safe to use from several threads."""
 
@@ -68,7 +78,7 @@ class Timeline:
         """
         folder = cache_folder() / "index" if cache is None else cache
         if baseline is not None:
-            index, differences = open_beside(run, baseline, noise, folder, progress)
+            index, differences = load(lanes())(run, baseline, noise, folder, progress)
             return cls(run, index, baseline, differences, noise)
         return cls(run, open_index(run, folder, progress))
 

@@ -8,7 +8,7 @@ from typing import Any
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.findings import Examined, Finding
+from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import widgets
@@ -44,7 +44,7 @@ def _card(context: Context, finding: Finding) -> Component:
     )
 
 
-def asked(examined: Sequence[Examined]) -> Component:
+def asked(examined: Sequence[AnalysisResult]) -> Component:
     """Every question that was asked of the run, and its answer."""
     rows = [
         (
@@ -56,12 +56,12 @@ def asked(examined: Sequence[Examined]) -> Component:
     return widgets.plain_table(("asked", "answer"), rows)
 
 
-def tone(one: Examined) -> str:
+def tone(one: AnalysisResult) -> str:
     """The class in which the answer to a question is written."""
     return "bad" if one.failed else "muted" if one.unanswered else ""
 
 
-def answer(one: Examined) -> str:
+def answer(one: AnalysisResult) -> str:
     """What came of a question, in words."""
     if one.failed:
         return f"not checked: {one.failed}"

@@ -13,7 +13,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui.widgets import thread_names
 
-MOST_COMPARED = 32
+MAX_COMPARED = 32
 """Threads of a rank in a matrix, at most."""
 
 
@@ -50,9 +50,9 @@ def compared(run: Run, table: pd.DataFrame) -> Iterator[Compared]:
     for rank, rows in table.groupby("rank", sort=True):
         threads = sorted({*rows["a"], *rows["b"]}, key=lambda one: position[rank, one])
         of = len(threads)
-        if of > MOST_COMPARED:
+        if of > MAX_COMPARED:
             sides = [rows.groupby(side)["overlap_ns"].sum() for side in ("a", "b")]
-            most = sides[0].add(sides[1], fill_value=0).nlargest(MOST_COMPARED)
+            most = sides[0].add(sides[1], fill_value=0).nlargest(MAX_COMPARED)
             threads = [thread for thread in threads if thread in most]
             rows = rows[rows["a"].isin(threads) & rows["b"].isin(threads)]
         rates = {(row.a, row.b): float(row.rate) for row in rows.itertuples()}

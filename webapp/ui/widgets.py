@@ -51,6 +51,18 @@ def controls(*children: Child, hidden: bool = False) -> Component:
     return html.Div(list(children), className="controls", hidden=hidden)
 
 
+def chart_section(
+    title: str, choices: Sequence[Component], chart: str, note: str, *, height: int = 320
+) -> list[Component]:
+    """A heading, what can be chosen, a chart (its id) and a line about it (its id)."""
+    return [
+        html.H2(title),
+        controls(*choices),
+        graph(chart, height=height),
+        html.P(id=note, className="muted"),
+    ]
+
+
 def choice(
     label: str, id: str, options: Sequence[str] | Sequence[dict[str, Any]], value: Any = None,
     *, wide: bool = False,

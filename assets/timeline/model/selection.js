@@ -7,7 +7,6 @@ import { getJson } from "../base/bridge.js";
 import { duration as formatDuration } from "../base/format.js";
 import { STYLE_NAMES, STYLE_TOKENS } from "../base/palette.js";
 import { around } from "../base/viewport.js";
-import { flowsOf } from "./flows.js";
 
 /**
  * @typedef {object} Selected
@@ -54,7 +53,7 @@ export class Selection {
       const [start, end] = full.drawn;
       const first = span.start === undefined;
       this.set({ ...span, row: full.row ?? span.row, name: full.name, start, end }, reveal && first);
-      this.flows = flowsOf(full);
+      this.flows = full.flows ?? [];
       timeline.invalidate("overlay");
       this.show(full, lane);
     } catch (error) {

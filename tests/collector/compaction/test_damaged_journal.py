@@ -13,8 +13,8 @@ import pytest
 from lanescope.collector.compaction.compact import compact
 from lanescope.collector.compaction.decode import Decoder
 from lanescope.collector.compaction.reader import JournalError, read_process
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.commands.info import summary
-from lanescope.webapp.plugins.checks.checks import check
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline.timeline import Timeline

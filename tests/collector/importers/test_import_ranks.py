@@ -15,9 +15,9 @@ from lanescope.collector.importers.clock_offsets import Source, comparable, offs
 from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.pickles import plain_pickle
 from lanescope.collector.importers.spill import CollectiveCall
-from lanescope.webapp.analysis.findings import examine, findings
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.analysis.findings import findings, run_questions
 from lanescope.webapp.cli import main
-from lanescope.webapp.plugins.checks.checks import check
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.runs.run import Run, open_run
@@ -78,7 +78,7 @@ def test_operators_and_works_become_one_collective(traces: Run) -> None:
 @pytest.mark.torchrun
 def test_nothing_is_found_where_nothing_is_wrong(traces: Run) -> None:
     assert findings(traces) == []
-    answered = {one.question: one.unanswered for one in examine(traces)}
+    answered = {one.question: one.unanswered for one in run_questions(traces)}
     assert "not whole" in answered["Does a rank wait for one that does not come?"]
     assert check(traces).failed("warning") is False
     assert len(collectives(traces))

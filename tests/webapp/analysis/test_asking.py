@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from dash import html
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.findings import ANALYSES, Analysis, Finding, answer, ask
+from lanescope.webapp.analysis.findings import Finding, check_evidence, run_question
+from lanescope.webapp.analysis.plugin import Page, Question, kinds, pages, questions
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import markdown
 from lanescope.webapp.plugins.autograd_graph.traceability import graph_traceability, walks
-from lanescope.webapp.plugins.checks import page as checks
-from lanescope.webapp.plugins.checks.checks import METRICS
+from lanescope.webapp.plugins.checks import overhead
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.typed_json import Mismatch
@@ -28,7 +28,9 @@ from lanescope.webapp.server.frame import made
 from lanescope.webapp.ui.context import Context
 from tests.support.synthetic import START_NS, Builder
 
-BROKEN = Analysis("Is it there?", "plugins.hangs.hangs:no_such_function")
+BROKEN = Question(
+    "Is it there?", "lanescope.webapp.plugins.hangs.hangs:no_such_function", ("hang",), order=0
+)
 
 
 def one_op(path: Path) -> Path:
@@ -38,18 +40,26 @@ def one_op(path: Path) -> Path:
 
 
 def test_a_fault_in_one_question_is_its_answer(tmp_path: Path) -> None:
-    asked = ask(BROKEN, open_run(one_op(tmp_path)))
+    asked = run_question(BROKEN, open_run(one_op(tmp_path)))
     assert (asked.question, asked.findings, asked.answered) == ("Is it there?", (), False)
     assert asked.failed.startswith("internal error in no_such_function (AttributeError: module ")
     assert asked.failed.endswith("; please report it")
 
 
-def test_evidence_of_another_shape_is_a_fault_of_its_question(tmp_path: Path) -> None:
-    def look() -> list[Finding]:
-        return [Finding("exploding_gradient", "warning", "", evidence={"gradients": 3})]
+def kept(_: Run) -> list[Finding]:
+    return [Finding("exploding_gradient", "warning", "", evidence={"gradients": 3})]
 
-    asked = answer("Are gradients zeroed?", "kept_gradients", look)
+
+def test_evidence_of_another_shape_is_a_fault_of_its_question(tmp_path: Path) -> None:
+    question = Question("Are they zeroed?", f"{__name__}:kept", ("exploding_gradient",), order=0)
+    asked = run_question(question, open_run(one_op(tmp_path)))
     assert "Mismatch: evidence.gradients is 3, expected a list" in asked.failed
+
+
+def test_a_kind_that_is_not_declared_is_a_fault_of_its_question(tmp_path: Path) -> None:
+    question = Question("Are they zeroed?", f"{__name__}:kept", ("nan",), order=0)
+    asked = run_question(question, open_run(one_op(tmp_path)))
+    assert "a finding of kind 'exploding_gradient', declared: ('nan',)" in asked.failed
 
 
 @pytest.mark.parametrize(
@@ -66,7 +76,7 @@ def test_evidence_is_held_against_what_is_promised(
     kind: str, evidence: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Mismatch, match=re.escape(words)):
-        Finding(kind, "error", "", evidence=evidence)
+        check_evidence(kinds()[kind], Finding(kind, "error", "", evidence=evidence).evidence)
 
 
 def test_evidence_is_plain_json() -> None:
@@ -82,8 +92,9 @@ def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = one_op(tmp_path / "run")
-    monkeypatch.setitem(METRICS, "memory_overhead", unmeasurable)
-    monkeypatch.setattr("lanescope.webapp.analysis.findings.ANALYSES", (BROKEN, *ANALYSES))
+    monkeypatch.setattr(overhead, "memory_overhead", unmeasurable)
+    asked = (BROKEN, *questions())
+    monkeypatch.setattr("lanescope.webapp.analysis.findings.questions", lambda: asked)
     junit = tmp_path / "junit.xml"
     result = CliRunner().invoke(main, ["check", str(path), "--json", "--junit", str(junit)])
     assert result.exit_code == 1
@@ -103,15 +114,23 @@ def test_what_cannot_be_checked_hides_nothing_and_has_not_passed(
     assert shown.exit_code == 0
     assert "error  memory_overhead Not checked: internal error in memory_overhead (" in shown.stdout
     context = Context(open_run(path))
-    page = str(made(checks.PAGE, context))
+    page = str(made(page_called("checks"), context))
     assert "not checked: internal error in no_such_function" in page
     assert "internal error in memory_overhead" in page
     assert "## Not checked" in markdown(context.run)
 
 
+def page_called(name: str) -> Page:
+    return next(page for page in pages() if page.name == name)
+
+
+def broken_layout(context: Context) -> html.Div:
+    return html.Div(unmeasurable(context.run))
+
+
 def test_a_page_that_fails_says_so(tmp_path: Path) -> None:
     context = Context(open_run(one_op(tmp_path)))
-    broken = replace(checks.PAGE, layout=lambda _: html.Div(unmeasurable(context.run)))
+    broken = replace(page_called("checks"), layout=f"{__name__}:broken_layout")
     shown = str(made(broken, context))
     assert "This page could not be made: internal error in checks (ZeroDivisionError: " in shown
 
@@ -133,6 +152,6 @@ def test_a_log_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
     run = open_run(builder.write())
     for part in tmp_path.rglob("phase-*.parquet"):
         part.write_bytes(b"PAR1" + bytes(part.stat().st_size - 8) + b"PAR1")
-    question = next(one for one in ANALYSES if ".inplace:" in one.entry)
+    question = next(one for one in questions() if ".inplace:" in one.find)
     with pytest.raises(RunError):
-        ask(question, run)
+        run_question(question, run)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.rank_state import own_place, where_of
+from lanescope.webapp.analysis.stack_frames import own_place, where_of
 from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import Builder
 

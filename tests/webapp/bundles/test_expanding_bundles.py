@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lanescope.collector.format import schema
-from lanescope.webapp.runs import parquet_limits
+from lanescope.webapp.runs import parquet_footer
 from lanescope.webapp.runs.bundle import BUNDLE
 from lanescope.webapp.runs.run import open_run
 from tests.support.bundled import lanescope
@@ -153,7 +153,7 @@ def test_row_groups_that_share_their_bytes_are_refused(run: Path) -> None:
 
 def test_many_files_that_expand_are_counted_together(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", ranks=3, threads=1, steps=1, ops=8)
-    data, rows = sharing(parquet_limits.MOST // 2 + 1)
+    data, rows = sharing(parquet_footer.MAX_BYTES // 2 + 1)
     for rank in range(3):
         name = f"rank=0000{rank}/thread=100{rank}-0/gradient-00000.parquet"
         path = replaced(run, name, data, rows)

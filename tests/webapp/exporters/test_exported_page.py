@@ -13,15 +13,14 @@ from playwright.sync_api import BrowserContext, Page
 
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters import offline_answers
-from lanescope.webapp.exporters.html_page import ENTRY, MOST_PAGE, page_of
+from lanescope.webapp.exporters.html_page import ENTRY, MAX_PAGE, page_of
 from lanescope.webapp.exporters.offline_answers import kept_slices
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.js_bundle import joined, reached
 from lanescope.webapp.timeline.lanes import COUNTER
-from lanescope.webapp.timeline.pick import look
+from lanescope.webapp.timeline.lookup import find, look
 from lanescope.webapp.timeline.search_marks import Wanted, hits, place_among
 from lanescope.webapp.timeline.search_marks import modules as modules_of
-from lanescope.webapp.timeline.search_next import find
 from lanescope.webapp.timeline.span_details import nearest
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder, write_run
@@ -85,7 +84,7 @@ def test_the_page_stands_alone(run: Run, tmp_path: Path, page: Page) -> None:
     target = tmp_path / "x.html"
     command = ["export", str(run.path), "--to", "html", "-o", str(target)]
     assert CliRunner().invoke(main, command).exit_code == 0
-    assert target.stat().st_size < MOST_PAGE
+    assert target.stat().st_size < MAX_PAGE
     page.goto(target.as_uri())
     page.wait_for_function("globalThis.lanescope")
     first = state(page)
@@ -217,17 +216,17 @@ def test_of_too_many_slices_the_longest_are_kept(run: Run, monkeypatch: pytest.M
     lengths = (slices.end - slices.start).tolist()
     every = kept_slices(timeline, whole, lanes)
     assert (every.shortest_ns, sum(row[2] for row in every.rows)) == (0, len(lengths))
-    monkeypatch.setattr(offline_answers, "MOST_SLICES", len(lengths) // 3)
+    monkeypatch.setattr(offline_answers, "MAX_SLICES", len(lengths) // 3)
     fewer = kept_slices(timeline, whole, lanes)
     count = sum(row[2] for row in fewer.rows)
     assert 0 < count <= len(lengths) // 3
     assert count == sum(length >= fewer.shortest_ns for length in lengths)
-    monkeypatch.setattr(offline_answers, "MOST_BYTES", len(fewer.block) // 2)
+    monkeypatch.setattr(offline_answers, "MAX_BYTES", len(fewer.block) // 2)
     assert len(kept_slices(timeline, whole, lanes).block) <= len(fewer.block) // 2
     part = kept_slices(timeline, (whole[1] // 2, whole[1] // 2 + 1), lanes[:1])
     assert {row[0] for row in part.rows} == {lanes[0]}
     assert kept_slices(timeline, whole, []).rows == []
-    monkeypatch.setattr(offline_answers, "MOST_SLICES", 5)
+    monkeypatch.setattr(offline_answers, "MAX_SLICES", 5)
     assert "or more can be selected and found" in page_of(run, timeline=timeline)
 
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from lanescope.webapp.analysis.plugin import tables
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.report import escaped, markdown
-from lanescope.webapp.exporters.table_files import ANALYSES
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -111,7 +111,7 @@ def test_what_a_trace_has_no_number_for_is_told(odd: Run, tmp_path: Path) -> Non
 
 
 def test_tables_as_csv_and_parquet(run: Run, odd: Run, tmp_path: Path) -> None:
-    for table in ("op", "stack", "thread", *ANALYSES):
+    for table in ("op", "stack", "thread", *tables()):
         for kind in ("csv", "parquet"):
             result = export(run, kind, tmp_path / f"{table}.{kind}", "--table", table)
             assert result.exit_code == 0, (table, result.output)

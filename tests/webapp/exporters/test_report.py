@@ -10,17 +10,17 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from lanescope.webapp.analysis.findings import Examined, Finding
+from lanescope.webapp.analysis.checks import Report
+from lanescope.webapp.analysis.findings import AnalysisResult, Finding
 from lanescope.webapp.cli import main
 from lanescope.webapp.exporters.pictures import (
     LABELS,
-    MOST_LANES,
+    MAX_LANES,
     PLOT,
     lanes_picture,
     lines_picture,
 )
-from lanescope.webapp.exporters.report import MOST_PICTURES, escaped, markdown, pictures_of
-from lanescope.webapp.plugins.checks.checks import Report
+from lanescope.webapp.exporters.report import MAX_PICTURES, escaped, markdown, pictures_of
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER
 from lanescope.webapp.timeline.timeline import Timeline
@@ -90,19 +90,19 @@ def test_a_report_shows_the_run_and_its_worst_findings(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run", ranks=2, threads=16, steps=2, ops=8))
     found = [
         Finding("deadlock", "error", EVIL, rank=1, time_ns=k, link=f"/timeline?t={k}-{k + 500}")
-        for k in range(MOST_PICTURES + 3)
+        for k in range(MAX_PICTURES + 3)
     ]
     found.append(Finding("nan", "info", "without a place"))
     found.insert(0, Finding("deadlock", "error", "an empty window", link="/timeline?t=5-5&at=x@"))
-    report = Report(str(run.path), {}, (), (Examined("Why?", tuple(found)),))
+    report = Report(str(run.path), {}, (), (AnalysisResult("Why?", tuple(found)),))
     pictures = pictures_of(run, report)
     assert sorted(pictures) == sorted(
-        ["run.svg", "gradient-norm.svg", *(f"finding-{k + 2}.svg" for k in range(MOST_PICTURES))]
+        ["run.svg", "gradient-norm.svg", *(f"finding-{k + 2}.svg" for k in range(MAX_PICTURES))]
     )
     whole = texts(drawn(pictures["run.svg"]))
     assert {"rank 0", "rank 1"} <= set(whole)  # both, though one alone has more lanes than fit
     slices = [lane for lane in Timeline.open(run).index.lanes if lane.kind != COUNTER]
-    assert f"and {len(slices) - MOST_LANES} more lanes" in whole
+    assert f"and {len(slices) - MAX_LANES} more lanes" in whole
     assert "rank 0" not in texts(drawn(pictures["finding-3.svg"]))
     text = markdown(run, report, pictures, "a b(")
     shown = re.findall(r"^!\[[^]]*\]\(([^)\s]*)\)$", text, re.MULTILINE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder

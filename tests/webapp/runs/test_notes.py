@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.files import Folder
-from lanescope.webapp.runs.notes import MOST_TEXT, NAME, Changed, Notes
+from lanescope.webapp.runs.notes import MAX_TEXT, NAME, Changed, Notes
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import note_routes
 from lanescope.webapp.timeline.timeline import Timeline
@@ -51,9 +51,9 @@ def test_the_notes_of_someone_else_are_not_overwritten(tmp_path: Path) -> None:
         {"format": 1, "notes": [{**NOTE, "t0": -1}], "views": []},
         {"format": 1, "notes": [{**NOTE, "t0": True}], "views": []},
         {"format": 1, "notes": [{**NOTE, "more": 1}], "views": []},
-        {"format": 1, "notes": [{**NOTE, "text": "x" * (MOST_TEXT + 1)}], "views": []},
+        {"format": 1, "notes": [{**NOTE, "text": "x" * (MAX_TEXT + 1)}], "views": []},
         {"format": 1, "notes": [], "views": [{"name": "x", "search": "javascript:alert(1)"}]},
-        {"format": 1, "notes": [{**NOTE, "text": "x" * MOST_TEXT}] * 100, "views": []},
+        {"format": 1, "notes": [{**NOTE, "text": "x" * MAX_TEXT}] * 100, "views": []},
     ],
 )
 def test_anything_else_is_refused_and_nothing_is_left(tmp_path: Path, content: Any) -> None:

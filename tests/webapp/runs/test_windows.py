@@ -12,14 +12,14 @@ import pytest
 
 from benchmarks.generate_run import PROBE, generate
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.plugins.threads.overlap import overlap_regions
 from lanescope.webapp.runs import table_reader
 from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from lanescope.webapp.timeline import span_details
 from lanescope.webapp.timeline.index import open_index
-from lanescope.webapp.timeline.pick import look
+from lanescope.webapp.timeline.lookup import look
 from lanescope.webapp.timeline.span_links import Place, autograd_partner
 from lanescope.webapp.timeline.spans import SOURCES
 from lanescope.webapp.timeline.timeline import Timeline

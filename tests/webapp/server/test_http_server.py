@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.server.http_server import BODY_LIMIT, CONNECTIONS, ROOM, THREADS, Server
-from lanescope.webapp.server.progress_page import Preparing, Progress
-from lanescope.webapp.server.wsgi import Wsgi
+from lanescope.webapp.server.http_server import (
+    BODY_LIMIT,
+    CONNECTIONS,
+    ROOM,
+    THREADS,
+    Preparing,
+    Progress,
+    Server,
+    Wsgi,
+)
 
 
 @contextmanager

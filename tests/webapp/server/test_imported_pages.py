@@ -10,15 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lanescope.webapp.analysis.findings import examine
+from lanescope.webapp.analysis.findings import run_questions
 from lanescope.webapp.plugins.checks import page_overview as overview
+from lanescope.webapp.plugins.collectives import charts as collective_charts
 from lanescope.webapp.plugins.collectives import page as collectives_page
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.plugins.collectives.skew import LateMap, late_map
 from lanescope.webapp.plugins.hangs import page as hang
+from lanescope.webapp.plugins.threads import charts as thread_charts
 from lanescope.webapp.plugins.threads.forward_backward_gap import forward_to_backward
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import charts
 from lanescope.webapp.ui.context import Context
 from tests.support.trace_files import imported, slice_, write_trace
 
@@ -48,7 +49,7 @@ def test_calls_of_groups_of_unknown_size_are_in_the_table(run: Run) -> None:
 
 
 def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
-    answers = {one.question: one.unanswered for one in examine(run)}
+    answers = {one.question: one.unanswered for one in run_questions(run)}
     for words in (
         "same collective calls", "backward needed", "for ever", "context variables", "CUDA device",
         "wait for one that does not come", "keep the others waiting", "no fixed order",
@@ -60,7 +61,7 @@ def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
 def test_pages_of_what_is_not_there(run: Run) -> None:
     shown = str(hang.layout(Context(run)))
     assert "Whether a rank waits for another is not known" in shown
-    assert not charts.forward_windows(forward_to_backward(run).assign(name=""), "light").data
+    assert not thread_charts.forward_windows(forward_to_backward(run).assign(name=""), "light").data
     told = json.dumps([str(one) for one in overview._lead(run)])
     assert "Imported from" in told
     assert "rank0.json, rank1.json" in told
@@ -86,14 +87,14 @@ def test_of_one_rank_alone_nothing_is_said_of_lateness(tmp_path: Path) -> None:
 def test_a_group_that_waits_for_nobody_is_not_coloured_as_late() -> None:
     calls = np.arange(3)
     alone = LateMap((0,), calls, 1, np.zeros((1, 3)), calls[None])
-    (heat,) = charts.late_heat(alone, "light").data
+    (heat,) = collective_charts.late_heat(alone, "light").data
     assert (heat.zmin, heat.zmax) == (0, 1)
 
 
 def test_without_bandwidths_there_are_words_and_no_axes() -> None:
     columns = ["name", "group", "bytes", "total_bytes", "busbw_gbs"]
     table = pd.DataFrame([["all_reduce", "0", 8, 8, np.nan]], columns=columns)
-    figure = charts.by_size(table, "busbw_gbs", "bus bandwidth", "light")
+    figure = collective_charts.by_size(table, "busbw_gbs", "bus bandwidth", "light")
     assert not figure.data
     (words,) = figure.layout.annotations
     assert words.text == "The run does not tell the bus bandwidth of any call."

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.findings import Analysis, Examined, Finding
+from lanescope.webapp.analysis.findings import AnalysisResult, Finding
+from lanescope.webapp.analysis.plugin import Question
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs.run import open_run
-from lanescope.webapp.runs.settings import Settings
 from lanescope.webapp.server import live_findings
 from lanescope.webapp.server.live_findings import SHARE, Examining
 from tests.support.synthetic import START_NS, Builder
 
-QUICK, SLOW = Analysis("Quick?", "quick:quick"), Analysis("Slow?", "slow:slow")
+QUICK = Question("Quick?", "quick:quick", ("nan",), order=1)
+SLOW = Question("Slow?", "slow:slow", ("nan",), order=2)
 TAKES = {"quick:quick": 0.1, "slow:slow": 5.0}
 
 
@@ -24,17 +26,17 @@ class World:
         self.now = 0.0
         self.asked: list[str] = []
 
-    def ask(self, analysis: Analysis, run: object) -> Examined:
-        self.now += TAKES[analysis.entry]
-        self.asked.append(analysis.question)
-        title = f"{analysis.question} {len(self.asked)}"
-        return Examined(analysis.question, (Finding(kind="nan", severity="error", title=title),))
+    def run_question(self, question: Question, *_: object) -> AnalysisResult:
+        self.now += TAKES[question.find]
+        self.asked.append(question.text)
+        title = f"{question.text} {len(self.asked)}"
+        return AnalysisResult(question.text, (Finding(kind="nan", severity="error", title=title),))
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(live_findings, "ask", world.ask)
+    monkeypatch.setattr(live_findings, "ask", world.run_question)
     return world
 
 

@@ -13,12 +13,13 @@ import pytest
 
 from lanescope.collector.compaction.compact import advance, compact
 from lanescope.collector.recorder.recorder import Recorder
-from lanescope.webapp.plugins.checks.checks import DEFAULTS
+from lanescope.webapp.analysis.checks import DEFAULTS
 from lanescope.webapp.runs import journal_recovery
 from lanescope.webapp.runs import run as runs
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server import live_run
-from lanescope.webapp.server.live_run import Following, growing
+from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.growing import begin, write_ops
 
@@ -136,7 +137,7 @@ def test_rows_that_move_while_a_run_is_read_are_not_missed(
     recorder.close()
     moving = [lambda: compact(tmp_path / "run")]
 
-    def moved(*given: Any) -> journal_recovery.Leftovers:
+    def moved(*given: Any) -> journal_recovery.RecoveredJournals:
         if moving:
             moving.pop()()
         return journal_recovery.leftovers(*given)

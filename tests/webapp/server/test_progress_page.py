@@ -6,8 +6,7 @@ import json
 import threading
 from typing import Any
 
-from lanescope.webapp.server.progress_page import Preparing, Progress
-from lanescope.webapp.server.wsgi import Wsgi
+from lanescope.webapp.server.http_server import Preparing, Progress, Wsgi
 
 
 def get(app: Wsgi, path: str) -> tuple[dict[str, str], str]:

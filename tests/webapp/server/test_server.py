@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import string
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -16,11 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
 
-from lanescope import assets
+from lanescope.webapp.analysis.plugin import load, pages
 from lanescope.webapp.exporters.html_page import ENTRY as STILL
-from lanescope.webapp.plugins.diff import page_repeat as repeat
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.server.server import ENTRY, HOOKS, PAGES, make_app
+from lanescope.webapp.server.server import ENTRY, HOOKS, make_app
 from lanescope.webapp.timeline import js_bundle
 from lanescope.webapp.timeline.js_bundle import FOLDER, joined, reached
 from lanescope.webapp.timeline.timeline import Timeline
@@ -238,8 +238,9 @@ def test_two_apps_do_not_share_anything(run: Run, tmp_path: Path) -> None:
 
 
 def test_rail_lists_pages_that_exist() -> None:
-    icons = {path.stem.removeprefix("icon-") for path in assets.FOLDER.glob("icon-*.svg")}
-    assert {page.name for page in (*PAGES, repeat.PAGE)} <= icons
+    for page in pages():
+        assert callable(load(page.layout))
+        assert files(page.plugin).joinpath(f"icon-{page.name}.svg").is_file()
 
 
 def test_find_answers_with_a_place_or_says_what_is_wrong(run: Run) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.runs.types import Float64Array, Int64Array
 from lanescope.webapp.timeline import counter_lod, lod
-from lanescope.webapp.timeline.counter_lod import F64, SampleTile, sample_pyramid, sample_window
-from lanescope.webapp.timeline.lod_buckets import I64
+from lanescope.webapp.timeline.counter_lod import SampleTile, sample_pyramid, sample_window
 
 Series = list[tuple[int, float]]
 
@@ -23,7 +23,7 @@ series = st.lists(
 ).map(lambda pairs: sorted(pairs, key=lambda pair: pair[0]))
 
 
-def arrays(pairs: Series) -> tuple[I64, F64]:
+def arrays(pairs: Series) -> tuple[Int64Array, Float64Array]:
     return np.array([t for t, _ in pairs], np.int64), np.array([v for _, v in pairs], np.float64)
 
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanescope.webapp.runs.intervals import enclosing
+from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.timeline import lod
-from lanescope.webapp.timeline.lod_buckets import I64, offsets
-from lanescope.webapp.timeline.row_layout import enclosing, sub_rows
+from lanescope.webapp.timeline.lod_buckets import offsets
+from lanescope.webapp.timeline.span_nesting import sub_rows
 
 Slices = list[tuple[int, int]]
 
@@ -27,7 +29,7 @@ def rows(draw: st.DrawFn) -> Slices:
     return slices
 
 
-def arrays(slices: Slices) -> tuple[I64, I64]:
+def arrays(slices: Slices) -> tuple[Int64Array, Int64Array]:
     both = np.array(slices, np.int64).reshape(-1, 2)
     return both[:, 0].copy(), both[:, 1].copy()
 
@@ -74,16 +76,16 @@ def plain(made: lod.Tiles, k: int = 0, shift: int = 0) -> tuple[list[int], Dense
     return wide.tolist(), dict(zip(buckets, values, strict=True))
 
 
-def window(start: I64, end: I64, level: int, index: int) -> tuple[list[int], Dense]:
+def window(start: Int64Array, end: Int64Array, level: int, index: int) -> tuple[list[int], Dense]:
     return plain(lod.window(start, end, [(0, len(start))], level, index))
 
 
-def pyramid(start: I64, end: I64) -> dict[tuple[int, int], tuple[list[int], Dense]]:
+def pyramid(start: Int64Array, end: Int64Array) -> dict[tuple[int, int], tuple[list[int], Dense]]:
     return {key[1:]: tile for key, tile in pyramids([(start, end)]).items()}
 
 
 def pyramids(
-    rows: list[tuple[I64, I64]],
+    rows: list[tuple[Int64Array, Int64Array]],
 ) -> dict[tuple[int, int, int], tuple[list[int], Dense]]:
     """(row, level, index) -> tile, positions counted from the row's begin."""
     at = offsets(np.array([len(start) for start, _ in rows], np.int64))
@@ -298,7 +300,7 @@ def first_fit(slices: Slices) -> list[int]:
 def test_sub_rows_are_first_fit(pairs: Slices, chains: int) -> None:
     slices = sorted((start, start + length) for start, length in pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lanescope.webapp.timeline.row_layout.CHAINS", chains)
+        patch.setattr("lanescope.webapp.timeline.span_nesting.CHAINS", chains)
         assert sub_rows(*arrays(slices)).tolist() == first_fit(slices)
 
 

@@ -296,7 +296,7 @@ def test_overlap(served: tuple[FlaskClient, Timeline]) -> None:
 def test_regions_are_capped_and_counted(
     served: tuple[FlaskClient, Timeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lanescope.webapp.timeline.span_details.MAX_REGIONS", 2)
+    monkeypatch.setattr("lanescope.webapp.plugins.threads.timeline_overlap.MAX_REGIONS", 2)
     told = get(served, "/api/overlap/ETAG")
     assert (len(told["regions"]), told["total"]) == (2, 6)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lanescope.webapp.runs.run import open_run
+from lanescope.webapp.timeline.flows import SyncFlow, sync_flows
 from lanescope.webapp.timeline.span_details import slice_facts
-from lanescope.webapp.timeline.sync_flows import Handover, handovers
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.synthetic import START_NS, Builder
 
@@ -42,16 +42,16 @@ def test_everything_that_ties_two_threads(timeline: Timeline) -> None:
     main, worker = (lane for lane in timeline.index.lanes if lane.thread)
     a, b = str(main.thread), str(worker.thread)
     start, lock, join = (
-        Handover("start", a, 100, b, 150),
-        Handover("lock", a, 500, b, 510),
-        Handover("join", b, 800, a, 900),
+        SyncFlow("start", a, 100, b, 150),
+        SyncFlow("lock", a, 500, b, 510),
+        SyncFlow("join", b, 800, a, 900),
     )
-    assert handovers(timeline.run, main, 0, 1000) == [start, lock, join]
-    assert handovers(timeline.run, worker, 0, 1000) == [start, lock, join]
-    assert handovers(timeline.run, main, 0, 120) == [start]
-    assert handovers(timeline.run, worker, 505, 520) == [lock]
-    assert handovers(timeline.run, main, 850, 1000) == [join]
-    assert handovers(timeline.run, main, 650, 690) == []  # nobody had to wait for that lock
+    assert sync_flows(timeline.run, main, 0, 1000) == [start, lock, join]
+    assert sync_flows(timeline.run, worker, 0, 1000) == [start, lock, join]
+    assert sync_flows(timeline.run, main, 0, 120) == [start]
+    assert sync_flows(timeline.run, worker, 505, 520) == [lock]
+    assert sync_flows(timeline.run, main, 850, 1000) == [join]
+    assert sync_flows(timeline.run, main, 650, 690) == []  # nobody had to wait for that lock
 
 
 def test_a_slice_leads_to_what_the_others_did_then(timeline: Timeline) -> None:

@@ -1,1 +1,29 @@
 """Shows the autograd graph, and finds where gradients end."""
+
+from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+
+PLUGIN = Plugin(
+    name="autograd_graph",
+    kinds=(Kind("untraceable_graph", "checks.md#graph-traceability"),),
+    questions=(
+        Question(
+            "Is each autograd node tied to its operator?",
+            "traceability:untraceable_graphs",
+            ("untraceable_graph",),
+            order=90,
+        ),
+    ),
+    metrics=(
+        Metric(
+            "graph_traceability",
+            "traceability:graph_traceability",
+            "autograd nodes tied to their operators",
+            order=30,
+            unmeasured="no backward was recorded, or the portable engine",
+            bound="at least",
+            limit=1.0,
+            kind="untraceable_graph",
+        ),
+    ),
+    pages=(Page("graph", "Graph", order=60, height=1320),),
+)

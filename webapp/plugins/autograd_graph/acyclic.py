@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-MOST_PARTS = 48
+MAX_PARTS = 48
 """Of one module: what is called more often (a cell of a recurrent network) stays whole."""
 
 
@@ -28,7 +28,7 @@ def parts(groups: Sequence[str], following: Sequence[Sequence[int]]) -> list[int
         for node in nodes:
             numbers[node] = count[group]
         count[group] += 1
-    return [0 if count[one] > MOST_PARTS else n for one, n in zip(groups, numbers, strict=True)]
+    return [0 if count[one] > MAX_PARTS else n for one, n in zip(groups, numbers, strict=True)]
 
 
 class _Order:

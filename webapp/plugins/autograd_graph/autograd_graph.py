@@ -23,12 +23,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import layers_of, samples
 from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by_module
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 CAUSES = {
     "not_called": "was not called",
@@ -74,9 +74,7 @@ def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
     return rows.assign(module=found)
 
 
-def _between(
-    sequence: float, numbers: NDArray[np.int64], modules: list[str], roots: set[str]
-) -> str:
+def _between(sequence: float, numbers: Int64Array, modules: list[str], roots: set[str]) -> str:
     """The module of the operator with that number; of a view, which is not recorded, what the
     operators before and after it have in common.
     """

@@ -10,22 +10,22 @@ import plotly.graph_objects as go
 
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES
 from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, ROW, Layout, Point, laid_out
-from lanescope.webapp.plugins.autograd_graph.module_graph import MOST_ACROSS, Graph, Group
+from lanescope.webapp.plugins.autograd_graph.module_graph import MAX_ACROSS, Graph, Group
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.charts import colour_bar, escaped, powers
 from lanescope.webapp.ui.colours import Theme, over, readable, tokens
 from lanescope.webapp.ui.theme import template
 
 CHARACTER = 7.2
 """Px of a letter of 12 px, in the widest of the page's fonts."""
-LONGEST = 34
+MAX_LENGTH = 34
 """Letters of a module's path in its box; of longer ones the end, from the beginning of a name."""
 HEAD = 84
 """Px above the boxes, for the colours and the legend below them."""
 SOFT = {"light": 0.6, "dark": 0.5}
 """How much of a colour a box has, the rest being the ground: words are read on it."""
 LISTED = 6
-LEAST_DECADES = 2.0
+MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 
 
@@ -89,8 +89,13 @@ def graph_figure(
     _marks(figure, graph, layout, widths, broken or {}, colour["bad"])
     height, width = _cut_off(figure, graph, layout, theme)
     width += 2 * ROW if back else 0
+    _fit(figure, layout.width / 2, width, height, room)
+    return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
+
+
+def _fit(figure: go.Figure, middle: float, width: float, height: float, room: int) -> None:
+    """Axes in pixels, around the middle of the boxes."""
     shown = max(width, room)
-    middle = layout.width / 2
     figure.update_layout(
         margin={"l": 4, "r": 4, "t": HEAD, "b": 4}, dragmode="pan", barmode="overlay",
         height=int(height) + HEAD + 4,
@@ -99,7 +104,6 @@ def graph_figure(
     )  # fmt: skip
     figure.update_xaxes(visible=False, range=[middle - shown / 2, middle + shown / 2])
     figure.update_yaxes(visible=False, range=[height, 0])
-    return Drawing(figure, int(width) + 8, int(height) + HEAD + 4)
 
 
 class _Boxes:
@@ -156,8 +160,8 @@ class _Boxes:
 
 def _label(group: Group, norm: float | None) -> str:
     name = group.module
-    if len(name) > LONGEST:
-        end = name[-LONGEST:]
+    if len(name) > MAX_LENGTH:
+        end = name[-MAX_LENGTH:]
         name = "\N{HORIZONTAL ELLIPSIS}" + end[end.find(".") + 1 :]
     part = f" ({group.part}/{group.parts})" if group.parts > 1 else ""
     value = "" if norm is None else f" \N{MIDDLE DOT} {float(f'{norm:.2g}'):g}"
@@ -205,8 +209,8 @@ def _scale(norms: Iterable[float]) -> tuple[float, float]:
     """Logarithms of the norms that the ends of the colours stand for."""
     logs = [float(np.log10(norm)) for norm in norms if np.isfinite(norm)]
     low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
-    if high - low < LEAST_DECADES:
-        low, high = (low + high - LEAST_DECADES) / 2, (low + high + LEAST_DECADES) / 2
+    if high - low < MIN_DECADES:
+        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
     return low, high
 
 
@@ -227,11 +231,9 @@ def _colour_bar(
             "color": [low], "cmin": low, "cmax": high, "showscale": True,
             "colorscale": [list(stop) for stop in ramp],
             "colorbar": {
-                "title": {"text": "gradient norm", "side": "right", "font": {"size": 12}},
+                **colour_bar("gradient norm", **powers(ticks)),
                 "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yref": "container",
-                "yanchor": "top", "lenmode": "pixels", "len": 280, "thickness": 8,
-                "ypad": 0, "outlinewidth": 0,
-                "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
+                "yanchor": "top", "lenmode": "pixels", "len": 280, "thickness": 8, "ypad": 0,
             },
         },
     )  # fmt: skip
@@ -268,12 +270,10 @@ def _cut_off(figure: go.Figure, graph: Graph, layout: Layout, theme: Theme) -> t
     """Boxes of what gets no gradient, in rows below; the drawing's height and width with them."""
     colour = tokens()[theme]
     names = {name: name or "the model itself" for name in graph.cut_off}
-    groups = [
-        Group(name, 0, (), (), place // MOST_ACROSS, name) for place, name in enumerate(names)
-    ]
+    groups = [Group(name, 0, (), (), place // MAX_ACROSS, name) for place, name in enumerate(names)]
     if not groups:
         return layout.height, layout.width
-    labels = {name: f"\N{BALLOT X} {escaped(words[-LONGEST:])}" for name, words in names.items()}
+    labels = {name: f"\N{BALLOT X} {escaped(words[-MAX_LENGTH:])}" for name, words in names.items()}
     widths = {name: _width(label) for name, label in labels.items()}
     own = laid_out({g.name: g.level for g in groups}, widths, ())
     shift, down = (layout.width - own.width) / 2, layout.height + ROW / 2

@@ -16,11 +16,10 @@ from functools import lru_cache
 import pandas as pd
 
 from lanescope.collector.format.names import FX_BREAK, FX_UNTRACEABLE
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.forward_ops import forward_rows, outermost
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.sites import frames_of
-from lanescope.webapp.analysis.stack_frames import line
+from lanescope.webapp.analysis.stack_frames import frame_texts, line
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, graph_by_module, group_names
 from lanescope.webapp.runs.run import Run
@@ -95,7 +94,7 @@ def tied(run: Run, rank: int, graph: str) -> pd.DataFrame:
     known = graph_nodes(run, rank)
     made: dict[tuple[str, str], list[tuple[str, list[int]]]] = defaultdict(list)
     if not known.empty:
-        frames = frames_of(run, rank)
+        frames = frame_texts(run, rank)
         rows = forward_rows(run, rank, known)
         for op in outermost(rows):
             row = rows.iloc[op.row]
@@ -134,7 +133,7 @@ def _nodes(run: Run, rank: int) -> pd.DataFrame:
 @lru_cache(maxsize=8)
 def _rows(run: Run, rank: int) -> pd.DataFrame:
     rows = to_frame(run.events("fx", rank))
-    frames = frames_of(run, rank)
+    frames = frame_texts(run, rank)
     places = [frames.get(int(one), [""]) if one == one else [""] for one in rows["stack"]]
     does = rows["target"].where(rows["op"].astype(str).str.startswith("call_"), rows["op"])
     return rows.assign(

@@ -23,17 +23,14 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.forward_ops import DETACH, Operator, forward_rows, outermost, touch
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.sites import frames_of
-from lanescope.webapp.analysis.stack_frames import line
+from lanescope.webapp.analysis.stack_frames import frame_texts, line
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array
 
 CAUSES = {
     "no_grad": "ran without recording a gradient (no_grad, or an operator that has none)",
@@ -51,7 +48,7 @@ _COMPARISONS = frozenset(
     )
 )  # fmt: skip
 _WHOLE = ("int", "uint", "bool")
-_MOST_FUNCTIONS = 50
+_MAX_FUNCTIONS = 50
 """Functions of the program's own that are looked at."""
 
 
@@ -75,7 +72,7 @@ def breaks(run: Run, rank: int) -> tuple[Break, ...]:
         return ()
     rows = forward_rows(run, rank, nodes)
     found = [*_of_operators(run, rank, nodes, rows), *_of_functions(run, rank, nodes, rows)]
-    frames = frames_of(run, rank)
+    frames = frame_texts(run, rank)
     thread = str(nodes["thread"].iloc[0])
     merged: Counter[tuple[str, str, str, str]] = Counter()
     first: dict[tuple[str, str, str, str], str] = {}
@@ -152,7 +149,9 @@ def _is_whole(dtype: str) -> bool:
     return dtype.startswith(_WHOLE)
 
 
-def _between(rows: pd.DataFrame, detaches: Ints, source: Operator, reader: Operator) -> int | None:
+def _between(
+    rows: pd.DataFrame, detaches: Int64Array, source: Operator, reader: Operator
+) -> int | None:
     """The row of the first detach after one operator and before another."""
     starts = rows["start_ns"].to_numpy()[detaches]
     between = detaches[(starts >= source.end) & (starts < reader.start)]
@@ -216,7 +215,7 @@ def _of_functions(
     parameter = dict(zip(nodes["node"], nodes["parameter"], strict=True))
     made = rows.dropna(subset="sequence").drop_duplicates("sequence")
     row_of = dict(zip(made["sequence"].astype(int), made.index, strict=True))
-    for node, sequence in zip(own["node"][:_MOST_FUNCTIONS], own["sequence"], strict=False):
+    for node, sequence in zip(own["node"][:_MAX_FUNCTIONS], own["sequence"], strict=False):
         others, waiting = {0}, [0]
         while waiting:
             for after in following[waiting.pop()]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lanescope.webapp.plugins.autograd_graph.acyclic import parts
 
-MOST_ACROSS = 8
+MAX_ACROSS = 8
 """Boxes of one level; more go to the next ones, so that a drawing does not grow wide."""
 
 OUTSIDE = "(outside)"
@@ -158,7 +158,7 @@ def _levels(order: list[str], edges: dict[tuple[str, str], int]) -> dict[str, in
     levels = dict.fromkeys(order, 0)
     filled: Counter[int] = Counter()
     for name in sorted(order, key=place.__getitem__):
-        while filled[levels[name]] >= MOST_ACROSS:
+        while filled[levels[name]] >= MAX_ACROSS:
             levels[name] += 1
         filled[levels[name]] += 1
         for other in following[name]:

@@ -9,19 +9,21 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.autograd_graph import charts as graph_charts
+from lanescope.webapp.plugins.autograd_graph import ids
 from lanescope.webapp.plugins.autograd_graph import page_graph_parts as graph_parts
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, graph_of
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graph_of, fx_graphs, fx_nodes, tied
 from lanescope.webapp.plugins.autograd_graph.module_graph import matches
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 READABLE = 60
 """Boxes that can be read at once; of more, the tree is collapsed at first."""
-DEEPEST = 12
+MAX_DEPTH = 12
 
 
 def layout(context: Context) -> Component:
@@ -52,19 +54,7 @@ def layout(context: Context) -> Component:
         widgets.controls(
             widgets.choice("modules", ids.GRAPH_DEPTH, levels, _depth(run, ranks[0], deepest)),
             widgets.choice("rank", ids.GRAPH_RANK, widgets.rank_options(ranks)),
-            html.Div(
-                [
-                    html.Label("find", htmlFor=ids.GRAPH_FIND),
-                    html.Div(
-                        dcc.Input(
-                            id=ids.GRAPH_FIND, type="search", value="", debounce=0.3,
-                            placeholder="module, operator or parameter",
-                        ),
-                        className="find-box",
-                    ),
-                ],
-                className="choice",
-            ),
+            _find_box(),
             widgets.controls(
                 widgets.choice("torch.fx graph", ids.GRAPH_FX, _offered(run, ranks[0])),
                 hidden=not both,
@@ -82,27 +72,42 @@ def layout(context: Context) -> Component:
         ),
         html.Div(
             [
-                html.Div(
-                    [
-                        html.P(id=note, className="muted"),
-                        html.Div(widgets.graph(chart, height=640), className="wide-graph"),
-                    ],
-                    hidden=hidden,
-                )
-                for note, chart, hidden in (
-                    (ids.GRAPH_NOTE, ids.GRAPH_CHART, False),
-                    (ids.GRAPH_FX_NOTE, ids.GRAPH_FX_CHART, not both),
-                )
+                _drawing(ids.GRAPH_NOTE, ids.GRAPH_CHART),
+                _drawing(ids.GRAPH_FX_NOTE, ids.GRAPH_FX_CHART, hidden=not both),
             ],
             className="split even" if both else "",
         ),
         html.Div(id=ids.GRAPH_TIES),
         html.Div(id=ids.GRAPH_BREAKS),
-    )  # fmt: skip
+    )
+
+
+def _find_box() -> Component:
+    box = dcc.Input(
+        id=ids.GRAPH_FIND,
+        type="search",
+        value="",
+        debounce=0.3,
+        placeholder="module, operator or parameter",
+    )
+    label = html.Label("find", htmlFor=ids.GRAPH_FIND)
+    return html.Div([label, html.Div(box, className="find-box")], className="choice")
+
+
+def _drawing(note: str, chart: str, *, hidden: bool = False) -> Component:
+    drawn = html.Div(widgets.graph(chart, height=640), className="wide-graph")
+    return html.Div([html.P(id=note, className="muted"), drawn], hidden=hidden)
 
 
 def register(app: Dash, context: Context) -> None:
     """The drawings follow their controls, what is opened, what is looked for, and the theme."""
+    _register_choice(app, context)
+    _register_autograd(app, context)
+    _register_fx(app, context.run)
+
+
+def _register_choice(app: Dash, context: Context) -> None:
+    """Modules that are opened and closed, and what is said of the one that is chosen."""
     run = context.run
 
     @app.callback(
@@ -152,6 +157,11 @@ def register(app: Dash, context: Context) -> None:
         words = graph_parts.about(context, rank, chosen, depth, opened)
         return words, f"Close {around}", not around
 
+
+def _register_autograd(app: Dash, context: Context) -> None:
+    """The autograd graph, and what is said of the whole of it."""
+    run = context.run
+
     @app.callback(
         Output(ids.GRAPH_CHART, "figure"),
         Output(ids.GRAPH_CHART, "style"),
@@ -160,7 +170,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRAPH_RANK, "value"),
         Input(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_FIND, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
         Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw(
@@ -190,6 +200,10 @@ def register(app: Dash, context: Context) -> None:
         kept = no_update if known in fx_graphs(run, rank) else _first(run, rank)
         return graph_parts.cut(context, rank, graph), beside, _offered(run, rank), kept
 
+
+def _register_fx(app: Dash, run: Run) -> None:
+    """The torch.fx graph, and which of its calls became which autograd nodes."""
+
     @app.callback(
         Output(ids.GRAPH_FX_CHART, "figure"),
         Output(ids.GRAPH_FX_CHART, "style"),
@@ -199,7 +213,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRAPH_RANK, "value"),
         Input(ids.GRAPH_OPENED, "data"),
         Input(ids.GRAPH_FIND, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
         Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw_fx(
@@ -262,11 +276,8 @@ def _first(run: Run, rank: int) -> str | None:
 
 def _depth(run: Run, rank: int, deepest: int) -> int:
     """The deepest cut that leaves a readable number of boxes."""
-    for depth in range(2, min(deepest, DEEPEST) + 1):
+    for depth in range(2, min(deepest, MAX_DEPTH) + 1):
         graph = graph_of(run, rank, depth)
         if graph is None or len(graph.groups) > READABLE:
             return depth - 1
-    return max(1, min(deepest, DEEPEST))
-
-
-PAGE = Page("graph", "Graph", layout, register)
+    return max(1, min(deepest, MAX_DEPTH))

@@ -12,12 +12,12 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from lanescope.collector.format.names import FX_UNTRACEABLE
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.autograd_graph import gradient_breaks
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import CAUSES, graph_nodes, graph_of
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, refusals
 from lanescope.webapp.plugins.autograd_graph.module_graph import OUTSIDE, Graph, group_names
-from lanescope.webapp.plugins.gradients.layer_map import backward_link
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import widgets
@@ -25,7 +25,7 @@ from lanescope.webapp.ui.context import Context
 
 LISTED = 6
 """Kinds of nodes that are named of a module."""
-MOST_TIES = 5_000
+MAX_TIES = 5_000
 """Rows of the table of fx nodes."""
 
 
@@ -207,7 +207,7 @@ def fx_words(run: Run, rank: int) -> list[Component]:
 def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
     """Fx nodes with their lines and the autograd nodes that they became; `chosen`: norms."""
     rows = []
-    for row in ties.head(MOST_TIES).itertuples():
+    for row in ties.head(MAX_TIES).itertuples():
         norm = chosen.get(str(row.module))
         rows.append(
             {

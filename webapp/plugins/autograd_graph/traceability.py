@@ -4,7 +4,7 @@
 
 over the backwards whose graph the recorder walked (steps 0, 1, 2, 4, 8, ...). A node is tied where
 the backward recorded it running, and where the operator that made it was recorded: by name and
-sequence number, or as part of one that bears its number (`autograd_nodes.maker`). Views are left
+sequence number, or as part of one that bears its number (`forward_ops.maker`). Views are left
 out of recordings by default, so their nodes need no operator; neither do gradients' accumulators.
 """
 
@@ -24,12 +24,11 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
-from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
-from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, having, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -42,7 +41,7 @@ _WITHOUT_OPERATOR = frozenset(
 _PHASE = ("start_ns", "duration_ns", "kind", "name")
 _VIEWS = [pattern.replace("_", "") for pattern in schema.NOT_COMPUTING]
 
-_MOST_NODES = 1 << 40
+_MAX_NODES = 1 << 40
 """Of one name in one graph."""
 
 
@@ -73,9 +72,11 @@ def graph_traceability(run: Run) -> float | None:
 
 
 def untraceable_graphs(run: Run) -> list[Finding]:
-    """Findings of kind `untraceable_graph`, one per rank. Unanswered where none was walked."""
+    """Findings of kind `untraceable_graph`, one per rank. NotApplicable where none was walked."""
     if not walks(run):
-        raise Unanswered("no graph was walked (no backward in a recorded step, or portable engine)")
+        raise NotApplicable(
+            "no graph was walked (no backward in a recorded step, or portable engine)"
+        )
     by_rank: dict[int, list[Walk]] = {}
     for walk in walks(run):
         if walk.tied < walk.reached:
@@ -98,7 +99,7 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
     raised = phases.loc[said, ["thread", "start_ns"]]
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
     phases = phases.assign(
-        end_ns=ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
+        end_ns=frame_ends_ns(phases, run.duration_ns), ended=phases["duration_ns"].notna()
     )
     engine = {t.thread for t in run.threads if t.rank == rank and t.kind == "native"}
     walked: list[tuple[str, int, Any, Counter[str], pd.DataFrame]] = []
@@ -116,7 +117,7 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
             continue  # killed in it, or it raised: the rest of its nodes never ran
         ran = _ran(run, rank, own, phase, engine | {thread})
         numbers = rows["value"].to_numpy(np.float64)
-        if not ((numbers >= 0) & (numbers <= _MOST_NODES)).all():
+        if not ((numbers >= 0) & (numbers <= _MAX_NODES)).all():
             continue  # a damaged record: no graph has as many nodes, or NaN of them
         reached = Counter(dict(zip(rows["name"], numbers.astype(int).tolist(), strict=True)))
         walked.append((str(thread), int(step), phase, reached, ran))

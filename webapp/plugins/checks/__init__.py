@@ -1,1 +1,35 @@
-"""Checks a run: findings, limits, environment, operator table."""
+"""Checks a run: overview, limits, environment."""
+
+from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+
+PLUGIN = Plugin(
+    name="checks",
+    kinds=(Kind("environment", "checks.md#settings", "environment:EnvironmentEvidence"),),
+    questions=(
+        Question(
+            "Was the run set up well?", "environment:environment", ("environment",), order=240
+        ),
+    ),
+    metrics=(
+        Metric(
+            "memory_overhead",
+            "overhead:memory_overhead",
+            "memory that the recorder added",
+            order=40,
+            unmeasured="no training step was recorded",
+            bound="below",
+            limit=0.15,
+        ),
+    ),
+    pages=(
+        Page(
+            "overview",
+            "Overview",
+            order=0,
+            layout="page_overview:layout",
+            register="page_overview:register",
+            height=900,
+        ),
+        Page("checks", "Checks", order=10, height=900),
+    ),
+)

@@ -6,6 +6,7 @@ The same questions that `lanescope doctor` asks of a machine, as far as a run an
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
 from lanescope.webapp.analysis.collective_calls import collective_calls
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
@@ -28,10 +29,17 @@ _ACCUMULATES = re.compile("(^|::)AccumulateGrad$")
 """The autograd node that a parameter has in each backward that reaches it."""
 
 
+class EnvironmentEvidence(TypedDict):
+    """A setting, and what to set it to."""
+
+    name: str
+    set: str
+
+
 def environment(run: Run) -> list[Finding]:
-    """Findings of kind `environment`. Raises Unanswered for a run without steps."""
+    """Findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
-        raise Unanswered("the run has no training steps")
+        raise NotApplicable("the run has no training steps")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.counters import logged
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.run import Run
 
 RESIDENT = "lanescope/rss"

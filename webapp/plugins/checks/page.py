@@ -7,34 +7,13 @@ from typing import Any
 from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.findings import Examined, ranked
-from lanescope.webapp.plugins.checks.checks import BOUNDS, Report, number
+from lanescope.webapp.analysis.checks import Report, number
+from lanescope.webapp.analysis.findings import AnalysisResult, ranked
+from lanescope.webapp.analysis.plugin import Metric, metrics
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.settings import Limits
 from lanescope.webapp.ui import findings, widgets
-from lanescope.webapp.ui.context import Context, Page
-
-TITLES = {
-    "thread_overlap_rate": "threads of a rank in backward at the same time",
-    "gradient_fluctuation": "spread of gradient norms over repeated runs",
-    "graph_traceability": "autograd nodes tied to their operators",
-    "memory_overhead": "memory that the recorder added",
-    "comm_compute_overlap": "communication behind computation",
-}
-LINKS = {
-    "thread_overlap_rate": "/overlap",
-    "gradient_fluctuation": "/diff",
-    "graph_traceability": "/timeline",
-    "memory_overhead": "/timeline",
-    "comm_compute_overlap": "/collectives",
-}
-UNMEASURED = {
-    "thread_overlap_rate": "no thread was in backward",
-    "gradient_fluctuation": "lanescope repeat -n 10 -- COMMAND measures it",
-    "graph_traceability": "no backward was recorded, or the portable engine",
-    "memory_overhead": "no training step was recorded",
-    "comm_compute_overlap": "no communication was recorded",
-}
+from lanescope.webapp.ui.context import Context
 
 
 def layout(context: Context) -> Component:
@@ -47,7 +26,7 @@ def layout(context: Context) -> Component:
         [*limits, "; ", html.Code("lanescope check"), " prints the same and sets an exit status."],
         _verdict(report),
         html.H2("Limits"),
-        _limits(report, context.settings.limits),
+        _limits(report, context.settings),
         html.H2("Questions"),
         _questions(context, report),
     )
@@ -55,7 +34,8 @@ def layout(context: Context) -> Component:
 
 def _verdict(report: Report) -> Component:
     failed = sum(not one.passed for one in report.checks)
-    words = f"{units.count(len(report.checks))} of {len(BOUNDS)} limits could be measured"
+    limits = sum(bool(one.bound) for one in metrics())
+    words = f"{units.count(len(report.checks))} of {limits} limits could be measured"
     if not report.errors:
         return widgets.note([html.B("passed"), f" · {words}, and no finding is an error."], "good")
     said = f"{units.counted(report.errors, 'error')} · {words}"
@@ -64,10 +44,11 @@ def _verdict(report: Report) -> Component:
     return widgets.note([html.B("failed"), f" · {said}."], "bad")
 
 
-def _limits(report: Report, limits: Limits) -> Component:
+def _limits(report: Report, settings: Settings) -> Component:
     held = {one.name: one for one in report.checks}
     rows: list[list[Any]] = []
-    for name, value in report.metrics.items():
+    for metric in metrics():
+        name, value = metric.name, report.metrics[metric.name]
         one = held.get(name)
         if name in report.unmeasured:
             verdict: Any = html.B("not checked", className="bad", title=report.unmeasured[name])
@@ -77,15 +58,15 @@ def _limits(report: Report, limits: Limits) -> Component:
         else:
             verdict = html.Span("not measured", className="muted") if _absent(value) else "–"
         limit = "–"
-        if name in BOUNDS:
-            limit = f"{BOUNDS[name][0]} {number(name, getattr(limits, name))}"
+        if metric.bound:
+            limit = f"{metric.bound} {number(name, settings.limit(name))}"
         rows.append(
             [
-                html.Span(TITLES.get(name, name), title=name),
-                report.unmeasured.get(name) or _value(name, value),
+                html.Span(metric.title, title=name),
+                report.unmeasured.get(name) or _value(metric, value),
                 limit,
                 verdict,
-                dcc.Link("show", href=LINKS.get(name, "/overview")),
+                dcc.Link("show", href=metric.link),
             ]
         )
     return widgets.plain_table(("check", "value", "limit", "", ""), rows)
@@ -96,9 +77,10 @@ def _absent(value: Any) -> bool:
     return all(one is None for one in values)
 
 
-def _value(name: str, value: Any) -> Component | str:
+def _value(metric: Metric, value: Any) -> Component | str:
+    name = metric.name
     if _absent(value):
-        return html.Span(UNMEASURED.get(name, ""), className="muted")
+        return html.Span(metric.unmeasured, className="muted")
     if not isinstance(value, dict):
         return number(name, value)
     known = [one for one in value.values() if one is not None]
@@ -112,7 +94,7 @@ def _questions(context: Context, report: Report) -> Component:
     return widgets.plain_table(head, rows)
 
 
-def _question(context: Context, one: Examined) -> list[Any]:
+def _question(context: Context, one: AnalysisResult) -> list[Any]:
     if not one.findings:
         answer = html.Span(findings.answer(one), className=findings.tone(one))
         return [one.question, answer, "", ""]
@@ -128,6 +110,3 @@ def _question(context: Context, one: Examined) -> list[Any]:
 
 def register(app: Dash, context: Context) -> None:
     """Nothing on this page changes."""
-
-
-PAGE = Page("checks", "Checks", layout, register)

@@ -8,13 +8,14 @@ from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.collector.format.names import MISSING, UNTESTED
-from lanescope.webapp.plugins.checks import page as checks
-from lanescope.webapp.plugins.checks.checks import Check, Report, number
+from lanescope.webapp.analysis.checks import Check, Report, number
+from lanescope.webapp.analysis.plugin import metric
+from lanescope.webapp.plugins.checks import ids
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.server.live_run import growing
-from lanescope.webapp.ui import findings, ids, widgets
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui import findings, widgets
+from lanescope.webapp.ui.context import Context
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
@@ -57,7 +58,7 @@ def _examined(context: Context) -> list[Component]:
     ]
 
 
-_MOST_NAMES = 200
+_MAX_NAMES = 200
 """Characters of the names of imported files."""
 
 
@@ -67,7 +68,7 @@ def _lead(run: Run) -> list[Any]:
     if run.imported:
         names = run.manifest["options"]["imported"]
         files = ", ".join(map(str, names if isinstance(names, list) else [names]))
-        files = files if len(files) <= _MOST_NAMES else f"{files[:_MOST_NAMES]}…"
+        files = files if len(files) <= _MAX_NAMES else f"{files[:_MAX_NAMES]}…"
         return [
             "Imported from ", html.Code(files), f", format {engines}. What such a file does not "
             "tell is not known here. ",
@@ -128,8 +129,8 @@ def _limit(one: Check) -> Component:
     tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
     return widgets.note(
         [
-            html.B(verdict), f" · {checks.TITLES[one.name]}: {limits} · ",
-            dcc.Link("show", href=checks.LINKS[one.name]), " · ",
+            html.B(verdict), f" · {metric(one.name).title}: {limits} · ",
+            dcc.Link("show", href=metric(one.name).link), " · ",
             dcc.Link("all checks", href="/checks"),
         ],
         tone,
@@ -222,6 +223,3 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(Output(ids.EXAMINED, "children"), Input(ids.EXAMINED, "id"))
     def examined(_: str) -> list[Component]:
         return _examined(context)
-
-
-PAGE = Page("overview", "Overview", layout, register)

@@ -1,1 +1,45 @@
 """Analyses collectives: skew, stragglers, bandwidth, mismatches."""
+
+from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+
+PLUGIN = Plugin(
+    name="collectives",
+    kinds=(
+        Kind(
+            "collective_mismatch",
+            "collectives.md#mismatches",
+            "lanescope.webapp.analysis.findings:Collective",
+        ),
+        Kind("straggler", "collectives.md#stragglers"),
+    ),
+    questions=(
+        Question(
+            "Do all ranks make the same collective calls?",
+            "mismatches:mismatches",
+            ("collective_mismatch",),
+            order=20,
+        ),
+        Question(
+            "Does one rank keep the others waiting?",
+            "stragglers:stragglers",
+            ("straggler",),
+            order=30,
+        ),
+    ),
+    tables={
+        "collectives": "collectives:collectives",
+        "communication": "communication:communication",
+        "temporal_breakdown": "devices:temporal_breakdown",
+    },
+    metrics=(
+        Metric(
+            "comm_compute_overlap",
+            "communication:overlaps_by_rank",
+            "communication behind computation",
+            order=50,
+            unmeasured="no communication was recorded",
+            link="/collectives",
+        ),
+    ),
+    pages=(Page("collectives", "Collectives", order=20, height=1240),),
+)

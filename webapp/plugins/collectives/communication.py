@@ -103,6 +103,11 @@ def comm_compute_overlap(run: Run, rank: int) -> float | None:
     return work.intersection(talk).total / talk.total if len(talk) else None
 
 
+def overlaps_by_rank(run: Run) -> dict[str, float | None]:
+    """`comm_compute_overlap` of each rank."""
+    return {str(rank): comm_compute_overlap(run, rank) for rank in run.ranks}
+
+
 def _measured(work: Intervals, talk: Intervals, length: int) -> tuple[float, ...]:
     both = work.intersection(talk).total
     share = both / talk.total if len(talk) else float("nan")

@@ -30,11 +30,12 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import endings
-from lanescope.webapp.analysis.rank_state import meanwhile, where_of
+from lanescope.webapp.analysis.rank_state import meanwhile
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-LEAST_NS = 1_000_000
+MIN_NS = 1_000_000
 """So much earlier a rank must have been done; of clocks that were compared, three times what is
 uncertain about them."""
 
@@ -86,7 +87,7 @@ def _left(run: Run) -> Iterator[Left]:
     frame = collective_calls(run)
     frame = frame[frame["name"].isin(SYNCHRONISING) & ~frame["group"].isin(ambiguous(run))]
     frame = frame[(frame["bytes"] > 0) | frame["name"].isin(NOTHING_MOVED)]
-    margin = max(LEAST_NS, 3 * run.clock_uncertainty_ns)
+    margin = max(MIN_NS, 3 * run.clock_uncertainty_ns)
     groups = frame.groupby(["group", "sequence"])
     last = groups["start_ns"].transform("max")
     early = frame[(frame["done_ns"] >= 0) & (frame["done_ns"] + margin < last)]

@@ -24,10 +24,11 @@ from lanescope.webapp.analysis.collective_calls import (
     exchanges,
     group_title,
 )
-from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
-from lanescope.webapp.analysis.incomplete_collectives import waits
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import standings, where_of
+from lanescope.webapp.analysis.rank_state import rank_states
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 
@@ -67,11 +68,11 @@ class Mismatch:
 
 
 def mismatches(run: Run) -> list[Finding]:
-    """Findings of kind `collective_mismatch`. Raises Unanswered without collectives to compare."""
+    """Findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     if calls(run)["rank"].nunique() < 2:
-        raise Unanswered("no collective was recorded on two ranks or more")
+        raise NotApplicable("no collective was recorded on two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
-        raise Unanswered("which calls of the ranks belong together is not known")
+        raise NotApplicable("which calls of the ranks belong together is not known")
     return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]
 
 
@@ -114,7 +115,7 @@ def ended_in(run: Run) -> frozenset[int]:
 
 def _stuck(run: Run) -> list[tuple[str, int]]:
     """Group and number of the calls that all members made and that did not end."""
-    return [(wait.group, wait.sequence) for wait in waits(run) if not wait.missing]
+    return [(wait.group, wait.sequence) for wait in incomplete_collectives(run) if not wait.missing]
 
 
 @lru_cache(maxsize=4)
@@ -153,7 +154,7 @@ def _finding(run: Run, one: Mismatch) -> Finding:
     odd = tuple(rank for rank in sorted(values) if values[rank] != norm)
     first = one.rows[one.rows["rank"].isin(odd)].iloc[0]
     rank = int(first["rank"])
-    known = standings(run)
+    known = rank_states(run)
     start = int(one.rows["start_ns"].min())
     wheres = {
         str(int(row.rank)): where_of(run, int(row.rank), int(row.stack))
@@ -175,7 +176,7 @@ def _finding(run: Run, one: Mismatch) -> Finding:
             "op": {str(int(row.rank)): str(row.name) for row in _named(one.rows)},
             "waiting": [],
             "missing": [
-                {"rank": r, "doing": known[r].doing, "where": wheres[str(r)]} for r in odd
+                {"rank": r, "doing": known[r].activity, "where": wheres[str(r)]} for r in odd
             ],
             "differs": ASPECTS[one.aspect],
             "values": {str(r): value for r, value in values.items()},

@@ -11,8 +11,9 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import group_title, members
 from lanescope.webapp.analysis.findings import findings
-from lanescope.webapp.analysis.incomplete_collectives import waits
+from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.plugins.collectives import charts, ids
 from lanescope.webapp.plugins.collectives import page_devices as devices
 from lanescope.webapp.plugins.collectives.collectives import collectives
 from lanescope.webapp.plugins.collectives.communication import busy
@@ -26,10 +27,11 @@ from lanescope.webapp.plugins.collectives.skew import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named, ranks_text
-from lanescope.webapp.ui import charts, ids, widgets
 from lanescope.webapp.ui import findings as cards
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 KINDS = ("hang", "collective_mismatch", "straggler")
 
@@ -69,12 +71,17 @@ def layout(context: Context) -> Component:
         "Collectives",
         LEAD,
         *([cards.cards(context, found)] if found else []),
-        html.H2("Arrival"),
-        widgets.controls(
-            widgets.choice("process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True)
+        *widgets.chart_section(
+            "Arrival",
+            [
+                widgets.choice(
+                    "process group", ids.COLLECTIVE_GROUP, groups, _busiest(run), wide=True
+                )
+            ],
+            ids.COLLECTIVE_HEAT,
+            ids.COLLECTIVE_NOTE,
+            height=170 + 22 * min(32, len(run.ranks)),
         ),
-        widgets.graph(ids.COLLECTIVE_HEAT, height=170 + 22 * min(32, len(run.ranks))),
-        html.P(id=ids.COLLECTIVE_NOTE, className="muted"),
         html.H2("Ranks"),
         _ranks(run),
         widgets.downloads("communication", "collectives"),
@@ -110,7 +117,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.COLLECTIVE_HEAT, "figure"),
         Output(ids.COLLECTIVE_NOTE, "children"),
         Input(ids.COLLECTIVE_GROUP, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def heat(group: str, theme: Theme | None) -> tuple[go.Figure, str]:
         found = late_map(run, group)
@@ -120,7 +127,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output(ids.COLLECTIVE_LATENCY, "figure"),
         Output(ids.COLLECTIVE_BANDWIDTH, "figure"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def sizes(theme: Theme | None) -> tuple[go.Figure, go.Figure]:
         table = collectives(run)
@@ -131,7 +138,7 @@ def register(app: Dash, context: Context) -> None:
         )
 
     @app.callback(
-        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.COLLECTIVE_HEAT, "clickData"),
         Input(ids.COLLECTIVE_GROUP, "value"),
         prevent_initial_call=True,
@@ -145,7 +152,7 @@ def register(app: Dash, context: Context) -> None:
         return context.address(call_address(run, group, sequence, rank) or "/timeline")
 
     @app.callback(
-        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.COLLECTIVE_TABLE, "selectedRows"),
         prevent_initial_call=True,
     )
@@ -174,7 +181,7 @@ def _busiest(run: Run) -> str:
 
 def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     if late.size == 0:
-        missing = sorted({rank for wait in waits(run) if wait.group == group
+        missing = sorted({rank for wait in incomplete_collectives(run) if wait.group == group
                           for rank in wait.missing})  # fmt: skip
         if missing:
             return (
@@ -277,6 +284,3 @@ def _slowest(run: Run) -> dict[tuple[str, str, int], str]:
         if address is not None:
             found[str(row.name), str(row.group), int(row.bytes)] = address
     return found
-
-
-PAGE = Page("collectives", "Collectives", layout, register)

@@ -6,11 +6,13 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.collectives import charts_devices as device_charts
+from lanescope.webapp.plugins.collectives import charts as device_charts
+from lanescope.webapp.plugins.collectives import ids
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 
 
@@ -44,6 +46,6 @@ def section(run: Run) -> list[Component]:
 def register(app: Dash, run: Run) -> None:
     """The chart follows the theme."""
 
-    @app.callback(Output(ids.DEVICE_TIMES, "figure"), Input(ids.THEME, "data"))
+    @app.callback(Output(ids.DEVICE_TIMES, "figure"), Input(frame_ids.THEME, "data"))
     def times(theme: Theme | None) -> go.Figure:
         return device_charts.breakdown(temporal_breakdown(run), theme or "light")

@@ -17,11 +17,11 @@ Only operations that no rank can leave before all have come are looked at
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from lanescope.webapp.analysis.collective_calls import (
@@ -30,7 +30,9 @@ from lanescope.webapp.analysis.collective_calls import (
     collective_calls,
     members,
 )
+from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 KEYS = ["group", "sequence"]
 
@@ -128,10 +130,10 @@ class LateMap:
     """
 
     ranks: tuple[int, ...]
-    first: npt.NDArray[np.int64]
+    first: Int64Array
     per_column: int
-    late_ns: npt.NDArray[np.float64]
-    sequence: npt.NDArray[np.int64]
+    late_ns: Float64Array
+    sequence: Int64Array
 
 
 def late_map(run: Run, group: str, columns: int = 240) -> LateMap:
@@ -164,3 +166,31 @@ def call_window(run: Run, group: str, sequence: int) -> tuple[int, int] | None:
         return None
     end = rows[["start_ns", "returned_ns", "done_ns"]].to_numpy().max()
     return int(rows["start_ns"].min()), int(end)
+
+
+def waiting(run: Run, window: tuple[int, int] | None = None) -> pd.DataFrame:
+    """One row per rank that made a collective: rank, waiting_ns, share.
+
+    waiting(r) = |union over collectives of [start_r, max start) & W|
+    with the starts of `skew`: the time in which rank r had come and another had not. share is of
+    the window W = [t0, t1), by default the whole run.
+    """
+    low, high = window if window is not None else (0, max(run.duration_ns, 1))
+    rows = [
+        {
+            "rank": rank,
+            "waiting_ns": (own := lane.clip(low, high).total),
+            "share": own / (high - low),
+        }
+        for rank, lane in sorted(_waits(run).items())
+    ]
+    return pd.DataFrame(rows, columns=["rank", "waiting_ns", "share"])
+
+
+@lru_cache(maxsize=4)  # a page asks for one window after another
+def _waits(run: Run) -> Mapping[int, Intervals]:
+    calls = collective_calls(run).merge(arrivals(run)[[*KEYS, "last_ns"]], on=KEYS)
+    return {
+        int(rank): Intervals.of(own["start_ns"].to_numpy(), own["last_ns"].to_numpy())
+        for rank, own in calls.groupby("rank")
+    }

@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
-from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
-from lanescope.webapp.analysis.rank_state import own_frames, place_of
+from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.runs.run import Run
 
-SHORTEST_GAP_NS = 1_000_000
+MIN_GAP_NS = 1_000_000
 """Less between two operators is Python's own time, which all ranks have alike."""
 
 EXPLAINS = 0.5
@@ -93,11 +93,11 @@ def _times(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[str, str]
     own = np.bincount(code, rows["self_ns"].fillna(0).to_numpy(), len(sites))
     for site, time in zip(sites, own.tolist(), strict=True):
         found[_places(run, rank, site, site)] += int(time)
-    starts, ends = rows["start_ns"].to_numpy(), ends_ns(rows, window[1]).to_numpy()
+    starts, ends = rows["start_ns"].to_numpy(), frame_ends_ns(rows, window[1]).to_numpy()
     last = np.maximum.accumulate(ends)
     latest = np.maximum.accumulate(np.where(ends == last, np.arange(len(ends)), 0))
     gaps = starts[1:] - last[:-1]
-    for i in np.flatnonzero(gaps >= SHORTEST_GAP_NS).tolist():
+    for i in np.flatnonzero(gaps >= MIN_GAP_NS).tolist():
         around = _places(run, rank, sites[code[latest[i]]], sites[code[i + 1]])
         found[around] += int(gaps[i])
     phases = run.events("phase", rank, thread, ["kind", "duration_ns"], window=window)

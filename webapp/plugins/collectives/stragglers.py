@@ -7,7 +7,7 @@ and by more than the operating system's scheduler does:
     delay(rank, round) = |union of [last but one arrival, last arrival) of the round's collectives
                           to which the rank came last|, each shortened by the time for which the
                           rank's thread was ready to run and had no processor
-    lower quartile over rounds of delay / length of the round >= SHARE, and of delay >= SHORTEST_NS
+    lower quartile over rounds of delay / length of the round >= SHARE, and of delay >= MIN_WAIT_NS
 
 A rank that is last by chance is so in about as many rounds as the others. One that shares too few
 processors with others may be so every time, in the order in which the system lets them run: that
@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.plugins.collectives.long_waits import long_waits
 from lanescope.webapp.plugins.collectives.skew import arrivals
@@ -33,31 +33,33 @@ FEWEST_ROUNDS = 9
 """The first round is left out (everything is slow once). On a busy machine the scheduler disfavours
 one rank for half a dozen rounds in a row; fewer than eight tell nothing."""
 
-MOST_ROUNDS = 20
+MAX_ROUNDS = 20
 """Rounds in which it is looked for what the rank does meanwhile, the last ones."""
 
 SHARE = 0.2
 
-SHORTEST_NS = 10_000_000
+MIN_WAIT_NS = 10_000_000
 """Two or three time slices of a busy machine: less may be chance, and next time another rank."""
 
 
 def stragglers(run: Run) -> list[Finding]:
-    """Findings of kind `straggler`. Raises Unanswered where there are no collectives to look at."""
+    """Findings of kind `straggler`. NotApplicable: nothing to compare."""
     if run.world_size == 1:
-        raise Unanswered("the job has a single rank")
+        raise NotApplicable("the job has a single rank")
     if not run.clock_calibrated:
-        raise Unanswered("the clocks of the ranks were not compared, so who is late is not known")
+        raise NotApplicable(
+            "the clocks of the ranks were not compared, so who is late is not known"
+        )
     came = arrivals(run)
     came = came[came["ranks"] > 1]
     if came.empty:
-        raise Unanswered("no collective was recorded on two ranks or more")
+        raise NotApplicable("no collective was recorded on two ranks or more")
     rounds = by_round(came)
     found = []
     for rank, shares in rounds.items():
         enough = len(shares) >= FEWEST_ROUNDS - 1
         usual = shares[["delay_ns", "share"]].quantile(0.25)
-        late = usual["delay_ns"] >= SHORTEST_NS and usual["share"] >= SHARE
+        late = usual["delay_ns"] >= MIN_WAIT_NS and usual["share"] >= SHARE
         if enough and late:
             found.append(_finding(run, rank, shares, came))
     told = {finding.rank for finding in found}
@@ -129,6 +131,6 @@ def _place(run: Run, rank: int, came: pd.DataFrame, delay_ns: float) -> Place | 
     """What takes the rank longer, in the last rounds; whoever called the collectives shows it."""
     by_step = came["step"].nunique() >= FEWEST_ROUNDS
     ends = came.groupby("step")["last_ns"].max().sort_index() if by_step else came["last_ns"]
-    ends = ends.iloc[-1 - MOST_ROUNDS :]
+    ends = ends.iloc[-1 - MAX_ROUNDS :]
     window = int(ends.iloc[0]), int(ends.iloc[-1])
     return slow_place(run, rank, window, len(ends) - 1, delay_ns)

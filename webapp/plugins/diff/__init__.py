@@ -1,1 +1,56 @@
 """Compares runs: first difference, values, timing, repetitions."""
+
+from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+
+PLUGIN = Plugin(
+    name="diff",
+    kinds=(Kind("divergence", "diff.md"), Kind("nondeterminism", "diff.md#repeats")),
+    questions=(
+        Question(
+            "Do the gradients, and values where both have them, agree with the baseline's?",
+            "divergence:divergence",
+            ("divergence",),
+            order=0,
+            baseline=True,
+        ),
+        Question(
+            "Does the command compute the same each time?",
+            "repeats:nondeterminism",
+            ("nondeterminism",),
+            order=220,
+        ),
+    ),
+    functions={
+        "Comparison": "diff:Comparison",
+        "compare": "diff:compare",
+        "diff": "diff:diff",
+    },
+    metrics=(
+        Metric(
+            "gradient_fluctuation",
+            "repeats:gradient_fluctuation",
+            "spread of gradient norms over repeated runs",
+            order=20,
+            unmeasured="lanescope repeat -n 10 -- COMMAND measures it",
+            link="/diff",
+            bound="at most",
+            limit=1e-5,
+            kind="nondeterminism",
+            share=False,
+        ),
+    ),
+    pages=(
+        Page("diff", "Diff", order=70, height=1640),
+        Page(
+            "repeat",
+            "Repeats",
+            order=90,
+            layout="page_repeat:layout",
+            register="page_repeat:register",
+            shown="repeats:repetition_of",
+            height=1180,
+        ),
+    ),
+    lanes="timeline_lanes:open_beside",
+    routes={"difference": "timeline_lanes:next_difference"},
+)

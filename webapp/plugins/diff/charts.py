@@ -7,11 +7,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import escaped
+from lanescope.webapp.ui.charts import (
+    colour_bar,
+    escaped,
+    line,
+    step_figure,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import step_axis, template
 
-MOST_LAYERS = 60
+MAX_LAYERS = 60
 """Rows of the map; of more modules those with the greatest difference are shown."""
 
 
@@ -74,7 +79,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     mine = growth[(growth["rank"] == rank) & (growth["module"] != "")]
     worst = mine[mine["differing"] > 0].groupby("module")["largest"].max()
-    shown = set(worst.sort_values(ascending=False, kind="stable").index[:MOST_LAYERS])
+    shown = set(worst.sort_values(ascending=False, kind="stable").index[:MAX_LAYERS])
     begin = mine.groupby("module")["time_ns"].min().sort_values(kind="stable")
     modules = [name for name in begin.index if name in shown]
     steps = sorted(int(step) for step in mine["step"].unique())
@@ -108,12 +113,28 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         xgap=1 if len(steps) <= 120 else 0,
         ygap=1,
         hovertemplate="<b>%{y}, step %{x}</b><br>%{text}<extra></extra>",
-        colorbar={
-            "title": {"text": "log10 of the relative difference", "side": "right"},
-            "thickness": 10,
-            "outlinewidth": 0,
-        },
+        colorbar=colour_bar("log10 of the relative difference"),
     )
     figure.update_xaxes(step_axis(steps), showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
+def compared_norms(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
+    """Norm of the whole gradient per step of a rank, of the baseline and of the run.
+
+    `table` is that of `analysis.diff.compare`.
+    """
+    mine = table[(table["kind"] == "gradient") & (table["rank"] == rank)]
+    figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=False)
+    colour = tokens()[theme]
+    figure.update_layout(colorway=[colour["muted"], colour["accent"]])
+    for position, (side, label) in enumerate((("base", "baseline"), ("run", "this run"))):
+        squares = mine.assign(square=mine[side] ** 2).groupby("step")["square"]
+        norm = np.sqrt(squares.sum(min_count=1))
+        line(figure, norm.index.to_series(), norm, label, position, rank, theme)
+    # Norms that clipping made all alike would lie on the upper edge, half cut off.
+    norms = [v for trace in figure.data for v in trace.y if v is not None]
+    if norms:
+        figure.update_yaxes(autorangeoptions={"include": [0, 1.06 * max(norms)]})
     return figure

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import DASHES, MARKERS, MOST_LINES, add_at_foot, escaped
+from lanescope.webapp.ui.charts import DASHES, MARKERS, MAX_LINES, add_at_foot, escaped
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
@@ -25,7 +25,7 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
     worst = spread.groupby(["parameter", "step"])["std"].max().reset_index()
     most = worst.groupby("parameter")["std"].max().sort_values(ascending=False, kind="stable")
     by_name = dict(iter(worst.groupby("parameter")))
-    for k, name in enumerate(most[most > 0].index[:MOST_LINES]):
+    for k, name in enumerate(most[most > 0].index[:MAX_LINES]):
         rows = by_name[name]
         figure.add_scatter(
             x=[int(step) for step in rows["step"]],

@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from lanescope.webapp.runs.types import BoolArray, Float64Array
+
 Mode = Literal["bitwise", "tolerance", "simple"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -67,7 +69,7 @@ def tensor_states(base: Columns, run: Columns, dtypes: Sequence[str], mode: Mode
     return state
 
 
-def relative_differences(base: Columns, run: Columns) -> NDArray[np.float64]:
+def relative_differences(base: Columns, run: Columns) -> Float64Array:
     """How far the statistics of each pair of tensors are apart, as mode tolerance measures it.
 
         max(|l2 - l2'| / max(l2, l2'), |mean - mean'| / root mean square of the larger norm)
@@ -91,12 +93,12 @@ def relative_differences(base: Columns, run: Columns) -> NDArray[np.float64]:
     return found
 
 
-def _number(column: NDArray[Any]) -> NDArray[np.float64]:
+def _number(column: NDArray[Any]) -> Float64Array:
     return column.astype(np.float64)
 
 
-def _near(base: NDArray[np.float64], run: NDArray[np.float64], allowed: Any) -> NDArray[np.bool_]:
+def _near(base: Float64Array, run: Float64Array, allowed: Any) -> BoolArray:
     with np.errstate(invalid="ignore"):
         near = np.isfinite(base) & np.isfinite(run) & (np.abs(run - base) <= allowed)
-    result: NDArray[np.bool_] = near | (base == run) | (np.isnan(base) & np.isnan(run))
+    result: BoolArray = near | (base == run) | (np.isnan(base) & np.isnan(run))
     return result

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.sequence_alignment import Ints, thread_pairs
+from lanescope.webapp.analysis.sequence_alignment import thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import (
     Ops,
     Words,
@@ -21,11 +21,13 @@ from lanescope.webapp.analysis.tensor_fingerprints import (
 )
 from lanescope.webapp.plugins.diff.closeness import Mode, relative_differences, tensor_states
 from lanescope.webapp.plugins.diff.world_sizes import joined, optimizing, shares_differ
+from lanescope.webapp.runs.intervals import enclosing
 from lanescope.webapp.runs.run import Run, Thread
-from lanescope.webapp.timeline.row_layout import enclosing
+from lanescope.webapp.runs.types import Int64Array
 
 if TYPE_CHECKING:
     from lanescope.webapp.plugins.diff.noise import Floor
+from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 UNKNOWN, IDENTICAL, WITHIN, DIFFERENT = -1, 0, 1, 2
 """What is known of an operator's values; the numbers of `closeness.tensor_states`."""
@@ -47,12 +49,12 @@ class ComparedOps:
     thread: Thread  # in `run`
     old: Ops
     new: Ops
-    left: Ints  # operators of `old`, with that of `new` at the same place of `right`
-    right: Ints
-    one: Ints  # tensors of `old`, with that of `new` at the same place of `two`
-    two: Ints
+    left: Int64Array  # operators of `old`, with that of `new` at the same place of `right`
+    right: Int64Array
+    one: Int64Array  # tensors of `old`, with that of `new` at the same place of `two`
+    two: Int64Array
     state: States  # of each pair of tensors: IDENTICAL, WITHIN or DIFFERENT
-    apart: NDArray[np.float64]  # how far each pair is, see `closeness.relative_differences`
+    apart: Float64Array  # how far each pair is, see `closeness.relative_differences`
     left_out: int = 0  # pairs of tensors that are not among these, see `world_sizes`
 
     def op_states(self) -> States:
@@ -63,7 +65,7 @@ class ComparedOps:
         np.maximum.at(worst, pair[self.new.owner[self.two]], self.state)
         return worst
 
-    def slower(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def slower(self) -> tuple[BoolArray, BoolArray]:
         """Of each pair of operators whether the run's is slower, and whether it is faster."""
         was, now = self.old.duration[self.left], self.new.duration[self.right]
         known = (was >= 0) & (now >= 0)

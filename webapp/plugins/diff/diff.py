@@ -8,7 +8,7 @@ guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.tensor_fingerprints import ARRIVES
 from lanescope.webapp.bundles.comparable import comparable
 from lanescope.webapp.plugins.diff import world_sizes
 from lanescope.webapp.plugins.diff.closeness import COARSEST, MODES, RELATIVE, SIMPLE, Mode
-from lanescope.webapp.plugins.diff.hints import hints, resumed
+from lanescope.webapp.plugins.diff.first_difference import hints, resumed
 from lanescope.webapp.plugins.diff.noise import Floor, tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
@@ -37,6 +37,7 @@ from lanescope.webapp.plugins.diff.value_differences import ValueDifferences, va
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
+from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 Verdict = Literal["identical", "within_tolerance", "diverged"]
 
@@ -154,12 +155,7 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
         states |= {"different"} if values.different else set()
         states |= {"within_tolerance"} if values.within_tolerance else set()
     alone = (Unpaired(names_alone[0], only[0]), Unpaired(names_alone[1], only[1]))
-    if "different" in states or matched + ops == 0:
-        verdict: Verdict = "diverged"
-    elif matched + tensors == 0 and any(side.count for side in alone):
-        verdict = "diverged"
-    else:
-        verdict = "within_tolerance" if "within_tolerance" in states else "identical"
+    nothing = matched + ops == 0 or (matched + tensors == 0 and any(one.count for one in alone))
     if floors is not None:
         sides = (f"{what}: {one.words()}" for what, one in zip(_FLOORS, floors, strict=True))
         notes = [*notes, f"noise floor of the two baselines at the last step, {', '.join(sides)}"]
@@ -168,25 +164,36 @@ def compare(base: Run, run: Run, mode: Mode = "bitwise", noise: Run | None = Non
     told = [names.words()]
     told += [settings_words(base, run), compiled_words(base, run)] if any(names_alone) else []
     notes = [*notes, *filter(None, told), *_explained(base, run, norms, values)]
-    frames = [norms, calls]
-    if tables:
-        rows = pd.concat(tables, ignore_index=True)
-        frames.append(rows.sort_values(["step", "time_ns"], kind="stable", ignore_index=True))
     return Comparison(
         mode=mode,
-        verdict=verdict,
+        verdict="diverged" if nothing else _verdict(states),
         norms=matched,
         ops=ops,
         tensors=tensors,
         valued=values is not None,
         alone=alone,
         first=first,
-        table=pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS)),
+        table=_all_rows(norms, calls, tables),
         notes=tuple(notes),
         differing=differing,
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
+
+
+def _verdict(states: Set[str]) -> Verdict:
+    if "different" in states:
+        return "diverged"
+    return "within_tolerance" if "within_tolerance" in states else "identical"
+
+
+def _all_rows(norms: pd.DataFrame, calls: pd.DataFrame, tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Norms, then calls, then tensors by step and time."""
+    frames = [norms, calls]
+    if tables:
+        rows = pd.concat(tables, ignore_index=True)
+        frames.append(rows.sort_values(["step", "time_ns"], kind="stable", ignore_index=True))
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(TABLE_COLUMNS))
 
 
 def _explained(
@@ -281,10 +288,10 @@ def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(names, "object"))
 
 
-def _tolerances(both: pd.DataFrame, floor: Floor | None) -> npt.NDArray[np.float64]:
+def _tolerances(both: pd.DataFrame, floor: Floor | None) -> Float64Array:
     sides = [both[name].map(RELATIVE).fillna(COARSEST) for name in ("dtype_base", "dtype_run")]
     low, high = (side.to_numpy(np.float64) for side in sides)
-    coarser: npt.NDArray[np.float64] = np.maximum(low, high)
+    coarser: Float64Array = np.maximum(low, high)
     if floor is None:
         return coarser
     codes, dtypes = pd.factorize(both["dtype_base"].fillna(""))
@@ -293,10 +300,10 @@ def _tolerances(both: pd.DataFrame, floor: Floor | None) -> npt.NDArray[np.float
 
 
 def _states(
-    base: npt.NDArray[np.float64],
-    run: npt.NDArray[np.float64],
-    gone: npt.NDArray[np.bool_],
-    relative: npt.NDArray[np.float64],
+    base: Float64Array,
+    run: Float64Array,
+    gone: BoolArray,
+    relative: Float64Array,
     mode: Mode,
 ) -> npt.NDArray[np.object_]:
     """State of each pair of norms; `gone` says, per side, that there was no gradient."""

@@ -15,26 +15,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.sequence_alignment import Ints
 from lanescope.webapp.analysis.tensor_fingerprints import Words
 from lanescope.webapp.plugins.diff.compared_ops import all_compared
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Float64Array, Int64Array
 
 TIMES = 2.0
 """Two baselines are one sample of their difference; another pair may well be further apart."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Floor:
     """The floor of one kind of number (tensors, or norms of gradients)."""
 
-    by_dtype: dict[str, tuple[Ints, Floats]]  # steps, ascending, and the floor from each on
+    by_dtype: dict[
+        str, tuple[Int64Array, Float64Array]
+    ]  # steps, ascending, and the floor from each on
 
     @classmethod
-    def of(cls, dtype: NDArray[np.object_], step: Ints, apart: Floats) -> Floor:
+    def of(cls, dtype: NDArray[np.object_], step: Int64Array, apart: Float64Array) -> Floor:
         """From relative differences (see `closeness.relative_differences`), in any order."""
         frame = pd.DataFrame({"dtype": dtype, "step": step, "apart": apart})
         frame = frame[np.isfinite(frame["apart"]) & (frame["apart"] > 0)]
@@ -49,7 +49,7 @@ class Floor:
             }
         )
 
-    def at(self, dtypes: Sequence[str], codes: Ints, step: Ints) -> Floats:
+    def at(self, dtypes: Sequence[str], codes: Int64Array, step: Int64Array) -> Float64Array:
         """The floor of each number, of a dtype (position in `dtypes`) and a step."""
         found = np.zeros(len(codes))
         for code, dtype in enumerate(dtypes):

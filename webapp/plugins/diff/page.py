@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.diff import charts as diff_charts
+from lanescope.webapp.plugins.diff import charts, ids
 from lanescope.webapp.plugins.diff.closeness import MODES, Mode
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.timing_differences import Timing
@@ -28,16 +28,17 @@ from lanescope.webapp.plugins.diff.verdict_words import (
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 MODE_WORDS = {
     "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",
     "simple": "within 1e-4",
 }  # fmt: skip
 _TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 """Rows sent to the browser; the differing ones come first."""
 
 
@@ -116,21 +117,21 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.DIFF_GROWN, "hidden"),
         Input(ids.DIFF_MODE, "value"),
         Input(ids.DIFF_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def grow(mode: Mode, rank: int, theme: Theme | None) -> tuple[go.Figure, go.Figure, bool]:
         growth = _compared(base, context.run, mode, context.noise).growth
         shown = theme or "light"
         if not len(growth) or not growth["differing"].any():
             return go.Figure(), go.Figure(), True
-        by_step = diff_charts.growth_by_step(growth, rank, shown)
-        return by_step, diff_charts.growth_by_layer(growth, rank, shown), False
+        by_step = charts.growth_by_step(growth, rank, shown)
+        return by_step, charts.growth_by_layer(growth, rank, shown), False
 
     @app.callback(
         Output(ids.DIFF_CHART, "figure"),
         Input(ids.DIFF_MODE, "value"),
         Input(ids.DIFF_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(mode: Mode, rank: int, theme: Theme | None) -> go.Figure:
         table = _compared(base, context.run, mode, context.noise).table
@@ -180,7 +181,7 @@ def tables(result: Comparison) -> list[Any]:
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
     lead = html.P(f"{step_times(timing).capitalize()}.", className="muted")
-    rows = timing.telling.head(MOST_ROWS)
+    rows = timing.telling.head(MAX_ROWS)
     if rows.empty:
         return [lead]
     made = [
@@ -257,7 +258,7 @@ def _table(kind: str, rows: Any) -> Component:
         return html.P(words, className="muted")
     number, less = (".0f", "+.0f") if kind == "op" else (".9g", "+.4g")
     made = []
-    for row in rows.head(MOST_ROWS).to_dict("records"):
+    for row in rows.head(MAX_ROWS).to_dict("records"):
         one = {k: row[k] for k in ("rank", "thread", "step", "name")}
         if kind == "tensor":
             one |= {k: row[k] for k in ("phase", "module", "position")}
@@ -290,9 +291,9 @@ def _table(kind: str, rows: Any) -> Component:
     ]
     height = None if len(made) <= 12 else "340px"
     grid = widgets.grid(f"diff-{kind}", columns, made, label=name, height=height)
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return grid
-    shown = f"The first {units.count(MOST_ROWS)} of {units.count(len(rows))}"
+    shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
         f"{shown}; ", html.Code("lanescope diff --json"), " has the verdict, ",
         html.Code("lw.diff"), " in Python all rows.",
@@ -303,6 +304,3 @@ def _table(kind: str, rows: Any) -> Component:
 @lru_cache(maxsize=6)
 def _compared(base: Run, run: Run, mode: Mode, noise: Run | None) -> Comparison:
     return compare(base, run, mode, noise if mode == "tolerance" else None)
-
-
-PAGE = Page("diff", "Diff", layout, register)

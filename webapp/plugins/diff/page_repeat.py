@@ -12,13 +12,15 @@ from dash import Dash, Input, Output, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.diff import charts_repeat as repeat_charts
+from lanescope.webapp.plugins.diff import ids
 from lanescope.webapp.plugins.diff.repeats import Repetition, repetition_of
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 """Parameters that the table lists, those with the largest spread first."""
 
 
@@ -41,7 +43,7 @@ def layout(context: Context) -> Component:
         f"The same command {runs} times, seeds untouched. Gradient fluctuation is the standard "
         "deviation of a gradient's norm over the runs, the largest of all ranks, steps and "
         "parameters.",
-        by_threads(found, context.settings.limits.gradient_fluctuation),
+        by_threads(found, context.settings.limit("gradient_fluctuation")),
         *(
             [html.H2("By number of threads"), widgets.graph(ids.REPEAT_COUNTS, height=280)]
             if len(numbers) > 1
@@ -64,20 +66,20 @@ def register(app: Dash, context: Context) -> None:
     found = repetition_of(context.run)
     if found is None:
         return
-    limit = context.settings.limits.gradient_fluctuation
+    limit = context.settings.limit("gradient_fluctuation")
 
     @app.callback(
         Output(ids.REPEAT_CHART, "figure"),
         Output(ids.REPEAT_TABLE, "children"),
         Input(ids.REPEAT_THREADS, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def show(threads: int, theme: Theme | None) -> tuple[go.Figure, list[Any]]:
         count, spread = _spread(found, threads)
         figure = repeat_charts.spread_by_step(spread, limit, theme or "light")
         return figure, parameters(count, spread)
 
-    @app.callback(Output(ids.REPEAT_COUNTS, "figure"), Input(ids.THEME, "data"))
+    @app.callback(Output(ids.REPEAT_COUNTS, "figure"), Input(frame_ids.THEME, "data"))
     def draw(theme: Theme | None) -> go.Figure:
         return repeat_charts.fluctuation_by_threads(found.entries, limit, theme or "light")
 
@@ -115,7 +117,7 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
     at = apart.groupby(["rank", "parameter"])["std"].idxmax()
     worst = apart.loc[at].sort_values("std", ascending=False, kind="stable")
     made = []
-    for row in worst.head(MOST_ROWS).itertuples():
+    for row in worst.head(MAX_ROWS).itertuples():
         share = row.std / row.mean if row.mean else np.nan
         made.append(
             {
@@ -144,6 +146,3 @@ def _cached(folder: Any, threads: int) -> tuple[int, pd.DataFrame]:
 
 def _spread(found: Repetition, threads: int) -> tuple[int, pd.DataFrame]:
     return _cached(found.folder, threads)
-
-
-PAGE = Page("repeat", "Repeats", layout, register)

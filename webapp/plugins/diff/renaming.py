@@ -12,10 +12,11 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.plugins.diff.module_trees import Matching, Module, forest
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.table_reader import Equal, Rows, Window
+from lanescope.webapp.runs.table_reader import Equal, Rows
+from lanescope.webapp.runs.types import Window
 
 _TOLD = 3
 """Names that a sentence gives as examples."""

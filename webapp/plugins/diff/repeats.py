@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.verdict_words import difference_address
@@ -104,10 +104,10 @@ def gradient_fluctuation(run: Run) -> float | None:
 
 
 def nondeterminism(run: Run) -> list[Finding]:
-    """Findings of kind `nondeterminism`. Unanswered for a run that was not repeated."""
+    """Findings of kind `nondeterminism`. NotApplicable for a run that was not repeated."""
     entry = _entry(run)
     if entry is None:
-        raise Unanswered("the run is not part of a repetition (lanescope repeat)")
+        raise NotApplicable("the run is not part of a repetition (lanescope repeat)")
     if entry["bitwise_identical"]:
         return []
     spread, first = gradient_fluctuation(run), entry["first"] or {}
@@ -145,7 +145,7 @@ class _File(TypedDict):
     by_threads: list[_Entry]
 
 
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 """Of a repetition's file: a few hundred for each number of threads."""
 
 
@@ -176,7 +176,7 @@ def repetition_in(folder: Path) -> Repetition | None:
         return None
     try:
         with file.open("rb") as opened:
-            whole = json.loads(opened.read(_MOST_BYTES).decode())
+            whole = json.loads(opened.read(_MAX_BYTES).decode())
         conform(whole, _File, "")
     except (ValueError, RecursionError, OSError) as error:
         raise RunError(f"{file}: is no repetition's file: {shown(str(error))}") from None

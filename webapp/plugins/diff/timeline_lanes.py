@@ -7,14 +7,16 @@ of both are coloured by what became of them; phases keep their colours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.sequence_alignment import pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Words
@@ -33,8 +35,21 @@ from lanescope.webapp.plugins.diff.noise import tensor_floor
 from lanescope.webapp.plugins.diff.renaming import renamed
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.steps import Steps
+from lanescope.webapp.runs.types import BoolArray, Int64Array
+from lanescope.webapp.timeline import index as indexes
+from lanescope.webapp.timeline.arguments import forward, integer
+from lanescope.webapp.timeline.array_store import Store, load
+from lanescope.webapp.timeline.index import (
+    DTYPES,
+    VERSION,
+    Index,
+    Progress,
+    built,
+    events_of,
+    kept,
+    restored,
+)
 from lanescope.webapp.timeline.lanes import BASELINE, THREAD, Lane, LaneSamples, lanes_of
-from lanescope.webapp.timeline.span_nesting import I64
 from lanescope.webapp.timeline.spans import (
     AXIS_END,
     SOURCES,
@@ -44,6 +59,7 @@ from lanescope.webapp.timeline.spans import (
 )
 from lanescope.webapp.timeline.styles import BESIDE, STYLES, phase_styles
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED
+from lanescope.webapp.timeline.timeline import NoSuch, Timeline
 
 ADDED, REMOVED, SLOWER, FASTER = 3, 4, 5, 6
 """States of an op beside those of its values."""
@@ -54,7 +70,6 @@ PLACE = ("start", "lane", "row", "ref", "state")
 
 _STOPS = (WITHIN, DIFFERENT, ADDED, REMOVED)
 Content = LaneSlices | LaneSamples
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +78,11 @@ class Differences:
     outermost of several, that one side alone has; where there is none, those that are slower.
     """
 
-    start: I64
-    lane: I64
-    row: I64
-    ref: I64
-    state: I64
+    start: Int64Array
+    lane: Int64Array
+    row: Int64Array
+    ref: Int64Array
+    state: Int64Array
 
     def __len__(self) -> int:
         return len(self.start)
@@ -101,7 +116,7 @@ class Beside:
         self._run = run
         plain = comparable(base, run)
         self._alike = renamed(*plain).run, plain[1]
-        self._places: list[I64] = []
+        self._places: list[Int64Array] = []
 
     def lanes(self, names: Names) -> Iterator[tuple[Lane, Content]]:
         """As `lanes.lanes_of` with the same numbers, and after these those of kind BASELINE."""
@@ -226,7 +241,7 @@ class Beside:
         return lane, placed, state, _outermost(slices, state, REMOVED)
 
 
-_Made = tuple[Lane, Content, States | None, Flags | None]
+_Made = tuple[Lane, Content, States | None, BoolArray | None]
 """A lane, its slices, and of each row of its op table the state and whether N leads there."""
 
 
@@ -245,7 +260,7 @@ class Warp:
         if len(self._scale):
             self._scale[-1] = 1.0
 
-    def __call__(self, instants: I64) -> I64:
+    def __call__(self, instants: Int64Array) -> Int64Array:
         """Before the first shared step and after the last one true distances are kept."""
         if not len(self._from):
             return instants
@@ -256,7 +271,7 @@ class Warp:
         moved = self._to[at] + np.where(first, away, np.rint(away * self._scale[at])).astype(
             np.int64
         )
-        result: I64 = np.clip(moved, 0, AXIS_END)
+        result: Int64Array = np.clip(moved, 0, AXIS_END)
         return result
 
 
@@ -265,7 +280,7 @@ def _ops_of(slices: LaneSlices) -> int:
     return int(_is_op(slices).sum())
 
 
-def _is_op(slices: LaneSlices) -> Flags:
+def _is_op(slices: LaneSlices) -> BoolArray:
     return np.repeat(slices.row_table == SOURCES.index("op"), np.diff(slices.row_at))
 
 
@@ -280,9 +295,9 @@ def _styled(slices: LaneSlices, state: States) -> LaneSlices:
     return replace(slices, style=style)
 
 
-def _outermost(slices: LaneSlices, state: States, wanted: int) -> Flags:
+def _outermost(slices: LaneSlices, state: States, wanted: int) -> BoolArray:
     """Of each op whether it has the state and is not right below one that has it too."""
-    found: Flags = state == wanted
+    found: BoolArray = state == wanted
     ops = np.flatnonzero(_is_op(slices))
     rows = np.unique(np.searchsorted(slices.row_at, ops, side="right") - 1)
     covered = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -302,11 +317,79 @@ def _outermost(slices: LaneSlices, state: States, wanted: int) -> Flags:
     return found
 
 
-def _places(lane: int, slices: LaneSlices, state: States, stops: Flags) -> I64:
+def _places(lane: int, slices: LaneSlices, state: States, stops: BoolArray) -> Int64Array:
     """Columns of `Differences`, unsorted."""
     at = np.flatnonzero(_is_op(slices))
     at = at[stops[slices.source[at]]]
     row = np.searchsorted(slices.row_at, at, side="right") - 1
     of_op = state[slices.source[at]].astype(np.int64)
-    columns: I64 = np.stack([slices.start[at], np.full(len(at), lane), row, at, of_op])
+    columns: Int64Array = np.stack([slices.start[at], np.full(len(at), lane), row, at, of_op])
     return columns
+
+
+COMPARED = 5
+"""Version of what is paired with what, and of when two ops are the same, slower or faster."""
+
+_DTYPES = {**DTYPES, **{f"place_{name}": "<i8" for name in PLACE}}
+
+
+def open_beside(
+    run: Run, base: Run, noise: Run | None, cache: Path | None, progress: Progress | None = None
+) -> tuple[Index, Differences]:
+    """The index with the baseline's lanes, and where the runs differ: stored, or built now.
+
+    As `index.open_index` does. It is known by the states of all runs that it is about, and by what
+    the baseline is called, which stands in its lanes.
+    """
+    events = events_of(run)
+    folder = None
+    if cache is not None and events + events_of(base) >= indexes.SMALL:
+        about = [run.etag, base.etag, base.title, None if noise is None else noise.etag]
+        digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+        folder = cache / f"beside-{digest}-{VERSION}.{COMPARED}"
+        stored = load(folder, _DTYPES)
+        index = None if stored is None else restored(*stored)
+        if index is not None and _fits(index):
+            return index, _differences(index)
+
+    def build(store: Store) -> Index:
+        beside = Beside(base, run, noise)
+
+        def last() -> None:
+            found = beside.differences()
+            for name in PLACE:
+                store.append(f"place_{name}", getattr(found, name))
+
+        return built(run, store, events, progress, beside.lanes, last)
+
+    index = kept(folder, _DTYPES, build)
+    return index, _differences(index)
+
+
+def _differences(index: Index) -> Differences:
+    return Differences(*(index.arrays[f"place_{name}"] for name in PLACE))
+
+
+def _fits(index: Index) -> bool:
+    """Whether what is stored as differences are places of the index."""
+    found = _differences(index)
+    if any(len(getattr(found, name)) != len(found) for name in PLACE):
+        return False
+    rows = np.array([*(lane.rows for lane in index.lanes), 0], np.int64)
+    lane = found.lane.clip(-1, len(rows) - 1)
+    return bool(
+        np.all((found.row >= 0) & (found.row < rows[lane]))
+        and np.all((found.ref >= 0) & (found.ref < len(index.slices.start)))
+        and np.all((found.state >= 0) & (found.state < len(BESIDE)))
+    )
+
+
+def next_difference(timeline: Timeline, arguments: Mapping[str, str]) -> dict[str, Any]:
+    """The next or previous place where the run differs from its baseline, from a place on."""
+    place = integer("t", arguments.get("t", "")), integer("lane", arguments.get("lane", "-1"))
+    key = *place, integer("row", arguments.get("row", "-1"))
+    known = timeline.differences
+    if known is None:
+        raise NoSuch("this run is shown without a baseline; lanescope view RUN --baseline RUN0")
+    found = known.next(key, forward=forward(arguments.get("dir", "next")))
+    return found or {"ref": None, "total": len(known)}

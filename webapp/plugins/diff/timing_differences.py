@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Float64Array, Int64Array
 
-Floats = NDArray[np.float64]
-Shared = dict[int, NDArray[np.int64]]  # steps that are compared, by rank
+Shared = dict[int, Int64Array]  # steps that are compared, by rank
 
 FACTOR = 1.2
-LEAST_NS = 20_000
+MIN_NS = 20_000
 """An op of a module is slower where the median of its time per step is this many times the
 baseline's and this much more, ns, and all but a quarter of its steps took longer than all but a
 quarter of the baseline's (all of them, of fewer than MANY): a busy machine makes single steps long.
@@ -62,7 +61,7 @@ def timing_differences(base: Run, run: Run) -> Timing:
     Steps are aligned by number: those that both runs finished. One row per op and module: base_ns
     and run_ns are medians over these steps of the self time in a step (means, of what only one
     run has), base_calls and run_calls mean calls in a step, ratio is run_ns / base_ns, state
-    "slower", "faster", "added" (ran in the run only), "removed" or "same"; see FACTOR and LEAST_NS.
+    "slower", "faster", "added" (ran in the run only), "removed" or "same"; see FACTOR and MIN_NS.
     Largest difference first. Without shared steps the table is empty; of fewer than TELLING no op
     is called slower or faster.
     """
@@ -119,7 +118,7 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
     state = np.full(len(index), "same", object)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = ours / theirs
-    long = ~single & (np.minimum(ours, theirs) >= LEAST_NS)
+    long = ~single & (np.minimum(ours, theirs) >= MIN_NS)
     common = float(np.median(ratio[long])) if long.sum() >= COMMON else 1.0
     if len(every) >= TELLING:
         state[_longer(high, low * max(common, 1.0))] = "slower"
@@ -134,10 +133,10 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
     return found.iloc[order].reset_index(drop=True)[list(COLUMNS)], common
 
 
-def _longer(one: Floats, other: Floats) -> NDArray[np.bool_]:
+def _longer(one: Float64Array, other: Float64Array) -> BoolArray:
     """Rows of `one` that took longer than the same rows of `other`, by the rule at FACTOR."""
     middle, least = np.median(one, axis=1), np.median(other, axis=1)
     share = 0.25 if one.shape[1] >= MANY else 0.0
     apart = np.quantile(one, share, axis=1) > np.quantile(other, 1 - share, axis=1)
-    longer: NDArray[np.bool_] = apart & (middle >= FACTOR * least) & (middle - least >= LEAST_NS)
+    longer: BoolArray = apart & (middle >= FACTOR * least) & (middle - least >= MIN_NS)
     return longer

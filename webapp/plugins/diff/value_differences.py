@@ -11,7 +11,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.op_inputs import Place
-from lanescope.webapp.analysis.sequence_alignment import Ints, by_occurrence, pools, thread_pairs
+from lanescope.webapp.analysis.sequence_alignment import by_occurrence, pools, thread_pairs
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words, read_ops
 from lanescope.webapp.plugins.diff.closeness import Mode
 from lanescope.webapp.plugins.diff.compared_ops import ComparedOps, compared_ops
@@ -20,6 +20,7 @@ from lanescope.webapp.plugins.diff.noise import Floor
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.runs.run_warnings import ranks_named
+from lanescope.webapp.runs.types import Int64Array
 
 KEPT = 100_000
 """Differing tensors of a thread that are kept, the earliest; all are counted."""
@@ -132,20 +133,20 @@ def _count_pool(
     found.only_in_run += _unpaired(names[1], pairs[1], words)
 
 
-def _unpaired(names: Ints, paired: Ints, words: Words) -> Counter[str]:
+def _unpaired(names: Int64Array, paired: Int64Array, words: Words) -> Counter[str]:
     """How many operators of each name are not among those at the positions `paired`."""
     counts = np.bincount(np.delete(names, paired))
-    return _told({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
+    return _operators_only({words.known["name"][k]: int(counts[k]) for k in np.flatnonzero(counts)})
 
 
-def _told(counts: dict[str, int]) -> Counter[str]:
+def _operators_only(counts: dict[str, int]) -> Counter[str]:
     """Without accesses that are noted by chance, and are no operators."""
     return Counter({name: n for name, n in counts.items() if name not in schema.NOTED_ACCESSES})
 
 
 def _lone_thread(run: Run, thread: Thread) -> Counter[str]:
     names = run.events("op", thread.rank, thread.thread, columns=["name"])["name"]
-    return _told(Counter(names.to_pylist()))
+    return _operators_only(Counter(names.to_pylist()))
 
 
 def _compare_thread(
@@ -196,9 +197,16 @@ def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:
 
 
 def _table(
-    rank: int, thread: Thread, old: Ops, new: Ops, one: Ints, two: Ints, state: Any, rows: Ints,
+    rank: int,
+    thread: Thread,
+    old: Ops,
+    new: Ops,
+    one: Int64Array,
+    two: Int64Array,
+    state: Any,
+    rows: Int64Array,
     words: Words,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     mine, theirs = one[rows], two[rows]
     place = new.owner[theirs]
     low, high = (np.asarray(side.tensors["mean"][at], np.float64)

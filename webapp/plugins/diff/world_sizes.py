@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls
-from lanescope.webapp.analysis.dataframes import to_frame
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
 from lanescope.webapp.plugins.diff.closeness import RELATIVE, relative_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 SAME_FACTOR = 1e-3
 """Norms whose ratios to the base's are this near to each other, relative, differ by one factor."""
@@ -74,7 +74,7 @@ def _in_modules(run: Run) -> set[tuple[str, str, str]]:
     return {(row["module"], row["name"], row["shapes"]) for row in every if row["shapes"]}
 
 
-def joined(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
+def joined(run: Run, ops: Ops, words: Words) -> BoolArray:
     """Of each operator of a thread whether it is inside an optimizer's step: all are of a run in
     which none steps, for its ranks have nothing to join.
     """
@@ -82,7 +82,7 @@ def joined(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
     return _inside(names, ops, words) if names else np.ones(len(ops), np.bool_)
 
 
-def optimizing(run: Run, ops: Ops, words: Words) -> NDArray[np.bool_]:
+def optimizing(run: Run, ops: Ops, words: Words) -> BoolArray:
     """Of each operator of a thread whether it is inside an optimizer's step."""
     return _inside(_optimizers(run), ops, words)
 
@@ -94,9 +94,9 @@ def _optimizers(run: Run) -> frozenset[str]:
     return frozenset(pc.unique(steps["name"]).to_pylist())
 
 
-def _inside(names: frozenset[str], ops: Ops, words: Words) -> NDArray[np.bool_]:
+def _inside(names: frozenset[str], ops: Ops, words: Words) -> BoolArray:
     codes = [k for k, name in enumerate(words.known["phase"]) if name in names]
-    inside: NDArray[np.bool_] = np.isin(ops.texts["phase"], codes)
+    inside: BoolArray = np.isin(ops.texts["phase"], codes)
     return inside
 
 

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.marks import ExpectedGradient
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number

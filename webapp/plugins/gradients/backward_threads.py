@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
 from lanescope.webapp.analysis.gradients import gradients
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 
@@ -80,7 +80,7 @@ def _backwards(run: Run) -> pd.DataFrame:
     """All backward phases, by start: _KEYS, start_ns, end_ns."""
     phases = to_frame(run.events("phase", columns=[*_KEYS, "kind", "start_ns", "duration_ns"]))
     phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
-    phases = phases.assign(end_ns=ends_ns(phases, run.duration_ns))
+    phases = phases.assign(end_ns=frame_ends_ns(phases, run.duration_ns))
     return phases[[*_KEYS, "start_ns", "end_ns"]].sort_values("start_ns", kind="stable")
 
 

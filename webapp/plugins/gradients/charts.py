@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -11,24 +11,33 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import (
+    DASHES,
+    MAX_LINES,
+    colour_bar,
+    line,
+    mark_missing,
+    powers,
+    step_figure,
+)
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, step_axis, template
 
-MOST_COLUMNS = 400
+MODEL = "(model)"
+MAX_COLUMNS = 400
 """Steps drawn of the heat map; of more, the greatest of each bin."""
-LEAST_DECADES = 2.0
+MIN_DECADES = 2.0
 """That the colours span, so that equal norms look equal."""
 BELOW = 0.15
 """How far the colours begin below the least value: it is not to look like what is not there."""
-MOST_NAMES, MOST_SLANTED, SLANTED = 64, 24, 20
+MAX_NAMES, MAX_SLANTED, SLANTED = 64, 24, 20
 """Layers named beside a heat map, and below a profile; letters that there is room for there."""
 LEVEL = 60
 """Letters that fit below a profile side by side."""
-MOST_DECADES, LEAST_APART = 2.0, 0.05
+MAX_DECADES, MIN_APART = 2.0, 0.05
 """In logarithms, how far from 1 the colours of ratios reach at most and at least."""
-LEAST_WRITTEN = 0.004
+MIN_WRITTEN = 0.004
 """In logarithms, from which distance of 1 on a ratio is written into its cell: 1 %."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "step") -> go.Figure:
@@ -45,12 +54,12 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         logs = np.log10(values)
     finite = logs[np.isfinite(logs)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
-    if high - low < LEAST_DECADES:
-        low, high = (low + high - LEAST_DECADES) / 2, (low + high + LEAST_DECADES) / 2
+    if high - low < MIN_DECADES:
+        low, high = (low + high - MIN_DECADES) / 2, (low + high + MIN_DECADES) / 2
     steps = [one if isinstance(one, str) else int(one) for one in table.columns]
     common: dict[str, Any] = {
         "x": [str(step) for step in steps],
-        "y": [str(layer) or "(model)" for layer in table.index],
+        "y": layer_names(table.index),
         "customdata": [steps for _ in table.index],
         "xgap": 1 if len(steps) <= 120 else 0,
         "ygap": 1 if len(table) <= 400 else 0,  # rows of a pixel would be nothing but gap
@@ -68,11 +77,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         ],
         zmin=low - BELOW * (high - low),
         zmax=high,
-        colorbar={
-            "title": {"text": title, "side": "right", "font": {"size": 12}},
-            "thickness": 10, "outlinewidth": 0,
-            "tickvals": ticks, "ticktext": [f"10<sup>{tick}</sup>" for tick in ticks],
-        },
+        colorbar=colour_bar(title, **powers(ticks)),
         hovertemplate=hover,
         **common,
     )  # fmt: skip
@@ -86,10 +91,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
             hovertemplate=hover,
             **common,
         )
-    figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, **_layer_axis(table.index, MOST_NAMES)
-    )
+    _heat_axes(figure, table.index, across)
     return figure
 
 
@@ -104,11 +106,11 @@ def rank_heat(
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     values = ratios.to_numpy(float)
     with np.errstate(divide="ignore"):
-        logs = np.clip(np.log10(values), -MOST_DECADES, MOST_DECADES)
-    most = max(LEAST_APART, float(np.nanmax(np.abs(logs), initial=0.0)))
+        logs = np.clip(np.log10(values), -MAX_DECADES, MAX_DECADES)
+    most = max(MIN_APART, float(np.nanmax(np.abs(logs), initial=0.0)))
     ticks = [-most, 0.0, most]
     words = [
-        ["" if np.isnan(value) or abs(log) < LEAST_WRITTEN else times(value)
+        ["" if np.isnan(value) or abs(log) < MIN_WRITTEN else times(value)
          for value, log in zip(*pair, strict=True)]
         for pair in zip(values, logs, strict=True)
     ]  # fmt: skip
@@ -122,7 +124,7 @@ def rank_heat(
     figure.add_heatmap(
         z=_plain(logs),
         x=[f"rank {one}" if rank is None else str(one) for one in columns],
-        y=[str(layer) or "(model)" for layer in ratios.index],
+        y=layer_names(ratios.index),
         customdata=places,
         text=words,
         texttemplate="%{text}" if len(columns) <= 16 else None,
@@ -130,21 +132,25 @@ def rank_heat(
         hovertext=[[times(value) for value in row] for row in values],
         colorscale=[[0, colour["collective"]], [0.5, colour["panel"]], [1, colour["backward"]]],
         zmin=-most, zmax=most, xgap=1 if len(columns) <= 120 else 0, ygap=1, hoverongaps=False,
-        colorbar={
-            "title": {"text": "ratio to the median", "side": "right", "font": {"size": 12}},
-            "thickness": 10, "outlinewidth": 0,
-            "tickvals": ticks, "ticktext": [times(10**tick) for tick in ticks],
-        },
+        colorbar=colour_bar(
+            "ratio to the median", tickvals=ticks, ticktext=[times(10**tick) for tick in ticks]
+        ),
         hovertemplate="<b>%{y}</b><br>%{customdata}<br>"
         "%{hovertext} the median<extra></extra>",
     )  # fmt: skip
-    figure.update_xaxes(
-        title_text="" if rank is None else f"step of rank {rank}", type="category", nticks=20,
-        showgrid=False,
-    )  # fmt: skip
-    layers = _layer_axis(ratios.index, MOST_NAMES)
-    figure.update_yaxes(autorange="reversed", showgrid=False, **layers)
+    _heat_axes(figure, ratios.index, "" if rank is None else f"step of rank {rank}")
     return figure
+
+
+def _heat_axes(figure: go.Figure, layers: Sequence[str], across: str) -> None:
+    """Layers from top to bottom, what is named by `across` from left to right."""
+    figure.update_xaxes(title_text=across, type="category", nticks=20, showgrid=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, **_layer_axis(layers, MAX_NAMES))
+
+
+def layer_names(layers: Iterable[object]) -> list[str]:
+    """What layers are called; the model itself has an empty path."""
+    return [str(layer) or MODEL for layer in layers]
 
 
 def times(ratio: float) -> str:
@@ -167,7 +173,7 @@ def layer_curves(
             y=_positive(series),
             name=name,
             mode="lines+markers" if len(series) <= 100 else "lines",
-            line=_line(name, position, theme),
+            line=_dashed(name, position, theme),
             marker={"size": 5},
             hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
@@ -189,11 +195,11 @@ def depth_profile(
     colour = tokens()[theme]
     for position, (name, series) in enumerate(profiles.items()):
         figure.add_scatter(
-            x=[str(layer) or "(model)" for layer in series.index],
+            x=layer_names(series.index),
             y=_positive(series),
             name=name,
             mode="lines+markers",
-            line=_line(name, position, theme),
+            line=_dashed(name, position, theme),
             marker={"size": 6},
             hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
@@ -204,14 +210,14 @@ def depth_profile(
         left = [float(known.iloc[-1]) * decay ** (count - 1 - i) for i in range(count)]
         least = float(known.min()) * 1e-3  # of deep models it would leave what is drawn far behind
         figure.add_scatter(
-            x=[str(layer) or "(model)" for layer in first.index],
+            x=layer_names(first.index),
             y=[one if one >= least else None for one in left],
             name=f"\N{MULTIPLICATION SIGN} {decay:g} a layer",
             mode="lines",
             line={"width": 1, "dash": "dash", "color": colour["warn"]},
             hoverinfo="skip",
         )
-    layers = _layer_axis(first.index, MOST_SLANTED, SLANTED)
+    layers = _layer_axis(first.index, MAX_SLANTED, SLANTED)
     letters = sum(len(text) + 2 for text in layers["ticktext"])
     figure.update_xaxes(**layers, tickangle=-35 if letters > LEVEL else 0)
     return figure
@@ -226,7 +232,7 @@ def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> 
             y=[float(value) if np.isfinite(value) else None for value in series],
             name=name,
             mode="lines+markers" if len(series) <= 100 else "lines",
-            line=_line(name, position, theme),
+            line=_dashed(name, position, theme),
             marker={"size": 6},
             customdata=[name] * len(series),
             hovertemplate="<b>%{customdata}</b><br>step %{x}: %{y:.4g}<extra></extra>",
@@ -257,7 +263,7 @@ def _layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str
     """Names of layers along an axis, `most` of them, without what all begin with, which is its
     title; of longer ones the last letters.
     """
-    names = [str(layer) or "(model)" for layer in layers]
+    names = layer_names(layers)
     ends = [name.split(".")[:-1] for name in (min(names, default=""), max(names, default=""))]
     same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
     shared = ".".join(one for one, _ in same) if len(names) > 1 else ""
@@ -277,9 +283,9 @@ def _layer_axis(layers: Sequence[str], most: int, letters: int = 60) -> dict[str
 
 def _binned(table: pd.DataFrame) -> pd.DataFrame:
     count = table.shape[1]
-    if count <= MOST_COLUMNS:
+    if count <= MAX_COLUMNS:
         return table
-    size = -(-count // MOST_COLUMNS)
+    size = -(-count // MAX_COLUMNS)
     bins = [table.iloc[:, low : low + size].max(axis=1) for low in range(0, count, size)]
     return pd.concat(bins, axis=1, keys=list(table.columns[::size]))
 
@@ -292,10 +298,39 @@ def _plain(values: Any) -> Sequence[Sequence[float | None]]:
     return [[None if np.isnan(v) else float(v) for v in row] for row in values]
 
 
-def _line(name: str, position: int, theme: Theme) -> dict[str, Any]:
+def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
     """Of the curve at a position among several; a baseline's stands back."""
     if name == "baseline":
         return {"width": 1.5, "dash": "dot", "color": tokens()[theme]["muted"]}
     palette = template(theme).layout.colorway
     dash = DASHES[position % len(DASHES)]
     return {"width": 1.5, "dash": dash, "color": palette[position % len(palette)]}
+
+
+def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
+    """Norm of the whole gradient per step, a line per rank.
+
+    `norms` has the columns rank, step and norm, see `analysis.gradients.gradient_norms`.
+    """
+    figure = step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
+    by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
+    for position, (rank, rows) in enumerate(by_rank.items()):
+        line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
+    mark_missing(figure, norms, theme)
+    return figure
+
+
+def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bool) -> go.Figure:
+    """Norm per step of a rank's parameters, a line each: those with the greatest norms.
+
+    `gradients` has the columns rank, step, parameter and norm, see `analysis.gradients.gradients`.
+    """
+    mine = gradients[gradients["rank"] == rank]
+    figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=log)
+    largest = mine.groupby("parameter")["norm"].max().sort_values(ascending=False)
+    by_name = dict(iter(mine.groupby("parameter")))
+    for position, name in enumerate(largest.index[:MAX_LINES]):
+        rows = by_name[name]
+        line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
+    mark_missing(figure, mine, theme)
+    return figure

@@ -26,13 +26,12 @@ from typing import Any
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_title, members
-from lanescope.webapp.analysis.dataframes import to_frame
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.analysis.restarts import of_last_attempt
+from lanescope.webapp.analysis.process_exits import of_last_attempt, reduction_unfinished
 from lanescope.webapp.plugins.gradients.dead_parameters import dead_parameters
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
@@ -59,13 +58,13 @@ class Parting:
 
 
 def divergence(run: Run) -> list[Finding]:
-    """Findings of kind `rank_divergence`. Raises Unanswered where nothing can be compared."""
+    """Findings of kind `rank_divergence`. Raises NotApplicable where nothing can be compared."""
     if run.world_size == 1:
-        raise Unanswered("the job has a single rank")
+        raise NotApplicable("the job has a single rank")
     if _hashes(run).empty:
-        raise Unanswered("no hashes of gradients and parameters were recorded")
+        raise NotApplicable("no hashes of gradients and parameters were recorded")
     if not replicas(run):
-        raise Unanswered("no ranks are known to be replicas of each other")
+        raise NotApplicable("no ranks are known to be replicas of each other")
     return [_finding(run, one) for one in partings(run) if not _told_of_as_unused(run, one)]
 
 

@@ -18,25 +18,24 @@ frozen ones. Adapters have an analysis of their own (`lora`).
 from __future__ import annotations
 
 import re
+from typing import TypedDict
 
 import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
+    logged,
     samples,
     sharded_names,
     streaks,
 )
-from lanescope.webapp.analysis.phrases import and_more
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.plugins.gradients.decay import decays
 from lanescope.webapp.plugins.gradients.lora import is_lora
-from lanescope.webapp.plugins.gradients.unmoved import unmoved
+from lanescope.webapp.plugins.gradients.update_effects import decays, unmoved
 from lanescope.webapp.runs.run import Run
 
 UNUSED_STEPS = 2  # optimizer steps
@@ -95,11 +94,17 @@ _OF_ALL = {
 """What to say where it holds for all that optimizers hold."""
 
 
+class DeadParameter(TypedDict):
+    """Parameters that do not learn, and why."""
+
+    cause: str
+
+
 def dead_parameters(run: Run) -> list[Finding]:
-    """Findings of kind `dead_parameter`, one per cause. Raises Unanswered."""
+    """Findings of kind `dead_parameter`, one per cause. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     rows = rows[~is_lora(rows["parameter"]) & (rows["numel"] > 0)]
     sampled = samples(run)
     sampled = sampled[~is_lora(sampled["parameter"]) & sampled["trainable"].astype(bool)]

@@ -14,11 +14,9 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
-from lanescope.webapp.analysis.counters import last_logged, logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, logged, streaks
 from lanescope.webapp.plugins.gradients.too_large import too_large
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -31,7 +29,7 @@ LISTED = 20  # parameters named in the evidence
 
 
 def exploding(run: Run) -> list[Finding]:
-    """Findings of kind `exploding_gradient`, at most one per optimizer. Raises Unanswered."""
+    """Findings of kind `exploding_gradient`, at most one per optimizer. Raises NotApplicable."""
     found: dict[int, Finding] = {}
     ranks: dict[int, list[int]] = {}
     for (rank, optimizer), rows in _by_optimizer(run):
@@ -48,7 +46,7 @@ def exploding(run: Run) -> list[Finding]:
 def _by_optimizer(run: Run) -> list[tuple[tuple[int, int], pd.DataFrame]]:
     rows = gradient_rows(run)
     if rows.empty:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     return [
         ((int(rank), int(optimizer)), group)
         for (rank, optimizer), group in rows.groupby(["rank", "optimizer"], sort=True)

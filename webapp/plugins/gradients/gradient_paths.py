@@ -15,11 +15,11 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 NEAREST = 2  # layers: of a single one the gradient may be next to zero by construction
 
@@ -29,7 +29,7 @@ class Ways:
     """Between each of some layers and the loss."""
 
     layers: tuple[str, ...]
-    some: NDArray[np.bool_]  # [i, j]: a part of layer i's gradient passes layer j
+    some: BoolArray  # [i, j]: a part of layer i's gradient passes layer j
     nearest: dict[str, tuple[str, ...]]  # at most NEAREST to the loss that all of it passes
 
     @property
@@ -80,7 +80,7 @@ def ways(run: Run, rank: int) -> Ways:
     return Ways(tuple(layers[place] for place in known), passed, nearest)
 
 
-def _flags(bits: int, count: int) -> NDArray[np.bool_]:
+def _flags(bits: int, count: int) -> BoolArray:
     read = np.frombuffer(bits.to_bytes(count // 8 + 1, "little"), np.uint8)
     return np.unpackbits(read, bitorder="little")[:count].astype(bool)
 

@@ -1,8 +1,8 @@
 """Are gradients let go of between an optimizer's steps, or does backward add to used ones?
 
 A program that forgets `zero_grad()` steps by the sum of all gradients since its start. Told is an
-optimizer of which that is seen to happen in every pair of steps that is looked at, for MOST of the
-gradients that it used. Of one gradient's storage, from one step to the next:
+optimizer of which that is seen to happen in every pair of steps that is looked at, for MIN_SHARE
+of the gradients that it used. Of one gradient's storage, from one step to the next:
 
 - the optimizer read it in both steps, wrote it in neither, and its version grew: it is one tensor;
 - what wrote it first in between was the addition of an AccumulateGrad node, and after another
@@ -22,15 +22,15 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.dataframes import ends_ns, to_frame
-from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.rank_state import where_of
-from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 
 FEWEST = 5  # pairs of steps
 LOOKED_AT = 8  # pairs at the beginning, at the end, and apart from each other in between
-MOST = 0.5  # of the gradients of a step
+MIN_SHARE = 0.5  # of the gradients of a step
 
 _APART = 0.6180339887498949
 """Multiples of it lie evenly in [0, 1) without a period: a program that zeroes every n-th step is
@@ -42,7 +42,7 @@ _FUSED = "aten::_fused_"
 
 
 def kept_gradients(run: Run) -> list[Finding]:
-    """Findings of kind `exploding_gradient`, one per rank and optimizer. Raises Unanswered."""
+    """Findings of kind `exploding_gradient`, one per rank and optimizer. Raises NotApplicable."""
     columns = ["thread", "step", "time_ns", "optimizer", "norm"]
     stepped, found = False, []
     for rank in run.ranks:
@@ -54,9 +54,9 @@ def kept_gradients(run: Run) -> list[Finding]:
         for _, own in rows.dropna(subset=["norm"]).groupby("optimizer", sort=True):
             found += _of_optimizer(run, rank, own)
     if not stepped:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     if not any(run.counts_of(rank)["access"] for rank in run.ranks):
-        raise Unanswered("accesses were not recorded (native engine, level access)")
+        raise NotApplicable("accesses were not recorded (native engine, level access)")
     return found
 
 
@@ -71,7 +71,7 @@ def _of_optimizer(run: Run, rank: int, own: pd.DataFrame) -> list[Finding]:
     for pair in pairs:
         until = times[pair + 2] if pair + 2 < len(times) else run.duration_ns + 1
         kept = _kept(run, rank, thread, (times[pair], times[pair + 1], until))
-        if kept < MOST * int(calls["count"].iloc[pair]):
+        if kept < MIN_SHARE * int(calls["count"].iloc[pair]):
             return []
     first, last = pairs[0], len(times) - 1
     step = int(calls["step"].iloc[first + 1])
@@ -153,7 +153,7 @@ def _added_to(writers: Sequence[str]) -> bool:
 def _writers(run: Run, rank: int, window: tuple[int, int]) -> dict[tuple[Any, ...], str]:
     """By place the name of each operator; of an addition within it, AccumulateGrad."""
     ops = to_frame(run.events("op", rank, columns=[*_PLACE, "duration_ns", "name"], window=window))
-    ops["end_ns"] = ends_ns(ops, window[1])
+    ops["end_ns"] = frame_ends_ns(ops, window[1])
     names: dict[tuple[Any, ...], str] = {}
     node: Any = None
     for op in ops.itertuples():  # by thread and start, parents before children

@@ -11,12 +11,8 @@ from itertools import accumulate
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.step_links import step_bounds, step_link
 from lanescope.webapp.runs.run import Run
 
 HEALTHY = (1e-3, 1e1)
@@ -46,8 +42,6 @@ AXES = {
 
 SAMPLED = ("update", "parameters", "alive")
 """Measures that are of the table of parameters, at sampled steps."""
-
-_OPS = ["thread", "start_ns", "duration_ns", "scope", "module", "sequence", "step"]
 
 
 @lru_cache(maxsize=16)
@@ -98,34 +92,6 @@ def cut(layer: str, depth: int | None) -> str:
 def profile(table: pd.DataFrame, step: int) -> pd.Series:
     """Layer -> value at a step of `layer_map`, from the first layer to the last."""
     return table[step] if step in table.columns else pd.Series(dtype="float64")
-
-
-def backward_link(run: Run, rank: int, layer: str, step: int) -> str:
-    """Address of a layer's backward at a step: of the nodes that its forward operators made.
-
-    Of the whole step, where the run does not tell which they are.
-    """
-    bounds = step_bounds(run, rank, step)
-    if bounds is None:
-        return step_link(run, rank, step)
-    ops = run.events("op", rank, columns=_OPS, window=bounds)
-    modules = ops["module"].cast(pa.string())
-    inside = pc.or_(pc.equal(modules, layer), pc.starts_with(modules, f"{layer}."))
-    made = pc.drop_null(ops.filter(inside)["sequence"])
-    nodes = ops.filter(
-        pc.and_(
-            pc.equal(ops["scope"].cast(pa.string()), "backward"),
-            pc.and_(pc.equal(ops["step"], step), pc.is_in(ops["sequence"], made.combine_chunks())),
-        )
-    )
-    if not nodes.num_rows:
-        return step_link(run, rank, step)
-    rows = nodes.to_pandas()
-    longest = rows.loc[rows["duration_ns"].fillna(0).idxmax()]
-    start = int(rows["start_ns"].min())
-    end = int((rows["start_ns"] + rows["duration_ns"].fillna(0)).max())
-    place = (thread_lane(rank, str(longest["thread"])), int(longest["start_ns"]))
-    return timeline_address(start, end, run.duration_ns, place)
 
 
 def _measured(

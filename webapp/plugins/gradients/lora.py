@@ -26,13 +26,10 @@ import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.counters import last_logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
-from lanescope.webapp.plugins.gradients.decay import decays
-from lanescope.webapp.plugins.gradients.unmoved import is_undone
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
+from lanescope.webapp.analysis.parameter_history import gradient_rows, last_logged, samples
+from lanescope.webapp.plugins.gradients.update_effects import decays, is_undone
 from lanescope.webapp.runs.run import Run
 
 NO_GRADIENT_STEPS = 3  # optimizer steps
@@ -86,13 +83,13 @@ Verdict = tuple[int, list[str]] | None
 
 
 def lora(run: Run) -> list[Finding]:
-    """Findings of kind `lora_inactive`, one per adapter and cause. Raises Unanswered."""
+    """Findings of kind `lora_inactive`, one per adapter and cause. Raises NotApplicable."""
     sampled = _adapters(samples(run))
     if sampled.empty:
-        raise Unanswered("no low-rank adapter (lora_A, lora_B) was seen")
+        raise NotApplicable("no low-rank adapter (lora_A, lora_B) was seen")
     taken = gradient_rows(run)
     if taken.empty:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     gradients = _adapters(taken)
     found: dict[tuple[str, str], list[tuple[int, int, list[str]]]] = {}
     for (rank, adapter), rows in sampled.groupby(["rank", "adapter"], sort=True):

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, stem
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
 from lanescope.webapp.analysis.gradients import gradients
 from lanescope.webapp.analysis.parameter_history import layers_of
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array
 
 COLUMNS = ("layer", "share", "wrong", "steps", "skipped", "first", "last", "parameters")
 _TENSORS = ["start_ns", "numel", "nan", "inf"]
@@ -76,9 +77,7 @@ def _computed(run: Run, rank: int, thread: str) -> pd.DataFrame:
     return table[table["layer"].notna()]
 
 
-def backward_layers(
-    run: Run, rank: int, thread: str, starts: NDArray[np.int64]
-) -> NDArray[np.object_]:
+def backward_layers(run: Run, rank: int, thread: str, starts: Int64Array) -> NDArray[np.object_]:
     """Of instants of a thread the layer whose backward runs then; None where none does.
 
     That is the module of the forward operator that made the autograd node (by sequence number and

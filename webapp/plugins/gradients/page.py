@@ -11,16 +11,20 @@ from dash import Dash, Input, Output, State, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.gradients import gradient_norms, gradients
+from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.plugins.gradients import charts, ids
 from lanescope.webapp.plugins.gradients import page_backward_threads as backward_threads
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients import page_rank_layers as rank_layers
 from lanescope.webapp.plugins.gradients import page_thread_layers as thread_layers
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.charts import MAX_LINES
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 TOTAL, PARAMETERS = "whole gradient", "per parameter"
 ALL = "all"
@@ -79,15 +83,15 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.GRADIENT_OF, "value"),
         Input(ids.GRADIENT_RANK, "value"),
         Input(ids.GRADIENT_SCALE, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(of: str, rank: str, scale: str, theme: Theme | None) -> tuple[go.Figure, str]:
         return figure(context.run, of, rank, scale == "log", theme or "light")
 
     @app.callback(
-        Output(ids.LOCATION, "href"),
+        Output(frame_ids.LOCATION, "href"),
         Input(ids.GRADIENT_CHART, "clickData"),
-        State(ids.LOCATION, "href"),
+        State(frame_ids.LOCATION, "href"),
         prevent_initial_call=True,
     )
     def follow(click: dict[str, Any] | None, _: str) -> Any:
@@ -95,7 +99,7 @@ def register(app: Dash, context: Context) -> None:
         if "x" not in point:
             return no_update
         rank = point.get("customdata", context.run.ranks[0])
-        return step_address(context.run, int(rank), int(point["x"])) or no_update
+        return step_link(context.run, int(rank), int(point["x"]))
 
 
 def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:
@@ -115,23 +119,12 @@ def figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Fi
     table = _gradients(run)
     parameters = table.loc[table["rank"] == number, "parameter"].nunique()
     note = f"Rank {number}. " if rank == ALL else ""
-    if parameters > charts.MOST_LINES:
+    if parameters > MAX_LINES:
         note += (
-            f"The {charts.MOST_LINES} parameters with the greatest norms of "
+            f"The {MAX_LINES} parameters with the greatest norms of "
             f"{units.count(parameters)}; the table below has all."
         )
     return charts.parameter_norms(table, number, theme, log=log), note
-
-
-def step_address(run: Run, rank: int, step: int) -> str | None:
-    """Address of a step on the timeline."""
-    steps = run.steps(rank)
-    where = [i for i, number in enumerate(steps.index) if number == step]
-    if not where:
-        return None
-    start, end = int(steps.start_ns[where[0]]), int(steps.end_ns[where[0]])
-    margin = max((end - start) // 20, 10)
-    return f"/timeline?t={max(0, start - margin)}-{min(run.duration_ns, end + margin)}"
 
 
 def _sharded(run: Run) -> bool:
@@ -186,6 +179,3 @@ def _gradients(run: Run) -> pd.DataFrame:
 @lru_cache(maxsize=2)
 def _norms(run: Run) -> pd.DataFrame:
     return gradient_norms(run)
-
-
-PAGE = Page("gradients", "Gradients", layout, register)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, html
+from dash import Dash, Input, Output
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients.backward_threads import MEASURES, backward_threads
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
-from lanescope.webapp.ui.charts import MOST_LINES
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.charts import MAX_LINES
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -39,15 +41,13 @@ def section(context: Context) -> list[Component]:
         return []
     options = [{"label": MEASURES[name], "value": name} for name in known]
     ranks = widgets.rank_options(table["rank"].unique(), str)
-    return [
-        html.H2("Threads in backward"),
-        widgets.controls(
-            widgets.choice("show the", ids.THREADS_MEASURE, options, wide=True),
-            widgets.choice("rank", ids.THREADS_RANK, ranks),
-        ),
-        widgets.graph(ids.THREADS_CHART, height=280),
-        html.P(id=ids.THREADS_NOTE, className="muted"),
-    ]  # fmt: skip
+    choices = (
+        widgets.choice("show the", ids.THREADS_MEASURE, options, wide=True),
+        widgets.choice("rank", ids.THREADS_RANK, ranks),
+    )
+    return widgets.chart_section(
+        "Threads in backward", choices, ids.THREADS_CHART, ids.THREADS_NOTE, height=280
+    )
 
 
 def register(app: Dash, context: Context) -> None:
@@ -58,7 +58,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.THREADS_NOTE, "children"),
         Input(ids.THREADS_MEASURE, "value"),
         Input(ids.THREADS_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(measure: str, rank: str, theme: Theme | None) -> tuple[go.Figure, str]:
         return figure(context.run, measure, int(rank), theme or "light")
@@ -70,9 +70,9 @@ def figure(run: Run, measure: str, rank: int, theme: Theme) -> tuple[go.Figure, 
     note = WORDS[measure]
     if backward_threads(run)["added"].isna().all():
         note += NOT_RECORDED
-    if len(curves) > MOST_LINES:
-        note += f"The {MOST_LINES} of {len(curves)} threads with the most of it are drawn."
-        most = sorted(curves, key=lambda name: -curves[name].sum())[:MOST_LINES]
+    if len(curves) > MAX_LINES:
+        note += f"The {MAX_LINES} of {len(curves)} threads with the most of it are drawn."
+        most = sorted(curves, key=lambda name: -curves[name].sum())[:MAX_LINES]
         curves = {name: series for name, series in curves.items() if name in most}
     return gradient_charts.thread_curves(curves, MEASURES[measure], theme), note
 

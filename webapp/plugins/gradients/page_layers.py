@@ -10,15 +10,16 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients.layer_map import (
     AXES,
     DECAY,
     HEALTHY,
     MEASURES,
     SAMPLED,
-    backward_link,
     cut,
     depths,
     layer_map,
@@ -28,14 +29,15 @@ from lanescope.webapp.plugins.gradients.low_precision import low_precision
 from lanescope.webapp.plugins.gradients.not_finite import not_finite_elements, not_finite_layers
 from lanescope.webapp.plugins.gradients.rank_map import ranks_with_gradients
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 EVERY = "all"
 READABLE = 60
 """Rows of the heat map; of more, the module tree is collapsed at first."""
-MOST_RANKS = 8
+MAX_RANKS = 8
 """Lines of ranks that can be told apart."""
 
 
@@ -52,15 +54,13 @@ def section(context: Context) -> list[Component]:
         and (name not in SAMPLED or run.counts["parameter"])
     ]
     ranks = widgets.rank_options(ranks_with_gradients(context.run), str)
+    choices = (
+        widgets.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
+        widgets.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
+        widgets.choice("rank", ids.LAYER_RANK, ranks),
+    )
     return [
-        html.H2("Layers"),
-        widgets.controls(
-            widgets.choice("show the", ids.LAYER_MEASURE, measures, "gradient", wide=True),
-            widgets.choice("modules", ids.LAYER_DEPTH, levels, _depth(context)),
-            widgets.choice("rank", ids.LAYER_RANK, ranks),
-        ),
-        widgets.graph(ids.LAYER_HEAT, height=460),
-        html.P(id=ids.LAYER_NOTE, className="muted"),
+        *widgets.chart_section("Layers", choices, ids.LAYER_HEAT, ids.LAYER_NOTE, height=460),
         html.Div(
             [
                 html.Div([html.H2(title), widgets.graph(id, height=340)])
@@ -85,7 +85,7 @@ def not_finite(context: Context) -> list[Component]:
     rows = table.assign(
         elements=[None if pd.isna(share) else float(share) for share in elements],
         elements_text=["" if pd.isna(share) else units.share(share) for share in elements],
-        layer=[str(layer) or "(model)" for layer in table["layer"]],
+        layer=gradient_charts.layer_names(table["layer"]),
         share_text=[units.share(share) for share in table["share"]],
     ).to_dict("records")
     columns = [
@@ -168,7 +168,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.LAYER_MEASURE, "value"),
         Input(ids.LAYER_DEPTH, "value"),
         Input(ids.LAYER_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def heat(
         measure: str, depth: str, rank: str, theme: Theme | None
@@ -185,7 +185,7 @@ def register(app: Dash, context: Context) -> None:
         Input(ids.LAYER_MEASURE, "value"),
         Input(ids.LAYER_DEPTH, "value"),
         Input(ids.LAYER_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def choose(
         click: dict[str, Any] | None, measure: str, depth: str, rank: str, theme: Theme | None
@@ -205,7 +205,7 @@ def chosen(
         return empty, empty, ["Nothing of that was recorded on this rank."]
     point = (click or {}).get("points", [{}])[0]
     layer = str(point.get("y", ""))
-    layer = cut("" if layer == "(model)" else layer, depth)
+    layer = cut("" if layer == gradient_charts.MODEL else layer, depth)
     step = point.get("customdata")
     picked = bool(point) and layer in table.index
     if not picked:
@@ -216,7 +216,7 @@ def chosen(
     band = HEALTHY if measure == "gradient" else None
     curves, profiles = {}, {}
     for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
-        :MOST_RANKS
+        :MAX_RANKS
     ]:
         mine = _table(context, other, measure, depth)
         if layer in mine.index:

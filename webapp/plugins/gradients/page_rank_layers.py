@@ -11,19 +11,22 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
-from lanescope.webapp.plugins.gradients.layer_map import backward_link, layer_map
+from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.plugins.gradients.rank_map import RankMap, rank_map, ranks_with_gradients
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run_warnings import ranks_text
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 TITLE = "Layers by rank"
 ALL = "all"
-MOST_ROWS = 60
+MAX_ROWS = 60
 """Layers that are drawn: those farthest from the median."""
 NAMED = 3
 
@@ -46,13 +49,9 @@ def section(context: Context) -> list[Component]:
         return [title, widgets.note(words_of(found), "good" if found.compared else "")]
     choices = [{"label": "all ranks, farthest step", "value": ALL}]
     choices += [{"label": f"rank {rank} by step", "value": str(rank)} for rank in found.ranks_apart]
-    return [
-        title,
-        widgets.note(words_of(found), "warn"),
-        widgets.controls(widgets.choice("show", ids.RANKS_ACROSS, choices, wide=True)),
-        widgets.graph(ids.RANKS_HEAT, height=320),
-        html.P(id=ids.RANKS_NOTE, className="muted"),
-    ]  # fmt: skip
+    choice = widgets.choice("show", ids.RANKS_ACROSS, choices, wide=True)
+    heading, *chart = widgets.chart_section(TITLE, [choice], ids.RANKS_HEAT, ids.RANKS_NOTE)
+    return [heading, widgets.note(words_of(found), "warn"), *chart]
 
 
 def register(app: Dash, context: Context) -> None:
@@ -63,7 +62,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.RANKS_HEAT, "style"),
         Input(ids.RANKS_ACROSS, "value"),
         Input(ids.LAYER_DEPTH, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str]]:
         return figure(rank_map(context.run, layers.depth_of(depth)), across, theme or "light")
@@ -82,7 +81,7 @@ def words_of(found: RankMap) -> str:
     ranks = units.counted(len(found.ranks), "rank")
     if not found.compared:
         return "No layer is on two ranks: there is nothing to compare."
-    names = [name or "(model)" for name in found.layers_apart]
+    names = gradient_charts.layer_names(found.layers_apart)
     if not names:
         at = units.counted(len(found.steps), "step")
         return f"All {ranks} have the same norm in every layer, at each of {at}."
@@ -103,8 +102,9 @@ def words_of(found: RankMap) -> str:
         if np.isinf(value)
         else (f"{gradient_charts.times(value)} the median of all ranks")
     )
+    farthest = ratio.index[layer] or gradient_charts.MODEL
     most = (
-        f"The farthest is {ratio.index[layer] or '(model)'} at step {steps.iat[layer, rank]}, "
+        f"The farthest is {farthest} at step {steps.iat[layer, rank]}, "
         f"where rank {ratio.columns[rank]} has {has}."
     )
     return f"Norms differ {where}, on {which}, from step {step} on. {most}"
@@ -121,7 +121,7 @@ def figure(found: RankMap, across: str, theme: Theme) -> tuple[go.Figure, dict[s
         )
     with np.errstate(divide="ignore"):
         away = np.abs(np.log(table)).max(axis=1)
-    rows = away[found.layers_apart].nlargest(MOST_ROWS).index
+    rows = away[found.layers_apart].nlargest(MAX_ROWS).index
     kept = table.index.isin(rows)
     drawn = gradient_charts.rank_heat(
         table[kept], steps[kept], None if across == ALL else int(across), theme
@@ -138,7 +138,7 @@ def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) ->
     point = (click or {}).get("points", [{}])[0]
     numbers = [int(one) for one in re.findall(r"-?\d+", str(point.get("customdata", "")))]
     rank, step = numbers if len(numbers) == 2 else (-1, -1)
-    layer = str(point.get("y", "")).replace("(model)", "")
+    layer = str(point.get("y", "")).replace(gradient_charts.MODEL, "")
     found = rank_map(context.run, depth)
     if rank not in found.ranks or step not in found.steps or layer not in found.layers:
         return [f"{what} Click a cell for its numbers."]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, html
+from dash import Dash, Input, Output
 from dash.development.base_component import Component
 
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
+from lanescope.webapp.plugins.gradients import ids
 from lanescope.webapp.plugins.gradients import page_layers as layers
 from lanescope.webapp.plugins.gradients.backward_threads import added_by_layer
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model, cut
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -30,12 +32,10 @@ def section(context: Context) -> list[Component]:
     if not choices:
         return []
     options = [{"label": label, "value": value} for value, label in choices.items()]
-    return [
-        html.H2("Layers by thread"),
-        widgets.controls(widgets.choice("show", ids.THREADS_ACROSS, options, wide=True)),
-        widgets.graph(ids.THREADS_HEAT, height=320),
-        html.P(id=ids.THREADS_HEAT_NOTE, className="muted"),
-    ]  # fmt: skip
+    choice = widgets.choice("show", ids.THREADS_ACROSS, options, wide=True)
+    return widgets.chart_section(
+        "Layers by thread", [choice], ids.THREADS_HEAT, ids.THREADS_HEAT_NOTE
+    )
 
 
 def register(app: Dash, context: Context) -> None:
@@ -47,7 +47,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.THREADS_HEAT_NOTE, "children"),
         Input(ids.THREADS_ACROSS, "value"),
         Input(ids.LAYER_DEPTH, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(across: str, depth: str, theme: Theme | None) -> tuple[go.Figure, dict[str, str], str]:
         rank, _, thread = across.partition("/")

@@ -14,11 +14,11 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.gradients.layer_map import layer_map
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Float64Array
 
 EQUAL = 1e-6
 """Relative difference up to which norms are the same: what summing in another order changes."""
@@ -31,12 +31,12 @@ class RankMap:
     layers: list[str]  # in the order of the model
     ranks: list[int]
     steps: list[int]
-    ratios: NDArray[np.float64]  # layers x ranks x steps
+    ratios: Float64Array  # layers x ranks x steps
 
     @property
-    def apart(self) -> NDArray[np.bool_]:
+    def apart(self) -> BoolArray:
         """Whether a norm is another one than the median; layers x ranks x steps."""
-        away: NDArray[np.bool_] = np.abs(self.ratios - 1) > EQUAL
+        away: BoolArray = np.abs(self.ratios - 1) > EQUAL
         return away
 
     @property

@@ -4,7 +4,7 @@ A scaler that begins too high skips a few steps, and later one now and then when
 scale. It has collapsed where
 
 - SKIPPED_IN_A_ROW steps in a row are skipped, later than its first ones or as all there are, or
-- the scale falls below LEAST_SCALE: then it magnifies nothing any more, and small gradients
+- the scale falls below MIN_SCALE: then it magnifies nothing any more, and small gradients
   underflow, or
 - from SETTLING updates after the first step that was taken on, more than SKIPPED_SHARE of the steps
   are skipped.
@@ -19,32 +19,29 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM, LOSS_SCALE, SKIPPED_STEPS
-from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.dataframes import to_frame
-from lanescope.webapp.analysis.findings import Finding, Unanswered
-from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link, timeline_address
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 SKIPPED_IN_A_ROW = 15  # steps; 65536 halved so often is 2
-LEAST_SCALE = 1.0
+MIN_SCALE = 1.0
 SETTLING = 20  # updates, from the first whose step was taken
 SKIPPED_SHARE = 0.2  # of the updates after these
-LEAST_UPDATES = 20  # to tell a share from
-LEAST_CLIPPED = 3  # steps at which gradients were clipped
+MIN_UPDATES = 20  # to tell a share from
+MIN_CLIPPED = 3  # steps at which gradients were clipped
 MAGNIFIES = 4.0  # a scale that is told from none
 AS_LARGE = 0.01  # relative difference of norms
 LISTED = 20  # parameters named in the evidence
 
 
 def scaler_skips(run: Run) -> list[Finding]:
-    """Findings of kind `scaler_skips`, at most one. Raises Unanswered."""
+    """Findings of kind `scaler_skips`, at most one. Raises NotApplicable."""
     scales, skips = logged(run, None, LOSS_SCALE), logged(run, None, SKIPPED_STEPS)
     if scales.empty:
-        raise Unanswered("no gradient scaler was in use")
+        raise NotApplicable("no gradient scaler was in use")
     found = []
     for rank, updates in scales.groupby("rank", sort=True):
         why = _collapsed(updates, skips[skips["rank"] == rank])
@@ -80,7 +77,7 @@ def scaler_skips(run: Run) -> list[Finding]:
 
 
 def clipped_while_scaled(run: Run) -> list[Finding]:
-    """Findings of kind `vanishing_gradient`, at most one. Raises Unanswered."""
+    """Findings of kind `vanishing_gradient`, at most one. Raises NotApplicable."""
     found = {}
     asked = False
     for rank in run.ranks:
@@ -90,10 +87,10 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
         asked = True
         steps = _clipped_steps(run, rank, scales, clips)
         wrong = steps[(steps["left"] * steps["scale"] / steps["limit"] - 1).abs() < AS_LARGE]
-        if len(wrong) >= max(LEAST_CLIPPED, len(steps) / 2):
+        if len(wrong) >= max(MIN_CLIPPED, len(steps) / 2):
             found[rank] = wrong.iloc[0]
     if not asked:
-        raise Unanswered("no gradient scaler was in use, or nothing was clipped")
+        raise NotApplicable("no gradient scaler was in use, or nothing was clipped")
     if not found:
         return []
     rank, at = next(iter(found.items()))
@@ -154,11 +151,11 @@ def _collapsed(updates: pd.DataFrame, skips: pd.DataFrame) -> tuple[str, pd.Seri
         if row == SKIPPED_IN_A_ROW:
             first = updates.iloc[position - row + 1]
             return f"{SKIPPED_IN_A_ROW} steps in a row were skipped", first
-    low = updates[updates["value"] < LEAST_SCALE]
+    low = updates[updates["value"] < MIN_SCALE]
     if not low.empty:
-        return f"it is below {LEAST_SCALE:g}, and magnifies nothing", low.iloc[0]
+        return f"it is below {MIN_SCALE:g}, and magnifies nothing", low.iloc[0]
     late = skipped[begin + SETTLING :]
-    if len(late) >= LEAST_UPDATES and late.mean() > SKIPPED_SHARE:
+    if len(late) >= MIN_UPDATES and late.mean() > SKIPPED_SHARE:
         share = float(late.mean())
         words = f"{share:.0%} of the steps were skipped after it had {SETTLING} to settle"
         return words, updates.iloc[begin + SETTLING + int(np.argmax(late))]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.dataframes import to_frame
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.plugins.gradients.gradient_paths import growth, ways
 from lanescope.webapp.runs import units

@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.parameter_history import gradient_rows, streaks
-from lanescope.webapp.analysis.phrases import and_more
-from lanescope.webapp.analysis.step_links import step_link
 from lanescope.webapp.plugins.gradients.gradient_paths import layer_norms, relative_to_passed, ways
 from lanescope.webapp.plugins.gradients.lora import is_lora
 from lanescope.webapp.runs.run import Run
@@ -56,10 +55,10 @@ class Vanished:
 
 
 def vanishing(run: Run) -> list[Finding]:
-    """Findings of kind `vanishing_gradient`, one for ranks that are alike. Raises Unanswered."""
+    """Findings of kind `vanishing_gradient`, one for ranks that are alike. Raises NotApplicable."""
     rows = gradient_rows(run)
     if rows.empty:
-        raise Unanswered("no optimizer stepped while recording")
+        raise NotApplicable("no optimizer stepped while recording")
     rows = rows[~is_lora(rows["parameter"])]
     found: dict[tuple[Vanished, ...], list[int]] = {}
     for rank, own in rows.groupby("rank", sort=True):

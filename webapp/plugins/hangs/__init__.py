@@ -1,1 +1,18 @@
 """Explains hangs and the end of processes."""
+
+from lanescope.webapp.analysis.plugin import Kind, Page, Plugin, Question
+
+PLUGIN = Plugin(
+    name="hangs",
+    depends=("collectives",),
+    kinds=(Kind("hang", "hangs.md", "lanescope.webapp.analysis.findings:Collective"),),
+    questions=(
+        Question(
+            "Does a rank wait for one that does not come?",
+            "hangs:hangs",
+            ("hang", "straggler", "collective_mismatch"),
+            order=10,
+        ),
+    ),
+    pages=(Page("hang", "Hang", order=30, height=620),),
+)

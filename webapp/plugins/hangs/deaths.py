@@ -11,9 +11,14 @@ from collections.abc import Collection
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import alive_ns, exception_of, gave_up, told_to_stop
-from lanescope.webapp.analysis.rank_state import Standing, standings
-from lanescope.webapp.analysis.restarts import attempts
+from lanescope.webapp.analysis.process_exits import (
+    alive_ns,
+    attempts,
+    exception_of,
+    gave_up,
+    told_to_stop,
+)
+from lanescope.webapp.analysis.rank_state import RankState, rank_states
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 
@@ -26,7 +31,7 @@ def deaths(run: Run, told: Collection[int]) -> list[Finding]:
 
     None where someone stopped the job: what a rank raises then has a reason outside of it.
     """
-    known = standings(run)
+    known = rank_states(run)
     earlier = _before(run)
     others = [rank for rank, one in known.items() if one.ending.how in _BY_OTHERS]
     if not others or told_to_stop(run):
@@ -68,13 +73,13 @@ def _before(run: Run) -> list[Finding]:
     return found
 
 
-def _death(run: Run, one: Standing, others: list[int]) -> Finding:
+def _death(run: Run, one: RankState, others: list[int]) -> Finding:
     frame = calls(run)
     last = frame[frame["rank"] == one.rank].sort_values("start_ns").tail(1)
     group, sequence, since = "0", -1, one.since_ns
     for row in last.itertuples():
         group, sequence, since = str(row.group), int(row.sequence), int(row.start_ns)
-    doing = f"{one.doing} at {one.where}" if one.where else one.doing
+    doing = f"{one.activity} at {one.where}" if one.where else one.activity
     word = "rank" if len(others) == 1 else "ranks"
     at = (group_lane(one.rank, group), since) if len(last) else None
     return Finding(
@@ -92,7 +97,7 @@ def _death(run: Run, one: Standing, others: list[int]) -> Finding:
             "op": {},
             "called_at": {},
             "waiting": [],
-            "missing": [{"rank": one.rank, "doing": one.doing, "where": one.where}],
+            "missing": [{"rank": one.rank, "doing": one.activity, "where": one.where}],
             "ended_by_it": others,
         },
         link=timeline_address(since, max(one.since_ns, since + 1), run.duration_ns, at),

@@ -17,24 +17,30 @@ from typing import Any
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import POINT_TO_POINT, call_title, calls
-from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
-from lanescope.webapp.analysis.incomplete_collectives import Wait, cut_short, cycle, waits
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.incomplete_collectives import (
+    IncompleteCollective,
+    cut_short,
+    cycle,
+    incomplete_collectives,
+)
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import left_by_a_stop, told_to_stop
-from lanescope.webapp.analysis.rank_state import QUIET_NS, standings, where_of
+from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
 from lanescope.webapp.plugins.collectives.mismatches import (
     ended_in,
     first_mismatches,
     unlike_exchanges,
 )
+from lanescope.webapp.plugins.collectives.skew import arrivals
 from lanescope.webapp.plugins.hangs.deaths import deaths
-from lanescope.webapp.plugins.hangs.wait_lengths import LEAST_WAIT_NS, normal_wait_ns, waited_ns
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 
-LEAST_STUCK_NS = 10_000_000_000
+MIN_STUCK_NS = 10_000_000_000
 """A call that all made moves data, which may take long: only from here on it is said to hang where
 neither a watchdog nor an error says so."""
 
@@ -53,16 +59,16 @@ AGREE = {
 def hangs(run: Run) -> list[Finding]:
     """Findings of kind `hang`, of `collective_mismatch` and `straggler` where that is the reason.
 
-    Raises Unanswered where a run has nothing that could hang, or not enough of it.
+    Raises NotApplicable where a run has nothing that could hang, or not enough of it.
     """
     if not run.counts["collective"]:
         failed = deaths(run, ())
         if not failed:
-            raise Unanswered("no collective was recorded")
+            raise NotApplicable("no collective was recorded")
         return failed
     if cut_short(run):
-        raise Unanswered("the recording is not whole, so what is missing in it proves nothing")
-    found = waits(run)
+        raise NotApplicable("the recording is not whole, so what is missing in it proves nothing")
+    found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)
     if circle:
@@ -79,9 +85,9 @@ def hangs(run: Run) -> list[Finding]:
     return [*told, *deaths(run, missed)]
 
 
-def _one_per_reason(found: list[Wait]) -> list[Wait]:
+def _one_per_reason(found: list[IncompleteCollective]) -> list[IncompleteCollective]:
     """Of calls in which the same ranks are missing the one that holds a rank up, and longest."""
-    chosen: dict[tuple[int, ...], Wait] = {}
+    chosen: dict[tuple[int, ...], IncompleteCollective] = {}
     alike = []
     for wait in sorted(
         found, key=lambda one: (not any(e.blocked for e in one.waiting), one.since_ns)
@@ -93,7 +99,7 @@ def _one_per_reason(found: list[Wait]) -> list[Wait]:
     return sorted([*chosen.values(), *alike], key=lambda one: one.since_ns)
 
 
-def _disagrees(run: Run, wait: Wait) -> bool:
+def _disagrees(run: Run, wait: IncompleteCollective) -> bool:
     """Whether the ranks of a call disagree on it or on one before: that is told as a mismatch."""
     if wait.op in POINT_TO_POINT:
         pair = {*wait.ranks, *wait.missing}
@@ -106,7 +112,7 @@ def _disagrees(run: Run, wait: Wait) -> bool:
     )
 
 
-def _follows(run: Run, wait: Wait, found: Sequence[Wait]) -> bool:
+def _follows(run: Run, wait: IncompleteCollective, found: Sequence[IncompleteCollective]) -> bool:
     """Whether those who are missing are so because of another call, that they wait or failed in."""
     if wait.missing and set(wait.missing) <= ended_in(run):
         return True
@@ -117,16 +123,18 @@ def _follows(run: Run, wait: Wait, found: Sequence[Wait]) -> bool:
     )
 
 
-def _was_left(run: Run, wait: Wait) -> bool:
+def _was_left(run: Run, wait: IncompleteCollective) -> bool:
     """Whether all came to a call, one of them when another had given it up."""
     left = {(one.group, one.sequence) for one in calls_left(run)}
     return not wait.missing and (wait.group, wait.sequence) in left
 
 
-def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
+def _verdict(
+    run: Run, wait: IncompleteCollective, others: list[IncompleteCollective]
+) -> Finding | None:
     if not wait.missing:
         return _stuck(run, wait, others)
-    known = standings(run)
+    known = rank_states(run)
     missing = [known[rank] for rank in wait.missing]
     if all(one.ending.how == "exit" for one in missing):
         return _left_behind(run, wait, others)
@@ -157,7 +165,7 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     blamed = gone or missing
     first = blamed[0]
     who = ranks_named(tuple(one.rank for one in blamed))
-    reasons = "; ".join(_reason(one.doing, one.where) for one in blamed[:3])
+    reasons = "; ".join(_reason(one.activity, one.where) for one in blamed[:3])
     return Finding(
         kind="hang",
         severity=severity,
@@ -172,21 +180,23 @@ def _verdict(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     )
 
 
-def _made_no_progress(run: Run, wait: Wait) -> bool:
+def _made_no_progress(run: Run, wait: IncompleteCollective) -> bool:
     """Whether a watchdog saw so, or an error of the call itself ended a rank that waits."""
-    known = standings(run)
+    known = rank_states(run)
     failed = [rank for rank in wait.ranks if known[rank].gave_up and not told_to_stop(run)]
     failed = [rank for rank in failed if wait.missing or not left_by_a_stop(run, rank)]
     return bool(failed) or any(known[rank].stalled for rank in wait.ranks)
 
 
-def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
+def _stuck(
+    run: Run, wait: IncompleteCollective, others: list[IncompleteCollective]
+) -> Finding | None:
     """A call that all recorded members made, and that did not end."""
     waited = waited_ns(run, wait)
     # To join, ranks wait for each other and move nothing.
-    least = LEAST_STUCK_NS if wait.group != schema.RENDEZVOUS else LEAST_WAIT_NS
+    least = MIN_STUCK_NS if wait.group != schema.RENDEZVOUS else MIN_WAIT_NS
     long = waited >= max(least, normal_wait_ns(run, wait.group))
-    known = standings(run)
+    known = rank_states(run)
     gone = tuple(sorted(rank for rank in _made(run, wait) if known[rank].ending.how in FAILED))
     if gone and not set(gone) >= set(wait.ranks):
         return _failed_inside(run, wait, gone, others)
@@ -216,7 +226,7 @@ def _stuck(run: Run, wait: Wait, others: list[Wait]) -> Finding | None:
     )
 
 
-def _made(run: Run, wait: Wait) -> set[int]:
+def _made(run: Run, wait: IncompleteCollective) -> set[int]:
     """Ranks that made a call."""
     frame = calls(run)
     names = {entry.name for entry in wait.waiting}
@@ -224,13 +234,15 @@ def _made(run: Run, wait: Wait) -> set[int]:
     return set(wait.ranks) | {int(r) for r in frame.loc[same & frame["name"].isin(names), "rank"]}
 
 
-def _failed_inside(run: Run, wait: Wait, gone: tuple[int, ...], others: list[Wait]) -> Finding:
+def _failed_inside(
+    run: Run, wait: IncompleteCollective, gone: tuple[int, ...], others: list[IncompleteCollective]
+) -> Finding:
     """Some ranks failed in a call, and left the others in it."""
-    known = [standings(run)[rank] for rank in gone]
+    known = [rank_states(run)[rank] for rank in gone]
     left = tuple(rank for rank in wait.ranks if rank not in gone)
-    reasons = "; ".join(_reason(one.doing, one.where) for one in known[:3])
+    reasons = "; ".join(_reason(one.activity, one.where) for one in known[:3])
     evidence = _evidence(run, wait)
-    missing = [{"rank": one.rank, "doing": one.doing, "where": one.where} for one in known]
+    missing = [{"rank": one.rank, "doing": one.activity, "where": one.where} for one in known]
     return Finding(
         kind="hang",
         severity="error",
@@ -248,8 +260,8 @@ def _failed_inside(run: Run, wait: Wait, gone: tuple[int, ...], others: list[Wai
     )  # fmt: skip
 
 
-def _late(run: Run, wait: Wait, waited: int) -> Finding:
-    known = standings(run)
+def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:
+    known = rank_states(run)
     gave_up = tuple(rank for rank in wait.ranks if known[rank].gave_up)
     end = f"{ranks_named(gave_up)} gave up" if gave_up else "the recording ended"
     first = known[wait.missing[0]]
@@ -258,7 +270,7 @@ def _late(run: Run, wait: Wait, waited: int) -> Finding:
         severity="error" if gave_up else "warning",
         title=f"{ranks_named(wait.missing)} had not come to {_call(run, wait)} when {end}, "
         f"{units.duration(waited)} after {ranks_named(wait.ranks)} came, but "
-        f"{_were(wait.missing)} still at work: {_reason(first.doing, first.where)}",
+        f"{_were(wait.missing)} still at work: {_reason(first.activity, first.where)}",
         rank=first.rank,
         ranks=wait.missing,
         thread=first.thread,
@@ -268,7 +280,9 @@ def _late(run: Run, wait: Wait, waited: int) -> Finding:
     )
 
 
-def _left_behind(run: Run, wait: Wait, waiters: list[Wait]) -> Finding:
+def _left_behind(
+    run: Run, wait: IncompleteCollective, waiters: list[IncompleteCollective]
+) -> Finding:
     who, others = ranks_named(wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
     if others[0].name in ("send", "recv"):
@@ -282,7 +296,9 @@ def _left_behind(run: Run, wait: Wait, waiters: list[Wait]) -> Finding:
     return _mismatch(run, wait, title, severity, {"also_waiting": _also(run, waiters)})
 
 
-def _circle(run: Run, circle: tuple[Wait, ...], others: list[Wait]) -> Finding:
+def _circle(
+    run: Run, circle: tuple[IncompleteCollective, ...], others: list[IncompleteCollective]
+) -> Finding:
     said = "; ".join(
         f"{ranks_named(wait.ranks)} {'waits' if len(wait.ranks) == 1 else 'wait'} in "
         f"{_call(run, wait)} for {ranks_named(wait.missing)}"
@@ -300,7 +316,11 @@ def _circle(run: Run, circle: tuple[Wait, ...], others: list[Wait]) -> Finding:
 
 
 def _mismatch(
-    run: Run, wait: Wait, title: str, severity: Severity, more: dict[str, Any] | None = None
+    run: Run,
+    wait: IncompleteCollective,
+    title: str,
+    severity: Severity,
+    more: dict[str, Any] | None = None,
 ) -> Finding:
     entry = min((*wait.waiting, *wait.ended), key=lambda one: one.start_ns)
     return Finding(
@@ -316,7 +336,7 @@ def _mismatch(
     )
 
 
-def _evidence(run: Run, wait: Wait) -> dict[str, Any]:
+def _evidence(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
     made = (*wait.waiting, *wait.ended)
     return {
         "group": wait.group,
@@ -329,25 +349,25 @@ def _evidence(run: Run, wait: Wait) -> dict[str, Any]:
     }
 
 
-def _missing(run: Run, wait: Wait, rank: int) -> dict[str, Any]:
+def _missing(run: Run, wait: IncompleteCollective, rank: int) -> dict[str, Any]:
     """What a missing rank does, and where: it may itself wait, in another call."""
-    for other in waits(run):
+    for other in incomplete_collectives(run):
         for entry in other.waiting if other is not wait else ():
             if entry.rank == rank and entry.blocked:
                 where = where_of(run, rank, entry.stack)
                 return {"rank": rank, "doing": f"waits in {_call(run, other)}", "where": where}
-    known = standings(run)[rank]
-    return {"rank": rank, "doing": known.doing, "where": known.where}
+    known = rank_states(run)[rank]
+    return {"rank": rank, "doing": known.activity, "where": known.where}
 
 
-def _also(run: Run, others: list[Wait]) -> list[dict[str, Any]]:
+def _also(run: Run, others: list[IncompleteCollective]) -> list[dict[str, Any]]:
     return [
         {"group": one.group, "sequence": one.sequence, "op": one.op, "waiting": list(one.ranks)}
         for one in others
     ]
 
 
-def _place(run: Run, wait: Wait) -> dict[str, Any]:
+def _place(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
     entry = min((*wait.waiting, *wait.ended), key=lambda one: one.start_ns)
     end = min(run.duration_ns, entry.start_ns + max(waited_ns(run, wait), 1_000_000))
     at = (group_lane(entry.rank, wait.group), entry.start_ns)
@@ -355,7 +375,7 @@ def _place(run: Run, wait: Wait) -> dict[str, Any]:
     return {"step": entry.step, "time_ns": wait.since_ns, "link": link}
 
 
-def _call(run: Run, wait: Wait) -> str:
+def _call(run: Run, wait: IncompleteCollective) -> str:
     frame = calls(run)
     if wait.group == "0" and frame["group"].nunique() == 1:
         return f"{wait.op} #{wait.sequence}"
@@ -370,9 +390,9 @@ def _reason(doing: str, where: str | None) -> str:
     return f"{doing} at {where}" if where else doing
 
 
-def _stopped(run: Run, wait: Wait) -> str:
+def _stopped(run: Run, wait: IncompleteCollective) -> str:
     """That those who are missing were stopped, where others were not."""
-    known = standings(run)
+    known = rank_states(run)
     stopped = {rank for rank, one in known.items() if one.ending.how == "stopped"}
     if stopped != set(wait.missing):
         return ""
@@ -381,3 +401,32 @@ def _stopped(run: Run, wait: Wait) -> str:
 
 def _for(waited: int) -> str:
     return f" for {units.duration(waited)}" if waited >= 1_000_000 else ""
+
+
+MIN_WAIT_NS = 1_000_000_000
+TIMES_NORMAL = 2
+"""A wait is too long from a second on, and from twice the longest one that came to an end."""
+
+
+def normal_wait_ns(run: Run, group: str) -> int:
+    """How long ranks of a group wait for each other when all is well."""
+    came = arrivals(run)
+    skew = came.loc[came["group"] == group, "skew_ns"]
+    longest = int(skew.max()) if len(skew) else 0
+    return max(MIN_WAIT_NS, TIMES_NORMAL * longest)
+
+
+def waited_ns(run: Run, wait: IncompleteCollective) -> int:
+    """How long the ranks that wait are known to have waited."""
+    known = rank_states(run)
+    waiting = [known[rank] for rank in wait.ranks]
+    missing = [known[rank] for rank in wait.missing]
+    others = missing or waiting
+    if told_to_stop(run) and all(one.ending.how == "stopped" for one in others):
+        # That some took longer to end is no wait.
+        ends = [one.end_ns for one in others]
+        return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)
+    over = bool(waiting) and all(one.ending.how != "killed" for one in waiting)
+    # Who was killed had waited for as long as any other still recorded something.
+    until = max(known[rank].end_ns for rank in (*wait.ranks, *(() if over else wait.missing)))
+    return max(0, until - wait.since_ns)

@@ -9,15 +9,20 @@ from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import call_title
 from lanescope.webapp.analysis.findings import findings
-from lanescope.webapp.analysis.incomplete_collectives import Wait, cut_short, waits
+from lanescope.webapp.analysis.incomplete_collectives import (
+    IncompleteCollective,
+    cut_short,
+    incomplete_collectives,
+)
 from lanescope.webapp.analysis.links import group_lane, thread_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import Standing, dumps, frames_of, standings
+from lanescope.webapp.analysis.rank_state import RankState, dumps, rank_states
+from lanescope.webapp.analysis.stack_frames import frames_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 from lanescope.webapp.ui import findings as cards
 from lanescope.webapp.ui import widgets
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 
 KINDS = ("hang", "collective_mismatch", "deadlock")
 FRAMES = 6
@@ -33,7 +38,7 @@ def layout(context: Context) -> Component:
     """The verdict, a row per rank, and what the watchdog saw of all threads."""
     run = context.run
     found = [one for one in findings(run) if one.kind in KINDS]
-    waiting = waits(run)
+    waiting = incomplete_collectives(run)
     verdict: Component
     if found:
         verdict = cards.cards(context, found)
@@ -53,10 +58,10 @@ def layout(context: Context) -> Component:
     )
 
 
-def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
+def _ranks(context: Context, waiting: tuple[IncompleteCollective, ...]) -> Component:
     run = context.run
     rows = []
-    for rank, standing in standings(run).items():
+    for rank, standing in rank_states(run).items():
         held = [wait for wait in waiting if rank in wait.ranks]
         awaited = sorted(
             {other for wait in waiting if rank in wait.missing for other in wait.ranks}
@@ -68,7 +73,7 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
                 _call(run, held),
                 _awaits(held[0]) if held else "",
                 ranks_named(awaited) if awaited else "",
-                html.Span([standing.doing, *_at(standing)]),
+                html.Span([standing.activity, *_at(standing)]),
                 _since(context, standing, held),
             ]
         )
@@ -77,11 +82,11 @@ def _ranks(context: Context, waiting: tuple[Wait, ...]) -> Component:
     return html.Div(widgets.plain_table(heads, rows), className="wide-table")
 
 
-def _awaits(wait: Wait) -> str:
+def _awaits(wait: IncompleteCollective) -> str:
     return ranks_named(wait.missing) if wait.missing else "its end: all came"
 
 
-def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
+def _state(standing: RankState, waits_here: bool, awaited: bool) -> Component:
     if waits_here:
         return html.Span("waits", className="tag warn")
     how = standing.ending.how
@@ -92,7 +97,7 @@ def _state(standing: Standing, waits_here: bool, awaited: bool) -> Component:
     return html.Span({"exit": "ended", "stopped": "stopped"}.get(how, "–"), className="tag")
 
 
-def _call(run: Run, held: list[Wait]) -> widgets.Child:
+def _call(run: Run, held: list[IncompleteCollective]) -> widgets.Child:
     if not held:
         return ""
     wait = held[0]
@@ -100,11 +105,13 @@ def _call(run: Run, held: list[Wait]) -> widgets.Child:
     return call_title(run, wait.op, wait.group, wait.sequence) + more
 
 
-def _at(standing: Standing) -> list[Any]:
+def _at(standing: RankState) -> list[Any]:
     return [" ", html.Code(standing.where)] if standing.where else []
 
 
-def _since(context: Context, standing: Standing, held: list[Wait]) -> widgets.Child:
+def _since(
+    context: Context, standing: RankState, held: list[IncompleteCollective]
+) -> widgets.Child:
     run, rank = context.run, standing.rank
     if held:
         wait = held[0]
@@ -124,7 +131,9 @@ def _threads(run: Run) -> list[Component]:
     """Every thread as the watchdog saw it last, rank by rank."""
     made: list[Component] = []
     for rank in run.ranks:
-        rows = [row for row in dumps(run, rank) if row["time_ns"] >= standings(run)[rank].since_ns]
+        rows = [
+            row for row in dumps(run, rank) if row["time_ns"] >= rank_states(run)[rank].since_ns
+        ]
         # As a signal ends it, a process cannot say who holds what its threads wait for.
         rows = [row for row in rows if row["reason"] != "signal"] or rows or dumps(run, rank)
         last = [row for row in rows if row["dump"] == rows[-1]["dump"]] if rows else []
@@ -157,6 +166,3 @@ def _frames(run: Run, rank: int, stack: int | None) -> list[str]:
 
 def register(app: Dash, context: Context) -> None:
     """Nothing on this page changes."""
-
-
-PAGE = Page("hang", "Hang", layout, register)

@@ -1,1 +1,22 @@
 """Finds NaN and unrecorded writes in recorded values."""
+
+from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
+
+PLUGIN = Plugin(
+    name="numerics",
+    kinds=(Kind("nan", "values.md"), Kind("unrecorded_write", "values.md")),
+    questions=(
+        Question(
+            "Did an operator make NaN out of finite numbers?",
+            "values:not_finite",
+            ("nan",),
+            order=200,
+        ),
+        Question(
+            "Did all that was read come from recorded operators?",
+            "values:unrecorded_writes",
+            ("unrecorded_write",),
+            order=210,
+        ),
+    ),
+)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
-from lanescope.webapp.analysis.counters import logged
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.access_site import phase_names
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import operands
-from lanescope.webapp.analysis.rank_state import where_of
-from lanescope.webapp.analysis.sites import phase_names
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -37,7 +37,7 @@ def not_finite(run: Run) -> list[Finding]:
     if there is one. Where there is no NaN, as information the first that made an infinity of finite
     inputs, which may be meant.
 
-    Raises Unanswered where values were not recorded.
+    Raises NotApplicable where values were not recorded.
     """
     _recorded(run)
     found = []
@@ -51,7 +51,7 @@ def not_finite(run: Run) -> list[Finding]:
 def unrecorded_writes(run: Run) -> list[Finding]:
     """Findings of kind `unrecorded_write`, one per line that read what no recorded operator wrote.
 
-    Raises Unanswered where values were not recorded.
+    Raises NotApplicable where values were not recorded.
     """
     _recorded(run)
     groups: dict[tuple[int, str | None, str, str], list[tuple[str, Any, Any]]] = {}
@@ -66,7 +66,7 @@ def unrecorded_writes(run: Run) -> list[Finding]:
 
 def _recorded(run: Run) -> None:
     if not run.counts["tensor"]:
-        raise Unanswered("values were not recorded (lanescope record --level numerics)")
+        raise NotApplicable("values were not recorded (lanescope record --level numerics)")
 
 
 def _threads(run: Run) -> Iterator[tuple[int, str]]:
@@ -188,7 +188,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     module = f" in {op['module']}" if op["module"] else ""
     place = (thread, op["start_ns"], op["depth"])
     changes = op["name"].endswith("_")
-    inputs = [_told(one) for one in operands(run, rank, place, in_place=changes)]
+    inputs = [_statistics(one) for one in operands(run, rank, place, in_place=changes)]
     values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
     before = found.get(_INFINITE)
     if made.weight == _NAN and before is not None and _start(before) < _start(made):
@@ -207,7 +207,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
             "op": op["name"],
             "module": op["module"],
             "phase": op["phase"],
-            "output": _told(tensor),
+            "output": _statistics(tensor),
             "inputs": inputs,
         },
         **_place(run, rank, thread, op),
@@ -237,7 +237,7 @@ def _write_finding(
             "position": position,
             "found": f"{tensor['hash'] & _WORD:016x}",
             "expected": f"{tensor['expected'] & _WORD:016x}",
-            "tensor_values": _told(tensor),
+            "tensor_values": _statistics(tensor),
             "times": len(group),
             "advice": "numpy or C code through a pointer, a compiled kernel or another process "
             "writes to its memory: let it be done before, or copy",
@@ -260,6 +260,6 @@ def _place(run: Run, rank: int, thread: str, op: dict[str, Any]) -> dict[str, An
     }
 
 
-def _told(tensor: dict[str, Any]) -> dict[str, Any]:
+def _statistics(tensor: dict[str, Any]) -> dict[str, Any]:
     names = ("position", "shape", "dtype", "mean", "l2", "min", "max", "nan", "inf")
     return {name: tensor[name] for name in names}

@@ -1,1 +1,28 @@
 """Finds data races between threads and between streams."""
+
+from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
+
+PLUGIN = Plugin(
+    name="races",
+    kinds=(
+        Kind("race", "races.md", "race_findings:RaceEvidence"),
+        Kind("inplace_modification", "races.md#changed-in-place"),
+    ),
+    questions=(
+        Question(
+            "Do threads touch the same tensor in no fixed order?",
+            "race_findings:race_findings",
+            ("race",),
+            order=50,
+        ),
+        Question(
+            "Was a tensor changed that backward needed?",
+            "inplace:inplace_modifications",
+            ("inplace_modification",),
+            order=80,
+            recorded=True,
+        ),
+    ),
+    tables={"races": "race_findings:races"},
+    span_facts="span_provider:facts",
+)

@@ -16,14 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.sites import Sites
-from lanescope.webapp.plugins.races.temporaries import begins_scratch
+from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 Columns = dict[str, NDArray[Any]]
-Window = tuple[int, int]
 
 _COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
             "stream", "write", "birth")  # fmt: skip
@@ -40,22 +37,24 @@ class Accesses:
     Sorted by these. A kind: reading, writing, or making the storage.
     """
 
-    storage: Ints  # address
-    generation: Ints  # of the address, from 0; 0: what was there before the first birth seen
-    thread: Ints  # position in `Order.threads`: of a thread, or of a stream that it was given to
-    by: Ints  # position in `Reader.threads` of the thread that made it
-    segment: Ints  # row of `Order`
-    start: Ints  # ns
-    end: Ints
-    low: Ints  # bytes from the storage's first, low <= byte < high
-    high: Ints
-    run: Ints  # bytes that follow one another,
-    stride: Ints  # and from one such run to the next; 0: no gaps, -1: not evenly spaced
-    write: Flags
-    site: Ints  # position in the list of sites: which operator, and where it was called
-    step: Ints
-    birth: Flags  # the storage was made by it
-    old: Flags  # stands for all of its kind before the stretch of time that is examined
+    storage: Int64Array  # address
+    generation: Int64Array  # of the address, from 0; 0: what was there before the first birth seen
+    thread: (
+        Int64Array  # position in `Order.threads`: of a thread, or of a stream that it was given to
+    )
+    by: Int64Array  # position in `Reader.threads` of the thread that made it
+    segment: Int64Array  # row of `Order`
+    start: Int64Array  # ns
+    end: Int64Array
+    low: Int64Array  # bytes from the storage's first, low <= byte < high
+    high: Int64Array
+    run: Int64Array  # bytes that follow one another,
+    stride: Int64Array  # and from one such run to the next; 0: no gaps, -1: not evenly spaced
+    write: BoolArray
+    site: Int64Array  # position in the list of sites: which operator, and where it was called
+    step: Int64Array
+    birth: BoolArray  # the storage was made by it
+    old: BoolArray  # stands for all of its kind before the stretch of time that is examined
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -106,7 +105,7 @@ def joined(before: Accesses, after: Accesses) -> Accesses:
 
 def shared_storages(
     run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]
-) -> Ints:
+) -> Int64Array:
     """Addresses that two or more of the threads touched, and one wrote to."""
     touched, written = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for thread in threads:
@@ -128,8 +127,8 @@ class Reader:
     """
 
     def __init__(
-        self, run: Run, rank: int, threads: Sequence[str], storages: Ints, sites: Sites,
-        placed: Callable[[int, Columns], tuple[Ints, Ints]],
+        self, run: Run, rank: int, threads: Sequence[str], storages: Int64Array, sites: CallSites,
+        placed: Callable[[int, Columns], tuple[Int64Array, Int64Array]],
     ) -> None:  # fmt: skip
         self._run = run
         self._rank = rank
@@ -169,7 +168,9 @@ class Reader:
         placed = rows["thread"] >= 0
         return _folded(rows if placed.all() else {name: c[placed] for name, c in rows.items()})
 
-    def _names(self, thread: str, window: Window | None, start: Ints, depth: Ints) -> list[str]:
+    def _names(
+        self, thread: str, window: Window | None, start: Int64Array, depth: Int64Array
+    ) -> list[str]:
         numbers, _ = self._sites.of(self._run, self._rank, thread, start, depth, window)
         return [self._sites.known[number].op for number in numbers.tolist()]
 
@@ -215,7 +216,7 @@ def outermost(columns: Columns) -> Columns:
     return rows
 
 
-def generations(rows: Columns) -> Ints:
+def generations(rows: Columns) -> Int64Array:
     """How many storages were born at each row's address up to it, its own birth included.
 
     A birth counts from the end of its operator: until then only that operator knows the storage.
@@ -249,7 +250,9 @@ def generations(rows: Columns) -> Ints:
     return result
 
 
-def sorted_apart(within: Sequence[Ints], columns: Sequence[NDArray[Any]]) -> tuple[Ints, Flags]:
+def sorted_apart(
+    within: Sequence[Int64Array], columns: Sequence[NDArray[Any]]
+) -> tuple[Int64Array, BoolArray]:
     """Positions sorted by `columns`, rows alike in them by `within`; and which differ from the one
     before. A column that is the same everywhere, as most ranges are, costs nothing."""
     told = [column for column in columns if (column[1:] != column[:-1]).any()]
@@ -262,7 +265,7 @@ def sorted_apart(within: Sequence[Ints], columns: Sequence[NDArray[Any]]) -> tup
     return by, new
 
 
-def _kind(write: Flags, birth: Flags) -> NDArray[np.int8]:
+def _kind(write: BoolArray, birth: BoolArray) -> NDArray[np.int8]:
     return write.astype(np.int8) + 2 * birth.astype(np.int8)
 
 
@@ -286,3 +289,51 @@ def _folded(rows: Columns) -> Accesses:
         birth=birth[chosen],
         old=np.zeros(len(chosen), bool),
     )
+
+
+KERNELS = "aten::"
+"""What torch itself brings is written in C++ and touches nothing that it is not given."""
+
+
+def begins_scratch(
+    every: Columns, rows: Columns, name: Callable[[Int64Array, Int64Array], list[str]]
+) -> BoolArray:
+    """Which of `rows` write to memory of an operator around them, and so begin a storage.
+
+    `every`: all accesses of a thread (start_ns, duration_ns, depth); `rows`: those that do not lie
+    within another's to the same storage (`access_table.outermost`). `name` tells the operators of a
+    thread by start and depth. An operator that is made of others has no accesses of its own, and is
+    none of those that are looked for.
+    """
+    found = np.zeros(len(rows["start_ns"]), bool)
+    nested = np.flatnonzero((rows["depth"] > 0) & rows["write"] & ~rows["birth"].astype(bool))
+    if not len(nested):
+        return found
+    depth, start = rows["depth"][nested].astype(np.int64), rows["start_ns"][nested]
+    around = np.full(len(nested), -1, np.int64)  # start of the outermost operator that is one
+    for level in np.unique(every["depth"][every["depth"] < depth.max()]).tolist():
+        units = np.unique(
+            np.stack([every["start_ns"], every["start_ns"] + every["duration_ns"]])[
+                :, every["depth"] == level
+            ],
+            axis=1,
+        )
+        at = np.searchsorted(units[0], start, side="right") - 1
+        inside = (at >= 0) & (depth > level) & (around < 0)
+        inside[inside] = units[1][at[inside]] >= start[inside]
+        chosen = np.flatnonzero(inside)
+        if not len(chosen):
+            continue
+        starts = units[0][at[chosen]]
+        kernels = [one.startswith(KERNELS) for one in name(starts, np.full(len(starts), level))]
+        around[chosen[kernels]] = starts[kernels]
+    births: dict[int, list[int]] = {}
+    for row in np.flatnonzero(rows["birth"]).tolist():
+        births.setdefault(int(rows["storage"][row]), []).append(int(rows["start_ns"][row]))
+    for i in np.flatnonzero(around >= 0).tolist():
+        known = births.setdefault(int(rows["storage"][nested[i]]), [])
+        # Made by a call within it, or written before by another one.
+        if not any(around[i] <= born <= start[i] for born in known):
+            known.append(int(start[i]))
+            found[nested[i]] = True
+    return found

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Touch
-from lanescope.webapp.analysis.sites import phase_names, storage_names
+from lanescope.webapp.analysis.access_site import MemoryAccess, phase_names, storage_names
 from lanescope.webapp.plugins.races.races import Race
 from lanescope.webapp.runs.run import Run
 
@@ -61,5 +60,5 @@ def fold(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
     return found, rest
 
 
-def _trains(touch: Touch, phases: set[str]) -> bool:
+def _trains(touch: MemoryAccess, phases: set[str]) -> bool:
     return touch.phase in phases or touch.op in schema.GRADIENT_RELEASES

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format.marks import BackwardRaised
-from lanescope.webapp.analysis.access_site import Touch
+from lanescope.webapp.analysis.access_site import MemoryAccess, storage_names
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.sites import frames_of, storage_names
+from lanescope.webapp.analysis.stack_frames import frame_texts
 from lanescope.webapp.runs.run import Run
 
 _SAID = re.compile(
@@ -49,8 +49,8 @@ class _Raised:
 @dataclass(frozen=True)
 class _Change:
     storage: int
-    saved: Touch  # the forward operator whose node raised
-    culprit: Touch
+    saved: MemoryAccess  # the forward operator whose node raised
+    culprit: MemoryAccess
     writes: int  # to the storage, from the culprit's on
 
 
@@ -123,7 +123,7 @@ def _change(run: Run, raised: _Raised) -> _Change | None:
     if not candidates:
         return None
     _, storage, first, count = min(candidates, key=lambda one: one[:2])
-    stacks = frames_of(run, raised.rank)
+    stacks = frame_texts(run, raised.rank)
     op = _op_of(run, raised.rank, first)
     if op is None:
         return None
@@ -150,8 +150,8 @@ def _op_of(run: Run, rank: int, access: dict[str, Any]) -> dict[str, Any] | None
     return rows[0] if rows else None
 
 
-def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> Touch:
-    return Touch(
+def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> MemoryAccess:
+    return MemoryAccess(
         thread=op["thread"], op=op["name"], module=op["module"], phase=op["phase"],
         start_ns=op["start_ns"], end_ns=op["start_ns"] + (op["duration_ns"] or 0), write=write,
         step=op["step"], stack=tuple(stacks.get(op["stack"], ())),

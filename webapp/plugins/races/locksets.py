@@ -16,12 +16,10 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array
 
 _ACQUIRE, _RELEASE = schema.SyncKind.lock_acquire.name, schema.SyncKind.lock_release.name
 
@@ -47,9 +45,11 @@ def _pid(run: Run, thread: str) -> int:
 
 
 @lru_cache(maxsize=16)
-def _taken(run: Run, rank: int, process: tuple[str, ...]) -> tuple[Ints, Ints, Ints, Ints]:
+def _taken(
+    run: Run, rank: int, process: tuple[str, ...]
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """When which lock (numbered from 0) was taken (1) or given up (-1), by which of the threads."""
-    parts: list[tuple[Ints, Ints, Ints, Ints]] = []
+    parts: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
     for position, thread in enumerate(process):
         rows = run.events("sync", rank, thread, ["start_ns", "duration_ns", "kind", "object"])
         kinds = rows["kind"].cast(pa.string())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
-from lanescope.webapp.analysis.access_site import Touch
-from lanescope.webapp.analysis.findings import Finding, Severity, Unanswered
+from lanescope.webapp.analysis.access_site import MemoryAccess
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.plugins.races.hogwild import Hogwild, fold
 from lanescope.webapp.plugins.races.locksets import held_at
@@ -18,10 +18,28 @@ from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs.run import Run
 
 
+class AccessEvidence(TypedDict):
+    """An access to a tensor, as `MemoryAccess.to_json` makes it."""
+
+    op: str
+    thread: str
+    where: str | None
+    time_ns: int
+    access: str
+
+
+class RaceEvidence(TypedDict):
+    """Two accesses that nothing orders."""
+
+    tensor: str
+    first: AccessEvidence
+    second: AccessEvidence
+
+
 def race_findings(run: Run) -> list[Finding]:
-    """Findings of kind `race`. Raises Unanswered where accesses were not recorded."""
+    """Findings of kind `race`. Raises NotApplicable where accesses were not recorded."""
     if not run.counts["access"]:
-        raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
     found = all_races(run)
     trained, rest = fold(run, [race for race in found if not race.first.stream])
     return [
@@ -85,7 +103,7 @@ def _finding(run: Run, race: Race) -> Finding:
         name: touch.to_json() | {"locks": len(own)}
         for name, touch, own in zip(("first", "second"), (first, second), locks, strict=True)
     }
-    return _told(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
+    return _race_finding(run, race, f"{tensor}: {verbs[0]}, {verbs[1]}, {how}", advice, sides)
 
 
 def _of_streams(run: Run, race: Race) -> Finding:
@@ -93,7 +111,7 @@ def _of_streams(run: Run, race: Race) -> Finding:
     more = len(race.tensors) - 1
     tensor = race.tensors[0] + (f" and {more} more" if more else "")
     verbs = [f"{touch.stream} {_verb(touch)} at {touch.place}" for touch in (first, second)]
-    return _told(
+    return _race_finding(
         run,
         race,
         f"{tensor}: {verbs[0]}, {verbs[1]}, and neither stream waits for the other in between",
@@ -105,7 +123,7 @@ def _of_streams(run: Run, race: Race) -> Finding:
 def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> Finding:
     """Of what one thread made and another used: nothing is half written, so it fails no check."""
     first, second = race.first, race.second
-    return _told(
+    return _race_finding(
         run,
         race,
         f"{tensor}: {names[second.thread]} {_verb(second)} at {second.place} as it finds it; "
@@ -117,7 +135,7 @@ def _published(run: Run, race: Race, tensor: str, names: Mapping[str, str]) -> F
 
 def _hogwild(run: Run, one: Hogwild) -> Finding:
     places = {race.first.place for race in one.races} | {race.second.place for race in one.races}
-    return _told(
+    return _race_finding(
         run,
         one.step,
         f"{len(one.threads)} threads train the same {len(one.parameters)} parameters without "
@@ -137,7 +155,7 @@ def _hogwild(run: Run, one: Hogwild) -> Finding:
     )  # fmt: skip
 
 
-def _told(
+def _race_finding(
     run: Run,
     race: Race,
     title: str,
@@ -174,5 +192,5 @@ def _told(
     )
 
 
-def _verb(touch: Touch) -> str:
+def _verb(touch: MemoryAccess) -> str:
     return f"{'writes' if touch.write else 'reads'} it ({touch.op})"

@@ -19,33 +19,29 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.access_site import Touch
-from lanescope.webapp.analysis.sites import (
-    Site,
-    Sites,
-    frames_of,
+from lanescope.webapp.analysis.access_site import (
+    CallSite,
+    CallSites,
+    MemoryAccess,
     phase_names,
     storage_names,
 )
-from lanescope.webapp.analysis.stack_frames import line, place
+from lanescope.webapp.analysis.stack_frames import frame_texts, line, place
 from lanescope.webapp.analysis.vector_clocks import Order, order_of
 from lanescope.webapp.plugins.races.access_table import (
     Accesses,
     Columns,
     Reader,
-    Window,
     joined,
     shared_storages,
 )
-from lanescope.webapp.plugins.races.conflicts import Pair, conflicts
+from lanescope.webapp.plugins.races.racing_pairs import RacingPair, racing_pairs
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Int64Array, Window
 
-Ints = NDArray[np.int64]
-
-AT_ONCE = 2_000_000
+BATCH_ROWS = 2_000_000
 """Accesses that are examined together; of those before, only the last of each kind is kept."""
 
 
@@ -54,8 +50,8 @@ class Race:
     """Two accesses that nothing orders; `first` began first, this time."""
 
     rank: int
-    first: Touch
-    second: Touch
+    first: MemoryAccess
+    second: MemoryAccess
     threads: tuple[str, ...]  # all that race at these two places
     low: int  # bytes of the storage that both touch
     high: int
@@ -97,9 +93,9 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
     storages = shared_storages(run, rank, own, windows)
     if not len(storages):
         return []
-    order, sites = order_of(run, rank, process, own), Sites()
+    order, sites = order_of(run, rank, process, own), CallSites()
 
-    def placed(thread: int, columns: Columns) -> tuple[Ints, Ints]:
+    def placed(thread: int, columns: Columns) -> tuple[Int64Array, Int64Array]:
         start = columns["start_ns"]
         return np.full(len(start), thread, np.int64), order.segments(thread, start)
 
@@ -108,21 +104,21 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
 
 
 def races_read(
-    run: Run, rank: int, order: Order, reader: Reader, sites: Sites,
+    run: Run, rank: int, order: Order, reader: Reader, sites: CallSites,
     windows: Sequence[Window | None], *, empty: bool = True,
 ) -> list[Race]:  # fmt: skip
     """The races among what `reader` reads of a process, window by window, by `order`."""
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
-    stacks, names = frames_of(run, rank), storage_names(run, rank)
+    stacks, names = frame_texts(run, rank), storage_names(run, rank)
     found: dict[tuple[object, object], list[Race]] = {}
     before: Accesses | None = None
     for window in windows:
         accesses = reader.read(window)
         if before is not None:
             accesses = joined(before, accesses)
-        groups: dict[tuple[object, object], list[Pair]] = {}
+        groups: dict[tuple[object, object], list[RacingPair]] = {}
         places = [_place(site, stacks) for site in sites.known]
-        for pair in conflicts(order, accesses, sites.known, steps, empty=empty):
+        for pair in racing_pairs(order, accesses, sites.known, steps, empty=empty):
             ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
             key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
             groups.setdefault(key, []).append(pair)
@@ -134,8 +130,8 @@ def races_read(
 
 
 def windows_of(run: Run) -> list[Window | None]:
-    """Stretches of time of about `AT_ONCE` accesses; [None]: all at once."""
-    count = -(-run.counts["access"] // AT_ONCE)
+    """Stretches of time of about `BATCH_ROWS` accesses; [None]: all at once."""
+    count = -(-run.counts["access"] // BATCH_ROWS)
     if count <= 1:
         return [None]
     first, last = -(2**62), 2**62
@@ -144,7 +140,7 @@ def windows_of(run: Run) -> list[Window | None]:
         low, high = 0, run.duration_ns + 1
         while low < high:  # the instant before which so many lie
             middle = (low + high) // 2
-            if run.rows_about("access", (first, middle)) < i * AT_ONCE:
+            if run.rows_about("access", (first, middle)) < i * BATCH_ROWS:
                 low = middle + 1
             else:
                 high = middle
@@ -167,26 +163,26 @@ def _merged(races: Sequence[Race]) -> Race:
     )
 
 
-def _place(site: Site, stacks: dict[int, list[str]]) -> object:
+def _place(site: CallSite, stacks: dict[int, list[str]]) -> object:
     """What two accesses must have in common to be told as one: the line, whoever called it."""
     frames = _frames(site, stacks)
     return line(frames) or (site.op, site.module, site.phase)
 
 
-def _frames(site: Site, stacks: dict[int, list[str]]) -> tuple[str, ...]:
+def _frames(site: CallSite, stacks: dict[int, list[str]]) -> tuple[str, ...]:
     """The stack of a place, innermost first; empty where none was captured."""
     return tuple(stacks.get(site.stack, ())) if site.stack is not None else ()
 
 
-def _told_place(touch: Touch) -> object:
+def _told_place(touch: MemoryAccess) -> object:
     return line(touch.stack) or (touch.op, touch.module, touch.phase)
 
 
 def _race(
-    rank: int, order: Order, threads: Sequence[str], accesses: Accesses, sites: Sites,
-    stacks: dict[int, list[str]], names: dict[int, str], group: list[Pair],
+    rank: int, order: Order, threads: Sequence[str], accesses: Accesses, sites: CallSites,
+    stacks: dict[int, list[str]], names: dict[int, str], group: list[RacingPair],
 ) -> Race:  # fmt: skip
-    def gap(pair: Pair) -> int:
+    def gap(pair: RacingPair) -> int:
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
         return starts - min(int(accesses.end[pair.a]), int(accesses.end[pair.b]))
 
@@ -200,7 +196,7 @@ def _race(
         site = sites.known[int(accesses.site[row])]
         thread, place = threads[int(accesses.by[row])], order.threads[int(accesses.thread[row])]
         touches.append(
-            Touch(
+            MemoryAccess(
                 thread=thread,
                 stream="" if place == thread else place,
                 op=site.op,
@@ -229,7 +225,7 @@ def _race(
 
 
 def _published(
-    sites: Sites, accesses: Accesses, stacks: dict[int, list[str]], group: list[Pair]
+    sites: CallSites, accesses: Accesses, stacks: dict[int, list[str]], group: list[RacingPair]
 ) -> bool:
     """Whether of two places one makes storages, and the other is where they are used.
 
@@ -244,8 +240,8 @@ def _published(
 
 
 def _tensors(
-    accesses: Accesses, sites: Sites, stacks: dict[int, list[str]], names: dict[int, str],
-    group: list[Pair],
+    accesses: Accesses, sites: CallSites, stacks: dict[int, list[str]], names: dict[int, str],
+    group: list[RacingPair],
 ) -> tuple[str, ...]:  # fmt: skip
     """The racing tensors: parameters and buffers by name, others by where they were made."""
     found: dict[str, None] = {}
@@ -257,7 +253,11 @@ def _tensors(
 
 
 def _made(
-    accesses: Accesses, sites: Sites, stacks: dict[int, list[str]], storage: int, generation: int
+    accesses: Accesses,
+    sites: CallSites,
+    stacks: dict[int, list[str]],
+    storage: int,
+    generation: int,
 ) -> str:
     own = (accesses.storage == storage) & (accesses.generation == generation) & accesses.birth
     rows = np.flatnonzero(own)

@@ -4,33 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
-from lanescope.webapp.analysis.access_site import Touch
+from lanescope.webapp.analysis.access_site import MemoryAccess
 from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.stream_races import all_races
-from lanescope.webapp.timeline.deep_links import slice_at
+from lanescope.webapp.timeline.flows import end, flow
 from lanescope.webapp.timeline.lanes import Lane
+from lanescope.webapp.timeline.lookup import slice_at
 from lanescope.webapp.timeline.timeline import Timeline
 
-MOST_ACCESSES = 20_000_000
-"""Of runs with more, races are not looked for because somebody selects a slice."""
+MAX_ACCESSES = 20_000_000
+"""Above this many accesses, selecting a slice does not look for races."""
 
 
-def races_of(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[dict[str, Any]]:
-    """Races one side of which is an operator (a row of the op table) of a thread's lane.
+def facts(timeline: Timeline, lane: Lane, table: str, span: dict[str, Any]) -> dict[str, Any]:
+    """`races` of an operator's slice (as `span_details` describes it), and an arrow to each."""
+    if table != "op":
+        return {}
+    races = _races(timeline, lane, span)
+    here = end(span, span["drawn"][0])
+    return {
+        "races": races,
+        "flows": [
+            flow("race", "races", here, end(one, one["start_ns"]), outgoing=one["outgoing"])
+            for one in races
+        ],
+    }
 
-    A race is told once per pair of places, so only the pair that it names has it.
+
+def _races(timeline: Timeline, lane: Lane, span: dict[str, Any]) -> list[dict[str, Any]]:
+    """Races one side of which is an operator of a thread's lane.
+
+    Each race is reported once per pair of source lines; only that representative pair has it.
     """
-    if not 0 < timeline.run.counts["access"] <= MOST_ACCESSES:
+    if not 0 < timeline.run.counts["access"] <= MAX_ACCESSES:
         return []
-    told = []
+    found = []
     for race in all_races(timeline.run):
         for own, other in ((race.first, race.second), (race.second, race.first)):
-            if race.rank == lane.rank and _is(own, lane, op):
+            if race.rank == lane.rank and _is(own, lane, span):
                 at = slice_at(timeline, thread_lane(race.rank, other.thread), other.start_ns)
                 if at is None:
                     continue
-                told.append(
+                found.append(
                     {
                         "lane": at[0],
                         "row": at[1],
@@ -48,13 +64,13 @@ def races_of(timeline: Timeline, lane: Lane, op: dict[str, Any]) -> list[dict[st
                         "other_locks": _locks(timeline, other, race.rank),
                     }
                 )
-    return told
+    return found
 
 
-def _locks(timeline: Timeline, touch: Touch, rank: int) -> int:
+def _locks(timeline: Timeline, touch: MemoryAccess, rank: int) -> int:
     return len(held_at(timeline.run, rank, touch.thread, touch.start_ns))
 
 
-def _is(touch: Touch, lane: Lane, op: dict[str, Any]) -> bool:
+def _is(touch: MemoryAccess, lane: Lane, span: dict[str, Any]) -> bool:
     place = (touch.thread, touch.start_ns, touch.op)
-    return place == (lane.thread, op["start_ns"], op["name"])
+    return place == (lane.thread, int(span["start_ns"]), span["name"])

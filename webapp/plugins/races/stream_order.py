@@ -15,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.vector_clocks import Handover, Order, handovers, order_by
+from lanescope.webapp.analysis.vector_clocks import Order, SyncEvent, order_by, sync_events
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array
 
 _RECEIVING = [kind.name for kind in schema.RECEIVING | schema.OF_DEVICES]
 _DEFAULT = 1
@@ -32,7 +30,7 @@ def stream_name(ordinal: int) -> str:
     return "the default stream" if ordinal == _DEFAULT else f"stream {ordinal}"
 
 
-def streams_of(run: Run, rank: int, process: Sequence[str]) -> Ints:
+def streams_of(run: Run, rank: int, process: Sequence[str]) -> Int64Array:
     """Numbers of the streams that operators of a process were given to, sorted."""
     found = [np.zeros(0, np.int64)]
     for thread in process:
@@ -42,17 +40,17 @@ def streams_of(run: Run, rank: int, process: Sequence[str]) -> Ints:
     return streams[streams > 0]
 
 
-def stream_order(run: Run, rank: int, process: Sequence[str], streams: Ints) -> Order:
+def stream_order(run: Run, rank: int, process: Sequence[str], streams: Int64Array) -> Order:
     """The order among some streams of a process, in place of an `Order`'s threads."""
     told = heapq.merge(
-        handovers(run, rank, process),
+        sync_events(run, rank, process),
         _handovers(run, rank, process, streams.tolist()),
         key=lambda handover: handover.instant,
     )
     return order_by(told, [stream_name(stream) for stream in streams.tolist()])
 
 
-class _Told(NamedTuple):
+class _StreamCall(NamedTuple):
     """What a thread did with a stream (0: none, or all). `kind` "": it gave an operator to it."""
 
     instant: int
@@ -64,28 +62,28 @@ class _Told(NamedTuple):
 
 def _handovers(
     run: Run, rank: int, process: Sequence[str], streams: Sequence[int]
-) -> Iterator[Handover]:
+) -> Iterator[SyncEvent]:
     latest: dict[int, int] = {}  # event -> how often it has been recorded: the last time counts
-    rows = heapq.merge(*(_told(run, rank, thread) for thread in process))
+    rows = heapq.merge(*(_stream_calls(run, rank, thread) for thread in process))
     for instant, thread, kind, stream, event in rows:
         name = stream_name(stream)
         if kind in ("", "device_event_record"):
-            yield Handover(instant, thread, ("given", thread), True)
-            yield Handover(instant, name, ("given", thread), False)
+            yield SyncEvent(instant, thread, ("given", thread), True)
+            yield SyncEvent(instant, name, ("given", thread), False)
         if kind == "device_event_record":
             latest[event] = latest.get(event, 0) + 1
-            yield Handover(instant, name, ("event", event, latest[event]), True)
+            yield SyncEvent(instant, name, ("event", event, latest[event]), True)
         elif kind == "device_event_wait":
-            yield Handover(instant, name, ("event", event, latest.get(event)), False)
+            yield SyncEvent(instant, name, ("event", event, latest.get(event)), False)
         elif kind == "device_event_synchronize":
-            yield Handover(instant, thread, ("event", event, latest.get(event)), False)
+            yield SyncEvent(instant, thread, ("event", event, latest.get(event)), False)
         elif kind:
             for one in [stream] if kind == "stream_synchronize" else streams:
-                yield Handover(instant, stream_name(one), ("stream", one), True)
-                yield Handover(instant, thread, ("stream", one), False)
+                yield SyncEvent(instant, stream_name(one), ("stream", one), True)
+                yield SyncEvent(instant, thread, ("stream", one), False)
 
 
-def _told(run: Run, rank: int, thread: str) -> list[_Told]:
+def _stream_calls(run: Run, rank: int, thread: str) -> list[_StreamCall]:
     """What one thread did with streams, in order."""
     columns = ["start_ns", "duration_ns", "kind", "stream", "object"]
     table = run.events("sync", rank, thread, columns)
@@ -95,14 +93,14 @@ def _told(run: Run, rank: int, thread: str) -> list[_Told]:
     instants = np.sort(learnt["start_ns"].to_numpy() + learnt["duration_ns"].to_numpy())
     own = table.filter(pc.is_in(kinds, pa.array([kind.name for kind in schema.OF_DEVICES])))
     rows = [
-        _Told(row["start_ns"], thread, row["kind"], row["stream"] or 0, row["object"] or 0)
+        _StreamCall(row["start_ns"], thread, row["kind"], row["stream"] or 0, row["object"] or 0)
         for row in own.to_pylist()
     ]
     given = _given(run, rank, thread, instants)
-    return sorted([*rows, *(_Told(start, thread, "", stream, 0) for start, stream in given)])
+    return sorted([*rows, *(_StreamCall(start, thread, "", stream, 0) for start, stream in given)])
 
 
-def _given(run: Run, rank: int, thread: str, instants: Ints) -> list[tuple[int, int]]:
+def _given(run: Run, rank: int, thread: str, instants: Int64Array) -> list[tuple[int, int]]:
     """(when, stream) of what a thread gave to streams: the first of each after it learnt more."""
     first: dict[tuple[int, int], int] = {}
     for piece in run.pieces("access", rank, thread, ["start_ns", "stream"]):

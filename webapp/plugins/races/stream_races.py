@@ -13,11 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from lanescope.webapp.analysis.sites import Sites
+from lanescope.webapp.analysis.access_site import CallSites
 from lanescope.webapp.analysis.vector_clocks import Order
-from lanescope.webapp.plugins.races.access_table import Columns, Reader, Window
+from lanescope.webapp.plugins.races.access_table import Columns, Reader
 from lanescope.webapp.plugins.races.races import (
     Race,
     find_races,
@@ -27,8 +26,7 @@ from lanescope.webapp.plugins.races.races import (
 )
 from lanescope.webapp.plugins.races.stream_order import stream_order, streams_of
 from lanescope.webapp.runs.run import Run
-
-Ints = NDArray[np.int64]
+from lanescope.webapp.runs.types import Int64Array, Window
 
 
 def all_races(run: Run) -> tuple[Race, ...]:
@@ -61,9 +59,9 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     storages = _shared(run, rank, threads, windows)
     if not len(storages):
         return []
-    order, sites = stream_order(run, rank, threads, streams), Sites()
+    order, sites = stream_order(run, rank, threads, streams), CallSites()
 
-    def placed(_: int, columns: Columns) -> tuple[Ints, Ints]:
+    def placed(_: int, columns: Columns) -> tuple[Int64Array, Int64Array]:
         return _placed(order, streams, columns)
 
     reader = Reader(run, rank, threads, storages, sites, placed)
@@ -73,7 +71,9 @@ def _of_process(run: Run, rank: int, threads: Sequence[str]) -> list[Race]:
     return [replace(race, published=False) for race in races]
 
 
-def _shared(run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]) -> Ints:
+def _shared(
+    run: Run, rank: int, threads: Sequence[str], windows: Sequence[Window | None]
+) -> Int64Array:
     """Addresses that two or more streams touched, and one wrote to."""
     pairs, written = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
     for thread in threads:
@@ -87,7 +87,7 @@ def _shared(run: Run, rank: int, threads: Sequence[str], windows: Sequence[Windo
     return np.intersect1d(addresses[count > 1], np.concatenate(written))
 
 
-def _placed(order: Order, streams: Ints, columns: Columns) -> tuple[Ints, Ints]:
+def _placed(order: Order, streams: Int64Array, columns: Columns) -> tuple[Int64Array, Int64Array]:
     """Position and segment of the stream that each access was given to; -1: to none."""
     stream = columns["stream"].astype(np.int64)
     position = np.where(stream > 0, np.searchsorted(streams, stream), -1)

@@ -8,21 +8,26 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
+import flask
 import pyarrow as pa
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.collector.format import schema
-from lanescope.webapp.exporters.table_files import ANALYSES, json_text
+from lanescope.webapp.analysis.plugin import tables
+from lanescope.webapp.analysis.tables import MAX_ROWS, json_text
+from lanescope.webapp.plugins.sql import ids
+from lanescope.webapp.plugins.sql.queries import Queries
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.ui import ids, widgets
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.context import Context
+from lanescope.webapp.ui.table_files import KINDS, file_of
 
 SHOWN = 2_000
 """Rows that the page shows; the files have all."""
 
-LONGEST = 500
+MAX_LENGTH = 500
 """Characters of a cell that the page shows."""
 
 EXACT = 1 << 53
@@ -92,7 +97,20 @@ def layout(_: Context) -> Component:
 
 
 def register(app: Dash, context: Context) -> None:
-    """The button asks; an example fills the field."""
+    """The button asks; an example fills the field; /query.csv?sql=... has all rows."""
+    queries = Queries(context.run)
+
+    server: flask.Flask = app.server
+
+    @server.get("/query.<kind>")
+    def query(kind: str) -> Any:
+        if kind not in KINDS:
+            flask.abort(404)
+        try:
+            answer = queries.answer(flask.request.args.get("sql", ""), MAX_ROWS)
+        except RunError as error:
+            return {"error": str(error)}, 400
+        return file_of("query", kind, iter([answer]))
 
     @app.callback(
         Output(ids.SQL_QUERY, "value"), Input(ids.SQL_EXAMPLE, "value"), prevent_initial_call=True
@@ -108,9 +126,8 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def ask(_: int, query: str | None) -> Any:
-        assert context.queries is not None
         try:
-            answer = context.queries.answer(query or "", SHOWN + 1)
+            answer = queries.answer(query or "", SHOWN + 1)
         except RunError as error:
             return widgets.note(str(error), "bad")
         return answered(answer, query or "")
@@ -159,7 +176,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     text = json_text(value) if isinstance(value, (list, dict)) else str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]} ..."
 
 
 def _numeric(kind: pa.DataType) -> bool:
@@ -173,7 +190,7 @@ def _tables() -> Component:
         own = [column.name for column in table.columns]
         columns = [*own, "rank", *(["thread"] if table.per_thread else [])]
         rows.append((html.Code(name), ", ".join(columns)))
-    analyses = ", ".join(ANALYSES)
+    analyses = ", ".join(tables())
     return html.Details(
         [
             html.Summary("Names of tables and columns"),
@@ -181,6 +198,3 @@ def _tables() -> Component:
             html.P(["What analyses say, as tables: ", html.Code(analyses)], className="muted"),
         ]
     )
-
-
-PAGE = Page("sql", "SQL", layout, register)

@@ -1,6 +1,6 @@
 """SQL over a run's tables, for the page: what may be asked, and what comes of it.
 
-The tables of `exporters.tables` are there under their names, in nanoseconds on the run's axis like
+The tables of `analysis.tables` are there under their names, in nanoseconds on the run's axis like
 `Run.events`. A query runs in a process of its own (`query_process`) that sees only the tables it
 names, as Arrow files that are mapped; it is ended when its time is over.
 """
@@ -23,17 +23,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.webapp.exporters.table_files import ANALYSES, pieces_of
+from lanescope.webapp.analysis.plugin import tables
+from lanescope.webapp.analysis.tables import MAX_ROWS, pieces_of
 from lanescope.webapp.plugins.sql.query_process import REFUSED
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.units import count
 
-MOST_ROWS = 2_000_000
-"""Of a table that is asked: it is put into one file."""
-
-MOST_CHARACTERS = 20_000
-MOST_AT_ONCE = 2
+MAX_CHARACTERS = 20_000
+MAX_AT_ONCE = 2
 
 
 class QueryError(RunError):
@@ -55,14 +53,14 @@ class Queries:
         self._run = run
         self._limits = limits
         self._writing = threading.Lock()
-        self._running = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._running = threading.BoundedSemaphore(MAX_AT_ONCE)
 
     def answer(self, query: str, most_rows: int) -> pa.Table:
         """Rows of one SELECT, at most `most_rows`. Raises QueryError in one sentence."""
         if not query.strip():
             raise QueryError("there is no query")
-        if len(query) > MOST_CHARACTERS:
-            raise QueryError(f"the query has more than {count(MOST_CHARACTERS)} characters")
+        if len(query) > MAX_CHARACTERS:
+            raise QueryError(f"the query has more than {count(MAX_CHARACTERS)} characters")
         question = {
             "query": query,
             "tables": self._files(query),
@@ -106,7 +104,7 @@ class Queries:
     def _files(self, query: str) -> dict[str, str]:
         """Path of each table. One of events that the query does not name is there without rows."""
         words = set(re.findall(r"\w+", query.lower()))
-        analyses = [name for name in ANALYSES if name in words]
+        analyses = [name for name in tables() if name in words]
         with self._writing:
             return {
                 name: str(self._file(name, name in words)) for name in (*schema.TABLES, *analyses)
@@ -118,7 +116,7 @@ class Queries:
             return path
         if not filled:
             table = self._run.rows.read(name, (), None, None)
-        elif (rows := self._run.counts.get(name, 0)) > MOST_ROWS:
+        elif (rows := self._run.counts.get(name, 0)) > MAX_ROWS:
             raise QueryError(
                 f"{name} has {count(rows)} rows, more than can be asked here: lanescope export "
                 f"RUN --to parquet --table {name} -o FILE, and ask DuckDB itself"

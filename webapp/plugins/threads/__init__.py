@@ -1,1 +1,72 @@
 """Analyses threads: overlap, deadlocks, contexts, concurrent backward."""
+
+from lanescope.webapp.analysis.plugin import Kind, Metric, Page, Plugin, Question
+
+PLUGIN = Plugin(
+    name="threads",
+    depends=("races",),
+    kinds=(
+        Kind("concurrent_backward", "races.md#backward-at-the-same-time"),
+        Kind("overlap", "overlap.md", "overlap:OverlapEvidence"),
+        Kind("deadlock", "races.md#deadlocks"),
+        Kind("lost_context", "threads.md#lost-context"),
+        Kind("cuda_context", "threads.md#cuda-devices"),
+    ),
+    questions=(
+        Question(
+            "Do threads run backward into the same gradients?",
+            "concurrent_backward:concurrent_backwards",
+            ("concurrent_backward",),
+            order=60,
+        ),
+        Question(
+            "Do threads run backward at the same time?",
+            "overlap:overlapping_backwards",
+            ("overlap",),
+            order=70,
+        ),
+        Question(
+            "Do threads wait for each other for ever?",
+            "deadlocks:deadlocks",
+            ("deadlock",),
+            order=100,
+            recorded=True,
+        ),
+        Question(
+            "Do threads miss context variables of their starters?",
+            "contexts:lost_contexts",
+            ("lost_context",),
+            order=110,
+            recorded=True,
+        ),
+        Question(
+            "Does each thread keep to its CUDA device?",
+            "cuda_contexts:cuda_contexts",
+            ("cuda_context",),
+            order=120,
+            recorded=True,
+        ),
+    ),
+    tables={"overlap": "overlap:overlap"},
+    functions={
+        "overlap_rate": "overlap:overlap_rate",
+        "overlap_regions": "overlap:overlap_regions",
+        "forward_to_backward": "forward_backward_gap:forward_to_backward",
+    },
+    metrics=(
+        Metric(
+            "thread_overlap_rate",
+            "overlap:overlap_rate",
+            "threads of a rank in backward at the same time",
+            order=10,
+            unmeasured="no thread was in backward",
+            link="/overlap",
+            bound="below",
+            limit=0.05,
+            kind="overlap",
+            evidence="rate",
+        ),
+    ),
+    pages=(Page("overlap", "Overlap", order=40, height=1240),),
+    routes={"overlap": "timeline_overlap:answer"},
+)

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.autograd_nodes import BACKWARD, maker
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.plugins.races.races import Race, find_races
 from lanescope.webapp.plugins.threads.overlap import phase_lanes
@@ -32,10 +32,10 @@ NAMED = 4  # threads, in a title
 def concurrent_backwards(run: Run) -> list[Finding]:
     """Findings of kind `concurrent_backward`, one per set of threads.
 
-    Raises Unanswered where accesses were not recorded.
+    Raises NotApplicable where accesses were not recorded.
     """
     if not run.counts["access"]:
-        raise Unanswered("reads and writes of tensors were not recorded (level access, native)")
+        raise NotApplicable("reads and writes of tensors were not recorded (level access, native)")
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}
     for race in find_races(run):
         if race.first.phase == race.second.phase == _PHASE and race.first.write:

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import LostContext
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.phrases import and_more
+from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

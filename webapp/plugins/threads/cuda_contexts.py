@@ -27,7 +27,7 @@ from lanescope.collector.format.marks import (
 from lanescope.webapp.analysis.arrow_columns import having, texts_of
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import where_of
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
 
 _PIN = "choose the device in each thread (torch.cuda.set_device, ls.pin), before anything uses CUDA"

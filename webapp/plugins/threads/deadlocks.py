@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, frames_of, where_of
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work
+from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
 from lanescope.webapp.plugins.threads.standstill import standstill
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -232,7 +233,7 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
 
 
 def _stack(run: Run, rank: int, stack: int | None) -> list[str]:
-    return [f"{f['file']}:{f['line']} {f['function']}" for f in frames_of(run, rank, stack)]
+    return [frame_text(f) for f in frames_of(run, rank, stack)]
 
 
 def _names(run: Run, rank: int) -> dict[str, str]:

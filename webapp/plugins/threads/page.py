@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.plugins.threads import charts, ids
 from lanescope.webapp.plugins.threads.forward_backward_gap import forward_to_backward
 from lanescope.webapp.plugins.threads.overlap import (
     overlap,
@@ -20,9 +21,11 @@ from lanescope.webapp.plugins.threads.overlap import (
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import charts, ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.charts import nothing
 from lanescope.webapp.ui.colours import Theme
-from lanescope.webapp.ui.context import Context, Page
+from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import Compared, compared
 
 PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
@@ -71,7 +74,7 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(Output(ids.OVERLAP_BODY, "children"), Input(ids.OVERLAP_PHASE, "value"))
     def show(phase: str) -> list[Any]:
-        return body(context.run, phase, context.settings.limits.thread_overlap_rate)
+        return body(context.run, phase, context.settings.limit("thread_overlap_rate"))
 
     @app.callback(
         Output(ids.OVERLAP_MATRIX, "figure"),
@@ -79,7 +82,7 @@ def register(app: Dash, context: Context) -> None:
         Output(ids.OVERLAP_RATES, "hidden"),
         Input(ids.OVERLAP_PHASE, "value"),
         Input(ids.OVERLAP_RANK, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw_rates(phase: str, rank: int, theme: Theme | None) -> tuple[Any, Any, bool]:
         table = overlap(context.run, phase)
@@ -94,18 +97,18 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         Output(ids.OVERLAP_CHART, "figure"),
         Input(ids.OVERLAP_PHASE, "value"),
-        Input(ids.THEME, "data"),
+        Input(frame_ids.THEME, "data"),
     )
     def draw(phase: str, theme: Theme | None) -> go.Figure:
-        limit = context.settings.limits.thread_overlap_rate if phase == "backward" else None
+        limit = context.settings.limit("thread_overlap_rate") if phase == "backward" else None
         return charts.overlap_rates(overlap_over_time(context.run, phase), limit, theme or "light")
 
-    @app.callback(Output(ids.WINDOWS_CHART, "figure"), Input(ids.THEME, "data"))
+    @app.callback(Output(ids.WINDOWS_CHART, "figure"), Input(frame_ids.THEME, "data"))
     def draw_windows(theme: Theme | None) -> go.Figure:
         return charts.forward_windows(_named_windows(context.run), theme or "light")
 
     @app.callback(
-        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
         Input(ids.OVERLAP_CHART, "clickData"),
         Input(ids.WINDOWS_CHART, "clickData"),
         Input(ids.OVERLAP_MATRIX, "clickData"),
@@ -176,7 +179,7 @@ def body(run: Run, phase: str, limit: float) -> list[Any]:
 def _rates(of: Compared | None, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
     """The chart of a rank's pairs; None: it has no pair."""
     if of is None:
-        return charts.nothing("One thread of this rank at most is in the phase: there is no pair.")
+        return nothing("One thread of this rank at most is in the phase: there is no pair.")
 
     def to(a: str, b: str) -> str:
         return links.get((of.rank, a, b), links.get((of.rank, b, a), ""))
@@ -281,6 +284,3 @@ def _windows(run: Run) -> list[Component]:
         widgets.graph(ids.WINDOWS_CHART, height=240),
         widgets.plain_table(("rank", "thread", "backwards", "median", "longest"), rows, (2, 3, 4)),
     ]
-
-
-PAGE = Page("overlap", "Overlap", layout, register)

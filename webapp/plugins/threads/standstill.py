@@ -13,11 +13,11 @@ from typing import Any
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.findings import Finding, Severity
-from lanescope.webapp.analysis.incomplete_collectives import waits
+from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import endings, raised_beside
-from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps, frames_of, own_place
-from lanescope.webapp.analysis.restarts import own_processes
+from lanescope.webapp.analysis.process_exits import endings, own_processes, raised_beside
+from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
+from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place
 from lanescope.webapp.runs.run import Run
 
 _TOLD = 4
@@ -45,7 +45,9 @@ def standstill(run: Run, rank: int) -> list[Finding]:
     """At most one finding of kind `deadlock`: what all threads of the rank's process waited for."""
     severity = _SEVERITIES.get(endings(run)[rank].how)
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
-    if severity is None or not rows or waits(run):  # who waits in a collective is told as a hang
+    if (
+        severity is None or not rows or incomplete_collectives(run)
+    ):  # who waits in a collective is told as a hang
         return []
     rows = [row for row in rows if row["dump"] == rows[-1]["dump"]]
     if not all(map(_rests, rows)):
@@ -128,7 +130,7 @@ def _waiting(
         "name": name if row["pid"] == pid else f"{name} of process {row['pid']}",
         "waits_for": waits_for,
         "where": own_place(run, rank, row["stack"]),
-        "stack": [f"{f['file']}:{f['line']} {f['function']}"
+        "stack": [frame_text(f)
                   for f in frames_of(run, rank, row["stack"])],
     }  # fmt: skip
 

@@ -1,1 +1,9 @@
 """Lays out the page around the timeline."""
+
+from lanescope.webapp.analysis.plugin import Page, Plugin
+
+PLUGIN = Plugin(
+    name="timeline_page",
+    depends=("collectives", "threads"),
+    pages=(Page("timeline", "Timeline", order=5, stays=True),),
+)

@@ -10,13 +10,15 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.plugins.checks.op_table import MOST_OPS, op_table, summable
-from lanescope.webapp.plugins.collectives.waiting import waiting
+from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.threads.overlap import Region, overlap, overlap_rate, overlap_regions
+from lanescope.webapp.plugins.timeline_page import ids
+from lanescope.webapp.plugins.timeline_page.op_table import MAX_OPS, op_table, summable
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.ui import ids, widgets
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
 from lanescope.webapp.ui.colours import token_of
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import matrices
@@ -77,7 +79,7 @@ def layout(context: Context) -> Component:
             dcc.Store(id=ids.VIEW),
             dcc.Store(id=ids.ANSWERED),
         ],
-        id=ids.TIMELINE,
+        id=frame_ids.TIMELINE,
         className="timeline",
     )
 
@@ -103,10 +105,10 @@ def register(app: Dash, context: Context) -> None:
         window = (int(view["t0"]), int(view["t1"]))
         what = "Range" if view["range"] else "Window"
         title = [f"{what} ", html.Span(widgets.duration(window[1] - window[0]), className="muted")]
-        limit = context.settings.limits.thread_overlap_rate
+        limit = context.settings.limit("thread_overlap_rate")
         pairs = _overlap(context.run, window, what.lower(), view.get("of") or USUAL, limit)
         if not summable(context.run, window):
-            held = f" · zoom in: a table sums up to {units.count(MOST_OPS)} ops"
+            held = f" · zoom in: a table sums up to {units.count(MAX_OPS)} ops"
             return [*title, html.Span(held, className="muted")], [], pairs, view["number"]
         return title, op_rows(context.run, window), pairs, view["number"]
 

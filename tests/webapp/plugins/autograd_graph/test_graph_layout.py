@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from lanescope.webapp.plugins.autograd_graph.acyclic import MOST_PARTS, parts
+from lanescope.webapp.plugins.autograd_graph.acyclic import MAX_PARTS, parts
 from lanescope.webapp.plugins.autograd_graph.graph_layout import BOX, GAP, ROW, laid_out
 
 
@@ -30,7 +30,7 @@ def test_a_branch_that_nothing_waits_for_is_kept_for_last() -> None:
 
 
 def test_a_cell_called_very_often_stays_whole() -> None:
-    count = 2 * (MOST_PARTS + 1)
+    count = 2 * (MAX_PARTS + 1)
     groups = ["cell" if node % 2 else "norm" for node in range(count)]
     following = [[node + 1] if node + 1 < count else [] for node in range(count)]
     assert set(parts(groups, following)) == {0}

@@ -9,9 +9,9 @@ import pytest
 from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp import check, forward_to_backward, open_run
+from lanescope.webapp.analysis.settings import Settings
 from lanescope.webapp.plugins.autograd_graph.traceability import untraceable_graphs, walks
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.settings import Limits, Settings
 from tests.support.recording import record_program
 from tests.support.synthetic import START_NS, Builder
 
@@ -73,7 +73,7 @@ def test_nodes_are_tied_but_those_whose_operator_was_left_out(run: Run) -> None:
     total = sum(walk.reached for walk in walks(run))
     assert metric == (total - 1) / total
     for limit, severity in ((1.0, "error"), (0.5, "warning")):
-        told = check(run, settings=Settings(Limits(graph_traceability=limit))).findings
+        told = check(run, settings=Settings({"graph_traceability": limit})).findings
         assert [f.severity for f in told if f.kind == "untraceable_graph"] == [severity]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lanescope.webapp.plugins.collectives import page_devices as devices
-from lanescope.webapp.plugins.collectives.charts_devices import breakdown
+from lanescope.webapp.plugins.collectives.charts import breakdown
 from lanescope.webapp.plugins.collectives.devices import temporal_breakdown
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.synthetic import START_NS, Builder

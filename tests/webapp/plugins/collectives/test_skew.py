@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.findings import Unanswered
-from lanescope.webapp.plugins.collectives.bandwidth import bus_factor, operation_bytes
-from lanescope.webapp.plugins.collectives.collectives import collectives
+from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.plugins.collectives.collectives import (
+    bus_factor,
+    collectives,
+    operation_bytes,
+)
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap, communication
 from lanescope.webapp.plugins.collectives.skew import arrivals, late_map, straggling
 from lanescope.webapp.plugins.collectives.stragglers import stragglers
@@ -150,7 +153,7 @@ def test_what_several_collectives_wait_for_counts_once(tmp_path: Path) -> None:
 def test_a_single_rank_has_no_straggler(tmp_path: Path) -> None:
     builder = builder_of(tmp_path, 1)
     builder.op(START_NS, 10)
-    with pytest.raises(Unanswered, match="single rank"):
+    with pytest.raises(NotApplicable, match="single rank"):
         stragglers(open_run(builder.write()))
 
 

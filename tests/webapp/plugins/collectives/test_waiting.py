@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.plugins.collectives.waiting import waiting
+from lanescope.webapp.plugins.collectives.skew import waiting
 from lanescope.webapp.plugins.threads.overlap import overlap, phase_lanes
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run

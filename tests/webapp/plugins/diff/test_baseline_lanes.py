@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.webapp.plugins.diff import timeline_index
+from lanescope.webapp.plugins.diff import timeline_lanes as timeline_index
 from lanescope.webapp.plugins.diff.timeline_lanes import PLACE, Warp
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.runs.steps import Steps

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanescope.webapp.analysis.findings import Unanswered
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.cli import main
-from lanescope.webapp.plugins.checks.checks import divergence
 from lanescope.webapp.plugins.diff.diff import Comparison, Mode, compare, diff
+from lanescope.webapp.plugins.diff.divergence import divergence
 from lanescope.webapp.plugins.diff.page import verdict
 from lanescope.webapp.plugins.diff.verdict_words import headline, markdown, uncompared
 from lanescope.webapp.runs.run import Run, RunError, open_run
@@ -166,7 +166,7 @@ def test_op_counts_decide_where_there_are_no_norms(tmp_path: Path) -> None:
     other = run_of(tmp_path / "other", ops={(0, "1000-0", "y"): 5})
     assert compare(one, same).verdict == "identical"
     assert headline(compare(one, same)) == "identical in what ran: no values were compared"
-    with pytest.raises(Unanswered, match="neither gradients nor values"):
+    with pytest.raises(NotApplicable, match="neither gradients nor values"):
         divergence(one, same)
     assert compare(one, more).verdict == "diverged"
     (told,) = divergence(one, more)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lanescope.webapp.analysis.checks import check
 from lanescope.webapp.cli import main
-from lanescope.webapp.plugins.checks.checks import check
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.page import tables, verdict
 from lanescope.webapp.runs.run import open_run

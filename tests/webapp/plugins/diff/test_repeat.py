@@ -183,9 +183,9 @@ def test_the_page_of_a_repetition(tmp_path: Path) -> None:
         layout(Context(run)), default=lambda part: part.to_plotly_json()
     )
     rail = client.get("/_dash-layout").get_data(as_text=True)
-    assert "icon-repeat" in rail
+    assert "rail-repeat" in rail
     plain = make_app(open_run(write_run(tmp_path / "plain"))).server.test_client()
-    assert "icon-repeat" not in plain.get("/_dash-layout").get_data(as_text=True)
+    assert "rail-repeat" not in plain.get("/_dash-layout").get_data(as_text=True)
 
 
 def test_view_of_a_repetition_without_runs(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.findings import Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.plugins.gradients.consistency import divergence
 from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import START_NS, Builder
@@ -128,7 +128,7 @@ def test_shards_and_other_models_are_not_compared(tmp_path: Path) -> None:
         own = 0 if name == "0.bias" and step == 0 else rank  # zeros are alike on all shards
         return grad + rank, param - own
 
-    with pytest.raises(Unanswered, match="replicas"):
+    with pytest.raises(NotApplicable, match="replicas"):
         training(tmp_path, hashes)
 
 
@@ -137,12 +137,12 @@ def test_ranks_that_synchronise_nothing_are_not_compared(tmp_path: Path) -> None
         grad, param = equal(rank, step, name)
         return grad + rank, param - (rank if step else 0)
 
-    with pytest.raises(Unanswered, match="replicas"):
+    with pytest.raises(NotApplicable, match="replicas"):
         training(tmp_path, hashes, broadcast=False, reduced=False)
 
 
 def test_a_run_without_hashes_says_so(tmp_path: Path) -> None:
-    with pytest.raises(Unanswered, match="no hashes"):
+    with pytest.raises(NotApplicable, match="no hashes"):
         training(tmp_path, lambda rank, step, name: (None, None))
 
 

@@ -8,8 +8,9 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from lanescope.webapp.analysis.links import backward_link
 from lanescope.webapp.plugins.gradients.charts import depth_profile, layer_heat
-from lanescope.webapp.plugins.gradients.layer_map import backward_link, depths, layer_map
+from lanescope.webapp.plugins.gradients.layer_map import depths, layer_map
 from lanescope.webapp.plugins.gradients.page_layers import _depth, chosen
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context

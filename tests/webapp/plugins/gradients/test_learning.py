@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from lanescope.webapp.analysis.findings import ANALYSES, Finding, Unanswered
+from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.cli import main
 from lanescope.webapp.plugins.gradients.backward_threads import backward_threads
 from lanescope.webapp.runs.run import open_run
@@ -109,10 +109,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def learning(run: Path) -> list[Finding]:
     opened, found = open_run(run), []
-    for analysis in ANALYSES:
-        if analysis.entry.rpartition(".")[2] in ENTRIES:
-            with contextlib.suppress(Unanswered):
-                found += analysis.ask(opened)
+    for question in questions():
+        if question.find.rpartition(".")[2] in ENTRIES:
+            found += run_question(question, opened).findings
     return found
 
 

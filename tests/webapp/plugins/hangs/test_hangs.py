@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from lanescope.collector.compaction.compact import compact
-from lanescope.webapp.analysis.findings import Finding, examine, findings
+from lanescope.webapp.analysis.findings import Finding, findings, run_questions
 from lanescope.webapp.analysis.process_exits import endings
 from lanescope.webapp.runs.run import Run, open_run
-from lanescope.webapp.timeline.deep_links import selecting
+from lanescope.webapp.timeline.lookup import selecting
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support import ROOT
 from tests.support.processes import fork_program
@@ -157,7 +157,7 @@ def _line_of(name: str) -> int:
 
 def main_finding(run: Run) -> Finding:
     found = findings(run)
-    assert found, [one.unanswered for one in examine(run)]
+    assert found, [one.unanswered for one in run_questions(run)]
     return found[0]
 
 
@@ -298,4 +298,4 @@ def test_clean_programs_have_no_finding(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert run.complete
     assert [one.title for one in findings(run)] == []
-    assert any(not one.unanswered for one in examine(run))
+    assert any(not one.unanswered for one in run_questions(run))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lanescope.webapp.analysis.collective_calls import members
-from lanescope.webapp.analysis.findings import Unanswered
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.collectives.mismatches import mismatches
 from lanescope.webapp.plugins.gradients.consistency import divergence
 from lanescope.webapp.plugins.hangs.hangs import hangs
@@ -172,5 +172,5 @@ def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
     assert found.severity == "warning"
     assert found.title.startswith("rank 1 raised ValueError: first: that ended attempt 1 of 2")
     assert found.where == "train.py:7"
-    with pytest.raises(Unanswered, match="replicas"):
+    with pytest.raises(NotApplicable, match="replicas"):
         divergence(run)

@@ -14,15 +14,15 @@ from lanescope.webapp import open_run, races
 from lanescope.webapp.analysis import stack_frames
 from lanescope.webapp.plugins.races import access_table
 from lanescope.webapp.plugins.races import races as detector
-from lanescope.webapp.plugins.races.byte_ranges import Span, share
+from lanescope.webapp.plugins.races.access_table import begins_scratch
 from lanescope.webapp.plugins.races.inplace import inplace_modifications
 from lanescope.webapp.plugins.races.race_findings import race_findings
 from lanescope.webapp.plugins.races.races import Race, find_races
-from lanescope.webapp.plugins.races.temporaries import begins_scratch
+from lanescope.webapp.plugins.races.racing_pairs import Span, share
 from lanescope.webapp.plugins.threads.concurrent_backward import concurrent_backwards
 from lanescope.webapp.plugins.threads.deadlocks import deadlocks
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.timeline.deep_links import selecting
+from lanescope.webapp.timeline.lookup import selecting
 from lanescope.webapp.timeline.span_details import slice_facts
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.collector.journal.test_background_compactor import wait_for_end
@@ -118,7 +118,7 @@ def examined_in_stretches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = told()
     for at_once in (30, 100):
-        monkeypatch.setattr(detector, "AT_ONCE", at_once)
+        monkeypatch.setattr(detector, "BATCH_ROWS", at_once)
         find_races.cache_clear()
         parts = told()
         assert parts.keys() == whole.keys()

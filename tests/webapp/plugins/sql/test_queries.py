@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from lanescope.webapp.plugins.sql.page import EXACT, EXAMPLES, SHOWN, answered, rows_of
-from lanescope.webapp.plugins.sql.queries import MOST_CHARACTERS, Limits, Queries, QueryError
+from lanescope.webapp.plugins.sql.queries import MAX_CHARACTERS, Limits, Queries, QueryError
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -89,7 +89,7 @@ def test_refused_before_anything_is_started(run: Run, queries: Queries) -> None:
     with pytest.raises(QueryError, match="there is no query"):
         queries.answer("  ", 10)
     with pytest.raises(QueryError, match=r"more than 20.000 characters"):
-        queries.answer("x" * (MOST_CHARACTERS + 1), 10)
+        queries.answer("x" * (MAX_CHARACTERS + 1), 10)
 
 
 def test_the_files_go_with_the_queries(run: Run) -> None:

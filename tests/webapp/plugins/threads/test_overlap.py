@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanescope.webapp.analysis.findings import Examined, Unanswered, acknowledged
-from lanescope.webapp.plugins.checks.checks import check
+from lanescope.webapp.analysis.checks import check
+from lanescope.webapp.analysis.findings import AnalysisResult, NotApplicable, acknowledged
+from lanescope.webapp.analysis.settings import Allowed, Settings
 from lanescope.webapp.plugins.threads.overlap import (
     Region,
     overlap,
     overlap_over_time,
     overlap_rate,
     overlap_regions,
+    overlapping_backwards,
     phase_lanes,
 )
-from lanescope.webapp.plugins.threads.overlap_findings import overlapping_backwards
 from lanescope.webapp.runs.run import Run, RunError, open_run
-from lanescope.webapp.runs.settings import Allowed, Limits, Settings
 from lanescope.webapp.ui import matrices
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -76,8 +76,8 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
         {"rank": 1, "a": "1001-0", "b": "1001-1", "rate": 1.0, "overlap_ns": 40}
     ]
     for limit, kept in ((0.05, (told,)), (0.5, ())):
-        settings = Settings(Limits(thread_overlap_rate=limit))
-        assert acknowledged(Examined("?", (told,)), settings).findings == kept
+        settings = Settings({"thread_overlap_rate": limit})
+        assert acknowledged(AnalysisResult("?", (told,)), settings).findings == kept
     report = check(far)
     assert [one.passed for one in report.checks] == [False]
     assert (report.errors, report.untold) == (1, ())  # of one thing, once
@@ -92,7 +92,7 @@ def test_less_than_the_limit_is_not_told(tmp_path: Path) -> None:
     assert overlapping_backwards(turns) == []
     builder = Builder(tmp_path / "none")
     builder.op(T, 1)
-    with pytest.raises(Unanswered, match="no thread was in backward"):
+    with pytest.raises(NotApplicable, match="no thread was in backward"):
         overlapping_backwards(open_run(builder.write()))
 
 
@@ -220,7 +220,7 @@ def test_matrix_of_many_threads_holds_those_that_overlap_most(tmp_path: Path, co
     run = open_run(builder.write())
     (made,) = matrices.matrices(run, overlap(run))
     caption, head, body = made.children.children
-    shown = min(count, matrices.MOST_COMPARED)
+    shown = min(count, matrices.MAX_COMPARED)
     assert len(body.children) == shown
     assert len(head.children.children) == shown + 1
     first = body.children[0].children[0].children[1]

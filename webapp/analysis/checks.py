@@ -1,0 +1,183 @@
+"""Is the run within the limits? The metrics, their limits, and all findings."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lanescope.webapp.analysis.findings import (
+    SEVERITIES,
+    AnalysisResult,
+    Finding,
+    Severity,
+    acknowledged,
+    fault,
+    ranked,
+    run_question,
+    run_questions,
+)
+from lanescope.webapp.analysis.plugin import load, metric, metrics, questions
+from lanescope.webapp.analysis.settings import Settings
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.typed_json import plain_json
+
+DEFAULTS = Settings()
+
+BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    "below": operator.lt,
+    "at most": operator.le,
+    "at least": operator.ge,
+}
+"""How a limit has to be kept, and whether a value does."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One metric held against its limit."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def bound(self) -> str:
+        """On which side of the limit it passes: below, at most, at least."""
+        return metric(self.name).bound
+
+    @property
+    def passed(self) -> bool:
+        """Within the limit."""
+        return BOUNDS[self.bound](self.value, self.limit)
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as `check --json` prints it."""
+        return {
+            "name": self.name, "value": self.value, "limit": self.limit, "passed": self.passed,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` has to say about a run. A metric that could not be measured is None."""
+
+    run: str
+    metrics: dict[str, Any]
+    checks: tuple[Check, ...]
+    examined: tuple[AnalysisResult, ...]
+    unmeasured: Mapping[str, str] = field(default_factory=dict)  # metric -> fault of LaneScope
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """What a fault of LaneScope kept from an answer: metric or question -> the fault."""
+        return {
+            **self.unmeasured,
+            **{one.question: one.failed for one in self.examined if one.failed},
+        }
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, most severe first."""
+        return tuple(ranked([finding for one in self.examined for finding in one.findings]))
+
+    @property
+    def untold(self) -> tuple[Check, ...]:
+        """Checks that failed, and no finding that is an error tells of it."""
+        told = {finding.kind for finding in self.findings if finding.severity == "error"}
+        return tuple(
+            one for one in self.checks if not one.passed and metric(one.name).kind not in told
+        )
+
+    @property
+    def errors(self) -> int:
+        """Findings that are errors, failed checks of which none of them tells, and faults."""
+        severe = sum(one.severity == "error" for one in self.findings)
+        return severe + len(self.untold) + len(self.faults)
+
+    def failed(self, least: Severity) -> bool:
+        """Whether a check failed or could not be made, or a finding is at least that severe.
+
+        What LaneScope failed to check has not passed.
+        """
+        severe = any(counts(finding, least) for finding in self.findings)
+        return severe or bool(self.faults) or not all(check.passed for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `check --json` prints."""
+        found: dict[str, Any] = plain_json(
+            {
+                "run": self.run,
+                "metrics": self.metrics,
+                "checks": [check.to_json() for check in self.checks],
+                "findings": [finding.to_json() for finding in self.findings],
+                "examined": [one.to_json() for one in self.examined],
+                "errors": [{"in": name, "error": error} for name, error in self.faults.items()],
+            }
+        )
+        return found
+
+
+def number(name: str, value: float) -> str:
+    """The value of a metric, for people."""
+    return units.share(value) if metric(name).share else units.number(value)
+
+
+def counts(finding: Finding, least: Severity) -> bool:
+    """Whether a finding is `least` severe or worse."""
+    return SEVERITIES.index(finding.severity) <= SEVERITIES.index(least)
+
+
+def check(
+    run: Run, baseline: Run | None = None, settings: Settings = DEFAULTS, noise: Run | None = None
+) -> Report:
+    """Measures what can be measured of the run and holds it against the limits of `settings`.
+
+    With a baseline, a divergence from it (mode tolerance, `noise` as in `compare`) is a finding.
+    Findings that are meant to be (`Settings.allowed`) are told as information, with the reason in
+    their evidence. Others that tell of a metric are as severe as its check: errors where it failed.
+    """
+    measured, unmeasured = _measured(run)
+    checks = tuple(
+        Check(one.name, measured[one.name], settings.limit(one.name))
+        for one in metrics()
+        if one.bound and measured[one.name] is not None
+    )
+    examined = run_questions(run)
+    if baseline is not None:
+        compared = (run_question(one, run, baseline, noise) for one in questions(baseline=True))
+        examined = (*compared, *examined)
+    answers = [_as_checked(acknowledged(one, settings), checks) for one in examined]
+    return Report(run.title, measured, checks, tuple(answers), unmeasured)
+
+
+def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
+    """The metrics, and those that a fault of LaneScope kept from being measured."""
+    measured: dict[str, Any] = {}
+    unmeasured: dict[str, str] = {}
+    for one in metrics():
+        try:
+            measured[one.name] = load(one.measure)(run)
+        except (RunError, OSError):
+            raise
+        except Exception as error:
+            measured[one.name], unmeasured[one.name] = None, fault(one.name, error)
+    return measured, unmeasured
+
+
+def _as_checked(examined: AnalysisResult, checks: tuple[Check, ...]) -> AnalysisResult:
+    """The same, with findings of a metric as severe as its check."""
+    severities: dict[str, Severity] = {
+        kind: "warning" if one.passed else "error"
+        for one in checks
+        if (kind := metric(one.name).kind)
+    }
+    findings = tuple(
+        finding
+        if finding.severity == "info" or finding.kind not in severities
+        else replace(finding, severity=severities[finding.kind])
+        for finding in examined.findings
+    )
+    return replace(examined, findings=findings)

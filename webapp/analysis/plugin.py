@@ -1,0 +1,219 @@
+"""What a plugin declares: questions, tables, metrics, pages and what it adds to the timeline.
+
+Each folder of `plugins/` holds one record, `PLUGIN`. Whoever lists something reads all records, so
+that has to be cheap: what a record names is text, `module:name` below the plugin's folder (or a
+full name, `lanescope...:name`), and is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+
+PACKAGE = "lanescope.webapp.plugins"
+"""Its folders are the plugins; those that begin with "_" are none."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of finding."""
+
+    name: str
+    docs: str  # page and section below docs/ that explain it
+    evidence: str = ""  # TypedDict: what its evidence has beside `findings.Evidence`
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that is asked of every run.
+
+    `find` is a function from a run to its findings; it raises NotApplicable where the run cannot
+    tell. With `baseline` it is asked of runs that have one and gets (baseline, run, noise or None).
+    """
+
+    text: str
+    find: str
+    kinds: tuple[str, ...]  # of its findings
+    order: int  # in every list of questions
+    recorded: bool = False  # needs what only a recording holds, no imported trace
+    baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that `check` measures of every run.
+
+    `measure` is a function from a run to a number (share of 1), to one per rank, or to None where
+    the run does not hold it.
+    """
+
+    name: str
+    measure: str
+    title: str
+    order: int
+    unmeasured: str  # why there may be no number
+    link: str = "/timeline"
+    bound: Literal["", "below", "at most", "at least"] = ""  # how the limit has to be kept
+    limit: float = 0.0  # where there is a bound; lanescope.toml may set another
+    kind: str = ""  # of the findings that explain it: errors where the limit is not kept
+    evidence: str = ""  # number in the evidence of these that has to keep the same limit
+    share: bool = True  # shown as percent
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page beside the timeline, at /<name>.
+
+    `layout` is a function from a ui.context.Context to a component, `register` adds callbacks to
+    (app, context). `icon-<name>.svg` lies in the plugin's folder.
+    """
+
+    name: str
+    title: str
+    order: int  # in the list of pages
+    layout: str = "page:layout"
+    register: str = "page:register"
+    shown: str = ""  # function of a run: true where the page is listed; without, it always is
+    stays: bool = False  # is in the document at all times, and only hidden
+    height: int = 0  # px of its picture in the docs; 0: none is taken
+    plugin: str = ""  # package of the record, filled in by `plugins`
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return f"/{self.name}"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """All that one folder of `plugins/` brings."""
+
+    name: str  # of the folder
+    depends: tuple[str, ...] = ()  # plugins that it may import from
+    kinds: tuple[Kind, ...] = ()
+    questions: tuple[Question, ...] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Functions from a run to a data frame: `lw.<name>`, in exports, in SQL, /table/<name>.csv."""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Other names that `lanescope.webapp` offers."""
+    metrics: tuple[Metric, ...] = ()
+    pages: tuple[Page, ...] = ()
+    span_facts: str = ""
+    """Function (timeline, lane, table, details) -> what the details of a slice get beside what they
+    have; its "flows", see `timeline.flows`, are arrows."""
+    lanes: str = ""
+    """Function (run, baseline, noise, cache, progress) -> (index, places that differ): the lanes of
+    a run beside a baseline. One plugin has it."""
+    routes: Mapping[str, str] = field(default_factory=dict)
+    """Name -> function (timeline, arguments) -> JSON that the timeline gets from /api/<name>."""
+
+
+@cache
+def plugins() -> tuple[Plugin, ...]:
+    """All records, by name, with full names in them."""
+    package = importlib.import_module(PACKAGE)
+    names = sorted(one.name for one in pkgutil.iter_modules(package.__path__))
+    return tuple(
+        _located(name, importlib.import_module(f"{PACKAGE}.{name}").PLUGIN)
+        for name in names
+        if not name.startswith("_")
+    )
+
+
+def _located(folder: str, record: Plugin) -> Plugin:
+    package = f"{PACKAGE}.{folder}"
+    if record.name != folder:
+        raise ValueError(f"the plugin in {folder} is called {record.name!r}")
+
+    def at(entry: str) -> str:
+        return entry if not entry or entry.startswith("lanescope.") else f"{package}.{entry}"
+
+    def all_at(entries: Mapping[str, str]) -> dict[str, str]:
+        return {name: at(entry) for name, entry in entries.items()}
+
+    return replace(
+        record,
+        kinds=tuple(replace(one, evidence=at(one.evidence)) for one in record.kinds),
+        questions=tuple(replace(one, find=at(one.find)) for one in record.questions),
+        tables=all_at(record.tables),
+        functions=all_at(record.functions),
+        metrics=tuple(replace(one, measure=at(one.measure)) for one in record.metrics),
+        pages=tuple(
+            replace(
+                one,
+                layout=at(one.layout),
+                register=at(one.register),
+                shown=at(one.shown),
+                plugin=package,
+            )
+            for one in record.pages
+        ),
+        span_facts=at(record.span_facts),
+        lanes=at(record.lanes),
+        routes=all_at(record.routes),
+    )
+
+
+def load(entry: str) -> Any:
+    """What `module:name` names, imported now."""
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def questions(*, baseline: bool = False) -> tuple[Question, ...]:
+    """The questions asked of every run, or those about it and its baseline, in their order."""
+    found = (one for plugin in plugins() for one in plugin.questions)
+    return tuple(sorted((q for q in found if q.baseline == baseline), key=lambda q: q.order))
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind of finding by name."""
+    return {kind.name: kind for plugin in plugins() for kind in plugin.kinds}
+
+
+def metrics() -> tuple[Metric, ...]:
+    """All metrics in their order."""
+    found = (one for plugin in plugins() for one in plugin.metrics)
+    return tuple(sorted(found, key=lambda one: one.order))
+
+
+def metric(name: str) -> Metric:
+    """The metric of this name."""
+    return next(one for one in metrics() if one.name == name)
+
+
+def pages() -> tuple[Page, ...]:
+    """All pages in their order."""
+    found = (one for plugin in plugins() for one in plugin.pages)
+    return tuple(sorted(found, key=lambda one: one.order))
+
+
+def tables() -> dict[str, str]:
+    """Name of each table that an analysis makes -> its function."""
+    return {name: entry for plugin in plugins() for name, entry in plugin.tables.items()}
+
+
+def functions() -> dict[str, str]:
+    """Name -> function of everything that plugins offer in code."""
+    others = {name: entry for plugin in plugins() for name, entry in plugin.functions.items()}
+    return tables() | others
+
+
+def span_facts() -> tuple[str, ...]:
+    """Functions that add to the details of a slice."""
+    return tuple(plugin.span_facts for plugin in plugins() if plugin.span_facts)
+
+
+def lanes() -> str:
+    """The function that lays out a run beside its baseline."""
+    (found,) = (plugin.lanes for plugin in plugins() if plugin.lanes)
+    return found
+
+
+def routes() -> dict[str, str]:
+    """Name -> function of what the timeline asks plugins for."""
+    return {name: entry for plugin in plugins() for name, entry in plugin.routes.items()}

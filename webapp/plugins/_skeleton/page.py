@@ -1,0 +1,58 @@
+"""The page: what it shows first, and what changes on it.
+
+SKELETON: keep callbacks thin. They read what was chosen, call an analysis, return components.
+"""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, html
+from dash.development.base_component import Component
+
+from lanescope.webapp.plugins._skeleton.charts import longest
+from lanescope.webapp.plugins._skeleton.findings import durations
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui import ids as frame_ids
+from lanescope.webapp.ui import widgets
+from lanescope.webapp.ui.colours import Theme
+from lanescope.webapp.ui.context import Context
+
+# SKELETON: ids of components begin with the page's name, so that no two pages share one.
+RANK = "skeleton-rank"
+CHART = "skeleton-chart"
+
+MAX_ROWS = 20
+
+
+def layout(context: Context) -> Component:
+    """A choice of the rank, a chart, and a table."""
+    table = durations(context.run).head(MAX_ROWS)
+    rows = [
+        (
+            row.name,
+            str(row.rank),
+            units.count(row.calls),
+            widgets.duration(row.median_ns),
+            widgets.duration(row.longest_ns),
+        )
+        for row in table.itertuples()
+    ]
+    heads = ("operator", "rank", "calls", "median", "longest")
+    return widgets.page(
+        "Skeleton",
+        "How long each operator usually takes, and its longest call.",
+        widgets.controls(widgets.choice("rank", RANK, widgets.rank_options(context.run.ranks))),
+        widgets.graph(CHART),
+        html.H2("Longest calls"),
+        widgets.plain_table(heads, rows, (1, 2, 3, 4)),
+        widgets.downloads("skeleton_durations"),
+    )
+
+
+def register(app: Dash, context: Context) -> None:
+    """The chart follows the rank and the theme."""
+
+    @app.callback(Output(CHART, "figure"), Input(RANK, "value"), Input(frame_ids.THEME, "data"))
+    def show(rank: int, theme: Theme | None) -> go.Figure:
+        table = durations(context.run)
+        return longest(table[table["rank"] == rank].head(MAX_ROWS), theme or "light")

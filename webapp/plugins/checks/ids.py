@@ -1,0 +1,3 @@
+"""Ids of the page's components: callbacks, scripts and tests name the same ones."""
+
+EXAMINED = "overview-examined"

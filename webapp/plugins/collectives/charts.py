@@ -1,0 +1,124 @@
+"""Figures of collectives and devices: tables in, Plotly figures out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.plugins.collectives.skew import LateMap
+from lanescope.webapp.runs.units import duration
+from lanescope.webapp.ui.charts import (
+    DASHES,
+    MARKERS,
+    MAX_LINES,
+    colour_bar,
+    escaped,
+    nothing,
+)
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import template
+
+PARTS = (
+    ("compute_ns", "computes", "forward", ""),
+    ("non_compute_ns", "only communicates or copies", "collective", "/"),
+    ("idle_ns", "does nothing", "line", ""),
+)
+"""Column of the table, words, token and pattern: never colour alone."""
+
+
+def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
+    """Shares of the time of each rank's device, a bar per rank that adds up to all of it.
+
+    `table` is that of `analysis.devices.temporal_breakdown`.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "barmode": "stack"})
+    names = [f"rank {rank}" for rank in table["rank"]]
+    for column, words, token, pattern in PARTS:
+        shares = table[column] / table["kernel_time_ns"].clip(lower=1) * 100
+        figure.add_bar(
+            y=names,
+            x=[float(share) for share in shares],
+            customdata=[duration(value) for value in table[column]],
+            name=words,
+            orientation="h",
+            marker={
+                "color": colour[token], "pattern": {"shape": pattern, "size": 6, "solidity": 0.25},
+                "line": {"width": 0},
+            },
+            hovertemplate=f"<b>%{{y}} {words}</b><br>%{{x:.3g}} %, %{{customdata}}<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(bargap=0.35, legend={"traceorder": "normal"})
+    figure.update_xaxes(title_text="share of the time of the device, %", range=[0, 100])
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
+def late_heat(table: LateMap, theme: Theme) -> go.Figure:
+    """Arrival of each rank at each collective of a group, as `analysis.skew.late_map` has it.
+
+    The colour is linear in how late the rank came; `customdata` is the sequence number of the call.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    late = [[None if np.isnan(v) else float(v) / 1e6 for v in row] for row in table.late_ns]
+    words = [[_time(v) for v in row] for row in table.late_ns]
+    figure.add_heatmap(
+        x=[str(int(number)) for number in table.first],
+        y=[f"rank {rank}" for rank in table.ranks],
+        z=late,
+        customdata=[[int(n) for n in row] for row in table.sequence],
+        text=words,
+        colorscale=[[0, colour["panel"]], [0.5, colour["collective"]], [1, colour["bad"]]],
+        xgap=1 if len(table.first) <= 120 else 0,
+        ygap=1,
+        zmin=0,
+        zmax=float(np.nanmax(table.late_ns, initial=0.0)) / 1e6 or 1.0,
+        colorbar=colour_bar("late, ms"),
+        hovertemplate="<b>%{y}, call %{customdata}</b><br>%{text} after the first rank"
+        "<extra></extra>",
+    )
+    figure.update_xaxes(title_text="sequence number", type="category", nticks=20, showgrid=False)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure
+
+
+def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Figure:
+    """A column of `analysis.collectives.collectives` against the bytes of a call, log-log.
+
+    A line per operation and group. Seconds and bytes per second carry the prefixes of SI.
+    """
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = template(theme).layout.colorway
+    known = table[(table["bytes"] > 0) & (table[column] > 0)]
+    if known.empty:
+        return nothing(f"The run does not tell the {title} of any call.")
+    unit, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("s", 1e-9)
+    largest = known.groupby(["name", "group"])["total_bytes"].sum().nlargest(MAX_LINES).index
+    for position, (name, group) in enumerate(largest):
+        mine = known[(known["name"] == name) & (known["group"] == group)].sort_values("bytes")
+        figure.add_scatter(
+            x=[float(value) for value in mine["bytes"]],
+            y=[float(value) * factor for value in mine[column]],
+            name=f"{escaped(str(name))}, group {escaped(str(group))}",
+            mode="lines+markers",
+            line={
+                "width": 1.5, "color": colours[position % len(colours)],
+                "dash": DASHES[position % len(DASHES)],
+            },
+            marker={"size": 7, "symbol": MARKERS[position % len(MARKERS)]},
+            hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
+            "<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(
+        title_text="bytes of a call", type="log", dtick=1, exponentformat="SI", minexponent=1
+    )
+    figure.update_yaxes(
+        title_text=f"{title}, {unit}", type="log", dtick=1, exponentformat="SI", minexponent=1
+    )
+    return figure
+
+
+def _time(ns: float) -> str:
+    return "did not come" if np.isnan(ns) else duration(ns)

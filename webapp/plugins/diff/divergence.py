@@ -1,0 +1,55 @@
+"""Does a run compute what its baseline does?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.plugins.diff.diff import compare
+from lanescope.webapp.plugins.diff.verdict_words import difference_address
+from lanescope.webapp.runs.run import Run
+
+
+def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Finding]:
+    """Findings of kind `divergence`, at most one: where the run parts from its baseline.
+
+    By more than a second run of the baseline (`noise`) does. Raises NotApplicable where they have
+    no value in common.
+    """
+    result = compare(baseline, run, "tolerance", noise)
+    if result.verdict != "diverged":
+        if result.norms + result.tensors == 0:
+            raise NotApplicable("neither gradients nor values of operators are in both runs")
+        return []
+    first = result.first or {}
+    norm = not first or "parameter" in first
+    what = "gradients" if norm else "values"
+    place = first.get("parameter") or first.get("op")
+    line = f" at {first['where']}" if first.get("where") else ""
+    title = f"{what} differ from the baseline from step {first.get('step')}, {place}{line}"
+    if not first:
+        title = "other operators ran than in the baseline, and no values are in both runs"
+    return [
+        Finding(
+            kind="divergence",
+            severity="error",
+            title=title,
+            rank=first.get("rank"),
+            ranks=(first["rank"],) if first else (),
+            thread=first.get("thread"),
+            step=first.get("step"),
+            time_ns=None if norm else first["run"]["time_ns"],
+            where=first.get("where"),
+            evidence=result.to_json(),
+            link=_address(run, first),
+        )
+    ]
+
+
+def _address(run: Run, first: dict[str, Any]) -> str:
+    if not first:
+        return "/timeline"
+    if "parameter" in first:
+        return step_link(run, first["rank"], first["step"])
+    return difference_address(run, first)

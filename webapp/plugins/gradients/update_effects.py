@@ -1,0 +1,90 @@
+"""Do steps of an optimizer change what they are meant to, and for good?
+
+- clipped: gradients were CLIPPED_AWAY times what they are clipped to, and at every sampled step the
+  parameters together changed by less than UNMOVED of what they were;
+- rounded: of parameters in 16 bits that have gradients and a learning rate, no step changed most:
+  what it adds is less than half of the last bit;
+- undone: steps changed a parameter, and before the next one it was again what it had been at first,
+  to the last bit: something writes the old values back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
+from lanescope.webapp.analysis.parameter_history import last_logged
+from lanescope.webapp.runs.run import Run
+
+CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
+UNMOVED = 1e-7  # of the norm of all parameters
+MIN_SAMPLES = 4  # sampled steps
+MIN_SHARE = 0.5  # of the elements in 16 bits
+CHANGED = 1e-6  # of the norm of a parameter
+MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
+
+LOW = ("bfloat16", "float16")
+
+
+def unmoved(run: Run, sampled: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Cause -> the rows of `samples` of parameters that it holds for, of which there are some."""
+    held = sampled[(sampled["optimizer"] >= 0) & sampled["trainable"].astype(bool)]
+    found: dict[str, list[pd.DataFrame]] = {}
+    for (rank, _), rows in held.groupby(["rank", "optimizer"], sort=True):
+        by_cause = {
+            "clipped": _clipped(run, int(rank), rows),
+            "rounded": _rounded(rows),
+            "undone": rows[is_undone(rows)],
+        }
+        for cause, own in by_cause.items():
+            if len(own):
+                found.setdefault(cause, []).append(own)
+    return {cause: pd.concat(parts) for cause, parts in found.items()}
+
+
+def is_undone(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of an optimizer's samples are of a parameter whose changes are undone."""
+    groups = rows.groupby("parameter", sort=False)
+    same = (groups["norm"].nunique(dropna=False) == 1) & groups["norm"].first().notna()
+    changed = groups["update_ratio"].min() > CHANGED  # infinite: it was zero
+    often = groups.size() >= MIN_SAMPLES
+    large = groups["numel"].first() >= MIN_ELEMENTS
+    undone = same & changed & often & large
+    return rows["parameter"].isin(set(undone.index[undone]))
+
+
+def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
+    times = last_logged(run, rank, CLIP_NORM) / last_logged(run, rank, CLIP_LIMIT)
+    rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
+    changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
+    ratio = np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
+    away = (times.reindex(ratio.index) > CLIPPED_AWAY) & (ratio < UNMOVED)
+    return rows if len(away) >= MIN_SAMPLES and away.all() else rows.iloc[:0]
+
+
+def _rounded(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows[rows["dtype"].isin(LOW) & (rows["lr"] > 0) & (rows["grad_norm"] > 0)]
+    groups = rows[rows["update_ratio"].notna()].groupby("parameter", sort=False)
+    stuck = (groups["update_ratio"].max() == 0) & (groups.size() >= MIN_SAMPLES)
+    sizes = groups["numel"].first()
+    if not sizes[stuck].sum() > MIN_SHARE * sizes.sum():
+        return rows.iloc[:0]
+    return rows[rows["parameter"].isin(set(stuck.index[stuck]))]
+
+
+STRONGER = 10.0  # times the gradient; at a minimum of the regularised loss both are equal
+MOSTLY = 0.9  # of the update
+
+DECOUPLED = ("AdamW", "Lion", "Lamb", "LAMB", "Muon", "Sophia")
+"""Classes of optimizers (or what their names begin with) that decay apart from the gradient."""
+
+
+def decays(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of the parameter table show decay stronger than the gradient."""
+    decay = rows["weight_decay"].fillna(0.0)
+    apart = rows["rule"].str.startswith(DECOUPLED)
+    within = decay * rows["norm"] > STRONGER * rows["grad_norm"]
+    share = decay * rows["lr"].fillna(0.0) >= MOSTLY * rows["update_ratio"]
+    changes = rows["update_ratio"] > 0
+    return (decay > 0) & changes & (share.where(apart, within))

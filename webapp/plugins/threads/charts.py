@@ -1,0 +1,128 @@
+"""Figures of overlap: tables in, Plotly figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from lanescope.webapp.runs import units
+from lanescope.webapp.ui.charts import (
+    DASHES,
+    FROM_ZERO,
+    MARKERS,
+    MAX_LINES,
+    colour_bar,
+    escaped,
+    nothing,
+    step_figure,
+)
+from lanescope.webapp.ui.colours import Theme, tokens
+from lanescope.webapp.ui.theme import template
+
+
+def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.Figure:
+    """Overlap rate over the time of the run, a line per rank, and the limit.
+
+    `table` is that of `analysis.overlap.overlap_over_time`; `customdata` has the bounds of the
+    stretch, ns.
+    """
+    if table["rate"].isna().all():
+        return nothing("No thread is in this phase.")
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    colours = template(theme).layout.colorway
+    for position, (rank, stretches) in enumerate(table.groupby("rank", sort=True)):
+        # A step lasts until the next point: one that nothing follows needs a point at its end too.
+        known = stretches["rate"].notna()
+        last = stretches[known & ~known.shift(-1, fill_value=False)]
+        rows = pd.concat(
+            [last.assign(at_ns=last["end_ns"]), stretches.assign(at_ns=stretches["start_ns"])]
+        )
+        rows = rows.sort_values("at_ns", kind="stable")
+        figure.add_scatter(
+            x=[float(t) / 1e9 for t in rows["at_ns"]],
+            y=[None if np.isnan(rate) else float(rate) * 100 for rate in rows["rate"]],
+            name=f"rank {rank}",
+            mode="lines",
+            line={
+                "width": 1.5, "shape": "hv", "color": colours[position % len(colours)],
+                "dash": DASHES[position % len(DASHES)],
+            },
+            customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
+            hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} s: %{{y:.3g}} %<extra></extra>",
+        )  # fmt: skip
+    if limit is not None:
+        figure.add_hline(
+            y=limit * 100, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
+            annotation={"text": f"limit {units.share(limit)}"},
+        )  # fmt: skip
+    figure.update_xaxes(title_text="time, s", rangemode="tozero")
+    figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)
+    return figure
+
+
+def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
+    """From the end of forward to the start of backward, per step, a line per thread.
+
+    `table` is that of `analysis.turns.forward_to_backward` with the column name, of the thread; the
+    threads with the longest windows are drawn. `customdata` has the bounds of the window, ns.
+    """
+    figure = step_figure(theme, "window, s", table["step"], log=False)
+    figure.update_yaxes(exponentformat="SI")
+    colours = template(theme).layout.colorway
+    by_thread = dict(iter(table.groupby(["rank", "thread"], sort=True)))
+    longest = table.groupby(["rank", "thread"])["window_ns"].max().astype("float64")
+    longest = longest.nlargest(MAX_LINES).index
+    for position, key in enumerate(sorted(longest)):
+        rows = by_thread[key]
+        name = f"rank {key[0]}, {rows['name'].iloc[0]}"
+        figure.add_scatter(
+            x=[int(step) for step in rows["step"]],
+            y=[float(window) * 1e-9 for window in rows["window_ns"]],
+            name=name,
+            mode="lines+markers" if len(rows) <= 200 else "lines",
+            line={
+                "width": 1.5, "color": colours[position % len(colours)],
+                "dash": DASHES[position % len(DASHES)],
+            },
+            marker={"size": 5, "symbol": MARKERS[position % len(MARKERS)]},
+            customdata=[
+                [int(low), int(high)]
+                for low, high in zip(rows.forward_end_ns, rows.backward_start_ns, strict=True)
+            ],
+            hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3s}}s<extra></extra>",
+        )  # fmt: skip
+    return figure
+
+
+def pair_rates(
+    names: Sequence[str], rates: Sequence[Sequence[float | None]], to: Sequence[Sequence[str]],
+    theme: Theme,
+) -> go.Figure:  # fmt: skip
+    """Overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair leads to.
+
+    Columns are numbered like rows: names of threads are long.
+    """
+    colour = tokens()[theme]
+    figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
+    numbers = [str(i) for i in range(1, len(names) + 1)]
+    figure.add_heatmap(
+        x=numbers,
+        y=[f"{i} {escaped(name)}" for i, name in zip(numbers, names, strict=True)],
+        z=[[None if rate is None else 100 * rate for rate in row] for row in rates],
+        customdata=to,
+        texttemplate="%{z:.3~g}" if len(names) <= 16 else None,
+        colorscale=[[0, colour["panel"]], [1, colour["bad"]]],
+        zmin=0,
+        zmax=100,
+        xgap=1,
+        ygap=1,
+        hoverongaps=False,
+        colorbar=colour_bar("rate, %"),
+        hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
+    )  # fmt: skip
+    figure.update_xaxes(type="category", side="top", showgrid=False)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    return figure

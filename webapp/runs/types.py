@@ -1,0 +1,15 @@
+"""Types that many modules name."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+UInt32Array = NDArray[np.uint32]
+UInt8Array = NDArray[np.uint8]
+Float64Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+Window = tuple[int, int]
+"""[t0, t1), ns from the start of the run."""
