@@ -1,8 +1,7 @@
 """The order of the folders, held by what files import and by what importing them loads.
 
 Each part of the project has one tuple of folders, the lowest first: a file imports from its own
-folder and from those before it. DEBT lists the imports that still point upwards; it may only
-shrink.
+folder and from those before it.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ TIMELINE = ("base", "tiles", "model", "draw", "input", "panels", "page")
 SHIMS = {f"webapp.analysis.{name}" for name in ("backward_threads", "low_precision", "rank_map")}
 """Old names of modules that others import; kept for one release."""
 
-DEBT = {}
 
 # What the reader imports of the recorder: the format, and what reads journals of the dead. What
 # writes tables serves what makes runs of runs: bundles, merging, importing.
@@ -221,7 +219,7 @@ def between_plugins() -> Arrows:
 
 
 def owed() -> Arrows:
-    """Every import that points upwards today."""
+    """Every import that points upwards."""
     return {
         *upwards("collector", COLLECTOR),
         *upwards("webapp", WEBAPP),
@@ -232,11 +230,7 @@ def owed() -> Arrows:
 
 
 def test_imports_point_downwards() -> None:
-    assert owed() - DEBT == set()
-
-
-def test_debts_that_are_paid_are_taken_off_the_list() -> None:
-    assert DEBT - owed() == set()
+    assert owed() == set()
 
 
 @pytest.mark.parametrize(
