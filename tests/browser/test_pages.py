@@ -11,7 +11,7 @@ import pytest
 from lanescope.webapp.plugins.checks.checks import Report
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
-from tests.browser.conftest import Opener, Server, served
+from tests.browser.conftest import Opener, Pages, Server
 from tests.support.page import LanePage
 from tests.support.synthetic import Builder
 
@@ -21,8 +21,8 @@ MS = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def compared(run: Run, other: Run) -> Iterator[str]:
-    with served(run, other) as address:
+def compared(pages: Pages, run: Run, other: Run) -> Iterator[str]:
+    with pages.served(run, other) as address:
         yield address
 
 
