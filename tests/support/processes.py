@@ -62,9 +62,14 @@ def fork_program(
     )  # fmt: skip
 
 
+COMPILING = {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Where inductor compiles: without trying first which vectors the processor has, which takes longer
+than all else, and without processes of its own, each of which imports torch."""
+
+
 def variables(added: Mapping[str, str] | None) -> dict[str, str]:
     """The environment of a program: this process's, one OpenMP thread, and what is added."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", **(added or {})}
+    return {**os.environ, **COMPILING, "OMP_NUM_THREADS": "1", **(added or {})}
 
 
 class ForkServer:
