@@ -121,6 +121,61 @@ def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Ope
         page.close()
 
 
+class SharedTab:
+    """One tab for tests of a file that change nothing but what an address holds.
+
+    Loading a page takes most of a test's time, showing another address nearly none. A tab of which
+    something else was left is replaced.
+    """
+
+    def __init__(self, context: BrowserContext, address: str) -> None:
+        self._open = lambda: LanePage(context, address, "light")
+        self._page: LanePage | None = None
+        self._new: dict[str, Any] = {}
+
+    def __call__(self, path: str = "/") -> LanePage:
+        """The tab, with another address of the timeline in it."""
+        if self._page is not None:
+            self._page.page.mouse.move(5, 5)
+            self._page.press("Escape", "Escape")
+            duration = self._page.state["viewport"]["duration"]
+            self._page.show(f"/?t=0-{duration:.0f}")
+            if self._left() == self._new:
+                if path != "/":
+                    self._page.show(path)
+                self._page.requests.clear()
+                return self._page
+            self.close()
+        self._page = self._open()
+        self._page.go("/")
+        self._new = self._left()
+        if path != "/":
+            self._page.show(path)
+        return self._page
+
+    def _left(self) -> dict[str, Any]:
+        """What is to be seen, but for what changes by itself."""
+        assert self._page is not None
+        state = self._page.state
+        names = ("viewport", "canvas", "lanes", "layout", "selection", "range", "query", "hits",
+                 "arrangement", "arrows", "flows", "overlaps")  # fmt: skip
+        dialogs = self._page.page.locator("dialog[open]").count()
+        kept = self._page.page.evaluate("[document.documentElement.dataset.theme, location.search]")
+        return {name: state[name] for name in names} | {"dialogs": dialogs, "kept": kept}
+
+    def close(self) -> None:
+        """End the tab, if there is one; fails as `LanePage.close` does."""
+        if self._page is not None:
+            self._page.close()
+
+
+@pytest.fixture(scope="module")
+def tab(context: BrowserContext, address: str) -> Iterator[SharedTab]:
+    made = SharedTab(context, address)
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="package")
 def large(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a run of 2 million ops in 16 lanes.

@@ -83,6 +83,12 @@ class LanePage:
         self.page.evaluate("href => lanescope.shown(href)", self.address + path)
         self.idle()
 
+    def follow(self, title: str) -> None:
+        """Another page, by its link."""
+        links = self.page.get_by_role("navigation", name="Pages")
+        links.get_by_role("link", name=title, exact=True).click()
+        self.idle()
+
     def idle(self) -> None:
         """Nothing is under way any more: no request, no frame, no callback."""
         self.page.evaluate(_IDLE, PATIENCE_MS)
