@@ -9,7 +9,7 @@ import pytest
 
 from lanescope.collector.engines import build
 from tests.support import ROOT
-from tests.support.processes import run_program
+from tests.support.processes import compiled, run_program
 
 SOURCE = ROOT / "tests" / "fixtures" / "observer_units.cpp"
 CHECKS = re.findall(r"^CHECK\((\w+)\)", SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -26,18 +26,13 @@ def program(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "layout.h").write_text(build.layout_header(), encoding="utf-8")
     torch = build.find_torch()
     libraries = torch.folder / "lib"
-    made = folder / "units"
-    done = run_program(
-        [
-            str(build.find_compiler()), *build.FLAGS, "-O0", "-DLANESCOPE_VARIANT=generic",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}",
-            f"-I{folder}", f"-I{build.SOURCES}", f"-isystem{torch.folder / 'include'}",
-            str(SOURCE), *(str(build.SOURCES / part) for part in PARTS), "-o", str(made),
-            f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10",
-        ]
+    return compiled(
+        SOURCE, folder / "units", *(str(build.SOURCES / part) for part in PARTS),
+        *build.FLAGS, "-O0", "-DLANESCOPE_VARIANT=generic",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}",
+        f"-I{folder}", f"-I{build.SOURCES}", f"-isystem{torch.folder / 'include'}",
+        f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return made
 
 
 @pytest.mark.parametrize("check", CHECKS)
