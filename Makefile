@@ -25,11 +25,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak harmless matrix lint format types bench docs lock clean
+.PHONY: help setup demo test test-all soak harmless matrix lint format types bench docs lock clean
 .DELETE_ON_ERROR:
 
 help:  ## say what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 # Of 17,000 modules a few thousand are ever imported: Python compiles those, the most of them at the
 # end, once and not in four ranks at a time.
@@ -61,9 +61,14 @@ else
 	python examples/fetch_page.py runs/demo
 endif
 
-# A file's tests share what they record, so they stay in one process.
-test: $(READY)  ## run all tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
-	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
+# A file's tests share what they record, so they stay in one process; all browser tests do.
+SPREAD := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test: $(READY)  ## run the tests (ROOM=races for one room, ARGS='-k overlap' for some of them)
+	python -m pytest $(SPREAD) $(TESTS) $(ARGS)
+
+test-all: test  ## the same, then the slow tests, of both engines
+	python -m pytest $(SPREAD) -m slow $(TESTS) $(ARGS)
 
 soak: $(READY)  ## kill recorded processes at 500 random instants per engine, and count; slow tests
 	LANESCOPE_KILLS=500 python -m pytest tests/collector/journal/test_death.py

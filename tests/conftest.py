@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
     from lanescope.webapp.runs.run import Run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker gets whole files, and one worker all files of the browser: it is started once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            found = super()._split_scope(nodeid)
+            return "browser" if found.startswith(("tests/browser/", "tests/js/")) else found
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

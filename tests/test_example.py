@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.processes import fork_program
+from tests.support.processes import fork_program, run_program
 
 PROGRAM = ROOT / "examples/train_gpt.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -68,12 +68,7 @@ def test_one_process_needs_no_launcher_and_leaves_no_checkpoints(tmp_path: Path)
 @pytest.mark.slow
 def test_an_error_in_a_side_thread_ends_the_program(tmp_path: Path) -> None:
     (tmp_path / "step-00002-rank-0.partial").mkdir()  # where the checkpoint thread wants a file
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), *SMALL, f"--checkpoints={tmp_path}"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_program([sys.executable, str(PROGRAM), *SMALL, f"--checkpoints={tmp_path}"])
     assert done.returncode == 1
     assert "torch.save" in done.stderr
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +18,7 @@ import pytest
 
 from lanescope.webapp.analysis.plugin import plugins
 from tests.support import ROOT
+from tests.support.processes import output_of
 
 Arrows = set[tuple[str, str]]
 
@@ -327,8 +327,7 @@ def test_ways_into_the_recorder_know_no_engine_and_no_hook() -> None:
 def loaded(statement: str) -> set[str]:
     """Top-level modules in sys.modules after a statement, in a process of its own."""
     code = f"{statement}\nimport sys; print(*{{m.split('.')[0] for m in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return set(output_of(sys.executable, "-c", code).split())
 
 
 def test_reader_loads_no_torch() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import BrowserContext
@@ -16,26 +17,55 @@ from benchmarks.generate_run import generate
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server.http_server import Server as HttpServer
 from lanescope.webapp.server.server import make_app
-from tests.support.page import LanePage
+from lanescope.webapp.server.wsgi import Start, Wsgi
+from tests.support.page import RUN, LanePage
 from tests.support.synthetic import write_run
 
 Opener = Callable[..., LanePage]
 Server = Callable[..., str]
 
 
-@contextmanager
-def served(run: Run, baseline: Run | None = None) -> Iterator[str]:
-    """Address of the run's page, without the slash at its end."""
-    app = make_app(run, baseline)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = HttpServer(app.server, listener)
-        thread = threading.Thread(target=server.serve, daemon=True)
-        thread.start()
+class Pages:
+    """The pages of several runs behind one address, so that the browser compiles scripts once.
+
+    A request names its run in the header `RUN`, which `LanePage` sends; what Chromium asks for by
+    itself, such as an icon, is the first run's.
+    """
+
+    def __init__(self) -> None:
+        self._apps: dict[str, Wsgi] = {}
+        self._numbers = itertools.count()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._server = HttpServer(self._answer, self._listener)
+        self._thread = threading.Thread(target=self._server.serve, daemon=True)
+        self._thread.start()
+
+    def _answer(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        number = environ.get(f"HTTP_{RUN}", next(iter(self._apps)))
+        return self._apps[number](environ, start)
+
+    @contextmanager
+    def served(self, run: Run, baseline: Run | None = None) -> Iterator[str]:
+        """Address of the run's page for `opened`."""
+        number = str(next(self._numbers))
+        self._apps[number] = make_app(run, baseline).server
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{self._listener.getsockname()[1]}#{number}"
         finally:
-            server.stop()
-            thread.join()
+            del self._apps[number]
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.stop()
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.fixture(scope="session")
+def pages() -> Iterator[Pages]:
+    made = Pages()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -53,16 +83,16 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def address(run: Run) -> Iterator[str]:
-    with served(run) as address:
+def address(pages: Pages, run: Run) -> Iterator[str]:
+    with pages.served(run) as address:
         yield address
 
 
 @pytest.fixture
-def serve() -> Iterator[Server]:
+def serve(pages: Pages) -> Iterator[Server]:
     """Serves runs of one test (arguments of `served`) until its pages are closed."""
     with ExitStack() as stack:
-        yield lambda *runs: stack.enter_context(served(*runs))
+        yield lambda *runs: stack.enter_context(pages.served(*runs))
 
 
 @pytest.fixture
@@ -91,8 +121,63 @@ def opened(context: BrowserContext, address: str, serve: Server) -> Iterator[Ope
         page.close()
 
 
+class SharedTab:
+    """One tab for tests of a file that change nothing but what an address holds.
+
+    Loading a page takes most of a test's time, showing another address nearly none. A tab of which
+    something else was left is replaced.
+    """
+
+    def __init__(self, context: BrowserContext, address: str) -> None:
+        self._open = lambda: LanePage(context, address, "light")
+        self._page: LanePage | None = None
+        self._new: dict[str, Any] = {}
+
+    def __call__(self, path: str = "/") -> LanePage:
+        """The tab, with another address of the timeline in it."""
+        if self._page is not None:
+            self._page.page.mouse.move(5, 5)
+            self._page.press("Escape", "Escape")
+            duration = self._page.state["viewport"]["duration"]
+            self._page.show(f"/?t=0-{duration:.0f}")
+            if self._left() == self._new:
+                if path != "/":
+                    self._page.show(path)
+                self._page.requests.clear()
+                return self._page
+            self.close()
+        self._page = self._open()
+        self._page.go("/")
+        self._new = self._left()
+        if path != "/":
+            self._page.show(path)
+        return self._page
+
+    def _left(self) -> dict[str, Any]:
+        """What is to be seen, but for what changes by itself."""
+        assert self._page is not None
+        state = self._page.state
+        names = ("viewport", "canvas", "lanes", "layout", "selection", "range", "query", "hits",
+                 "arrangement", "arrows", "flows", "overlaps")  # fmt: skip
+        dialogs = self._page.page.locator("dialog[open]").count()
+        kept = self._page.page.evaluate("[document.documentElement.dataset.theme, location.search]")
+        return {name: state[name] for name in names} | {"dialogs": dialogs, "kept": kept}
+
+    def close(self) -> None:
+        """End the tab, if there is one; fails as `LanePage.close` does."""
+        if self._page is not None:
+            self._page.close()
+
+
+@pytest.fixture(scope="module")
+def tab(context: BrowserContext, address: str) -> Iterator[SharedTab]:
+    made = SharedTab(context, address)
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="package")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def large(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a run of 2 million ops in 16 lanes.
 
     Its index is kept in a folder of its own, which other tests must not take for the user's cache.
@@ -100,5 +185,5 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = generate(tmp_path_factory.mktemp("runs") / "large", 2_000_000, 16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        with served(open_run(path)) as address:
+        with pages.served(open_run(path)) as address:
             yield address

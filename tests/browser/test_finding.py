@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lanescope.webapp.runs.run import Run
-from tests.browser.conftest import Opener
+from tests.browser.conftest import Opener, SharedTab
 
 pytestmark = pytest.mark.browser
 
 MS = 1_000_000
 
 
-def test_search_lights_up_matches_and_steps_through_them(opened: Opener, run: Run) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_search_lights_up_matches_and_steps_through_them(tab: SharedTab, run: Run) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     page.press("/")
     page.page.keyboard.type("gelu")
     page.idle()
@@ -36,8 +36,8 @@ def test_search_lights_up_matches_and_steps_through_them(opened: Opener, run: Ru
     assert len({label["name"] for label in page.state["labels"]}) > 1
 
 
-def test_search_marks_all_hits_however_far_out(opened: Opener) -> None:
-    page = opened()
+def test_search_marks_all_hits_however_far_out(tab: SharedTab) -> None:
+    page = tab()
     page.press("/")
     page.page.keyboard.type("/^aten::gelu$/")
     page.idle()
@@ -48,8 +48,8 @@ def test_search_marks_all_hits_however_far_out(opened: Opener) -> None:
                              and lane["kind"] == "thread"]  # fmt: skip
 
 
-def test_search_finds_modules(opened: Opener, run: Run) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_search_finds_modules(tab: SharedTab, run: Run) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     page.press("/")
     page.page.keyboard.type("block.0")
     page.idle()
@@ -59,8 +59,8 @@ def test_search_finds_modules(opened: Opener, run: Run) -> None:
     assert "block.0" in page.text("#slice-panel")
 
 
-def test_overlaps_are_shaded_and_visited(opened: Opener) -> None:
-    page = opened()
+def test_overlaps_are_shaded_and_visited(tab: SharedTab) -> None:
+    page = tab()
     page.press("o")
     assert page.state["overlaps"]["on"]
     assert page.state["overlaps"]["shaded"] >= 1

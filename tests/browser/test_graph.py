@@ -8,9 +8,17 @@ import pytest
 
 from lanescope.webapp.runs.run import Run, open_run
 from tests.browser.conftest import Opener, Server
+from tests.support.page import PATIENCE_MS
 from tests.support.synthetic import START_NS, Builder
 
 pytestmark = pytest.mark.browser
+
+
+# A click is of what Plotly last saw below the pointer. Soon after another click, wherever that was,
+# it is a double click, which moves all boxes.
+FOUND = """name => { const drawn = document.querySelector('#graph-chart .js-plotly-plot');
+return drawn._hoverdata?.[0].customdata === name
+  && Date.now() - (drawn._mouseDownTime ?? 0) > 2 * drawn._context.doubleClickDelay; }"""
 
 
 def chain(folder: Path, blocks: int, operators: int) -> Run:
@@ -41,18 +49,18 @@ def test_modules_open_and_close_and_say_what_they_hold(
     chart, about = page.locator("#graph-chart"), page.locator(".graph-about")
 
     def click(label: str) -> None:
-        tab.idle()  # boxes move while the chart is drawn anew
         word = chart.locator(".bartext", has_text=label).first
-        word.evaluate("one => one.scrollIntoView({block: 'center'})")
-        box = word.bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        # A click is of what Plotly last saw below the pointer, and it looks every 50 ms only.
-        page.wait_for_function(
-            "name => document.querySelector('#graph-chart .js-plotly-plot')"
-            "._hoverdata?.[0].customdata === name",
-            arg=label.split()[0],
-        )
+        for _ in range(PATIENCE_MS // 50):
+            if page.evaluate(FOUND, label.split()[0]):
+                break
+            tab.idle()  # boxes move while the chart is drawn anew
+            word.evaluate("one => one.scrollIntoView({block: 'center'})")
+            box = word.bounding_box()
+            assert box is not None
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            page.wait_for_timeout(50)  # as often as Plotly looks
+        else:
+            pytest.fail(f"the pointer never was on {label}")
         page.mouse.down()
         page.mouse.up()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.conftest import Opener
+from tests.browser.conftest import Opener, SharedTab
 from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
@@ -78,8 +78,8 @@ def test_lanes_and_ranks_are_dragged_into_another_order(opened: Opener) -> None:
     assert page.page.locator(".tl-group[aria-expanded=false]").count() == 0
 
 
-def test_the_filter_leaves_lanes_that_match(opened: Opener) -> None:
-    page = opened()
+def test_the_filter_leaves_lanes_that_match(tab: SharedTab) -> None:
+    page = tab()
     everything = shown(page)
     page.press("l")
     page.page.keyboard.type("rank 1 thread")
@@ -137,8 +137,8 @@ def test_everything_can_be_called_by_name(opened: Opener) -> None:
     page.page.keyboard.press("Escape")
 
 
-def test_the_list_of_keys_is_that_of_the_commands(opened: Opener) -> None:
-    page = opened()
+def test_the_list_of_keys_is_that_of_the_commands(tab: SharedTab) -> None:
+    page = tab()
     page.press("?")
     text = page.text("dialog.help")
     for word in ("Ctrl + K", "Shift + drag", "Pin the lane at the top", "Filter lanes", "pinch"):
@@ -154,8 +154,8 @@ def test_a_closed_rank_shows_the_time_that_is_covered(opened: Opener) -> None:
         assert page.pixel(ms / 10 * width, 5) == page.token(token), token
 
 
-def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     label = page.label("aten::", whole=True)
     y = label["y"] + label["h"] / 2
     page.drag((label["x"] + 2, y), (label["x"] + label["w"] - 1, y), key="Shift")
@@ -181,8 +181,8 @@ def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(opened: Ope
     assert page.state["range"]["t0"] == selected["start"]
 
 
-def test_two_fingers_zoom_where_they_are(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_two_fingers_zoom_where_they_are(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     x, y = page.at(400, 60)
     touch = page.page.context.new_cdp_session(page.page)
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext
 
+from tests.support.processes import first_line, started
 from tests.support.recording import BIN, write_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -42,20 +40,6 @@ PROGRAM = """
 """
 
 
-@contextmanager
-def started(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that is ended, however the test ends."""
-    process = subprocess.Popen(
-        [str(one) for one in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.terminate()  # a recorder passes it on, and finishes the run
-        process.wait()
-
-
 def wait_until(there: Any, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not there():
@@ -72,11 +56,10 @@ def test_a_run_is_followed_until_it_is_killed(context: BrowserContext, tmp_path:
         wait_until(lambda: any(run.glob("journal/*/*")))
         time.sleep(1)  # something has to be there before it is opened
         with started(*viewing) as viewer:
-            assert viewer.stdout is not None
             page = context.new_page()
             problems: list[str] = []
             page.on("pageerror", lambda error: problems.append(str(error)))
-            page.goto(viewer.stdout.readline().strip())
+            page.goto(first_line(viewer))
             page.wait_for_selector(".tl-lanes", timeout=60_000)  # it may be indexed
 
             def comes(expression: str) -> None:  # the page's policy forbids wait_for_function

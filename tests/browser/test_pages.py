@@ -11,7 +11,7 @@ import pytest
 from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.ui.context import Context
-from tests.browser.conftest import Opener, Server, served
+from tests.browser.conftest import Opener, Pages, Server
 from tests.support.page import LanePage
 from tests.support.synthetic import Builder
 
@@ -21,14 +21,9 @@ MS = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def compared(run: Run, other: Run) -> Iterator[str]:
-    with served(run, other) as address:
+def compared(pages: Pages, run: Run, other: Run) -> Iterator[str]:
+    with pages.served(run, other) as address:
         yield address
-
-
-def follow(page: LanePage, title: str) -> None:
-    page.page.get_by_role("navigation", name="Pages").get_by_role("link", name=title).click()
-    page.idle()
 
 
 def click_point(page: LanePage, chart: str) -> None:
@@ -76,7 +71,7 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
     ]  # fmt: skip
     assert links.all_inner_texts() == titles
     for title in titles:
-        follow(page, title)
+        page.follow(title)
         assert page.page.locator(".rail a.here").inner_text() == title
 
 
@@ -86,9 +81,9 @@ def test_the_timeline_stays_mounted(opened: Opener) -> None:
     left = page.state
     page.page.evaluate("document.querySelector('.tl-lanes canvas').dataset.mark = 'same'")
     tiles = page.tile_requests()
-    follow(page, "Overlap")
+    page.follow("Overlap")
     assert not page.page.locator(".tl-lanes").is_visible()
-    follow(page, "Timeline")
+    page.follow("Timeline")
     assert page.page.locator(".tl-lanes").is_visible()
     assert page.page.locator(".tl-lanes canvas").first.get_attribute("data-mark") == "same"
     assert page.state["viewport"] == left["viewport"]
@@ -148,9 +143,9 @@ def test_overview_says_what_is_missing(opened: Opener, serve: Server, tmp_path: 
     assert "not recorded" in text
     assert "dropped: journal full" in text
     assert "warning" in page.text(".header")
-    follow(page, "Gradients")
+    page.follow("Gradients")
     assert "holds no gradient norms" in page.text(".page")
-    follow(page, "Overlap")
+    page.follow("Overlap")
     assert "No thread was ever in the backward phase" in page.text(".page")
 
 
@@ -168,14 +163,14 @@ def test_overlap_page_and_its_way_to_the_timeline(opened: Opener) -> None:
     t0, t1 = page.window
     assert t1 - t0 < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
-    follow(page, "Overlap")
+    page.follow("Overlap")
     click_rate(page)
     page.page.wait_for_url("**/timeline?t=*")
     page.idle()
     assert page.window[1] - page.window[0] < 20 * MS
     assert page.state["overlaps"]["shaded"] > 0
     for chart in ("overlap-chart", "windows-chart"):
-        follow(page, "Overlap")
+        page.follow("Overlap")
         page.page.locator(f"#{chart} .scatterlayer .trace").first.wait_for()
         click_point(page, chart)
         page.page.wait_for_url("**/timeline?t=*")

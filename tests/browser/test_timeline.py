@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lanescope.webapp.runs.run import Run
-from tests.browser.conftest import Opener
+from tests.browser.conftest import Opener, SharedTab
 from tests.support.page import LanePage
 
 pytestmark = pytest.mark.browser
@@ -24,10 +24,10 @@ def test_lanes_of_all_ranks_are_visible(opened: Opener, run: Run) -> None:
     assert page.state["drawn"]["rectangles"] > 0
 
 
-def test_slices_have_the_colour_of_their_phase(opened: Opener) -> None:
+def test_slices_have_the_colour_of_their_phase(tab: SharedTab) -> None:
     # A step of thread 0: data to 1 ms, forward to 4 ms, backward to 8.5 ms, optimizer to 10 ms;
     # the next one begins at 11 ms.
-    page = opened(f"/?t=0-{10 * MS}")
+    page = tab(f"/?t=0-{10 * MS}")
     y = page.lane_y(0) + 6
     width = page.state["viewport"]["width"]
     for _ in ("light", "dark"):
@@ -43,8 +43,8 @@ def test_slices_have_the_colour_of_their_phase(opened: Opener) -> None:
         page.press("t")
 
 
-def test_zoom_changes_what_is_drawn(opened: Opener) -> None:
-    page = opened()
+def test_zoom_changes_what_is_drawn(tab: SharedTab) -> None:
+    page = tab()
     before = page.state
     for _ in range(8):
         page.wheel(300, 40, -200, key="Control")
@@ -56,8 +56,8 @@ def test_zoom_changes_what_is_drawn(opened: Opener) -> None:
     assert page.window == (0, before["viewport"]["duration"])
 
 
-def test_the_instant_under_the_pointer_stays_there(opened: Opener) -> None:
-    page = opened()
+def test_the_instant_under_the_pointer_stays_there(tab: SharedTab) -> None:
+    page = tab()
     t0, t1 = page.window
     width = page.state["viewport"]["width"]
     under = t0 + 300 / width * (t1 - t0)
@@ -66,8 +66,8 @@ def test_the_instant_under_the_pointer_stays_there(opened: Opener) -> None:
     assert t0 + 300 / width * (t1 - t0) == pytest.approx(under, rel=1e-9)
 
 
-def test_a_clicked_slice_shows_its_name_and_all_else(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_a_clicked_slice_shows_its_name_and_all_else(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     label = page.click_slice("aten::")
     panel = page.text("#slice-panel")
     assert label["name"] in panel
@@ -92,8 +92,8 @@ def test_an_address_that_names_a_slice_shows_its_lane(opened: Opener, large: str
     assert page.state["viewport"]["scrollY"] == 1  # as somebody kept it
 
 
-def test_hover_names_the_slice_at_once(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_hover_names_the_slice_at_once(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     label = page.label("aten::")
     page.hover(label["x"] + label["w"] / 2, label["y"] + 8)
     assert label["name"] in page.text(".tl-tip")
@@ -102,8 +102,8 @@ def test_hover_names_the_slice_at_once(opened: Opener) -> None:
     assert not page.page.is_visible(".tl-tip")
 
 
-def test_neighbours_by_keyboard(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_neighbours_by_keyboard(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     page.click_slice("aten::")
     first = page.state["selection"]
     page.press(".")
@@ -119,8 +119,8 @@ def test_neighbours_by_keyboard(opened: Opener) -> None:
     assert page.state["selection"]["row"] == first["row"]
 
 
-def test_keys_move_the_window(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_keys_move_the_window(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     page.page.mouse.move(5, 5)
     start, end = page.window
     page.press("w")
@@ -169,8 +169,8 @@ def test_panning_within_what_is_prefetched_asks_for_nothing(opened: Opener) -> N
     assert page.asked() == ["/_dash-update-component"]
 
 
-def test_the_strip_moves_the_window(opened: Opener) -> None:
-    page = opened(f"/?t={20 * MS}-{24 * MS}")
+def test_the_strip_moves_the_window(tab: SharedTab) -> None:
+    page = tab(f"/?t={20 * MS}-{24 * MS}")
     box = page.page.locator(".tl-head").bounding_box()
     assert box is not None
     page.page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + 20)
@@ -181,8 +181,8 @@ def test_the_strip_moves_the_window(opened: Opener) -> None:
     assert t1 - t0 == pytest.approx(4 * MS)
 
 
-def test_a_range_has_a_table_and_a_matrix_of_its_own(opened: Opener) -> None:
-    page = opened(f"/?t=0-{20 * MS}")
+def test_a_range_has_a_table_and_a_matrix_of_its_own(tab: SharedTab) -> None:
+    page = tab(f"/?t=0-{20 * MS}")
     assert page.text("#ops-title").startswith("Window")
     width = page.state["viewport"]["width"]
     page.drag((width * 0.2, 40), (width * 0.45, 45), key="Shift")
@@ -201,14 +201,14 @@ def test_a_range_has_a_table_and_a_matrix_of_its_own(opened: Opener) -> None:
     assert page.text("#ops-title").startswith("Window")
 
 
-def test_a_range_says_how_long_ranks_waited(opened: Opener) -> None:
-    page = opened()
+def test_a_range_says_how_long_ranks_waited(tab: SharedTab) -> None:
+    page = tab()
     assert "Waiting in collectives" in page.text("#dock-overlap")
     assert "8.00 µs" in page.text("#dock-overlap") or "8 µs" in page.text("#dock-overlap")
 
 
-def test_groups_close_and_lanes_open(opened: Opener) -> None:
-    page = opened()
+def test_groups_close_and_lanes_open(tab: SharedTab) -> None:
+    page = tab()
     count = len(page.state["lanes"])
     group = page.page.locator('[data-group="0"]')
     assert group.get_attribute("aria-expanded") == "true"
@@ -264,8 +264,8 @@ def test_dark_theme_by_system_and_by_toggle(opened: Opener) -> None:
     assert "theme=dark" in dark.query
 
 
-def test_help_lists_the_keys(opened: Opener) -> None:
-    page = opened()
+def test_help_lists_the_keys(tab: SharedTab) -> None:
+    page = tab()
     page.press("?")
     assert page.page.locator("dialog.help").is_visible()
     assert "Shift + drag" in page.text("dialog.help")

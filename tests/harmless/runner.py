@@ -6,6 +6,7 @@ with it, as those of a training program do.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import torch
 
 torch.set_num_threads(1)
 torch.ones(1).add(1)  # what runs no operator leaves no record
+gc.freeze()  # tests collect garbage hundreds of times: all of torch need not be looked at again
 
 _TESTSUITE = os.environ.get("HARMLESS_TESTSUITE")
 """A folder with the test modules that this interpreter came without."""

@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Request, ViewportSize
 
+RUN = "RUN"
+"""Header by which a server of several runs knows which is meant."""
+
 PATIENCE_MS = 30_000  # a page that never comes to rest fails the test instead of hanging it
 
 _IDLE = """patience => Promise.race([
@@ -24,7 +27,10 @@ _FORGET = """if (!sessionStorage.getItem("tab")) {
 
 
 class LanePage:
-    """One tab. Collects what goes wrong in it and what it asks for."""
+    """One tab. Collects what goes wrong in it and what it asks for.
+
+    What follows `#` in the address goes into the header `RUN`.
+    """
 
     def __init__(
         self,
@@ -34,8 +40,10 @@ class LanePage:
         width: int = 1280,
         height: int = 800,
     ) -> None:
-        self.address = address
+        self.address, _, run = address.partition("#")
         self.page = context.new_page()
+        if run:
+            self.page.set_extra_http_headers({RUN: run})
         self.page.set_default_timeout(PATIENCE_MS)
         self.page.emulate_media(color_scheme=theme)
         self.page.set_viewport_size(ViewportSize(width=width, height=height))
@@ -73,6 +81,12 @@ class LanePage:
     def show(self, path: str) -> None:
         """Another address of the timeline, without loading the page again."""
         self.page.evaluate("href => lanescope.shown(href)", self.address + path)
+        self.idle()
+
+    def follow(self, title: str) -> None:
+        """Another page, by its link."""
+        links = self.page.get_by_role("navigation", name="Pages")
+        links.get_by_role("link", name=title, exact=True).click()
         self.idle()
 
     def idle(self) -> None:

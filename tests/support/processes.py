@@ -1,6 +1,7 @@
 """Starts programs for tests, with a time limit, and returns how they ended and what they said.
 
-`run_program` starts any command. `fork_program` forks a Python program from a process that has
+`run_program` runs any command to its end, `started` one that is ended by the test, and `compiled`
+makes a program or library of C++. `fork_program` forks a Python program from a process that has
 imported torch (fork_server.py), which takes a hundredth of the processor time: for tests whose
 subject is what the program does, not how it is started.
 """
@@ -19,9 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from lanescope.collector.engines import build
 
 SERVER = Path(__file__).with_name("fork_server.py")
 TIME_LIMIT_S = 300.0
@@ -33,13 +37,58 @@ def run_program(
     command: list[str],
     *,
     environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
     timeout: float = TIME_LIMIT_S,
 ) -> Ended:
     """Run a command to its end with one OpenMP thread, its output captured."""
     return subprocess.run(
         command, env=variables(environment), capture_output=True, text=True, timeout=timeout,
-        check=False,
+        check=False, cwd=folder, stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def output_of(*command: str | Path, environment: Mapping[str, str] | None = None) -> str:
+    """Standard output of a command that must succeed."""
+    done = run_program([str(word) for word in command], environment=environment)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def started(
+    *command: str | Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A command with its output in pipes, and its first line by `first_line`; told to end (SIGTERM)
+    and waited for, however the test ends."""
+    process = subprocess.Popen(
+        [str(word) for word in command], env=variables(environment), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(TIME_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """The first line that a started command prints, without its end."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def compiled(source: Path, made: Path, *flags: str) -> Path:
+    """Compile C++ (or C) with the engine's compiler into `made`."""
+    output_of(str(build.find_compiler()), str(source), "-o", made, *flags)
+    return made
 
 
 def fork_program(
@@ -62,9 +111,14 @@ def fork_program(
     )  # fmt: skip
 
 
+COMPILING = {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Where inductor compiles: without trying first which vectors the processor has, which takes longer
+than all else, and without processes of its own, each of which imports torch."""
+
+
 def variables(added: Mapping[str, str] | None) -> dict[str, str]:
     """The environment of a program: this process's, one OpenMP thread, and what is added."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", **(added or {})}
+    return {**os.environ, **COMPILING, "OMP_NUM_THREADS": "1", **(added or {})}
 
 
 class ForkServer:

@@ -127,18 +127,19 @@ def sync_flows(run: Run, lane: Lane, start_ns: int, end_ns: int) -> list[SyncFlo
 def _lives(frame: pd.DataFrame, thread: str) -> Iterator[SyncFlow]:
     """Starts and joins that the thread takes part in."""
     own = frame[(frame["thread"] == thread) | (frame["peer"] == thread)]
-    for row in own.itertuples():
-        life = frame[frame["thread"] == row.peer]
-        if row.kind == SyncKind.thread_start.name:
-            begin = life.loc[life["kind"] == SyncKind.thread_begin.name, "start_ns"]
-            if len(begin):
-                came = int(begin.iloc[0])
-                yield SyncFlow("start", row.thread, int(row.start_ns), row.peer, came)
-        elif row.kind == SyncKind.thread_join.name and not pd.isna(row.duration_ns):
-            ended = life.loc[life["kind"] == SyncKind.thread_end.name, "start_ns"]
-            if len(ended):
-                sent = int(ended.iloc[0])
-                yield SyncFlow("join", row.peer, sent, row.thread, int(row.end_ns))
+    begun, ended = _first(frame, SyncKind.thread_begin), _first(frame, SyncKind.thread_end)
+    for row in own[own["kind"] == SyncKind.thread_start.name].itertuples():
+        if row.peer in begun:
+            yield SyncFlow("start", row.thread, int(row.start_ns), row.peer, begun[row.peer])
+    for row in own[own["kind"] == SyncKind.thread_join.name].itertuples():
+        if row.peer in ended and not pd.isna(row.duration_ns):
+            yield SyncFlow("join", row.peer, ended[row.peer], row.thread, int(row.end_ns))
+
+
+def _first(frame: pd.DataFrame, kind: SyncKind) -> dict[str, int]:
+    """Thread -> instant of its first event of a kind, ns."""
+    rows = frame[frame["kind"] == kind.name].drop_duplicates("thread")
+    return dict(zip(rows["thread"], map(int, rows["start_ns"]), strict=True))
 
 
 def _objects(frame: pd.DataFrame, near: pd.DataFrame, thread: str) -> Iterator[SyncFlow]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -23,6 +22,7 @@ from lanescope.collector.journal.journal import Kind, write_json
 from lanescope.collector.journal.string_table import StringTable
 from lanescope.collector.journal.writer import ThreadJournal
 from tests.support import ROOT
+from tests.support.processes import run_program
 
 
 def new_journal(folder: Path, ordinal: int = 0) -> ThreadJournal:
@@ -191,14 +191,8 @@ def test_a_full_disk_drops_records_and_says_so(tmp_path: Path) -> None:
         written.close()
         print(written.dropped, written.failure.strerror)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ},
-    )
+    done = run_program([sys.executable, "-c", textwrap.dedent(script)], folder=ROOT)
+    assert done.returncode == 0, done.stderr
     kept = (journal.FIRST_SEGMENT_BYTES - journal.HEADER_BYTES) // journal.RECORD_BYTES
     assert done.stdout.split(maxsplit=1) == [str(3_000 - kept), "File too large\n"]
     (thread,) = read_process(tmp_path).threads

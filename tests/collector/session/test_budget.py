@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from lanescope.collector.format.options import (
     Options,
 )
 from lanescope.collector.journal.journal import Kind
-from tests.support.processes import fork_program
+from tests.support.processes import fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
 from tests.support.trace_files import slice_, write_trace
 
@@ -156,10 +155,7 @@ def test_compaction_loads_no_pandas(tmp_path: Path) -> None:
     variables = {RUN_VARIABLE: str(run), SUPERVISOR_VARIABLE: str(os.getpid())}
     program = write_program(tmp_path, TRAINING.replace("120", "2"))
     assert fork_program(program, environment=variables).returncode == 0
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "False"
+    assert output_of(sys.executable, "-c", code, run).strip() == "False"
     assert list(run.rglob("op-*.parquet"))
 
 
@@ -182,6 +178,4 @@ def test_importing_loads_no_pandas(tmp_path: Path) -> None:
             {"ph": "s", "name": "f", "id": 1, "ts": 5, "pid": 7, "tid": 7},
         ],
     )
-    command = [sys.executable, "-c", code, str(trace), str(tmp_path / "run")]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    assert output_of(sys.executable, "-c", code, trace, tmp_path / "run").strip() == "False"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -16,6 +15,7 @@ from lanescope.collector.compaction import manifest as manifests
 from lanescope.collector.compaction.compact import compact
 from lanescope.collector.format.options import Options
 from lanescope.webapp.runs.run import open_run
+from tests.support.processes import first_line, started
 from tests.support.recording import BIN, record_program, run_program, write_program
 
 LANESCOPE = str(BIN / "lanescope")
@@ -104,15 +104,10 @@ def test_a_terminated_command_gets_the_signal(tmp_path: Path) -> None:
         signal.pause()
         """,
     )
-    process = subprocess.Popen(
-        [LANESCOPE, "record", "-o", str(tmp_path / "run"), "--", sys.executable, str(program)],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 5
-    process.stdout.close()
+    command = (LANESCOPE, "record", "-o", tmp_path / "run", "--", sys.executable, program)
+    with started(*command) as process:
+        assert first_line(process) == "ready"
+    assert process.returncode == 5
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import tomllib
 from lanescope.collector.recorder import versions
 from tests.matrix import run as matrix
 from tests.support import ROOT
+from tests.support.processes import run_program
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -28,14 +27,11 @@ def _torch_of(folder: Path, version: str) -> Path:
 def test_a_torch_that_is_too_old_is_not_recorded_and_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
     environment = {
-        **os.environ,
         "LANESCOPE_RECORD": str(run),
         "PYTHONPATH": str(_torch_of(tmp_path, "2.4.1+cpu")),
     }
     program = "import torch, sys; print(torch.ones((1,))); sys.exit(3)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-    )
+    done = run_program([sys.executable, "-c", program], environment=environment)
     assert done.returncode == 3
     assert done.stdout == "[1]\n"
     assert done.stderr == (

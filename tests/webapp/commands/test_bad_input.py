@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from lanescope.webapp.cli import main
+from tests.support.processes import run_program
 from tests.support.spoiled import change, refusal
 from tests.support.synthetic import START_NS, Builder
 
@@ -86,7 +86,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
 
 def test_the_command_itself_refuses_with_status_2(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lanescope.webapp.cli", "info", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(command)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (

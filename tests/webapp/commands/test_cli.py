@@ -6,7 +6,6 @@ import json
 import math
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -19,6 +18,7 @@ from click.testing import CliRunner
 from lanescope.collector.format import schema
 from lanescope.webapp import cli
 from lanescope.webapp.runs import units
+from tests.support.processes import first_line, started
 from tests.support.synthetic import START_NS, Builder, write_run
 
 
@@ -163,9 +163,9 @@ def test_every_command_loads_and_explains_itself(name: str) -> None:
 def test_view_serves_until_it_is_told_to_stop(run: Path) -> None:
     command = [sys.executable, "-m", "lanescope.webapp.cli", "view", str(run), "--port", "0",
                "--no-browser"]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(*command) as process:
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
+        address = first_line(process)
         try:
             assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/", address)
             with urllib.request.urlopen(address) as answer:

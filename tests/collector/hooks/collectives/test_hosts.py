@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.collector.engines import build
 from lanescope.webapp import open_run
 from tests.support import ROOT
+from tests.support.processes import compiled
 from tests.support.recording import BIN, SLOW_ON_PORTABLE, run_program, write_program
 
 LOOPBACK_NS = 50_000
@@ -74,11 +74,9 @@ def why_no_namespaces() -> str:
 
 def drifting_clock(folder: Path) -> Path:
     """A library that makes the monotonic clock of whoever preloads it gain on the system's."""
-    made = folder / "drifting_clock.so"
-    flags = ["-x", "c", "-O1", "-shared", "-fPIC", "-o", str(made)]
     source = ROOT / "tests" / "fixtures" / "drifting_clock.c"
-    subprocess.run([str(build.find_compiler()), *flags, str(source), "-ldl"], check=True)
-    return made
+    flags = ("-x", "c", "-O1", "-shared", "-fPIC", "-ldl")
+    return compiled(source, folder / "drifting_clock.so", *flags)
 
 
 @pytest.mark.torchrun

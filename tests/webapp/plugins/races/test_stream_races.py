@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from lanescope.webapp import open_run, races
 from lanescope.webapp.plugins.races.race_findings import race_findings
 from tests.collector.hooks.devices.test_device import needs_gpu
 from tests.support import ROOT
+from tests.support.processes import compiled
 from tests.webapp.plugins.races.test_races import marked, recorded
 
 SOURCE = ROOT / "tests" / "fixtures" / "streaming_device.cpp"
@@ -27,10 +27,7 @@ def device(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"-D_GLIBCXX_USE_CXX11_ABI={int(found.new_abi)}",
         f"-I{found.folder / 'include'}", f"-L{found.folder / 'lib'}", "-ltorch_cpu", "-lc10",
     ]  # fmt: skip
-    subprocess.run(
-        [str(build.find_compiler()), str(SOURCE), "-o", str(library), *flags], check=True
-    )
-    return library
+    return compiled(SOURCE, library, *flags)
 
 
 def test_streams_that_nothing_orders_race_and_their_twins_do_not(
