@@ -16,8 +16,8 @@ from playwright.sync_api import BrowserContext
 from benchmarks.generate_run import generate
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.server.http_server import Server as HttpServer
+from lanescope.webapp.server.http_server import Start, Wsgi
 from lanescope.webapp.server.server import make_app
-from lanescope.webapp.server.wsgi import Start, Wsgi
 from tests.support.page import RUN, LanePage
 from tests.support.synthetic import write_run
 
