@@ -83,7 +83,8 @@ matrix:  ## record with each version of Python and torch that can be had (ARGS='
 lint: $(READY) $(NODE) types  ## check style, types and the number of suppressed checks
 	ruff check .
 	ruff format --check .
-	clang-format --dry-run --Werror $(CPP)
+	@echo clang-format --dry-run --Werror
+	@clang-format --dry-run --Werror $(CPP)
 	$(BIOME) check --error-on-warnings
 	python -m tests.suppressions
 
@@ -97,7 +98,7 @@ types: $(READY)  ## check types alone
 format: $(READY) $(NODE)  ## bring the code into the project's format
 	ruff check --fix .
 	ruff format .
-	clang-format -i $(CPP)
+	@clang-format -i $(CPP)
 	$(BIOME) check --write
 
 bench: $(READY)  ## run the benchmarks and print their tables (ONLY=tiles for one of them)

@@ -159,7 +159,7 @@ const tileOf = (block, level = 0) =>
   );
 const row = { lane: { id: 0, kind: "thread" }, row: 0, y: 0, h: 16 };
 
-test("the slice under a point, or the nearest within reach", () => {
+test("the span at a point, or the nearest within reach", () => {
   const tile = tileOf({
     spans: spans([
       [10, 20, 0],
@@ -199,7 +199,7 @@ test("a crowded bucket says how many and the longest, once that is known", async
   equal(asked.length, 1);
 });
 
-test("a wide slice is asked for by its middle, and then exact", async () => {
+test("a wide span is requested by its middle, and then exact", async () => {
   const get = (address) => Promise.resolve({ ref: 4, start_ns: 11, end_ns: 21, address });
   const picker = new Picker("run", new Idle(), () => {}, get);
   const hit = hitRow([{ tile: tileOf({ spans: spans([[10, 20]]) }), from: 0, to: 1024 }], row, 15, 1);
@@ -251,7 +251,7 @@ test("first step that has not ended", () => {
   );
 });
 
-test("everything known of a slice is listed, nothing twice", () => {
+test("all facts about a span are listed, none twice", () => {
   const facts = factsOf({
     name: "aten::mm",
     start_ns: "1204381620",
@@ -283,7 +283,7 @@ test("everything known of a slice is listed, nothing twice", () => {
   );
 });
 
-test("idle waits for what is under way, also for what began meanwhile", async () => {
+test("idle waits for pending work, also for work that began later", async () => {
   const idle = new Idle();
   const end = idle.begin("a");
   let settled = false;
@@ -377,7 +377,7 @@ test("tiles are fetched once, a few at a time, in order", async () => {
   ok(most <= 6, `${most} at once`);
 });
 
-test("what is no longer wanted is aborted and forgotten", async () => {
+test("requests no longer wanted are aborted and forgotten", async () => {
   const aborted = [];
   const { cache, idle } = cacheWith(
     (address, { signal }) =>
@@ -439,7 +439,7 @@ test("the least recently used tiles go first, the whole-run level stays", async 
   ok(cache.get(0, 3, 0) && !cache.get(0, 1, 0), "the oldest is gone");
 });
 
-test("a failure is told in a sentence", async () => {
+test("a failure is reported as a message", async () => {
   const { cache, idle, failures } = cacheWith(() =>
     Promise.resolve({ ok: false, status: 409, json: () => Promise.resolve({ error: "reload the page" }) }),
   );

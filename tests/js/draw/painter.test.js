@@ -21,7 +21,7 @@ const PALETTE = new Palette(
 );
 const layout = new Layout(groupsOf(LANES), new Set(), new Set(), [LANES[5]]);
 
-/** Wide spans, each twice as long as what follows, and short ones beside them. */
+/** Wide spans, each twice as long as what follows, and short ones next to them. */
 const blocks = (lane) =>
   [0, 1].map((row) => {
     const start = Float64Array.from({ length: 40 }, (_, i) => i * 25 + row + lane);

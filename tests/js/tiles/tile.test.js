@@ -41,7 +41,7 @@ for (const name of ["tile", "tile_far", "tile_crowded"]) {
   });
 }
 
-test("what is no tile is refused with a sentence", async () => {
+test("a payload that is not a tile is rejected with a message", async () => {
   const [buffer] = await fixture("tile");
   throws(() => decode(new ArrayBuffer(8), PAINTS), /not a LaneScope tile/);
   throws(() => decode(buffer.slice(0, 100), PAINTS), /cut short/);
