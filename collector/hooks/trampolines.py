@@ -52,6 +52,7 @@ class LockEnds(NamedTuple):
     """What is called of a type of locks; see locks.py."""
 
     programs: set[int]
+    held: dict[int, int] | None  # where it is noted who has one; None: `taken` and `given` do that
     becomes: Callable[[Any], bool]
     taken: Callable[[Any], object]
     given: Callable[[Any], object]
@@ -76,7 +77,7 @@ class Trampolines:
         self.concurrent = function("concurrent", None, i32)
         self._hook = function("hook", address, anything, anything, anything, i32)
         self._method = function("method", i32, anything, address)
-        self._lock = function("lock", address, *[anything] * 8)
+        self._lock = function("lock", address, *[anything] * 9)
         self._lock_method = function("lock_method", i32, anything, address, i32)
         self._function = function("function", None, anything, address, address)
         self._inner = function("inner", anything, anything)
@@ -148,9 +149,12 @@ class Trampolines:
             return lambda: self._function(function, None, None)
         own = function.__code__
         inner = FunctionType(
-            own, function.__globals__, function.__name__, function.__defaults__,
+            own,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
             function.__closure__,
-        )  # fmt: skip
+        )
         inner.__kwdefaults__ = function.__kwdefaults__
         inner.__qualname__ = function.__qualname__  # in what a call with wrong arguments raises
         outer = _code_calling(own, self._inner(function))

