@@ -5,7 +5,8 @@ are as before, and no frame is added to its calls. What Python does at a call di
 
 - a function or method written in C is called through its definition, a `PyMethodDef`;
 - one written in Python through its `vectorcall`; but Python 3.11 calls such functions from others
-  past that, so there the function gets another code, and `__code__` answers with its own.
+  past that, and newer ones `__init__`, so there the function gets another code, and `__code__`
+  answers with its own.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class Trampolines:
         return made
 
     def _hook_function(self, function: FunctionType, hook: int) -> Callable[[], None]:
-        if sys.version_info[:2] != (3, 11):
+        if not _runs_past_vectorcall(function):
             self._function(function, hook, None)
             return lambda: self._function(function, None, None)
         own = function.__code__
@@ -172,6 +173,11 @@ class Trampolines:
                 self._all_own(_CODE)
 
         return undo
+
+
+def _runs_past_vectorcall(function: FunctionType) -> bool:
+    version = sys.version_info[:2]
+    return version == (3, 11) or (version > (3, 11) and function.__name__ == "__init__")
 
 
 def _code_calling(own: CodeType, called: object) -> CodeType:

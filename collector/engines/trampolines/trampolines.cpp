@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -105,6 +106,7 @@ Object* PyFunction_GetDefaults(Object*);
 int PyFunction_SetDefaults(Object*, Object*);
 Object* PyFrame_GetCode(Frame*);
 Thread* PyThreadState_Get();
+const char* Py_GetVersion();
 Object* PyObject_VectorcallDict(Object*, Object* const*, size_t, Object*);
 // Not in every version.
 __attribute__((weak)) Object* PyObject_Vectorcall(Object*, Object* const*, size_t, Object*);
@@ -130,6 +132,7 @@ Object* const none = &_Py_NoneStruct;
 Object* failed = nullptr;   // gets what a hook raised; raises it again if it is the program's
 Type* changed = nullptr;    // of a token that brings other arguments
 bool concurrent = false;    // whether there is a second thread
+const bool is_3_11 = std::strncmp(Py_GetVersion(), "3.11.", 5) == 0;
 
 // A reference that ends with its block.
 class Held {
@@ -606,12 +609,12 @@ Slot* slot_of(Object* method) {
 struct Hooked {
   const Hook* hook;  // nullptr: nothing
   Vectorcall original;
-  Object* inner;  // Python 3.11: the same function with its own code
+  Object* inner;  // where the code is exchanged: the same function with its own
   Object* outer;  // and the code that it has instead
 };
 
 std::unordered_map<Object*, Hooked> functions;
-std::unordered_map<Object*, Object*> own_codes;  // by what it was exchanged for (3.11)
+std::unordered_map<Object*, Object*> own_codes;  // by what it was exchanged for
 
 Vectorcall& vectorcall_of(Object* function) {
   return *reinterpret_cast<Vectorcall*>(reinterpret_cast<char*>(function) +
@@ -647,8 +650,8 @@ Object* enter_function(Object* function, Object* const* given, size_t count, Obj
   return run_function(found, called, given, count, names);
 }
 
-// Python 3.11 runs a function past its vectorcall. There its code is exchanged for one that calls an
-// object of this type with the function's arguments. That code has no RESUME, so its frame counts as
+// Python 3.11 runs a function past its vectorcall, newer ones an `__init__`. There its code is
+// exchanged for one that calls an object of this type with the function's arguments. That code has no RESUME, so its frame counts as
 // not begun: no traceback, no walk and no line event shows it.
 struct Inner {
   Object base;
@@ -658,8 +661,8 @@ struct Inner {
 
 constexpr int RETURN = 3;
 
-// A thread's profile or trace function, put off until that code has returned: Python tells of the
-// return all the same.
+// A thread's profile or trace function, put off until that code has returned: Python 3.11 tells of
+// the return all the same.
 struct Deferred {
   using Tracer = int (*)(Object*, Frame*, int, Object*);
   Tracer tracer;
@@ -693,10 +696,14 @@ int trace_later(Object* object, Frame* frame, int what, Object* argument) {
 
 Object* enter_inlined(Object* self, Object* const* given, size_t count, Object* names) {
   const Hooked found = functions.find(reinterpret_cast<Inner*>(self)->function)->second;
+  const auto run = [&] {
+    return found.hook == nullptr ? found.original(found.inner, given, count, names)
+                                 : run_function(found, found.inner, given, count, names);
+  };
+  if (!is_3_11) return run();
   Thread* thread = PyThreadState_Get();
   ++thread->recursion_remaining;  // of that code's frame
-  Object* result = found.hook == nullptr ? found.original(found.inner, given, count, names)
-                                         : run_function(found, found.inner, given, count, names);
+  Object* result = run();
   --thread->recursion_remaining;
   profiling.put_off(thread->profile, profile_later);
   tracing.put_off(thread->trace, trace_later);
@@ -833,7 +840,7 @@ Object* enter_maker(Type* type, Object* given, Object* named) {
 
 Object* (*own_code)(Object*, void*) = nullptr;
 
-// `__code__` of functions, where it was exchanged (3.11).
+// `__code__` of functions, where it was exchanged.
 Object* enter_code(Object* function, void* closure) {
   Object* code = own_code(function, closure);
   const auto at = code != nullptr ? own_codes.find(code) : own_codes.end();
@@ -895,7 +902,7 @@ EXPORT int32_t trampolines_lock_method(Object* method, const Lock* lock, int32_t
   return 1;
 }
 
-// Hooks a function written in Python. `inner`, Python 3.11: another with its code, else nullptr.
+// Hooks a function written in Python. `inner`: another with its code, where that is exchanged.
 EXPORT void trampolines_function(Object* function, const Hook* hook, Object* inner) {
   const auto [at, is_new] = functions.try_emplace(function);
   Hooked& found = at->second;
@@ -915,7 +922,7 @@ EXPORT void trampolines_function(Object* function, const Hook* hook, Object* inn
   }
 }
 
-// Python 3.11: the object that the exchanged code of `function` calls.
+// The object that the exchanged code of `function` calls.
 EXPORT Object* trampolines_inner(Object* function) {
   Inner* made = reinterpret_cast<Inner*>(PyType_GenericAlloc(inner_type, 0));
   made->vectorcall = enter_inlined;
