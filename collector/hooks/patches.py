@@ -23,7 +23,7 @@ from .trampolines import CONCURRENT, SELF_ALONE, Changed, Ends, LockEnds, Trampo
 
 __all__ = ["Changed", "Patches", "around", "caller", "concurrent", "prepare"]
 
-_REPLACED = "functions as the program knows them: they are replaced"
+_REPLACED = "calls without other functions in the place of the program's"
 
 
 class _Means:
