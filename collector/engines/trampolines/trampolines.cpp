@@ -106,6 +106,7 @@ Object* PyFunction_GetDefaults(Object*);
 int PyFunction_SetDefaults(Object*, Object*);
 Object* PyFrame_GetCode(Frame*);
 Thread* PyThreadState_Get();
+void* PyInterpreterState_Get();
 const char* Py_GetVersion();
 Object* PyObject_VectorcallDict(Object*, Object* const*, size_t, Object*);
 // Not in every version.
@@ -131,6 +132,7 @@ constexpr size_t OFFSET = size_t{1} << (8 * sizeof(size_t) - 1);
 Object* const none = &_Py_NoneStruct;
 Object* failed = nullptr;   // gets what a hook raised; raises it again if it is the program's
 Type* changed = nullptr;    // of a token that brings other arguments
+void* home = nullptr;       // the interpreter that is recorded
 bool concurrent = false;    // whether there is a second thread
 const bool is_3_11 = std::strncmp(Py_GetVersion(), "3.11.", 5) == 0;
 
@@ -481,7 +483,10 @@ Object* hooked(const Slot& slot, Object* self, Object* owner, const Call& call, 
   });
 }
 
-bool is_silent(const Slot& slot) { return slot.hook == nullptr && slot.lock == nullptr; }
+// Definitions are shared with other interpreters of the process, which have objects of their own.
+bool is_silent(const Slot& slot) {
+  return (slot.hook == nullptr && slot.lock == nullptr) || PyInterpreterState_Get() != home;
+}
 
 // What stands in the definitions, one for each slot and way of calling.
 [[gnu::noinline]] Object* enter_two(const Slot& slot, Object* self, Object* given) {
@@ -854,6 +859,7 @@ Object* enter_code(Object* function, void* closure) {
 // What trampolines.py calls, with the interpreter's lock ------------------------------------------------
 
 EXPORT void trampolines_prepare(Object* tell_failed, Object* changed_type) {
+  home = PyInterpreterState_Get();
   failed = kept(tell_failed);
   changed = reinterpret_cast<Type*>(kept(changed_type));
   if (runner_type == nullptr) {

@@ -154,6 +154,16 @@ PROGRAM = """
     while not unraisable:
         pass
 
+    # Another interpreter has the same methods, and nobody to tell of them.
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    other, count = interpreters.create(), len(told)
+    interpreters.run_string(other, "import _thread; _thread.allocate_lock().acquire()")
+    interpreters.destroy(other)
+    assert len(told) == count
+
     for one in undo:
         one()
     told.clear()
