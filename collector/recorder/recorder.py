@@ -316,6 +316,8 @@ class Recorder:
         """
         if is_interruption(error):
             raise error
+        if self.closed:  # as where a call ends that began before
+            return
         self.coverage["recorder_errors"] += 1
         told = f"{type(error).__name__}: {error}"
         if RecursionError.__name__ not in told:  # the program is at its limit, as it will see
