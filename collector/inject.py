@@ -27,7 +27,8 @@ class _AfterTorch:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        found = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((one for one in found if one is not None), None)
         loader = None if spec is None else spec.loader
         if loader is None:

@@ -5,15 +5,18 @@ It depends on no version of torch or Python: one build, of two seconds, serves a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 import sys
 import sysconfig
 import tempfile
+import time
 from pathlib import Path
 
 from .build import (
     COMPILERS,
+    RETRY_S,
     BuildError,
     _check,
     _identity_of,
@@ -48,15 +51,25 @@ def ensure_trampolines() -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(library.with_suffix(".lock")):
             if not library.exists():
-                _build(compiler, library)
+                _build_once(compiler, library)
     except OSError as error:
         raise BuildError(f"{folder} cannot be written ({error.strerror})") from error
     return library
 
 
-def _build(compiler: Path, library: Path) -> None:
+def _build_once(compiler: Path, library: Path) -> None:
+    """Build, unless that failed a moment ago. With the lock held."""
+    note = library.with_suffix(".failed")
+    with contextlib.suppress(OSError):
+        if time.time() - note.stat().st_mtime < RETRY_S:
+            raise BuildError(note.read_text())
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".trampolines-") as temporary:
         made = Path(temporary) / library.name
         command = (str(compiler), *FLAGS, str(SOURCE), "-o", str(made))
-        _check(_run(command, Path(temporary)), compiler)
+        try:
+            _check(_run(command, Path(temporary)), compiler)
+        except BuildError as error:
+            note.write_text(str(error))
+            raise
         made.replace(library)
+    note.unlink(missing_ok=True)

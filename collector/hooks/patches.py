@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -22,7 +23,7 @@ from .trampolines import CONCURRENT, SELF_ALONE, Changed, Ends, LockEnds, Trampo
 
 __all__ = ["Changed", "Patches", "around", "caller", "concurrent", "prepare"]
 
-_REPLACED = "functions as the program knows them: they are replaced"
+_REPLACED = "calls without other functions in the place of the program's"
 
 
 class _Means:
@@ -263,6 +264,8 @@ def _acquiring(
         try:
             if blocking is True and timeout == -1 and original(self, False):
                 got = True
+                if ends.held is not None:
+                    ends.held[id(self)] = get_ident()
                 ends.taken(self)
                 return got
             token = ends.waits(self)
@@ -285,6 +288,8 @@ def _releasing(original: Callable[..., Any], ends: LockEnds) -> Callable[..., An
     def release(self: Any, *_: Any) -> Any:
         try:
             if _Means.concurrent and (id(self) in ends.programs or ends.becomes(self)):
+                if ends.held is not None:
+                    ends.held.pop(id(self), None)
                 ends.given(self)
         finally:
             original(self)

@@ -5,7 +5,8 @@ are as before, and no frame is added to its calls. What Python does at a call di
 
 - a function or method written in C is called through its definition, a `PyMethodDef`;
 - one written in Python through its `vectorcall`; but Python 3.11 calls such functions from others
-  past that, so there the function gets another code, and `__code__` answers with its own.
+  past that, and newer ones `__init__`, so there the function gets another code, and `__code__`
+  answers with its own.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class LockEnds(NamedTuple):
     """What is called of a type of locks; see locks.py."""
 
     programs: set[int]
+    held: dict[int, int] | None  # where it is noted who has one; None: `taken` and `given` do that
     becomes: Callable[[Any], bool]
     taken: Callable[[Any], object]
     given: Callable[[Any], object]
@@ -76,7 +78,7 @@ class Trampolines:
         self.concurrent = function("concurrent", None, i32)
         self._hook = function("hook", address, anything, anything, anything, i32)
         self._method = function("method", i32, anything, address)
-        self._lock = function("lock", address, *[anything] * 8)
+        self._lock = function("lock", address, *[anything] * 9)
         self._lock_method = function("lock_method", i32, anything, address, i32)
         self._function = function("function", None, anything, address, address)
         self._inner = function("inner", anything, anything)
@@ -143,14 +145,17 @@ class Trampolines:
         return made
 
     def _hook_function(self, function: FunctionType, hook: int) -> Callable[[], None]:
-        if sys.version_info[:2] != (3, 11):
+        if not _runs_past_vectorcall(function):
             self._function(function, hook, None)
             return lambda: self._function(function, None, None)
         own = function.__code__
         inner = FunctionType(
-            own, function.__globals__, function.__name__, function.__defaults__,
+            own,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
             function.__closure__,
-        )  # fmt: skip
+        )
         inner.__kwdefaults__ = function.__kwdefaults__
         inner.__qualname__ = function.__qualname__  # in what a call with wrong arguments raises
         outer = _code_calling(own, self._inner(function))
@@ -168,6 +173,11 @@ class Trampolines:
                 self._all_own(_CODE)
 
         return undo
+
+
+def _runs_past_vectorcall(function: FunctionType) -> bool:
+    version = sys.version_info[:2]
+    return version == (3, 11) or (version > (3, 11) and function.__name__ == "__init__")
 
 
 def _code_calling(own: CodeType, called: object) -> CodeType:

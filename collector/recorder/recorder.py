@@ -355,6 +355,8 @@ class Recorder:
         if isinstance(error, OSError) and str(error.filename).startswith(str(self.run)):
             self._warn_of_disk(error)
             return
+        if self.closed:  # as where a call ends that began before
+            return
         self.coverage["recorder_errors"] += 1
         told = f"{type(error).__name__}: {error}"
         if RecursionError.__name__ not in told:  # the program is at its limit, as it will see

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -90,6 +91,9 @@ int PyDict_Next(Object*, Size*, Object**, Object**);
 int PyDict_SetItem(Object*, Object*, Object*);
 int PySet_Contains(Object*, Object*);
 Object* PyLong_FromVoidPtr(void*);
+Object* PyLong_FromUnsignedLong(unsigned long);
+unsigned long PyThread_get_thread_ident();
+int PyDict_DelItem(Object*, Object*);
 void PyErr_Clear();
 Object* PyErr_Occurred();
 void PyErr_Fetch(Object**, Object**, Object**);
@@ -102,6 +106,8 @@ Object* PyFunction_GetDefaults(Object*);
 int PyFunction_SetDefaults(Object*, Object*);
 Object* PyFrame_GetCode(Frame*);
 Thread* PyThreadState_Get();
+void* PyInterpreterState_Get();
+const char* Py_GetVersion();
 Object* PyObject_VectorcallDict(Object*, Object* const*, size_t, Object*);
 // Not in every version.
 __attribute__((weak)) Object* PyObject_Vectorcall(Object*, Object* const*, size_t, Object*);
@@ -126,7 +132,9 @@ constexpr size_t OFFSET = size_t{1} << (8 * sizeof(size_t) - 1);
 Object* const none = &_Py_NoneStruct;
 Object* failed = nullptr;   // gets what a hook raised; raises it again if it is the program's
 Type* changed = nullptr;    // of a token that brings other arguments
+void* home = nullptr;       // the interpreter that is recorded
 bool concurrent = false;    // whether there is a second thread
+const bool is_3_11 = std::strncmp(Py_GetVersion(), "3.11.", 5) == 0;
 
 // A reference that ends with its block.
 class Held {
@@ -335,7 +343,7 @@ class Brought {
 struct Slot;
 
 struct Lock {  // a type of locks: what locks.py is told, and the type's own methods
-  Object *programs, *becomes, *taken, *given, *waits, *waited;
+  Object *programs, *held, *becomes, *taken, *given, *waits, *waited;
   const Slot *acquire, *release;
 };
 
@@ -383,9 +391,8 @@ Object* call_method(const Slot& slot, Object* self, Object* owner, const Call& c
 }
 
 // Whether the lock is the program's. An exception may be set afterwards.
-bool is_programs(const Lock& lock, Object* self) {
-  Held number(PyLong_FromVoidPtr(self));
-  if (PySet_Contains(lock.programs, number.get()) == 1) return true;
+bool is_programs(const Lock& lock, Object* self, Object* number) {
+  if (PySet_Contains(lock.programs, number) == 1) return true;
   Held becomes = tell(lock.becomes, self);
   if (!becomes) hold();
   return becomes.get() == &_Py_TrueStruct;
@@ -400,10 +407,27 @@ Object* given_back(const Lock& lock, Object* self) {
   return nullptr;
 }
 
+// The calling thread has the lock now, which was free. False: an exception is set.
+bool taken(const Lock& lock, Object* self, Object* number) {
+  if (lock.held != none) {
+    Held own(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
+    PyDict_SetItem(lock.held, number, own.get());
+  }
+  return tell(lock.taken, self) || hold();
+}
+
+// It is about to give it back. An exception may be set afterwards.
+void gives(const Lock& lock, Object* self, Object* number) {
+  if (lock.held != none && PyDict_DelItem(lock.held, number) != 0) PyErr_Clear();
+  if (!tell(lock.given, self)) hold();
+}
+
 // Takes a lock. It is tried first: most are free, and then nothing has to be noted but that.
 template <typename Original>
 Object* acquire(const Lock& lock, Object* self, const Call& call, Original original) {
-  if (!concurrent || !is_programs(lock, self)) {
+  if (!concurrent) return original(nullptr);
+  const Held number(PyLong_FromVoidPtr(self));
+  if (!is_programs(lock, self, number.get())) {
     return PyErr_Occurred() != nullptr ? nullptr : original(nullptr);
   }
   if (call.names == nullptr &&
@@ -412,7 +436,7 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
     Held got(call_method(*lock.acquire, self, nullptr, {&at_once, 1, nullptr}));
     if (!got) return nullptr;
     if (got.get() == &_Py_TrueStruct) {
-      return tell(lock.taken, self) || hold() ? got.release() : given_back(lock, self);
+      return taken(lock, self, number.get()) ? got.release() : given_back(lock, self);
     }
   }
   Held token = tell(lock.waits, self);
@@ -431,7 +455,10 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
 // Gives it back, whatever a signal's handler raises before.
 template <typename Original>
 Object* release(const Lock& lock, Object* self, Original original) {
-  if (concurrent && is_programs(lock, self) && !tell(lock.given, self)) hold();
+  if (concurrent) {
+    const Held number(PyLong_FromVoidPtr(self));
+    if (is_programs(lock, self, number.get())) gives(lock, self, number.get());
+  }
   if (PyErr_Occurred() == nullptr) return original(nullptr);
   Error error;
   Held result(original(nullptr));
@@ -456,7 +483,10 @@ Object* hooked(const Slot& slot, Object* self, Object* owner, const Call& call, 
   });
 }
 
-bool is_silent(const Slot& slot) { return slot.hook == nullptr && slot.lock == nullptr; }
+// Definitions are shared with other interpreters of the process, which have objects of their own.
+bool is_silent(const Slot& slot) {
+  return (slot.hook == nullptr && slot.lock == nullptr) || PyInterpreterState_Get() != home;
+}
 
 // What stands in the definitions, one for each slot and way of calling.
 [[gnu::noinline]] Object* enter_two(const Slot& slot, Object* self, Object* given) {
@@ -464,6 +494,9 @@ bool is_silent(const Slot& slot) { return slot.hook == nullptr && slot.lock == n
     return reinterpret_cast<Function>(slot.original)(self, given);
   };
   if (is_silent(slot)) return original(nullptr);
+  if (slot.lock != nullptr && slot.releases) {
+    return hooked(slot, self, nullptr, {&self, 1, nullptr}, original);
+  }
   if ((slot.definition->flags & VARARGS) != 0) {
     const Brought all(slot.has_self ? self : nullptr, given, nullptr);
     return hooked(slot, self, nullptr, all.call(), original);
@@ -581,12 +614,12 @@ Slot* slot_of(Object* method) {
 struct Hooked {
   const Hook* hook;  // nullptr: nothing
   Vectorcall original;
-  Object* inner;  // Python 3.11: the same function with its own code
+  Object* inner;  // where the code is exchanged: the same function with its own
   Object* outer;  // and the code that it has instead
 };
 
 std::unordered_map<Object*, Hooked> functions;
-std::unordered_map<Object*, Object*> own_codes;  // by what it was exchanged for (3.11)
+std::unordered_map<Object*, Object*> own_codes;  // by what it was exchanged for
 
 Vectorcall& vectorcall_of(Object* function) {
   return *reinterpret_cast<Vectorcall*>(reinterpret_cast<char*>(function) +
@@ -622,8 +655,8 @@ Object* enter_function(Object* function, Object* const* given, size_t count, Obj
   return run_function(found, called, given, count, names);
 }
 
-// Python 3.11 runs a function past its vectorcall. There its code is exchanged for one that calls an
-// object of this type with the function's arguments. That code has no RESUME, so its frame counts as
+// Python 3.11 runs a function past its vectorcall, newer ones an `__init__`. There its code is
+// exchanged for one that calls an object of this type with the function's arguments. That code has no RESUME, so its frame counts as
 // not begun: no traceback, no walk and no line event shows it.
 struct Inner {
   Object base;
@@ -633,8 +666,8 @@ struct Inner {
 
 constexpr int RETURN = 3;
 
-// A thread's profile or trace function, put off until that code has returned: Python tells of the
-// return all the same.
+// A thread's profile or trace function, put off until that code has returned: Python 3.11 tells of
+// the return all the same.
 struct Deferred {
   using Tracer = int (*)(Object*, Frame*, int, Object*);
   Tracer tracer;
@@ -668,10 +701,14 @@ int trace_later(Object* object, Frame* frame, int what, Object* argument) {
 
 Object* enter_inlined(Object* self, Object* const* given, size_t count, Object* names) {
   const Hooked found = functions.find(reinterpret_cast<Inner*>(self)->function)->second;
+  const auto run = [&] {
+    return found.hook == nullptr ? found.original(found.inner, given, count, names)
+                                 : run_function(found, found.inner, given, count, names);
+  };
+  if (!is_3_11) return run();
   Thread* thread = PyThreadState_Get();
   ++thread->recursion_remaining;  // of that code's frame
-  Object* result = found.hook == nullptr ? found.original(found.inner, given, count, names)
-                                         : run_function(found, found.inner, given, count, names);
+  Object* result = run();
   --thread->recursion_remaining;
   profiling.put_off(thread->profile, profile_later);
   tracing.put_off(thread->trace, trace_later);
@@ -808,7 +845,7 @@ Object* enter_maker(Type* type, Object* given, Object* named) {
 
 Object* (*own_code)(Object*, void*) = nullptr;
 
-// `__code__` of functions, where it was exchanged (3.11).
+// `__code__` of functions, where it was exchanged.
 Object* enter_code(Object* function, void* closure) {
   Object* code = own_code(function, closure);
   const auto at = code != nullptr ? own_codes.find(code) : own_codes.end();
@@ -822,6 +859,7 @@ Object* enter_code(Object* function, void* closure) {
 // What trampolines.py calls, with the interpreter's lock ------------------------------------------------
 
 EXPORT void trampolines_prepare(Object* tell_failed, Object* changed_type) {
+  home = PyInterpreterState_Get();
   failed = kept(tell_failed);
   changed = reinterpret_cast<Type*>(kept(changed_type));
   if (runner_type == nullptr) {
@@ -851,12 +889,12 @@ EXPORT int32_t trampolines_method(Object* method, const Hook* hook) {
 }
 
 EXPORT const Lock* trampolines_lock(Object* acquire, Object* release, Object* programs,
-                                    Object* becomes, Object* taken, Object* given, Object* waits,
-                                    Object* waited) {
+                                    Object* held, Object* becomes, Object* taken, Object* given,
+                                    Object* waits, Object* waited) {
   const Slot *acquires = slot_of(acquire), *releases = slot_of(release);
   if (acquires == nullptr || releases == nullptr) return nullptr;
-  return new Lock{kept(programs), kept(becomes), kept(taken),  kept(given),
-                  kept(waits),    kept(waited),  acquires, releases};
+  return new Lock{kept(programs), kept(held),  kept(becomes), kept(taken), kept(given),
+                  kept(waits),    kept(waited), acquires,      releases};
 }
 
 EXPORT int32_t trampolines_lock_method(Object* method, const Lock* lock, int32_t releases) {
@@ -870,7 +908,7 @@ EXPORT int32_t trampolines_lock_method(Object* method, const Lock* lock, int32_t
   return 1;
 }
 
-// Hooks a function written in Python. `inner`, Python 3.11: another with its code, else nullptr.
+// Hooks a function written in Python. `inner`: another with its code, where that is exchanged.
 EXPORT void trampolines_function(Object* function, const Hook* hook, Object* inner) {
   const auto [at, is_new] = functions.try_emplace(function);
   Hooked& found = at->second;
@@ -890,7 +928,7 @@ EXPORT void trampolines_function(Object* function, const Hook* hook, Object* inn
   }
 }
 
-// Python 3.11: the object that the exchanged code of `function` calls.
+// The object that the exchanged code of `function` calls.
 EXPORT Object* trampolines_inner(Object* function) {
   Inner* made = reinterpret_cast<Inner*>(PyType_GenericAlloc(inner_type, 0));
   made->vectorcall = enter_inlined;

@@ -117,9 +117,14 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         patches.ends(base, name, None, born, when_concurrent=True, lost=lost)
     for name in _SHARING:
         patches.ends(
-            torch.UntypedStorage, name, shares, shared, self_alone=True, when_concurrent=True,
+            torch.UntypedStorage,
+            name,
+            shares,
+            shared,
+            self_alone=True,
+            when_concurrent=True,
             lost=lost,
-        )  # fmt: skip
+        )
     return patches.undo
 
 

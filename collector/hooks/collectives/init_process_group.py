@@ -76,9 +76,13 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
 
     patches = Patches()
     patches.ends(
-        dist.distributed_c10d, JOIN, begins,
-        lambda call, _: end(call, well=True), lambda call, _: end(call, well=False), also=_ALSO,
-    )  # fmt: skip
+        dist.distributed_c10d,
+        JOIN,
+        begins,
+        lambda call, _: end(call, well=True),
+        lambda call, _: end(call, well=False),
+        also=_ALSO,
+    )
     return patches.undo
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
 
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..patches import Patches
 
 _DEFAULT = "_update_default_pg"
 """Called wherever the default process group changes, however the program spelled it."""
@@ -42,10 +42,10 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
         return lambda: None
     owner: Any = dist.distributed_c10d
     lost = "process groups, and the rank of a process that no launcher told"
-    original = optional(owner.__name__, _DEFAULT, lost)
+    update = optional(owner.__name__, _DEFAULT, lost)
     known = optional(owner.__name__, _RANKS, lost)
     stores = optional(owner.__name__, "_world.pg_map", "how far the clocks of hosts are apart")
-    if original is None or known is None:
+    if update is None or known is None:
         return lambda: None
 
     def entered(group: Any) -> None:
@@ -56,13 +56,8 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
         if isinstance(store, owner.Store):
             joined(store, group.rank(), group.size())
 
-    @wraps(original)
-    def updated(group: Any) -> Any:
-        result = original(group)
-        if group is not None:
-            with recorder.guarded():
-                entered(group)
-        return result
+    def updated(group: Any, _: Any) -> None:
+        entered(group)
 
     def added(group: Any, ranks: Mapping[int, int]) -> None:
         with recorder.guarded():
@@ -73,12 +68,17 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
         entered(dist.group.WORLD)
         for group, ranks in groups.items():
             added(group, ranks)
-    setattr(owner, _DEFAULT, updated)
+    patches = Patches()
+    patches.ends(owner, _DEFAULT, lambda group: group, updated)
     setattr(owner, _RANKS, groups)
 
     def uninstall() -> None:
-        setattr(owner, _DEFAULT, original)
+        patches.undo()
         groups.added = None
+        if vars(owner)[_RANKS] is groups:
+            known.clear()
+            known.update(groups)
+            setattr(owner, _RANKS, known)
 
     return uninstall
 

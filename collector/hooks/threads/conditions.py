@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import synchronize
@@ -51,7 +52,7 @@ class _Hooks:
         handovers = self._handovers
 
         def begin(own: Any) -> None:
-            if not programs or handovers.from_program(caller()):
+            if not programs or handovers.from_program(sys._getframe(1)):
                 handovers.note(kind, handovers.key(own))
 
         self._patches.ends(owner, name, begin, self_alone=True, when_concurrent=True)
@@ -60,7 +61,7 @@ class _Hooks:
         handovers = self._handovers
 
         def begin(own: Any) -> Waiting | None:
-            if programs and not handovers.from_program(caller()):
+            if programs and not handovers.from_program(sys._getframe(1)):
                 return None
             return handovers.waits(kind, handovers.key(own))
 
@@ -79,7 +80,7 @@ class _Hooks:
         handovers = self._handovers
 
         def begin(own: Any) -> Any:
-            return own if handovers.from_program(caller()) else None
+            return own if handovers.from_program(sys._getframe(1)) else None
 
         def done(own: Any, seen: Any) -> None:
             if seen:
@@ -163,9 +164,8 @@ def _barrier_wait(handovers: Handovers, patches: Patches) -> None:
         handovers.note(SyncKind.barrier_leave, left, waiting.start)
 
     def raised(began: tuple[threading.Barrier, _Rounds, int, Waiting], _: BaseException) -> None:
-        _, own, _, waiting = began
-        own.lost = True
-        handovers.waited(waiting)
+        began[1].lost = True
+        handovers.waited(began[3])
 
     patches.ends(threading.Barrier, "wait", begin, done, raised, self_alone=True)
 
@@ -188,6 +188,11 @@ def _barrier_action(handovers: Handovers, patches: Patches) -> None:
             handovers.note(SyncKind.barrier_enter, one)
 
     patches.ends(
-        threading.Barrier, "_release", begin, done, self_alone=True, when_concurrent=True,
+        threading.Barrier,
+        "_release",
+        begin,
+        done,
+        self_alone=True,
+        when_concurrent=True,
         lost="order by the actions of barriers",
-    )  # fmt: skip
+    )

@@ -133,9 +133,13 @@ def _callbacks_on_done(handovers: Handovers, patches: Patches) -> None:
 
     patches.ends(future, "add_done_callback", adds, when_concurrent=True)
     patches.ends(
-        future, "_invoke_callbacks", calls, self_alone=True, when_concurrent=True,
+        future,
+        "_invoke_callbacks",
+        calls,
+        self_alone=True,
+        when_concurrent=True,
         lost="order by callbacks of concurrent.futures",
-    )  # fmt: skip
+    )
 
 
 class _Posting(threading.local):
@@ -147,7 +151,9 @@ class _Posting(threading.local):
 def _loop(handovers: Handovers, patches: Patches) -> None:
     """What a loop is given to call by another thread, it calls after what that did until then."""
     lost = "order by calls that asyncio loops get"
-    posting, numbers = _Posting(), weakref.WeakKeyDictionary[Any, int]()
+    posting = _Posting()
+    # By id: every callback of every loop is looked up here.
+    numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def posts(*_: Any, **__: Any) -> bool:
         posting.number = handovers.next_number()
@@ -159,12 +165,14 @@ def _loop(handovers: Handovers, patches: Patches) -> None:
 
     def handled(handle: Any) -> None:
         if posting.number:
-            numbers[handle] = posting.number
+            key = id(handle)
+            gone = weakref.ref(handle, lambda _: numbers.pop(key, None))  # cancelled, perhaps
+            numbers[key] = gone, posting.number
 
     def runs(handle: Any) -> None:
-        number = numbers.pop(handle, 0)
-        if number:
-            handovers.note(SyncKind.callback_run, number)
+        found = numbers.pop(id(handle), None)
+        if found is not None:
+            handovers.note(SyncKind.callback_run, found[1])
 
     loop, handle = asyncio.BaseEventLoop, asyncio.Handle
     patches.ends(loop, "call_soon_threadsafe", posts, posted, posted, when_concurrent=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import threading
-from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
@@ -17,17 +16,6 @@ from .sync_events import Handovers, Waiting
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record what the program does with locks, whatever name it knows their types by."""
     patches = Patches()
-    held, taken, given = handovers.held, handovers.taken, handovers.given
-
-    # Programs take and give locks by the million: a plain lock is spared what one that may be
-    # taken again needs. A library's lock comes no further than `programs`.
-    def took(lock: Any) -> None:
-        held[id(lock)] = get_ident()
-        taken(lock)
-
-    def gives(lock: Any) -> None:
-        held.pop(id(lock), None)
-        given(lock)
 
     def waits(lock: Any) -> Waiting:
         return handovers.waits(SyncKind.lock_acquire, id(lock))
@@ -37,14 +25,15 @@ def install(handovers: Handovers) -> Callable[[], None]:
         if got is True:
             handovers.took(lock, waiting.start)
 
-    for kind, known, gone in (
-        (type(_thread.allocate_lock()), took, gives),
-        (type(threading.RLock()), handovers.took, handovers.gives),
+    # Programs take and give locks by the million: a plain lock is spared what one that may be
+    # taken again needs. A library's lock comes no further than `programs`.
+    for kind, held, taken, given in (
+        (type(_thread.allocate_lock()), handovers.held, handovers.taken, handovers.given),
+        (type(threading.RLock()), None, handovers.took, handovers.gives),
     ):
-        patches.locks(
-            kind,
-            LockEnds(handovers.programs, handovers.becomes_programs, known, gone, waits, waited),
-        )
+        programs, becomes = handovers.programs, handovers.becomes_programs
+        ends = LockEnds(programs, held, becomes, taken, given, waits, waited)
+        patches.locks(kind, ends)
 
     def entered(condition: threading.Condition) -> None:
         """Its lock is the program's as well, though `threading` takes and gives it."""

@@ -18,11 +18,12 @@ _NOTHING = object()
 def install(handovers: Handovers) -> Callable[[], None]:
     """Record `queue.Queue` and its subclasses, `SimpleQueue`, and queues of multiprocessing."""
     patches = Patches()
-    put, get = _put(handovers), _get(handovers)
-    finished, joins = _task_done(handovers), _join(handovers)
-    patches.ends(queue.Queue, "put", *put, when_concurrent=True)
+    get, copied = _get(handovers), _get_copy(handovers)
+    patches.ends(queue.Queue, "put", *_put(handovers), when_concurrent=True)
     patches.ends(queue.Queue, "get", *get, self_alone=True, when_concurrent=True)
+    kind: Any
     for kind in (queue.Queue, queues.JoinableQueue):
+        finished, joins = _task_done(handovers), _join(handovers)
         patches.ends(kind, "task_done", finished, self_alone=True, when_concurrent=True)
         patches.ends(kind, "join", *joins, self_alone=True, when_concurrent=True)
     for name in ("put", "put_nowait"):
@@ -33,7 +34,7 @@ def install(handovers: Handovers) -> Callable[[], None]:
         patches.ends(kind, "put", _put_to_feeder(handovers))
     patches.ends(queues.SimpleQueue, "put", _post_copy(handovers), self_alone=True)
     for kind in (queues.Queue, queues.SimpleQueue):
-        patches.ends(kind, "get", *_get_copy(handovers), self_alone=True, when_concurrent=True)
+        patches.ends(kind, "get", *copied, self_alone=True, when_concurrent=True)
     patches.ends(
         queues.Queue, "_feed", _feeding(handovers), lost="order by queues between processes"
     )

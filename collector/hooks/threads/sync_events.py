@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
@@ -107,7 +108,7 @@ class Handovers:
         what the program forgot; what its classes mean is recorded where they are called. `depth`:
         how far out from here a hooked function was called.
         """
-        if not self.from_program(patches.caller(depth)):
+        if not self.from_program(sys._getframe(depth)):
             return False
         if len(self.programs) >= _KNOWN_LIMIT:
             for known in (self.programs, self.held, self._again, self._gone):
@@ -142,7 +143,7 @@ class Handovers:
         if len(self._known) >= _KNOWN_LIMIT:
             self._known.clear()
         file = code.co_filename
-        between = file == _BETWEEN_FILE or code in _BETWEEN
+        between = file in (_BETWEEN_FILE, patches.__file__) or code in _BETWEEN
         known = self._known[code] = None if between else not self._is_library(file)
         return known
 
@@ -210,8 +211,7 @@ class Handovers:
     def waited(self, waiting: Waiting) -> None:
         """It waits no more."""
         if waiting.opened:
-            with self._recorder.guarded():
-                self._recorder.close_sync()
+            self._recorder.close_sync()
 
     def _opened(self, kind: SyncKind, target: int, start: int) -> bool:
         recorder = self._recorder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...journal.process_journals import MAIN_ORDINAL
 from ...recorder.recorder import Recorder
-from ..patches import Changed, Patches, around, caller
+from ..patches import Changed, Patches, around
 from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
 from .sync_events import Handovers
@@ -183,14 +184,14 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
         begun = clock.now()
         return thread, begun, threads.joining(thread, begun)
 
-    def joined(began: tuple[threading.Thread, int, bool], _: Any) -> None:
-        thread, begun = began[:2]
-        left(began, None)
-        threads.joined(thread, begun, threads.is_alive(thread))
-
-    def left(began: tuple[threading.Thread, int, bool], _: BaseException | None) -> None:
+    def stops(began: tuple[threading.Thread, int, bool], _: BaseException | None) -> None:
         if began[2]:
             threads.waited()
+
+    def joined(began: tuple[threading.Thread, int, bool], _: Any) -> None:
+        stops(began, None)
+        thread, begun = began[:2]
+        threads.joined(thread, begun, threads.is_alive(thread))
 
     def looks(thread: threading.Thread) -> threading.Thread | None:
         return None if threads.looks() else thread
@@ -203,12 +204,17 @@ def _hook_thread(patches: Patches, threads: Threads) -> None:
         return entered(threads.running(threads.taken(thread), thread))
 
     patches.ends(kind, "start", threads.started, self_alone=True)
-    patches.ends(kind, "join", joins, joined, left, self_alone=True)
+    patches.ends(kind, "join", joins, joined, stops, self_alone=True)
     patches.ends(kind, "is_alive", looks, looked, self_alone=True)
     patches.ends(
-        kind, "_bootstrap_inner", begins, ended, ended, self_alone=True,
+        kind,
+        "_bootstrap_inner",
+        begins,
+        ended,
+        ended,
+        self_alone=True,
         lost="starts and ends of threads",
-    )  # fmt: skip
+    )
 
 
 def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> None:
@@ -222,7 +228,7 @@ def _hook_module(patches: Patches, threads: Threads, handovers: Handovers) -> No
         return Changed(None, (run, *args[1:]))
 
     def counts() -> bool | None:
-        return handovers.from_program(caller()) or None
+        return handovers.from_program(sys._getframe(1)) or None
 
     def counted(_: Any, __: Any) -> None:
         threads.saw_ends()

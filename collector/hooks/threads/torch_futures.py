@@ -27,9 +27,11 @@ def install(handovers: Handovers) -> Callable[[], None]:
     patches.ends(kind, "add_done_callback", chains)  # nobody can wait for what comes of it
     # Looked up by `collect_all` and `wait_all` each time.
     patches.ends(
-        sys.modules["torch._C"], "_collect_all", *_collecting(numbers),
+        sys.modules["torch._C"],
+        "_collect_all",
+        *_collecting(numbers),
         lost="order by torch.futures.collect_all",
-    )  # fmt: skip
+    )
     return patches.undo
 
 

@@ -67,9 +67,14 @@ def install(
 
     patches = Patches()
     patches.ends(
-        torch.autograd.graph, _NAME, begins, ends, raised, lost="backward phases",
+        torch.autograd.graph,
+        _NAME,
+        begins,
+        ends,
+        raised,
+        lost="backward phases",
         also=(torch.autograd.__name__,),
-    )  # fmt: skip
+    )
     return patches.undo
 
 

@@ -189,9 +189,13 @@ class Modules:
                 self.calls.gone()
 
 
-_tracing_state: Callable[[], Any] = optional(
-    "torch._C", "_get_tracing_state", "models that torch.jit.trace runs, as they are without it"
-) or (lambda: None)
+_TRACED = "models that torch.jit.trace runs, as they are without it"
+_tracing_state: Callable[[], Any] = optional("torch._C", "_get_tracing_state", _TRACED) or (
+    lambda: None
+)
+_set_tracing_state: Callable[[Any], None] = optional("torch._C", "_set_tracing_state", _TRACED) or (
+    lambda state: None
+)
 
 
 @contextlib.contextmanager
@@ -201,11 +205,11 @@ def _outside_of_traces() -> Iterator[None]:
     if state is None:
         yield
         return
-    torch._C._set_tracing_state(None)
+    _set_tracing_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        _set_tracing_state(state)
 
 
 def storage_address(tensor: torch.Tensor) -> int:

@@ -420,3 +420,69 @@ def test_a_hooked_function_is_handed_to_a_spawned_worker(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[[[0, 0], [1, 1]], [[2, 2], [3, 3]]]\n"
     assert len(list((tmp_path / "run" / "journal").glob("*/"))) == 2
+
+
+REPLACED = """
+    import queue, sys, threading, torch
+    import lanescope.collector as ls
+
+    originals = queue.Queue.put, torch.from_numpy, threading.Lock
+    ls.start(sys.argv[1], engine="portable")
+    shared, lock, taken = queue.Queue(1), threading.Lock(), []
+    again, simple, event = threading.RLock(), queue.SimpleQueue(), threading.Event()
+    def take():
+        with lock, again, again:
+            torch.ones(1).add(1)
+        taken.extend(shared.get() for _ in range(3))
+        simple.put("done")
+        event.set()
+    lock.acquire()
+    thread = threading.Thread(target=take)
+    thread.start()
+    lock.release()
+    for number in range(3):
+        shared.put(number)
+    event.wait()
+    thread.join()
+    assert simple.get() == "done" and taken == [0, 1, 2]
+    for wrong, error in ((lambda: shared.put(), TypeError), (lock.release, RuntimeError)):
+        try:
+            wrong()
+        except error:
+            taken.append(error.__name__)
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    ls.stop()
+    assert (queue.Queue.put, torch.from_numpy, threading.Lock) == originals
+    print(taken)
+"""
+
+
+def test_without_a_compiler_functions_are_replaced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    program = write_program(tmp_path, REPLACED)
+    nowhere = {"PATH": str(tmp_path), "CXX": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = fork_program(program, str(run), environment=nowhere)
+    assert (done.returncode, done.stdout) == (0, "[0, 1, 2, 'TypeError', 'RuntimeError']\n"), (
+        done.stderr
+    )
+    recorded = open_run(run)
+    assert [reason for reason in recorded.coverage if "there is no C++ compiler" in reason] == [
+        "missing: calls without other functions in the place of the program's "
+        "(there is no C++ compiler (c++, g++, clang++))"
+    ]
+    kinds = {str(kind) for kind in recorded.events("sync")["kind"].to_pylist()}
+    assert {
+        "queue_put",
+        "queue_get",
+        "queue_room",
+        "lock_acquire",
+        "lock_release",
+        "event_set",
+        "event_wait",
+        "thread_start",
+        "thread_begin",
+        "thread_end",
+        "thread_join",
+    } <= kinds
+    assert recorded.counts["module"] == 1
