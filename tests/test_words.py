@@ -15,8 +15,16 @@ from tests.support import ROOT
 CLEAN = (
     "collector/api.py",
     "collector/cli.py",
+    "collector/compaction",
     "collector/format",
+    "collector/gradcheck.py",
     "collector/importers",
+    "collector/journal",
+    "collector/numerics",
+    "collector/recorder",
+    "collector/reference.py",
+    "collector/validation",
+    "collector/watchdog",
     "tests/collector/format",
     "tests/collector/importers",
 )

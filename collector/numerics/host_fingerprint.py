@@ -1,6 +1,6 @@
-"""The fingerprint of tensors in host memory, in numpy: without the cost of torch's operators.
+"""Computes the fingerprint of tensors in host memory with numpy, without torch's overhead.
 
-For where the observer is not to be had; the definition is that of `fingerprint.py`.
+Used where the observer is not available; `fingerprint.py` holds the definition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .fingerprint import BLOCK
 
-_CHUNK = BLOCK * 1024  # words at a time: bounds the memory of what is computed of them
+_CHUNK = BLOCK * 1024  # words per batch: bounds the memory of intermediate results
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
 _BY_NUMPY = frozenset(
     (
@@ -33,7 +33,7 @@ _BY_NUMPY = frozenset(
 
 
 class Numbers(NamedTuple):
-    """What there is to say of a tensor."""
+    """Hash and statistics of a tensor."""
 
     hash: int
     nan: int
@@ -46,18 +46,18 @@ class Numbers(NamedTuple):
 
     @property
     def finite(self) -> bool:
-        """Whether it holds neither NaN nor Inf."""
+        """True if the tensor holds neither NaN nor Inf."""
         return not self.nan and not self.inf
 
 
 def numbers_of(tensor: torch.Tensor) -> Numbers:
-    """The fingerprint of a tensor in host memory that `can_read`."""
+    """Computes the fingerprint of a tensor in host memory that `can_read`."""
     flat = _plain(tensor)
     return Numbers(flat_hash(flat), *_statistics(flat))
 
 
 def hash_of(tensor: torch.Tensor) -> int:
-    """The hash alone of such a tensor."""
+    """Computes the hash of a tensor in host memory that `can_read`."""
     return flat_hash(_plain(tensor))
 
 
@@ -66,7 +66,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flat_hash(flat: torch.Tensor) -> int:
-    """The hash alone of such a tensor, contiguous and of one dimension."""
+    """Computes the hash of a contiguous 1-dimensional tensor in host memory."""
     if not flat.numel():
         return 0
     view, kind = _BITS[min(flat.element_size(), 4)]
