@@ -16,6 +16,7 @@ CLEAN = (
     "collector/api.py",
     "collector/cli.py",
     "collector/compaction",
+    "collector/engines",
     "collector/format",
     "collector/gradcheck.py",
     "collector/importers",
