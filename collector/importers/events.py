@@ -23,7 +23,7 @@ Label = int | str | float | None
 """A process, thread or id as a trace writes it."""
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """One event; `ts` and `args` are bytes of the file."""
 
     ph: str = ""
@@ -75,7 +75,7 @@ class MemoryArgs(msgspec.Struct, gc=False):
     index: Any = msgspec.field(name="Device Id", default=None)
 
 
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[TraceEvent])
 _ARGS = msgspec.json.Decoder(list[Args])
 _ONE_ARGS = msgspec.json.Decoder(Args)
 _COMMUNICATION = msgspec.json.Decoder(CommunicationArgs)
@@ -85,7 +85,7 @@ _MEMORY = msgspec.json.Decoder(list[MemoryArgs])
 _ONE_MEMORY = msgspec.json.Decoder(MemoryArgs)
 
 
-def decode_events(data: bytes) -> list[Event]:
+def decode_events(data: bytes) -> list[TraceEvent]:
     """Returns events. Raises ValueError for invalid JSON, TypeError for other elements."""
     try:
         return _EVENTS.decode(data)
@@ -93,7 +93,7 @@ def decode_events(data: bytes) -> list[Event]:
         raise TypeError(str(error)) from None
 
 
-def decode_one(data: bytes) -> Event | None:
+def decode_one(data: bytes) -> TraceEvent | None:
     """Returns the readable fields of an event that msgspec cannot decode; None: not an object.
 
     Python's decoder accepts NaN, which JSON lacks. Text that is not UTF-8 is repaired.
@@ -113,7 +113,7 @@ def decode_one(data: bytes) -> Event | None:
     }
     if "dur" in found:
         known["dur"] = _length(known.get("dur"))
-    event = Event(**{**known, "ph": str(known.get("ph", ""))})
+    event = TraceEvent(**{**known, "ph": str(known.get("ph", ""))})
     event.ts = Raw(str(found.get("ts", "")).encode("ascii", "replace"))
     if isinstance(found.get("args"), dict):
         event.args = Raw(json.dumps(_jsonable(found["args"])).encode())

@@ -10,7 +10,7 @@ from typing import Any
 from ..format.record_kinds import PhaseKind
 from .base import Dialect
 from .begin_end_events import BeginEndPairing
-from .events import Event, Label, decode_plain
+from .events import Label, TraceEvent, decode_plain
 from .limits import MAX_COLLECTIVES
 from .spill import PHASE_KIND, USER, CollectiveCall, Trace
 from .timestamps import MAX_NS, BoolArray, Int64Array
@@ -41,10 +41,10 @@ class ExportedCollectives:
 
     def __init__(self, trace: Trace, others: BeginEndPairing) -> None:
         self._trace, self._others = trace, others
-        self._open: dict[tuple[Label, str], tuple[Event, int, dict[str, Any]]] = {}
+        self._open: dict[tuple[Label, str], tuple[TraceEvent, int, dict[str, Any]]] = {}
         self._calls: list[CollectiveCall] = []
 
-    def collectives(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def collectives(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes events of category collective, in order; those without a number become slices."""
         plain = []
         for position, (event, at) in enumerate(zip(group, start.tolist(), strict=True)):
@@ -74,7 +74,7 @@ class ExportedCollectives:
         if self._calls:
             self._trace.calls = sorted(self._calls, key=lambda call: call.start)
 
-    def _add(self, event: Event, start: int, args: dict[str, Any], end: int | None) -> None:
+    def _add(self, event: TraceEvent, start: int, args: dict[str, Any], end: int | None) -> None:
         size = _whole(args, "group size", 1 << 31)
         call = _whole(args, "call ns", MAX_NS)
         lane = self._trace.lanes[event.pid, event.tid, False]
