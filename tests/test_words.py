@@ -26,8 +26,14 @@ CLEAN = (
     "collector/reference.py",
     "collector/validation",
     "collector/watchdog",
+    "tests/collector/compaction",
+    "tests/collector/engines",
     "tests/collector/format",
     "tests/collector/importers",
+    "tests/collector/journal",
+    "tests/collector/numerics",
+    "tests/collector/validation",
+    "tests/collector/watchdog",
 )
 
 AVOIDED = re.compile(
