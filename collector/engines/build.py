@@ -47,7 +47,7 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
         "generic": (),
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512ifma"),
-    },
+    }
 }
 """Machine -> variant of the kernel -> compiler flags; other machines get the generic variant."""
 

@@ -212,12 +212,7 @@ class Storages:
             finite = found is not None and found.finite
             known.finite = finite and (whole or fresh or known.finite)
             known.remember(
-                tensor,
-                found,
-                written=not result,
-                made=True,
-                owned=True,
-                serial=next(self._serials),
+                tensor, found, written=not result, made=True, owned=True, serial=next(self._serials)
             )
 
     def read(self, tensor: torch.Tensor, found: Numbers | None) -> None:

@@ -59,9 +59,7 @@ class _Steps:
     """Runs each part of a coroutine between two awaits within its own block."""
 
     def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        block: Callable[[], AbstractContextManager[Any]],
+        self, coroutine: Coroutine[Any, Any, Any], block: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         self._coroutine = coroutine
         self._block = block
