@@ -66,7 +66,7 @@ _PACKED = tuple(
 @torch.no_grad()
 def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     """Computes the fingerprint of a tensor that `can_read`, without waiting for its device."""
-    flat = _plain(tensor)
+    flat = logical_order(tensor)
     values = _parts(flat)
     nan = inf = zeros = total = squares = _zero(values, torch.float64)
     low = torch.full((), torch.inf, dtype=torch.float64, device=values.device)
@@ -100,10 +100,10 @@ def fingerprint(tensor: torch.Tensor) -> Fingerprint:
 @torch.no_grad()
 def hash_of(tensor: torch.Tensor) -> torch.Tensor:
     """Computes the hash of a tensor that `can_read`: int64, 0-dimensional, on its device."""
-    return _hash(_plain(tensor))
+    return _hash(logical_order(tensor))
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def logical_order(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the elements in logical order, 1-dimensional, conjugated and negated as needed."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 

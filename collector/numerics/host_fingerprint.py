@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .fingerprint import BLOCK
+from .fingerprint import BLOCK, logical_order
 
 _CHUNK = BLOCK * 1024  # words per batch: bounds the memory of intermediate results
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
@@ -52,17 +52,13 @@ class Numbers(NamedTuple):
 
 def numbers_of(tensor: torch.Tensor) -> Numbers:
     """Computes the fingerprint of a tensor in host memory that `can_read`."""
-    flat = _plain(tensor)
+    flat = logical_order(tensor)
     return Numbers(flat_hash(flat), *_statistics(flat))
 
 
 def hash_of(tensor: torch.Tensor) -> int:
     """Computes the hash of a tensor in host memory that `can_read`."""
-    return flat_hash(_plain(tensor))
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return flat_hash(logical_order(tensor))
 
 
 def flat_hash(flat: torch.Tensor) -> int:
