@@ -107,7 +107,7 @@ def decode_one(data: bytes) -> TraceEvent | None:
     if not isinstance(found, dict):
         return None
     known: dict[str, Any] = {
-        name: _plain(found[name])
+        name: _parsed_number(found[name])
         for name in ("ph", "name", "cat", "pid", "tid", "dur", "s")
         if isinstance(found.get(name), (str, int, float))
     }
@@ -118,7 +118,7 @@ def decode_one(data: bytes) -> TraceEvent | None:
     if isinstance(found.get("args"), dict):
         event.args = Raw(json.dumps(_jsonable(found["args"])).encode())
     if isinstance(found.get("id"), (str, int, float)):
-        event.id = _plain(found["id"])
+        event.id = _parsed_number(found["id"])
     return event
 
 
@@ -198,7 +198,7 @@ class _Text(str):
     """A number as written in the file."""
 
 
-def _plain(value: Any) -> Any:
+def _parsed_number(value: Any) -> Any:
     if not isinstance(value, _Text):
         return value
     try:
@@ -209,7 +209,7 @@ def _plain(value: Any) -> Any:
 
 def _length(value: Any) -> float | int:
     """Returns a duration as a number; -1, which is rejected later, where it is not one."""
-    number = _plain(_Text(value)) if isinstance(value, str) else value
+    number = _parsed_number(_Text(value)) if isinstance(value, str) else value
     finite = isinstance(number, (int, float)) and abs(number) < float("inf")
     return number if finite else -1.0
 
@@ -217,7 +217,7 @@ def _length(value: Any) -> float | int:
 def _jsonable(value: Any) -> Any:
     """Returns values with JSON's numbers only; NaN and infinity become null."""
     if isinstance(value, _Text):
-        number = _plain(value)
+        number = _parsed_number(value)
         return number if abs(number) < float("inf") else None
     if isinstance(value, dict):
         return {key: _jsonable(one) for key, one in value.items()}
