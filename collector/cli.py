@@ -9,15 +9,7 @@ from typing import Any
 
 import click
 
-from .format.options import (
-    DEVICES,
-    ENGINES,
-    LEVELS,
-    ON_HANG,
-    STACKS,
-    Options,
-    default_run,
-)
+from .format.options import DEVICES, ENGINES, LEVELS, ON_HANG, STACKS, Options, default_run
 from .journal.limits import check_buffer
 
 _SETTINGS = (

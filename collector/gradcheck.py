@@ -1,13 +1,13 @@
-"""A validator that holds what a module's backward computes against finite differences.
+"""A validator that compares a module's backward with finite differences.
 
     import lanescope.collector as ls
     from lanescope.collector.gradcheck import gradcheck
 
     ls.validator(MyLayer)(gradcheck())
 
-For functions whose backward is written by hand. torch.autograd.gradcheck looks at a copy of the
-module in double precision, in its first call and then once in `every` steps, near what the call was
-given: at a kink (a ReLU of exactly 0) there is no derivative to agree with.
+For backward functions written by hand. torch.autograd.gradcheck checks a copy of the module in
+double precision, in its first call and then once in `every` steps, near the call's inputs: at a
+kink (a ReLU at exactly 0) there is no derivative to compare with.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .reference import is_sharded
 from .validation.validators import Event, NowAndThen
 
 NOISE = 1e-3
-"""Standard deviation of what is added to inputs, as a share of their root mean square."""
+"""Standard deviation of the noise added to inputs, as a share of their root mean square."""
 
 TRIALS = 3
-"""Points at which all must disagree: one may lie at a kink."""
+"""Points that must all disagree, because one may be at a kink."""
 
 _SIDES = re.compile(r"output (\d+) with respect to input (\d+)")
 
@@ -43,7 +43,7 @@ class GradCheck(NowAndThen):
         self._tolerance = tolerance
 
     def __call__(self, event: Event, inputs: Sequence[Any], outputs: Any) -> None:
-        """Raise AssertionError where they disagree; what the module itself raises, too."""
+        """Raises AssertionError where they disagree, and any exception of the module."""
         if torch.is_inference_mode_enabled() or is_sharded(event.module):
             return
         own = _copied(event.module)
@@ -53,7 +53,7 @@ class GradCheck(NowAndThen):
         seed = torch.initial_seed()
 
         def compute(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            torch.manual_seed(seed)  # what is dropped by chance is the same each time
+            torch.manual_seed(seed)  # the same dropout mask each time
             arguments = list(given)
             for k, value in zip(floating, values, strict=False):
                 arguments[k] = value
@@ -72,7 +72,7 @@ class GradCheck(NowAndThen):
             near = [_near(value).requires_grad_() for value in values]
             with torch.enable_grad():
                 if not compute(*near):
-                    return  # it has no gradient to be checked
+                    return  # no output has a gradient
                 said = self._disagreement(compute, near)
             if not said:
                 return
@@ -99,15 +99,16 @@ class GradCheck(NowAndThen):
 
 
 def gradcheck(*, every: int = 1 << 62, tolerance: float = 1e-3) -> GradCheck:
-    """A validator of module classes; `tolerance` is relative. By default each module once.
+    """Returns a validator of module classes; by default it checks each module once.
 
-    It costs some six forwards and two backwards in double precision, and a copy of the module.
+    `tolerance` is relative. A check costs about six forwards and two backwards in double precision,
+    and a copy of the module.
     """
     return GradCheck(every, tolerance)
 
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
-    """The module in double precision, without the program's hooks, which may do anything."""
+    """Returns a copy in double precision, without the program's hooks."""
     own = copy.deepcopy(module).double()
     for each in own.modules():
         for name in ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks"):

@@ -1,4 +1,4 @@
-"""Validators that compare modules with what they are meant to compute, in double precision.
+"""Validators that compare modules with a reference computation in double precision.
 
     import lanescope.collector as ls
     from lanescope.collector import reference
@@ -8,11 +8,10 @@
     ls.validator(MyAttention)(reference.attention(causal=True))
     ls.validator(torch.nn.Linear)(reference.initialised(std=0.02))
 
-A module is looked at in its first call and then once in `every` steps, some of its rows only. It
-fails where the norm of the difference is more than a share of the reference's norm; that share is
-what rounding in the coarsest dtype of the call explains many times over. Calls that no reference
-can follow (dropout in training, a key-value cache, sharded weights, values that are not finite)
-are passed over.
+A module is checked in its first call and then once in `every` steps, for some of its rows. It fails
+if the norm of the difference exceeds a share of the reference's norm, which is several times the
+rounding error of the coarsest dtype of the call. Calls without a reference (dropout in training, a
+key-value cache, sharded weights, values that are not finite) are skipped.
 """
 
 from __future__ import annotations
@@ -25,26 +24,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .validation.reference_attention import attended
-from .validation.reference_pieces import angles, linear, rotated, spread
+from .validation.reference_formulas import angles, attended, linear, rotated, spread
 from .validation.validators import Event, NowAndThen
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Allowed norm of the difference, as a share of the reference's norm. float32: it may be TF32."""
+"""Allowed norm of the difference, as a share of the reference's norm. float32 may mean TF32."""
 
-MOST_ROWS = 256
-"""Rows of a call that are computed again, evenly spread."""
+MAX_ROWS = 256
+"""Rows of a call that are computed again, evenly spaced."""
 
 SIGMAS = 8.0
-"""Of the error of sampling, beyond which initial weights are not of the intended distribution."""
+"""Allowed deviation of initial weights from the intended distribution, in sampling errors."""
 
 Expected = Callable[[torch.nn.Module, Sequence[Any], dict[str, Any], Tensor], Any]
-"""(module, inputs, keywords, output) -> (part of the output, its reference), or None: cannot be
-followed."""
+"""(module, inputs, keywords, output) -> (part of the output, its reference), or None: not
+comparable."""
 
 
 class Reference(NowAndThen):
-    """A validator of modules that is due now and then. Made by the functions of this file."""
+    """A validator of modules, made by the functions of this file."""
 
     def __init__(
         self, name: str, expected: Expected, *, every: int = 100, tolerance: float | None = None
@@ -55,7 +53,7 @@ class Reference(NowAndThen):
         self._tolerance = tolerance
 
     def __call__(self, event: Event, inputs: Sequence[Any], outputs: Any) -> None:
-        """Raise AssertionError with both values where they differ."""
+        """Raises AssertionError with both values where they differ."""
         module = event.module
         if _drops(module) or is_sharded(module):
             return
@@ -73,10 +71,10 @@ class Reference(NowAndThen):
 def rms_norm(
     *, weight: str = "weight", eps: float | None = None, offset: float = 0.0, every: int = 100
 ) -> Reference:
-    """x / sqrt(mean(x^2) + eps) * (offset + weight), over the last dimension.
+    """Checks x / sqrt(mean(x^2) + eps) * (offset + weight), over the last dimension.
 
-    `eps` is the module's own (`eps`, `variance_epsilon`) where it is not given; `offset` is 1 for
-    weights that start at zero, as Gemma's.
+    `eps` defaults to the module's (`eps`, `variance_epsilon`); `offset` is 1 for weights that start
+    at zero, as Gemma's.
     """
 
     def expected(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
@@ -91,10 +89,10 @@ def rms_norm(
 
 
 def swiglu(*, gate: str = "", up: str = "", down: str | None = None, every: int = 100) -> Reference:
-    """down(silu(gate(x)) * up(x)). Without names, those of Llama's code: gate_proj or w1, ...
+    """Checks down(silu(gate(x)) * up(x)). Names default to those of Llama: gate_proj or w1, ...
 
-    `down=""`: the module ends with the product. Raises TypeError, told as a finding, where one of
-    them is no torch.nn.Linear.
+    `down=""`: the module ends with the product. Raises TypeError, which becomes a finding, if one
+    of the layers is not a torch.nn.Linear.
     """
     known = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
@@ -112,10 +110,10 @@ def swiglu(*, gate: str = "", up: str = "", down: str | None = None, every: int 
 def rotary(
     *, base: float = 10000.0, interleaved: bool = False, tokens: int = -2, every: int = 100
 ) -> Reference:
-    """Pairs of features turned by position * base^(-2i/d).
+    """Checks the rotation of pairs of features by position * base^(-2i/d).
 
-    For modules that turn a tensor (its positions along dimension `tokens`, or given as a tensor of
-    integers), and for those that make the tables (cos, sin) of shape (batch, tokens, d).
+    For modules that rotate a tensor (positions along dimension `tokens`, or given as a tensor of
+    integers), and for those that return the tables (cos, sin) of shape (batch, tokens, d).
     `interleaved`: pairs are neighbours, else i and i + d/2.
     """
 
@@ -149,14 +147,13 @@ def attention(
     projections: Sequence[str] = (),
     every: int = 100,
 ) -> Reference:
-    """softmax(q k^T scale + mask) v, with as many query heads per key head as the shapes say.
+    """Checks softmax(q k^T scale + mask) v; the shapes give the query heads per key head.
 
     For modules called with q, k, v of shape (batch, heads, tokens, d), and for those called with
     hidden states (batch, tokens, features) that hold q, k, v and output projections (`q_proj`,
-    ..., or `wq`, ..., or as named). Their `heads` are `num_heads`, or features over `head_dim`,
-    where they are not given; `position_embeddings=(cos, sin)` turns q and k as in transformers.
-    `scale` is 1/sqrt(d) where it is not given; a mask is a tensor of numbers to add, or of
-    booleans that are true where a query may look.
+    ..., or `wq`, ..., or as named). `heads` defaults to `num_heads`, or features over `head_dim`;
+    `position_embeddings=(cos, sin)` rotates q and k as in transformers. `scale` defaults to
+    1/sqrt(d). A mask is a tensor of numbers to add, or of booleans, true where a query attends.
     """
 
     def follow(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
@@ -166,10 +163,10 @@ def attention(
 
 
 def initialised(*, std: float | None = None, mean: float = 0.0, name: str = "weight") -> Reference:
-    """The weight in the module's first call has the mean and deviation that were intended.
+    """Checks mean and standard deviation of the weight in the module's first call.
 
-    `std` where it is not given is torch's own: 1 for an Embedding, 1/sqrt(3 fan_in) for a Linear.
-    For runs that start from fresh weights; an embedding's padding row is left out.
+    `std` defaults to torch's: 1 for an Embedding, 1/sqrt(3 fan_in) for a Linear. For runs that
+    start from fresh weights; an embedding's padding row is left out.
     """
 
     def expected(module: Any, inputs: Any, keywords: Any, output: Any) -> Any:
@@ -186,7 +183,7 @@ def initialised(*, std: float | None = None, mean: float = 0.0, name: str = "wei
         if many < 64:
             return None
         found = (float(weight.std()), float(weight.mean()))
-        # The deviation of a sample's deviation, of a normal distribution: the widest of the usual.
+        # Standard errors of deviation and mean for a normal distribution, the widest common one.
         errors = (wanted / math.sqrt(2 * many), wanted / math.sqrt(many))
         kind = type(module).__name__
         for word, value, meant, error in zip(
@@ -220,7 +217,7 @@ def _compare(found: Tensor, wanted: Tensor, allowed: float) -> None:
 
 
 def _drops(module: torch.nn.Module) -> bool:
-    """It leaves out values by chance."""
+    """Returns True if the module applies dropout now."""
     if not module.training:
         return False
     inner = any(
@@ -230,7 +227,7 @@ def _drops(module: torch.nn.Module) -> bool:
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
-    """Whether this rank has only a part of its weights, or none yet."""
+    """Returns True if this rank has only a part of the module's weights, or none yet."""
     weights = list(module.parameters())
     return any(hasattr(w, "full_tensor") or w.is_meta for w in weights)
 
@@ -252,6 +249,6 @@ def _tensors(inputs: Sequence[Any], keywords: dict[str, Any]) -> list[Tensor]:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Some of the rows of x, (n, features), in double precision."""
+    """Returns some rows of x, (n, features), in double precision."""
     rows = x.reshape(-1, x.shape[-1])
-    return rows[spread(len(rows), MOST_ROWS).to(rows.device)].double()
+    return rows[spread(len(rows), MAX_ROWS).to(rows.device)].double()

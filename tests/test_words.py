@@ -15,10 +15,25 @@ from tests.support import ROOT
 CLEAN = (
     "collector/api.py",
     "collector/cli.py",
+    "collector/compaction",
+    "collector/engines",
     "collector/format",
+    "collector/gradcheck.py",
     "collector/importers",
+    "collector/journal",
+    "collector/numerics",
+    "collector/recorder",
+    "collector/reference.py",
+    "collector/validation",
+    "collector/watchdog",
+    "tests/collector/compaction",
+    "tests/collector/engines",
     "tests/collector/format",
     "tests/collector/importers",
+    "tests/collector/journal",
+    "tests/collector/numerics",
+    "tests/collector/validation",
+    "tests/collector/watchdog",
 )
 
 AVOIDED = re.compile(

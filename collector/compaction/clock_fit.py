@@ -28,10 +28,10 @@ class Calibration(NamedTuple):
     @classmethod
     def parse(cls, data: Any) -> Calibration:
         """Reads JSON. Raises KeyError, TypeError or ValueError for other contents."""
-        points = tuple(sorted(Point(*map(_whole, point)) for point in data["points"]))
+        points = tuple(sorted(Point(*map(_checked_time, point)) for point in data["points"]))
         if not points or not isinstance(data["reference"], str):
             raise ValueError("no calibration")
-        return cls(data["reference"], _whole(data["wall_minus_monotonic_ns"]), points)
+        return cls(data["reference"], _checked_time(data["wall_minus_monotonic_ns"]), points)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the value that `parse` reads."""
@@ -76,7 +76,7 @@ def fit(points: Sequence[Point], start_ns: int, end_ns: int) -> Fit:
     return Fit(offset, slope * 1e9, round(error) + 1)
 
 
-def _whole(value: Any) -> int:
+def _checked_time(value: Any) -> int:
     if type(value) is not int or abs(value) >= 2**62:
         raise ValueError(f"{value!r} is not a time")
     return value

@@ -148,7 +148,7 @@ def _bounds(calls: pa.Table, axis: str, host: str) -> tuple[Bounds, Bounds]:
     )
     same = pc.equal(found["group_size_min"], found["group_size_max"])
     good = pc.and_(good, pc.and_(same, pc.less_equal(found["rank_count"], found["group_size_min"])))
-    good = pc.and_(good, pc.is_in(found["group"], _whole(calls)))
+    good = pc.and_(good, pc.is_in(found["group"], _groups_with_all_calls(calls)))
     found = found.filter(good)
 
     def pairs(local: str, reference: str) -> Bounds:
@@ -161,7 +161,7 @@ def _bounds(calls: pa.Table, axis: str, host: str) -> tuple[Bounds, Bounds]:
     )
 
 
-def _whole(calls: pa.Table) -> pa.Array:
+def _groups_with_all_calls(calls: pa.Table) -> pa.Array:
     """Returns the groups in which all ranks made the same number of calls."""
     last = calls.group_by(["group", "rank"]).aggregate([("sequence", "max")])
     ends = last.group_by(["group"]).aggregate([("sequence_max", "min"), ("sequence_max", "max")])

@@ -38,11 +38,7 @@ def write_part(path: Path, table: str, rows: pa.Table) -> File:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return {
-        "bytes": len(data),
-        "rows": rows.num_rows,
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
+    return {"bytes": len(data), "rows": rows.num_rows, "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _encoding(column: Column) -> str | None:

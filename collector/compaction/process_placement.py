@@ -129,10 +129,7 @@ def _sharing(entry: Process, others: list[Process]) -> list[Process]:
     """Returns the entry and the others; those on its clock share one mapping."""
     host = entry["clock"]["host"]
     if entry["clock"]["calibrated"]:
-        return [
-            entry,
-            *(_like(p, entry) if p["clock"]["host"] == host else p for p in others),
-        ]
+        return [entry, *(_like(p, entry) if p["clock"]["host"] == host else p for p in others)]
     source = next(
         (p for p in others if p["clock"]["host"] == host and p["clock"]["calibrated"]), None
     )

@@ -96,7 +96,7 @@ class ThreadLog:
         (depth,) = struct.unpack_from("<I", header, OPEN_DEPTH_OFFSET)
         count = min(int(depth), OPEN_CAPACITY)
         found = np.frombuffer(header, RECORD_DTYPE, count, OPEN_OFFSET)
-        return found[_whole(found)]
+        return found[_complete(found)]
 
     def last_header(self) -> bytes:
         """Returns the header of the segment that was written to last."""
@@ -270,7 +270,7 @@ def read_records(path: Path) -> Records:
     size = path.stat().st_size
     count = max(0, size - HEADER_BYTES) // RECORD_BYTES
     found = np.fromfile(path, RECORD_DTYPE, count, offset=HEADER_BYTES)
-    whole = _whole(found)
+    whole = _complete(found)
     return found if whole.all() else take(found, whole)
 
 
@@ -307,7 +307,7 @@ def _parts(first: Path) -> int:
         return int(struct.unpack_from("<I", file.read(HEADER_BYTES), PARTS_OFFSET)[0])
 
 
-def _whole(records: Records) -> NDArray[np.bool_]:
+def _complete(records: Records) -> NDArray[np.bool_]:
     kinds = np.ascontiguousarray(records["kind"])
     whole: NDArray[np.bool_] = (kinds != Kind.NONE) & (kinds <= _LAST_KIND)
     return whole

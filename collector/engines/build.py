@@ -1,7 +1,7 @@
-"""Builds the native engine on first use, once per version of torch, and keeps it.
+"""Builds the native engine on first use, once per version of torch, and caches it.
 
-The library lies in the user's cache, under a key of all that it depends on. However many processes
-start at once, one builds and the others wait for it.
+The library is in the user's cache under a key of all its inputs. If many processes start at once,
+one builds and the others wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNITS = {
     "distributed": ("collectives",),
     "plain": (".", "base", "journal", "stacks", "thread", "watchdog"),
 }
-"""Folders of sources compiled together: reading torch's headers takes nearly all of the time."""
+"""Folders of sources compiled together, because torch's headers take nearly all of the time."""
 
 KERNEL = "numerics/fingerprint_kernel.cpp"
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -47,9 +47,9 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
         "generic": (),
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512ifma"),
-    },
+    }
 }
-"""Machine -> how the kernel is compiled for its processors; elsewhere as for any."""
+"""Machine -> variant of the kernel -> compiler flags; other machines get the generic variant."""
 
 FLAGS = (
     "-std=c++20",
@@ -63,31 +63,30 @@ FLAGS = (
     "-Wextra",
     "-Wno-maybe-uninitialized",
 )
-"""NDEBUG as in torch's own builds: without it some of torch's classes have other members. No
-contraction: every processor shall round the same sums the same way. Warnings are never errors:
-another compiler may have others. GCC falsely gives the one that is off for its own intrinsics and
-for torch's containers, once those are inlined."""
+"""NDEBUG as in torch's own builds, because it changes members of some classes. No contraction, so
+that every processor rounds the same sums alike. Warnings are never errors: another compiler may
+have others. GCC falsely gives the one that is off for its own intrinsics and for torch's
+containers, once those are inlined."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch")
 _NEW_ABI = re.compile(rb"_ZNK?3c10\w+NSt7__cxx1112basic_string")
-"""A function of torch's own that takes such a string: libstdc++'s are in libraries of either."""
+"""A function of torch with a string of the new ABI; libstdc++'s own exist for both ABIs."""
 
 RETRY_S = 600
-"""After a build that failed, others go without the engine for this long before they try, seconds:
-not each of 64 ranks shall find out for itself."""
+"""Time after a failed build before another attempt, so that not each of 64 ranks tries."""
 
 
 class BuildError(Exception):
-    """The engine cannot be built here, in one sentence."""
+    """The engine cannot be built; the message is one sentence."""
 
 
 class NoTorchError(BuildError):
-    """There is no torch to build against."""
+    """torch is not installed."""
 
 
 @dataclass(frozen=True)
 class Torch:
-    """The torch that the engine is built against."""
+    """The torch installation to build against."""
 
     folder: Path
     version: str  # with the hash of its source
@@ -96,10 +95,10 @@ class Torch:
 
 
 def ensure(*, again: bool = False, announce: Callable[[str], None] | None = None) -> Path:
-    """The engine's library, built if it is not there yet. Raises BuildError.
+    """Returns the path of the engine's library and builds it if necessary. Raises BuildError.
 
-    `again` tries also if it failed a moment ago; `announce` is told before it takes time. Does not
-    import torch.
+    `again`: build even after a recent failure; `announce` is called before a build. Does not import
+    torch.
     """
     if sys.platform != "linux":
         raise BuildError(f"the native engine runs on Linux, this is {sys.platform}")
@@ -124,13 +123,13 @@ def ensure(*, again: bool = False, announce: Callable[[str], None] | None = None
 
 
 def cache_folder() -> Path:
-    """Where built engines are kept."""
+    """Returns the folder of built engines."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lanescope" / "engines"
 
 
 def find_torch() -> Torch:
-    """The torch that this interpreter would import. Raises BuildError."""
+    """Finds the torch that this interpreter would import. Raises BuildError."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise NoTorchError("torch is not installed")
@@ -141,7 +140,7 @@ def find_torch() -> Torch:
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
             new_abi = _NEW_ABI.search(m) is not None
     except (OSError, ValueError) as error:
-        raise BuildError(f"{folder} is no torch to build against ({error})") from error
+        raise BuildError(f"{folder}: this torch cannot be built against ({error})") from error
     if version.get("debug"):
         raise BuildError("this torch was built for debugging, with classes of another layout")
     headers = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroup.hpp"
@@ -154,7 +153,7 @@ def find_torch() -> Torch:
 
 
 def find_compiler() -> Path | None:
-    """The C++ compiler: that of $CXX, or the first of COMPILERS on the path."""
+    """Finds the C++ compiler: $CXX, or the first of COMPILERS on the path."""
     for name in (os.environ.get(COMPILER_VARIABLE), *COMPILERS):
         found = shutil.which(name) if name else None
         if found:
@@ -163,7 +162,7 @@ def find_compiler() -> Path | None:
 
 
 def layout_header() -> str:
-    """layout.h: the journal's layout in C++, from the one definition in journal.py."""
+    """Returns layout.h, the journal's layout in C++, generated from journal.py."""
     numbers = {
         "MAIN_ORDINAL": MAIN_ORDINAL,
         "KEPT_ORDINAL": KEPT_ORDINAL,
@@ -247,7 +246,7 @@ def _members(prefix: str, kind: Any) -> dict[str, int]:
 
 
 def _key(torch: Torch, compiler: Path | None) -> str:
-    """Name of a build: changes with everything that the library depends on."""
+    """Returns the cache key of a build, which covers all inputs of the library."""
     digest = hashlib.sha256(layout_header().encode())
     for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h")):
         digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
@@ -267,7 +266,7 @@ def _key(torch: Torch, compiler: Path | None) -> str:
 
 
 def _identity_of(compiler: Path | None) -> tuple[str, int, int] | None:
-    """Changes when another compiler is installed. To ask it for its version takes a process."""
+    """Returns path, size and time of the compiler; asking for its version would cost a process."""
     if compiler is None:
         return None
     real = compiler.resolve()
@@ -283,7 +282,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build_once(torch: Torch, compiler: Path, folder: Path, key: str, again: bool) -> None:
-    """Build, unless that failed a moment ago. With the lock held."""
+    """Builds with the lock held, unless a build failed recently."""
     note = folder / f"{key}.failed"
     if not again:
         with contextlib.suppress(OSError):
@@ -358,7 +357,7 @@ def compile_commands(torch: Torch, compiler: Path, into: Path) -> list[tuple[str
 
 
 def _parts(folders: tuple[str, ...]) -> list[str]:
-    """The sources directly in some folders, but for the kernel, from the observer's own folder."""
+    """Returns the sources in some folders, except the kernel, relative to SOURCES."""
     found = [path for folder in folders for path in sorted((SOURCES / folder).glob("*.cpp"))]
     return [part for path in found if (part := path.relative_to(SOURCES).as_posix()) != KERNEL]
 
@@ -379,7 +378,7 @@ def _run(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[
 
 
 def _environment() -> dict[str, str]:
-    """A compiler's own helpers need not be recorded, and its messages are read here."""
+    """Returns an environment in which the compiler is not recorded and reports in English."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LANESCOPE_")}
     return {**environment, "LC_ALL": "C"}
 

@@ -1,4 +1,4 @@
-"""What the observer's library reads of tensors in host memory: hashes, norms, gradients."""
+"""Reads tensors in host memory by the observer's library: hashes, norms, gradients."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 
 from ..numerics import host_fingerprint
 
-_SHORT = 1 << 18
-"""Numbers that are read while the interpreter's lock is held: giving it away may take longer."""
+_MAX_LOCKED = 1 << 18
+"""Numbers read with the interpreter's lock held: releasing the lock may take longer."""
 
 
 class HostReader:
-    """Reads memory without torch's operators, and without a call of Python's for each tensor."""
+    """Reads memory without torch's operators, many tensors per call."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: of the library."""
+        """`path`: the observer's library."""
         locked, unlocked = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
         c_any, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
         def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
-            found = library[f"lanescope_{name}"]  # not shared with who else asks for that name
+            found = library[f"lanescope_{name}"]  # a new object, not shared with other callers
             found.restype = result
             found.argtypes = arguments
             return found
@@ -38,23 +38,23 @@ class HostReader:
         self._write_long = function(unlocked, "write_gradients", None, c_any, i64)
 
     def hash_of(self, tensor: torch.Tensor) -> int:
-        """The hash of a tensor that has a fingerprint, with no more of it."""
+        """Returns the hash of a tensor that has a fingerprint."""
         into = ctypes.c_int64()
         if self._hash(tensor._cdata, ctypes.byref(into)):
             return into.value
-        return host_fingerprint.hash_of(tensor)  # a conjugate, say
+        return host_fingerprint.hash_of(tensor)  # for example a conjugate
 
     def norms_of(self, tensors: list[torch.Tensor]) -> torch.Tensor | None:
-        """L2 norms, float64; None where one of the tensors cannot be read."""
+        """Returns L2 norms, float64; None if one of the tensors cannot be read."""
         pointers = _addresses(tensors)
         into = torch.empty(len(tensors), dtype=torch.float64)
         read = self._norms(pointers.buffer_info()[0], len(tensors), into.data_ptr())
         return into if read else None
 
     def spreads_of(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The largest absolute value of each, NaN where there is one, and how many are not 0.
+        """Returns largest absolute values (NaN if a tensor holds one) and counts of nonzeros.
 
-        float64; None where one of the tensors cannot be read.
+        Both float64; None if one of the tensors cannot be read.
         """
         pointers = _addresses(tensors)
         into = torch.empty(2, len(tensors), dtype=torch.float64)
@@ -65,9 +65,9 @@ class HostReader:
         return (largest, nonzero) if read else None
 
     def thinned(self, tensors: list[torch.Tensor], most: int) -> list[torch.Tensor] | None:
-        """At most that many numbers of each, evenly spaced in memory.
+        """Returns at most `most` numbers of each tensor, evenly spaced in memory.
 
-        float64; None where one of the tensors cannot be read.
+        float64; None if one of the tensors cannot be read.
         """
         pointers = _addresses(tensors)
         numbers = [tensor.numel() for tensor in tensors]
@@ -79,16 +79,16 @@ class HostReader:
     def write_gradients(
         self, parameters: list[torch.Tensor], records: bytes, start: int
     ) -> list[int]:
-        """Store the norm of each parameter's gradient; returns positions of those left.
+        """Stores the norm of each parameter's gradient; returns positions of unreadable ones.
 
-        `records` has one for each parameter, with what does not change.
+        `records` holds a record per parameter, with the fields that do not change.
         """
         pointers = _addresses(parameters)
-        left = array("I", bytes(4 * len(parameters) + 4))  # their number, then their positions
-        numbers = self._take(pointers.buffer_info()[0], len(parameters), left.buffer_info()[0])
-        write = self._write_short if numbers <= _SHORT else self._write_long
+        rest = array("I", bytes(4 * len(parameters) + 4))  # their number, then their positions
+        numbers = self._take(pointers.buffer_info()[0], len(parameters), rest.buffer_info()[0])
+        write = self._write_short if numbers <= _MAX_LOCKED else self._write_long
         write(records, start)
-        return left[1 : 1 + left[0]].tolist() if left[0] else []
+        return rest[1 : 1 + rest[0]].tolist() if rest[0] else []
 
 
 def _addresses(tensors: list[torch.Tensor]) -> array[int]:

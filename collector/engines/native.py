@@ -42,17 +42,17 @@ _REASONS = (
     "signatures_left_out",
     "texts_left_out",
 )
-"""What the observer counts, in the order of Counters::Reason in process.h."""
+"""Counters of the observer, in the order of Counters::Reason in process.h."""
 
 
 class EngineError(Exception):
-    """The engine that was asked for is not to be had, in one sentence."""
+    """The requested engine is not available; the message is one sentence."""
 
 
 def library_for(options: Options) -> Library | None:
-    """The observer's library; None where the portable engine shall record.
+    """Loads the observer's library; None: the portable engine records.
 
-    Raises EngineError where the native engine was asked for by name and cannot be had.
+    Raises EngineError if the native engine was requested by name and is not available.
     """
     if not options.native:
         return None
@@ -78,7 +78,7 @@ class _MethodDef(ctypes.Structure):
 
 _ONE_ARGUMENT = 8  # METH_O
 _METHODS: list[_MethodDef] = []
-"""A function refers to its definition for as long as it is there."""
+"""Keeps the definitions alive, to which the functions refer."""
 
 _NEW_FUNCTION = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
@@ -92,7 +92,7 @@ class Library:
         library = ctypes.PyDLL(str(path))
         c_text, c_any, i32, i64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         u32 = ctypes.c_uint32
-        # An integer of any size: ctypes makes no object of it on the way, so a call takes half.
+        # c_void_p takes an integer without creating a ctypes object, which halves a call's time.
         number = ctypes.c_void_p
 
         def function(name: str, result: Any, *arguments: Any) -> Any:
@@ -143,12 +143,12 @@ class Library:
         self.plant = function("plant", None, i32)
 
     def handover_of(self, kind: int) -> Callable[[Any], object]:
-        """A function that stores a hand-over of the object that it gets, known by its address."""
+        """Returns a function that stores a sync event of its argument, by the object's address."""
         return _builtin(b"handed_over", self._handed_over, int(kind))
 
 
 def _builtin(name: bytes, function: Any, bound: object = None) -> Callable[[Any], object]:
-    """A function of Python's own kind, of one argument."""
+    """Returns a built-in function of one argument."""
     method = _MethodDef(name, ctypes.cast(function, ctypes.c_void_p), _ONE_ARGUMENT, None)
     _METHODS.append(method)
     made: Callable[[Any], object] = _NEW_FUNCTION(ctypes.addressof(method), bound, None)
@@ -156,7 +156,7 @@ def _builtin(name: bytes, function: Any, bound: object = None) -> Callable[[Any]
 
 
 class _Journal(ThreadJournal):
-    """A thread's journal as Python sees it: all goes to the observer, on that very thread."""
+    """A thread's journal for Python: passes all to the observer, on the same thread."""
 
     __slots__ = ("_levels", "_library")
 
@@ -166,11 +166,11 @@ class _Journal(ThreadJournal):
         self.ordinal = ordinal
 
     def append(self, *fields: int) -> None:
-        """Store one record, fields in the order of `RECORD`."""
+        """Stores one record; fields in the order of `RECORD`."""
         self._library.append(RECORD.pack(*fields), 1)
 
     def append_all(self, records: bytes) -> None:
-        """Store several records, packed as `RECORD`, one behind the other."""
+        """Stores several records, packed as `RECORD`."""
         self._library.append(records, len(records) // RECORD_BYTES)
 
     def push_open(
@@ -185,7 +185,7 @@ class _Journal(ThreadJournal):
         stack: int = 0,
         extra: int = 0,
     ) -> None:
-        """Note that an event began; among open operators its level is known to the observer."""
+        """Stores that an event began; the observer knows its level among open operators."""
         self.push_open_record(
             level,
             kind,
@@ -205,17 +205,17 @@ class _Journal(ThreadJournal):
         )
 
     def push_open_record(self, level: int, *fields: int) -> None:
-        """The same where more is known of the event: fields in the order of `RECORD`."""
+        """Stores that an event began; fields in the order of `RECORD`."""
         self._levels.append(self._library.push_open(RECORD.pack(*fields)))
 
     def pop_open(self, level: int) -> None:
-        """Note that the last event that Python opened ended."""
+        """Stores that the last event opened by Python ended."""
         if self._levels:
             self._library.pop_open(self._levels.pop())
 
 
 class _Shared(ctypes.Structure):
-    """`Shared` of thread.h: what operators are marked with, where the observer reads it."""
+    """`Shared` of thread.h: the fields of a thread's state that the observer reads."""
 
     _fields_ = (
         ("phase", ctypes.c_uint32),
@@ -224,21 +224,21 @@ class _Shared(ctypes.Structure):
         ("busy", ctypes.c_uint32),
         ("ordinal", ctypes.c_uint32),
         ("started", ctypes.c_uint32),
-        ("latest", ctypes.c_uint32),  # serial of the state that lies there now
-        ("in_modules", ctypes.c_uint32),  # how many are being called
+        ("latest", ctypes.c_uint32),  # serial of the state now at this address
+        ("in_modules", ctypes.c_uint32),  # number of open module calls
     )
     latest: int
 
 
 class _State(_Shared, ThreadState):
-    """A thread's state, in part where the observer has it."""
+    """A thread's state, partly in the observer's memory."""
 
     serial: int  # of this state
     library: Library
 
     @classmethod
     def at(cls, address: int, library: Library) -> _State:
-        """The state of the thread that the observer keeps at `address`."""
+        """Returns the state of the thread that the observer keeps at `address`."""
         state = cls.from_address(address)
         state.serial = state.latest
         state.library = library
@@ -246,16 +246,16 @@ class _State(_Shared, ThreadState):
         return state
 
     def enter_module(self, module: int, path: int) -> None:
-        """The thread calls a module."""
+        """Notes that the thread calls a module."""
         self.library.enter_module(module, path)
 
     def leave_module(self) -> int:
-        """It leaves the innermost one."""
+        """Notes that the innermost call returned."""
         return int(self.library.leave_module())
 
 
 class NativeStore(Store):
-    """Hands Python's events to the observer, which keeps the journals."""
+    """Passes Python's events to the observer, which writes the journals."""
 
     def __init__(self, library: Library, keep_last: int | None = None) -> None:
         self._library = library
@@ -264,24 +264,24 @@ class NativeStore(Store):
         self._states: dict[int, _State] = {}  # by address
 
     def begin(self, folder: Path) -> None:
-        """Write into `folder` from now on."""
+        """Writes into `folder` from now on."""
         self._place = folder
         self._states = {}
         self._library.begin(os.fsencode(folder), self._keep_last or 0)
 
     @property
     def folder(self) -> Path | None:
-        """The process's folder, once something is in it."""
+        """The process's folder; None before the first file."""
         return self._place if self._library.opened() else None
 
     @property
     def failure(self) -> OSError | None:
-        """Why events are being lost, if they are."""
+        """The error by which events are lost, if any."""
         error = self._library.failure()
         return OSError(error, os.strerror(error)) if error else None
 
     def intern(self, text: str) -> int:
-        """Id of a text in this process's table."""
+        """Returns the id of a text in this process's table."""
         found = self._ids.get(text)
         if found is None:
             data = text.encode("utf-8", "replace")
@@ -293,37 +293,37 @@ class NativeStore(Store):
         return found
 
     def moment(self, step: int, active: bool) -> None:
-        """The training step of the moment, and whether it is recorded."""
+        """Sets the current training step, and whether it is recorded."""
         self._library.moment(step, active)
 
     def describe(self, process: dict[str, Any]) -> None:
-        """What process.json shall say, now or once there is a folder."""
+        """Writes process.json, now or with the first file."""
         self._library.describe(json_bytes(process, indent=1))
 
     def follow(self, command: bytes) -> None:
-        """What a shell must do to start a follower of the run, once a journal has become long."""
+        """Sets the shell command that starts the compactor once a journal has become long."""
         self._library.follow(command)
 
     def reserve_thread(self) -> int:
-        """An ordinal for a thread that is about to start."""
+        """Returns an ordinal for a thread that is about to start."""
         return int(self._library.reserve())
 
     def known_thread(self, native_id: int) -> ThreadState | None:
-        """The calling thread's state, if it or an operator on it entered before."""
+        """Returns the calling thread's state, if it or one of its operators entered before."""
         address = self._library.entered()
         return self._state(address) if address else None
 
     def enter(
         self, ordinal: int | None, native_id: int, kind: ThreadKind, name: str, started: int
     ) -> ThreadState:
-        """Begin the calling thread's journal, unless an operator did so before."""
+        """Begins the calling thread's journal, unless one of its operators did."""
         address = self._library.enter(-1 if ordinal is None else ordinal, kind, started)
         if not address:
             raise RuntimeError("the recording is over")
         return self._state(address)
 
     def keep(self, state: ThreadState, *fields: int) -> None:
-        """Store a record of the calling thread that new ones must not overwrite."""
+        """Stores a record of the calling thread that is never overwritten."""
         if self._keep_last is None:
             state.journal.append(*fields)
         else:
@@ -332,37 +332,37 @@ class NativeStore(Store):
     def put_sync(
         self, state: ThreadState, step: int, kind: int, target: int, start: int, stack: int
     ) -> None:
-        """Store that the calling thread published or received now."""
+        """Stores a synchronisation event of the calling thread, which ends now."""
         self._library.sync(kind, start, target, stack)
 
     def handover_of(self, kind: int) -> Callable[[Any], object]:
-        """The library's own function: Python calls it like one of its own."""
+        """Returns the library's function, which Python calls like a built-in."""
         return self._library.handover_of(kind)
 
     def module_calls(self) -> ModuleCalls:
-        """The library's own functions."""
+        """Returns the library's functions."""
         library = self._library
         return ModuleCalls(library.module_entered, library.module_left, library.module_gone)
 
     def leave(self, state: ThreadState) -> None:
-        """The calling thread ends."""
+        """Closes the calling thread's journal."""
         self._library.leave()
 
     def close(self) -> None:
-        """No event comes any more. Each thread's journal ends where it stands."""
+        """Closes all journals of the process."""
         self._library.leave()
         self._library.end()
 
     def close_texts(self) -> None:
-        """No text comes any more."""
+        """Closes the table of texts."""
         self._library.detach()
 
     def progress(self) -> int:
-        """A number that changes with every record of any thread."""
+        """Returns a number that changes with every record of any thread."""
         return int(self._library.progress())
 
     def coverage(self) -> Counter[str]:
-        """What the observer lost or left out: reason -> count."""
+        """Returns counts of lost and left-out records and texts, by reason."""
         return self._count()
 
     def _count(self) -> Counter[str]:
@@ -371,7 +371,7 @@ class NativeStore(Store):
         return Counter(dict(zip(_REASONS, counts, strict=True)))
 
     def _state(self, address: int) -> _State:
-        # An address is used again once its thread has ended; the serial tells.
+        # An address is reused after its thread has ended, with another serial.
         found = self._states.get(address)
         if found is None or found.serial != found.latest:
             found = self._states[address] = _State.at(address, self._library)
@@ -401,19 +401,19 @@ class NativeEngine:
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Around what a thread does: the observer is there already."""
+        """Does nothing: the observer sees every thread."""
         yield
 
     def start(self) -> None:
-        """Observe every thread from here on."""
+        """Starts observing every thread."""
         self._library.install()
 
     def stop(self) -> None:
-        """Observe no more."""
+        """Stops observing."""
         self._library.remove()
 
     def flush_node(self) -> None:
-        """The observer sees where nodes end."""
+        """Does nothing: the observer sees the ends of nodes."""
 
 
 def _lines(texts: tuple[str, ...]) -> bytes:

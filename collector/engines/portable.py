@@ -1,8 +1,8 @@
-"""The engine that needs no compiler: a TorchDispatchMode in every thread.
+"""Records operators without a compiler, by a TorchDispatchMode in every thread.
 
-It sees what the dispatcher runs below autograd: leaf operators, also those of autograd nodes and of
-DDP's reducer. It does not see composite operators (they are decomposed by then), nor the exact
-bounds of an autograd node: a node's slice spans the ops that ran for it.
+It sees operators that the dispatcher runs below autograd: leaf operators, also those of autograd
+nodes and of DDP's reducer. It does not see composite operators, which are decomposed by then, nor
+the exact bounds of an autograd node: its span covers the ops that ran for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..journal.journal import NO_SEQUENCE, Kind
 from ..journal.process_journals import ThreadState
 from ..recorder.private_names import optional
 from ..recorder.recorder import Recorder
-from .values import Reading, Values
+from .values import OperatorReading, Values
 
 NAME = "portable"
 
@@ -33,11 +33,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SCOPE_ENTER = "profiler::_record_function_enter"
 _SCOPE_EXIT = "profiler::_record_function_exit"
 _ACCUMULATE = 2**63
-"""Nodes that accumulate into a leaf carry the largest number, which ties to no forward op."""
+"""Nodes that accumulate into a leaf have the largest number, which belongs to no forward op."""
 
 
 class Operator(NamedTuple):
-    """What is known of an operator after its first call."""
+    """Facts of an operator, found at its first call."""
 
     name: int
     wanted: bool
@@ -47,7 +47,7 @@ class Operator(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """A user scope that has begun, with what was the case then."""
+    """An open user scope, with the state at its start."""
 
     name: str
     start: int
@@ -61,11 +61,11 @@ class Dispatcher(Protocol):
     """Runs the operators that a dispatch mode sees."""
 
     def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator's result."""
+        """Returns the operator's result."""
 
 
 class Node:
-    """The autograd node whose ops are being seen on a thread."""
+    """The autograd node that runs on a thread."""
 
     __slots__ = ("end", "identity", "name", "sequence", "start")
 
@@ -101,15 +101,15 @@ class PortableEngine:
         self._main = self.enter()
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
-        """Record the calling thread's ops while inside."""
+        """Records the calling thread's ops inside the block."""
         return dispatch_modes.entered(DispatchMode(self))
 
     def start(self) -> None:
-        """Record the calling thread (the main one) from here on."""
+        """Starts recording the calling (main) thread."""
         self._main.__enter__()
 
     def stop(self) -> None:
-        """Record the calling thread no more."""
+        """Stops recording the calling thread."""
         self._main.__exit__(None, None, None)
         if self._values is not None:
             self._values.drain(self._recorder.thread(), wait=True)
@@ -117,7 +117,7 @@ class PortableEngine:
     # per op --------------------------------------------------------------------------------
 
     def dispatch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the operator as it is, and record that it ran."""
+        """Runs the operator and records it."""
         recorder = self._recorder
         if recorder.closed or not recorder.active:
             return operator(*args, **kwargs)
@@ -129,7 +129,7 @@ class PortableEngine:
         if state.busy:
             return operator(*args, **kwargs)
         call: Call | None = None
-        reading: Reading | None = None
+        reading: OperatorReading | None = None
         known: Operator | None = None
         signature = NO_SEQUENCE
         opened = -1
@@ -142,17 +142,7 @@ class PortableEngine:
                 signature = self._signature(args, kwargs)
                 if known.collective:
                     call = self._collectives.begin(operator, args)
-                opened = state.open
-                state.open += 1
-                state.journal.push_open(
-                    opened,
-                    Kind.OP,
-                    OpScope.function,
-                    known.name,
-                    clock.now(),
-                    recorder.step,
-                    state.phase,
-                )
+                opened = self._push_open(state, known)
                 if call is not None:
                     self._collectives.open(state, call)
         except Exception as error:
@@ -181,6 +171,16 @@ class PortableEngine:
                         )
             except Exception as error:
                 recorder.failed(error)
+
+    def _push_open(self, state: ThreadState, known: Operator) -> int:
+        """Stores that an operator began; returns its level among open events."""
+        opened = state.open
+        state.open += 1
+        step, phase = self._recorder.step, state.phase
+        state.journal.push_open(
+            opened, Kind.OP, OpScope.function, known.name, clock.now(), step, phase
+        )
+        return opened
 
     def _record(
         self,
@@ -233,7 +233,7 @@ class PortableEngine:
     # autograd ------------------------------------------------------------------------------
 
     def flush_node(self) -> None:
-        """The calling thread's backward ended: so did its last node."""
+        """Records the last node of the calling thread's backward, which ended."""
         state = self._recorder.thread()
         node: Node | None = state.node
         if node is None:
@@ -253,7 +253,7 @@ class PortableEngine:
     def _follow_node(self, state: ThreadState) -> None:
         node: Any = self._current_node()
         current: Node | None = state.node
-        # No reference is kept: that would keep the graph's saved tensors alive.
+        # A reference would keep the graph's saved tensors alive.
         identity = id(node)
         if current is not None:
             if node is not None and current.identity == identity:
@@ -269,7 +269,7 @@ class PortableEngine:
             )
 
     def _forward_sequence(self, args: tuple[Any, ...]) -> int:
-        """Number of the node this op made: it is made just before the op is dispatched."""
+        """Returns the number of this op's node, which is created just before the dispatch."""
         if self._next_sequence is None or not torch.is_grad_enabled():
             return NO_SEQUENCE
         for argument in args:
@@ -341,14 +341,14 @@ class PortableEngine:
             dtypes = " ".join(str(dtype).removeprefix("torch.") for _, dtype, _ in whole)
             text = f"{shapes}\t{dtypes}\t{whole[0][2]}"
             found, exact = self._recorder.store.intern_signature(text)
-            # One that was left out comes here again, and is counted again.
+            # A text past the bound is interned again, and counted again.
             if exact:
                 self._signatures[whole] = found
         return found
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors of a list, and of lists in it."""
+    """Yields the tensors of a list and of lists within it."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -357,8 +357,8 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """One per thread: dispatch modes are thread-local. Holds no counter, because autograd's device
-    threads inherit it and then run it at the same time."""
+    """Dispatch mode of one thread. It has no counter, because autograd's device threads inherit it
+    and run it concurrently."""
 
     supports_higher_order_operators = True
 
@@ -368,13 +368,16 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True: a mode that answers False makes torch.compile skip every frame, silently."""
+        """Returns True; False would make torch.compile skip every frame silently."""
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch has to keep its compiler away from the handler: for that it imports it at
-        the first operator, which takes seconds. Asked once, when the class is made."""
+        """Returns True if torch must keep its compiler away from the handler.
+
+        torch would import the compiler at the first operator for that, which takes seconds. Called
+        once, when the class is created.
+        """
         return not run_as_it_is(cls.__torch_dispatch__)
 
     def __torch_dispatch__(

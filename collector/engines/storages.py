@@ -1,6 +1,6 @@
-"""What the portable engine knows of storages: who wrote them last, and which bits were there then.
+"""Tracks storages for the portable engine: their last write, and the bits after it.
 
-The same as `observer/storages/storages.h` knows for the native engine.
+The native engine has the same in `observer/storages/storages.h`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..numerics.fingerprint import BLOCK, can_read
 from ..numerics.host_fingerprint import Numbers, flat_hash
 
 _WeakStorage: Any = reductions.StorageWeakRef
-_RANGES = 64  # remembered of one storage
-_STORAGES = 65536
+_MAX_RANGES = 64  # of one storage
+_MAX_STORAGES = 65536
 _PURGE_FROM = 1024
 _PROBES = 8  # blocks
 _BLOCK_BYTES = 4 * BLOCK
 
 
-class Extent(NamedTuple):
+class ByteRange(NamedTuple):
     """The bytes that a tensor covers of its storage."""
 
     begin: int
@@ -32,8 +32,8 @@ class Extent(NamedTuple):
     layout: tuple[int, ...] | None  # shape and strides where there are gaps
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Extent:
-        """Of a tensor with strides."""
+    def of(cls, tensor: torch.Tensor) -> ByteRange:
+        """Returns the bytes of a strided tensor."""
         item, sizes, strides = tensor.element_size(), tensor.shape, tensor.stride()
         begin = int(tensor.storage_offset()) * item
         if not tensor.numel():
@@ -45,14 +45,14 @@ class Extent(NamedTuple):
 
 
 def readable(tensor: torch.Tensor) -> bool:
-    """Whether its elements can be read as they lie in memory, which is there."""
+    """Returns True if the tensor's elements can be read directly from existing memory."""
     if not can_read(tensor) or tensor.is_conj() or tensor.is_neg():
         return False
-    return not tensor.numel() or Extent.of(tensor).end <= tensor.untyped_storage().nbytes()
+    return not tensor.numel() or ByteRange.of(tensor).end <= tensor.untyped_storage().nbytes()
 
 
 class Range:
-    """Bytes of a storage as they were when last read."""
+    """Bytes of a storage, and their values when last read."""
 
     __slots__ = ("data", "extent", "finite", "hash", "made", "owned", "probe", "serial", "version")
 
@@ -66,27 +66,27 @@ class Range:
         owned: bool,
         serial: int,
     ) -> None:
-        self.made = made  # by an operator, not only read
-        self.owned = owned  # or it was, before it was found changed; or by a collective
+        self.made = made  # written by an operator, not only read
+        self.owned = owned  # an operator or a collective wrote it, perhaps before it was changed
         self.serial = serial
-        self.extent = Extent.of(tensor)
+        self.extent = ByteRange.of(tensor)
         self.data = tensor.untyped_storage().data_ptr()
-        # What counts changes does so when the operator has returned, after the tensor was read.
+        # torch increments the version when the operator returns, after the tensor was read.
         self.version = _version(tensor) + (written and not tensor.is_inference())
         self.finite = found.finite
         self.hash = found.hash
         self.probe = _probe(tensor) if self.extent.layout is None else None
 
     def is_of(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor is in these very bytes, and torch knows of no change to them."""
+        """Returns True if the tensor has these bytes, and its version counter has not changed."""
         return (
-            self.extent == Extent.of(tensor)
+            self.extent == ByteRange.of(tensor)
             and self.data == tensor.untyped_storage().data_ptr()
             and self.version == _version(tensor)
         )
 
     def hides(self, other: Range) -> bool:
-        """Whether an operator wrote it later than the other, and to the same bytes."""
+        """Returns True if an operator wrote it later than the other, to overlapping bytes."""
         return (
             self.made
             and self.serial > other.serial
@@ -95,71 +95,71 @@ class Range:
         )
 
 
-class Known:
-    """What is known of a storage."""
+class StorageState:
+    """State of one storage."""
 
     __slots__ = ("derived", "finite", "foreign", "in_flight", "lay", "ranges", "storage", "unset")
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        self.storage = _WeakStorage(storage)  # its address is not used again meanwhile
+        self.storage = _WeakStorage(storage)  # keeps its address from being reused
         self.foreign = False
-        self.in_flight = False  # a collective wrote it, and nobody has read it since
+        self.in_flight = False  # a collective wrote it, and no operator has read it since
         self.finite = False  # all of it, for certain
-        self.unset = False  # made with whatever lay there, and no operator has written to it since
-        self.lay = 0  # of one that is unset: probe of what lay there
-        self.derived = False  # made of what nobody had set
-        self.ranges: deque[Range] = deque(maxlen=_RANGES)
+        self.unset = False  # uninitialised: no operator has written to it
+        self.lay = 0  # probe of the uninitialised bytes
+        self.derived = False  # computed from uninitialised memory
+        self.ranges: deque[Range] = deque(maxlen=_MAX_RANGES)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """The tensor's bytes are not what they were."""
+        """Drops the known ranges of the tensor's bytes, which have changed."""
         self.unset = False
-        begin, end, _ = Extent.of(tensor)
+        begin, end, _ = ByteRange.of(tensor)
         kept = [r for r in self.ranges if not (r.extent.begin < end and begin < r.extent.end)]
-        self.ranges = deque(kept, maxlen=_RANGES)
+        self.ranges = deque(kept, maxlen=_MAX_RANGES)
 
     def remember(self, tensor: torch.Tensor, found: Numbers | None, **more: Any) -> None:
-        """They are what was found; not known where a device has not told yet."""
+        """Stores the tensor's fingerprint; None: the device copy is pending."""
         self.forget(tensor)
         if found is not None:
             self.ranges.append(Range(tensor, found, **more))
 
 
 class Found(NamedTuple):
-    """An input, as an operator finds it."""
+    """State of an input when an operator begins."""
 
     foreign: bool = False  # no recorded operator wrote it, or it came from a collective
     finite: bool | None = None
-    expected: int | None = None  # of one that is not what was written last, the hash it had
-    owned: bool = False  # of that: an operator wrote it once, or a collective
-    unset: bool = False  # it was made with whatever lay there, and lies there still
-    derived: bool = False  # made of what nobody had set
+    expected: int | None = None  # last hash of an input that has changed since
+    owned: bool = False  # with `expected`: an operator or a collective had written it
+    unset: bool = False  # uninitialised memory, unchanged
+    derived: bool = False  # computed from uninitialised memory
 
 
 class Storages:
-    """All storages that recorded operators wrote or read, as long as they live."""
+    """All live storages that recorded operators wrote or read."""
 
     def __init__(self) -> None:
-        self._all: dict[int, Known] = {}
+        self._all: dict[int, StorageState] = {}
         self._purge_at = _PURGE_FROM
         self._serials = itertools.count()
         self._lock = threading.Lock()
 
     def look(self, tensor: torch.Tensor) -> Found:
-        """What is known of an input that is readable."""
+        """Returns the state of a readable input."""
         if self._is_unset(tensor):
             return Found(unset=True)
         with self._lock:
             known = self._find(tensor)
             if known is None:
-                return Found(foreign=len(self._all) < _STORAGES)
+                return Found(foreign=len(self._all) < _MAX_STORAGES)
             derived = known.derived
             same = next((r for r in known.ranges if r.is_of(tensor)), None)
             if same is None:
                 return Found(known.foreign, known.finite or None, derived=derived)
         changed = same.probe is not None and _probe(tensor) != same.probe
         with self._lock:
-            # It counts only if no recorded operator began to write meanwhile, or wrote by another
-            # storage in the same memory: numpy and DLPack make such.
+            # It counts only if no recorded operator wrote meanwhile, also through another storage
+            # of the same memory, as of numpy and DLPack.
             known = self._find(tensor) if changed else None
             changed = known is not None and any(r is same for r in known.ranges)
             changed = changed and not any(
@@ -176,7 +176,7 @@ class Storages:
         return _probe_of_all(tensor) == known.lay
 
     def made_unset(self, tensor: torch.Tensor) -> None:
-        """It was made with whatever lies there. Whoever fills it may do so without an operator."""
+        """Notes a tensor of uninitialised memory, which may be filled without an operator."""
         if not readable(tensor) or not tensor.numel() or tensor.device.type != "cpu":
             return
         lay = _probe_of_all(tensor)
@@ -191,10 +191,11 @@ class Storages:
     def wrote(
         self, tensor: torch.Tensor, found: Numbers | None, *, result: bool, derived: bool
     ) -> None:
-        """An operator wrote the tensor, an input of it or a `result`; `derived`: out of what nobody
-        had set.
+        """Notes that an operator wrote the tensor, an input or a `result`.
+
+        `derived`: it was computed from uninitialised memory.
         """
-        extent = Extent.of(tensor)
+        extent = ByteRange.of(tensor)
         whole = (
             extent.layout is None
             and extent.begin == 0
@@ -211,21 +212,16 @@ class Storages:
             finite = found is not None and found.finite
             known.finite = finite and (whole or fresh or known.finite)
             known.remember(
-                tensor,
-                found,
-                written=not result,
-                made=True,
-                owned=True,
-                serial=next(self._serials),
+                tensor, found, written=not result, made=True, owned=True, serial=next(self._serials)
             )
 
     def read(self, tensor: torch.Tensor, found: Numbers | None) -> None:
-        """What came from elsewhere was read."""
+        """Notes that an operator read a tensor that no recorded operator wrote."""
         with self._lock:
             fresh = self._find(tensor) is None
             known = self._find_or_add(tensor)
             if known is not None:
-                extent = Extent.of(tensor)
+                extent = ByteRange.of(tensor)
                 owned = known.in_flight or any(
                     r.owned and r.extent.begin < extent.end and extent.begin < r.extent.end
                     for r in known.ranges
@@ -242,14 +238,14 @@ class Storages:
                 )
 
     def writes(self, tensor: torch.Tensor) -> None:
-        """An operator is about to write the tensor."""
+        """Notes that an operator is about to write the tensor."""
         with self._lock:
             known = self._find(tensor)
             if known is not None:
                 known.forget(tensor)
 
     def wrote_unread(self, tensor: torch.Tensor) -> None:
-        """An operator that was left out wrote the tensor."""
+        """Notes that a filtered operator wrote the tensor."""
         with self._lock:
             known = self._find(tensor)
             if known is not None:
@@ -257,7 +253,7 @@ class Storages:
                 known.finite = False
 
     def made_unread(self, tensor: torch.Tensor) -> None:
-        """An operator that was left out made it."""
+        """Notes that a filtered operator allocated the tensor."""
         with self._lock:
             if self._find(tensor) is None:
                 known = self._find_or_add(tensor)
@@ -265,7 +261,7 @@ class Storages:
                     known.finite = True
 
     def awaits(self, tensor: torch.Tensor) -> None:
-        """A collective will write the tensor some time."""
+        """Notes that a collective will write the tensor."""
         with self._lock:
             known = self._find_or_add(tensor)
             if known is not None:
@@ -274,12 +270,12 @@ class Storages:
                 known.finite = known.derived = False
 
     def awaited(self, tensor: torch.Tensor) -> bool:
-        """Whether a collective may be at it."""
+        """Returns True if a collective may be writing the tensor."""
         with self._lock:
             known = self._find(tensor)
             return known is not None and known.in_flight
 
-    def _find(self, tensor: torch.Tensor) -> Known | None:
+    def _find(self, tensor: torch.Tensor) -> StorageState | None:
         key = tensor.untyped_storage()._cdata
         known = self._all.get(key)
         if known is not None and known.storage.expired():
@@ -287,17 +283,17 @@ class Storages:
             return None
         return known
 
-    def _find_or_add(self, tensor: torch.Tensor) -> Known | None:
+    def _find_or_add(self, tensor: torch.Tensor) -> StorageState | None:
         known = self._find(tensor)
         if known is not None:
             return known
         if len(self._all) >= self._purge_at:
             self._all = {k: one for k, one in self._all.items() if not one.storage.expired()}
-            self._purge_at = min(_STORAGES, max(_PURGE_FROM, 2 * len(self._all)))
-        if len(self._all) >= _STORAGES:
+            self._purge_at = min(_MAX_STORAGES, max(_PURGE_FROM, 2 * len(self._all)))
+        if len(self._all) >= _MAX_STORAGES:
             return None
         storage = tensor.untyped_storage()
-        known = self._all[storage._cdata] = Known(storage)
+        known = self._all[storage._cdata] = StorageState(storage)
         return known
 
 
@@ -306,18 +302,18 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _probe(tensor: torch.Tensor) -> int:
-    """Hash of the tensor's bytes as they lie in memory."""
-    begin, end, _ = Extent.of(tensor)
+    """Returns a hash of the tensor's bytes in memory."""
+    begin, end, _ = ByteRange.of(tensor)
     return _hash_of_some(tensor, begin, end)
 
 
 def _probe_of_all(tensor: torch.Tensor) -> int:
-    """The same of its storage's."""
+    """Returns a hash of the bytes of the tensor's storage."""
     return _hash_of_some(tensor, 0, tensor.untyped_storage().nbytes())
 
 
 def _hash_of_some(tensor: torch.Tensor, begin: int, end: int) -> int:
-    """Of all bytes of a range of the tensor's storage, or of blocks evenly spread over many."""
+    """Hashes a range of the tensor's storage, or evenly spaced blocks of a long one."""
     raw = torch.empty(0, dtype=torch.uint8).set_(
         tensor.untyped_storage(), begin, (end - begin,), (1,)
     )

@@ -1,9 +1,9 @@
-"""Which tensors of an operator the portable engine reads, and what it knows of the others.
+"""Reads tensors of operators for the portable engine, and writes their records.
 
 The rules are those of the native engine (`observer/operators/tensor_capture.h`,
-`observer/storages/storages.h`): results and changed inputs are read when the operator has ended; as
-it begins, inputs that no recorded operator wrote, those of collectives, and those that are no
-longer what was written last.
+`observer/storages/storages.h`). When an operator ends, its results and changed inputs are read.
+When it begins, inputs are read if no recorded operator wrote them, if they belong to a collective,
+or if they have changed since the last write.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ OVERWRITING = frozenset(
         "_foreach_zero_",
     )
 )
-"""What these change they do not look at."""
+"""Operators that do not read the inputs that they change."""
 
-NOTHING = (
+NO_VALUES = (
     "c10d::",
     "_c10d_functional",
     "aten::empty",
@@ -60,12 +60,12 @@ NOTHING = (
     "aten::_empty",
     "aten::resize",
 )
-"""They make no values, or wait for them."""
+"""Prefixes of operators that compute no values, or only wait for them."""
 
 
 _COMPILER = "torch._inductor.output_code"
-"""Once it is loaded, kernels may write without an operator, in regions that this engine does not
-see: nothing is held against what an operator finds.
+"""Once this module is loaded, compiled kernels may write without a visible operator, so inputs are
+not compared with earlier fingerprints.
 """
 
 
@@ -79,18 +79,18 @@ class Argument(NamedTuple):
     named: bool
 
 
-class Plan(NamedTuple):
-    """How to read an operator, found once."""
+class ReadPlan(NamedTuple):
+    """How to read an operator, determined once."""
 
     arguments: tuple[Argument, ...]
-    fresh: tuple[bool, ...]  # of its results: those that are no views and no inputs
+    fresh: tuple[bool, ...]  # results that are neither views nor inputs
     collective: bool
-    nothing: bool
+    nothing: bool  # it computes no values
     overwrites: bool
-    workspace: bool  # results of bytes are room to work in: nobody set all of them
+    workspace: bool  # uint8 results are scratch memory, partly uninitialised
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """A tensor that was read."""
 
     found: Numbers | Fingerprint
@@ -100,21 +100,21 @@ class Row(NamedTuple):
     unset: bool
 
 
-class Reading:
-    """An operator that is being read."""
+class OperatorReading:
+    """Tensors read of one call of an operator."""
 
     __slots__ = ("finite", "known", "plan", "rows", "unset", "written")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
         self.finite = True
         self.known = True
-        self.unset = False  # something is made of what nobody had set
-        self.rows: list[Row] = []
+        self.unset = False  # an input is derived from uninitialised memory
+        self.rows: list[TensorRow] = []
         self.written: list[tuple[torch.Tensor, int]] = []
 
     def found(self, finite: bool | None) -> None:
-        """An input is finite, or not, or that is not known."""
+        """Notes that an input is finite, not finite, or unknown (None)."""
         self.finite = self.finite and finite is not False
         self.known = self.known and finite is not None
 
@@ -124,33 +124,33 @@ class Values:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._plans: dict[Any, Plan | None] = {}
+        self._plans: dict[Any, ReadPlan | None] = {}
         self._storages = Storages()
         self._lock = threading.Lock()
-        # The program's modes shall not see what is computed here.
+        # Hides this class's computations from the program's dispatch modes.
         self._unseen = optional(
             "torch.utils._python_dispatch",
             "_disable_current_modes",
             "values of tensors (portable engine)",
         )
         self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
-        self._pending: deque[tuple[Any, list[torch.Tensor], Row, int, int, int]] = deque()
+        self._pending: deque[tuple[Any, list[torch.Tensor], TensorRow, int, int, int]] = deque()
 
     def begin(
         self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: bool
-    ) -> Reading | None:
-        """The operator begins."""
+    ) -> OperatorReading | None:
+        """Reads inputs before the operator runs; None: it is not read."""
         if operator not in self._plans:
             self._plans[operator] = _plan(operator)
         plan = self._plans[operator]
         if plan is None or self._unseen is None:
             return None
         with self._unseen():
-            return self._begin(Reading(plan), args, kwargs, wanted)
+            return self._begin(OperatorReading(plan), args, kwargs, wanted)
 
     def _begin(
-        self, reading: Reading, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: bool
-    ) -> Reading:
+        self, reading: OperatorReading, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: bool
+    ) -> OperatorReading:
         plan, position = reading.plan, 0
         for argument in plan.arguments:
             given = (
@@ -165,7 +165,7 @@ class Values:
 
     def _begin_one(
         self,
-        reading: Reading,
+        reading: OperatorReading,
         tensor: torch.Tensor,
         argument: Argument,
         position: int,
@@ -189,14 +189,14 @@ class Values:
     def end(
         self,
         state: ThreadState,
-        reading: Reading,
+        reading: OperatorReading,
         result: Any,
         start: int,
         depth: int,
         *,
         left_out: bool,
     ) -> None:
-        """The operator ended. Those left out tell nothing, but what they wrote is not known."""
+        """Reads results and changed inputs, and writes records unless the operator is left out."""
         if self._unseen is None:
             return
         with self._unseen():
@@ -206,7 +206,7 @@ class Values:
                     self._write(state, reading, row, start, depth)
             self.drain(state, wait=False)
 
-    def _read_results(self, reading: Reading, result: Any, left_out: bool) -> None:
+    def _read_results(self, reading: OperatorReading, result: Any, left_out: bool) -> None:
         plan = reading.plan
         unread = left_out or plan.nothing
         position = 0
@@ -233,7 +233,12 @@ class Values:
     # reading -------------------------------------------------------------------------------
 
     def _look(
-        self, reading: Reading, tensor: torch.Tensor, position: int, always: bool, writes: bool
+        self,
+        reading: OperatorReading,
+        tensor: torch.Tensor,
+        position: int,
+        always: bool,
+        writes: bool,
     ) -> None:
         if not readable(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
@@ -246,11 +251,12 @@ class Values:
             known = known._replace(expected=None, finite=None)
         if known.expected is not None and not (
             known.owned or tensor.requires_grad or self._current_node()
-        ):  # as a batch that is put where the last one was
+        ):  # for example a batch copied over the previous one
             known = known._replace(foreign=True, expected=None, finite=None)
         reading.unset = reading.unset or known.derived
         if known.unset:
-            # What it changes it may set; what it only reads becomes part of its results.
+            # The operator may initialise an input that it changes; one that it only reads makes its
+            # results depend on uninitialised memory.
             reading.unset = reading.unset or not writes
             reading.known = False
             return
@@ -263,7 +269,7 @@ class Values:
         self._storages.read(tensor, numbers)
 
     def _read_result(
-        self, reading: Reading, tensor: torch.Tensor, position: int, flags: TensorFlag
+        self, reading: OperatorReading, tensor: torch.Tensor, position: int, flags: TensorFlag
     ) -> None:
         if not readable(tensor):
             self._recorder.coverage["tensors_not_read"] += 1
@@ -276,7 +282,7 @@ class Values:
 
     def _add(
         self,
-        reading: Reading,
+        reading: OperatorReading,
         tensor: torch.Tensor,
         found: Numbers | Fingerprint,
         position: int,
@@ -289,12 +295,12 @@ class Values:
         text = f"{list(tensor.shape)}\t{dtype}\t{tensor.device}"
         signature, _ = self._recorder.store.intern_signature(text)
         unset = reading.unset and not position & TensorFlag.FOUND
-        reading.rows.append(Row(found, signature, position, expected, unset))
+        reading.rows.append(TensorRow(found, signature, position, expected, unset))
 
     # records -------------------------------------------------------------------------------
 
     def _write(
-        self, state: ThreadState, reading: Reading, row: Row, start: int, depth: int
+        self, state: ThreadState, reading: OperatorReading, row: TensorRow, start: int, depth: int
     ) -> None:
         flags = 0
         if reading.known or not reading.finite:
@@ -311,7 +317,7 @@ class Values:
             self._pending.append((event, hosts, row, flags, start, depth))
 
     def drain(self, state: ThreadState, *, wait: bool) -> None:
-        """Write what devices have delivered by now; with `wait`, all of it."""
+        """Writes the records whose device copies have arrived; with `wait`, all of them."""
         while self._pending:
             with self._lock:
                 event = self._pending[0][0] if self._pending else None
@@ -323,7 +329,9 @@ class Values:
             _put(state, found, row, flags, start, depth)
 
 
-def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, depth: int) -> None:
+def _put(
+    state: ThreadState, found: Numbers, row: TensorRow, flags: int, start: int, depth: int
+) -> None:
     more = not found.finite or row.expected is not None or row.unset
     position = row.position | flags | (TensorFlag.MORE if more else 0)
     packed = TENSOR_RECORD.pack(
@@ -358,14 +366,14 @@ def _put(state: ThreadState, found: Numbers, row: Row, flags: int, start: int, d
 
 
 def _read(tensor: torch.Tensor) -> tuple[Numbers | Fingerprint, Numbers | None]:
-    """The fingerprint, and what of it is known without waiting for a device."""
+    """Returns the fingerprint, and again as numbers if they need no wait for a device."""
     if tensor.device.type == "cpu":
         numbers = numbers_of(tensor)
         return numbers, numbers
     return fingerprint(tensor), None
 
 
-def _plan(operator: Any) -> Plan | None:
+def _plan(operator: Any) -> ReadPlan | None:
     schema = getattr(operator, "_schema", None)
     if schema is None:
         return None
@@ -377,17 +385,17 @@ def _plan(operator: Any) -> Plan | None:
             continue
         alias, name = argument.alias_info, argument.name
         reads, writes = alias is None, alias is not None and alias.is_write
-        if collective:  # schemas of collectives do not say what they write; their names do
+        if collective:  # schemas of collectives lack this, so argument names are used
             writes = writes or "output" in name or (in_place and "input" not in name)
             reads = "output" not in name and name != "barrier"
-        elif "batch_norm" in schema.name:  # nor do these, of their running statistics
+        elif "batch_norm" in schema.name:  # the schema omits writes to running statistics
             writes = writes or name.startswith("running_")
         arguments.append(Argument(position, name, reads, writes, not argument.kwarg_only))
-    return Plan(
+    return ReadPlan(
         arguments=tuple(arguments),
         fresh=tuple(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
         collective=collective,
-        nothing=not collective and schema.name.startswith(NOTHING),
+        nothing=not collective and schema.name.startswith(NO_VALUES),
         overwrites=schema.name in OVERWRITING,
         workspace="_rnn" in schema.name,
     )

@@ -7,56 +7,64 @@ name of another mark. PREFIX finds a kind of mark in the table.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import ClassVar, TypeVar
 
-VERDICTS = ("failed", "raised", "idle", "compiled")
+M = TypeVar("M", bound="Mark")
 
-_VERDICT = re.compile(rf"validator ({'|'.join(VERDICTS)}): (\S+) at (\S+)(?:: (.*))?")
-_EXPECTED = re.compile(r"expected of gradients: (\w+)\((.*)\) at (\S+)")
-_BOUND = re.compile(r"(\w+)=([^,]+)")
-_RAISED = re.compile(r"backward raised (.*?)(?: \(([^()]+:\d+)\))?")
-_LOST_CONTEXT = re.compile(
-    r"lost context: (.+) at (.+:\d+) was (.+), set where the (thread|task) was started at (.+:\d+)"
-)
-_CUDA_BEGUN = re.compile(
-    r"cuda: begun on cuda:(-?\d+) at (.+) of (\d+) devices(?:, visible (\S+))?"
-    r"(?:, local rank (\d+))?"
-)
-_CUDA_CHOSEN = re.compile(r"cuda: cuda:(\d+) chosen at (.+)")
-_CUDA_BLOCK = re.compile(r"cuda: cuda:(\d+) in place of cuda:(\d+) for a block at (.+)")
-_CUDA_FORKED = re.compile(r"cuda: forked in use at (.+)")
-_CUDA_REJECTED = re.compile(r"cuda: wanted at (.+) in a child forked at (.+)")
+CUDA_PREFIX = "cuda: "
+"""Prefix of all marks of CUDA."""
 
 
 @dataclass(frozen=True)
-class ValidatorVerdict:
+class Mark:
+    """A mark whose name is PREFIX and TEMPLATE with the fields; PATTERN reads it back."""
+
+    PREFIX: ClassVar[str]
+    TEMPLATE: ClassVar[str]
+    PATTERN: ClassVar[str]
+
+    def encode(self) -> str:
+        """Returns the name of the mark."""
+        return self.PREFIX + self.TEMPLATE.format_map(vars(self))
+
+    @classmethod
+    def parse(cls: type[M], name: str) -> M | None:
+        """Returns the facts of a name."""
+        found = re.fullmatch(re.escape(cls.PREFIX) + cls.PATTERN, name)
+        if found is None:
+            return None
+        numbers = {one.name for one in fields(cls) if one.type == "int"}
+        texts = found.groupdict(default="")
+        return cls(**{k: int(text) if k in numbers else text for k, text in texts.items()})
+
+
+@dataclass(frozen=True)
+class ValidatorVerdict(Mark):
     """What a user's validator found, or that it was not called (idle)."""
 
-    PREFIX: ClassVar[str] = "validator "
+    PREFIX = "validator "
+    PATTERN = (
+        r"(?P<verdict>failed|raised|idle|compiled): (?P<name>\S+) at (?P<target>\S+)"
+        r"(?:: (?P<message>.*))?"
+    )
 
-    verdict: str  # one of VERDICTS
+    verdict: str  # failed, raised, idle or compiled
     name: str  # of the validator's function
     target: str  # module class or operator
     message: str = ""  # where compiled code hid the target: "<module>", or "<module>: <reason>"
 
     def encode(self) -> str:
         """Returns the name of the mark."""
-        text = f"validator {self.verdict}: {self.name} at {self.target}"
+        text = f"{self.PREFIX}{self.verdict}: {self.name} at {self.target}"
         return f"{text}: {self.message}" if self.message else text
-
-    @classmethod
-    def parse(cls, name: str) -> ValidatorVerdict | None:
-        """Returns the facts of a name."""
-        found = _VERDICT.fullmatch(name)
-        return found and cls(found[1], found[2], found[3], found[4] or "")
 
 
 @dataclass(frozen=True)
-class ExpectedGradient:
+class ExpectedGradient(Mark):
     """An assertion of the program about gradients."""
 
-    PREFIX: ClassVar[str] = "expected of gradients: "
+    PREFIX = "expected of gradients: "
 
     function: str  # assert_grad_norm
     bounds: dict[str, float]  # keyword -> number: least, most, after
@@ -70,17 +78,19 @@ class ExpectedGradient:
     @classmethod
     def parse(cls, name: str) -> ExpectedGradient | None:
         """Returns the facts of a name."""
-        found = _EXPECTED.fullmatch(name)
+        found = re.fullmatch(re.escape(cls.PREFIX) + r"(\w+)\((.*)\) at (\S+)", name)
         if found is None:
             return None
-        return cls(found[1], {k: float(v) for k, v in _BOUND.findall(found[2])}, found[3])
+        bounds = re.findall(r"(\w+)=([^,]+)", found[2])
+        return cls(found[1], {key: float(value) for key, value in bounds}, found[3])
 
 
 @dataclass(frozen=True)
-class BackwardRaised:
+class BackwardRaised(Mark):
     """An exception that a backward pass raised."""
 
-    PREFIX: ClassVar[str] = "backward raised "
+    PREFIX = "backward raised "
+    PATTERN = r"(?P<error>.*?)(?: \((?P<caller>[^()]+:\d+)\))?"
 
     error: str  # "<type>: <message>"
     caller: str = ""  # "<file>:<line>" of the program that called backward
@@ -89,18 +99,20 @@ class BackwardRaised:
         """Returns the name of the mark."""
         return f"{self.PREFIX}{self.error}" + (f" ({self.caller})" if self.caller else "")
 
-    @classmethod
-    def parse(cls, name: str) -> BackwardRaised | None:
-        """Returns the facts of a name."""
-        found = _RAISED.fullmatch(name)
-        return found and cls(found[1], found[2] or "")
-
 
 @dataclass(frozen=True)
-class LostContext:
+class LostContext(Mark):
     """A read of a context variable that a thread or task did not inherit."""
 
-    PREFIX: ClassVar[str] = "lost context: "
+    PREFIX = "lost context: "
+    TEMPLATE = (
+        "{variable} at {read_at} was {found}, set where the {started_as} was started at "
+        "{started_at}"
+    )
+    PATTERN = (
+        r"(?P<variable>.+) at (?P<read_at>.+:\d+) was (?P<found>.+), set where the "
+        r"(?P<started_as>thread|task) was started at (?P<started_at>.+:\d+)"
+    )
 
     variable: str
     read_at: str  # "<file>:<line>"
@@ -108,27 +120,16 @@ class LostContext:
     started_as: str  # thread or task
     started_at: str  # "<file>:<line>", where the variable was set
 
-    def encode(self) -> str:
-        """Returns the name of the mark."""
-        return (
-            f"{self.PREFIX}{self.variable} at {self.read_at} was {self.found}, set "
-            f"where the {self.started_as} was started at {self.started_at}"
-        )
-
-    @classmethod
-    def parse(cls, name: str) -> LostContext | None:
-        """Returns the facts of a name."""
-        found = _LOST_CONTEXT.fullmatch(name)
-        return found and cls(*found.groups())
-
-
-CUDA_PREFIX = "cuda: "
-"""Prefix of all marks below."""
-
 
 @dataclass(frozen=True)
-class CudaBegun:
+class CudaBegun(Mark):
     """The first use of CUDA in a process."""
+
+    PREFIX = f"{CUDA_PREFIX}begun on "
+    PATTERN = (
+        r"cuda:(?P<device>-?\d+) at (?P<place>.+) of (?P<count>\d+) devices"
+        r"(?:, visible (?P<visible>\S+))?(?:, local rank (?P<local_rank>\d+))?"
+    )
 
     device: int
     place: str  # "<file>:<line>"
@@ -138,85 +139,54 @@ class CudaBegun:
 
     def encode(self) -> str:
         """Returns the name of the mark."""
-        text = f"{CUDA_PREFIX}begun on cuda:{self.device} at {self.place} of {self.count} devices"
+        text = f"{self.PREFIX}cuda:{self.device} at {self.place} of {self.count} devices"
         text += f", visible {self.visible}" if self.visible else ""
         return text + (f", local rank {self.local_rank}" if self.local_rank else "")
 
-    @classmethod
-    def parse(cls, name: str) -> CudaBegun | None:
-        """Returns the facts of a name."""
-        found = _CUDA_BEGUN.fullmatch(name)
-        return found and cls(int(found[1]), found[2], int(found[3]), found[4] or "", found[5] or "")
-
 
 @dataclass(frozen=True)
-class CudaChosen:
+class CudaChosen(Mark):
     """A thread set its device."""
+
+    PREFIX = CUDA_PREFIX
+    TEMPLATE = "cuda:{device} chosen at {place}"
+    PATTERN = r"cuda:(?P<device>\d+) chosen at (?P<place>.+)"
 
     device: int
     place: str  # "<file>:<line>"
 
-    def encode(self) -> str:
-        """Returns the name of the mark."""
-        return f"{CUDA_PREFIX}cuda:{self.device} chosen at {self.place}"
-
-    @classmethod
-    def parse(cls, name: str) -> CudaChosen | None:
-        """Returns the facts of a name."""
-        found = _CUDA_CHOSEN.fullmatch(name)
-        return found and cls(int(found[1]), found[2])
-
 
 @dataclass(frozen=True)
-class CudaBlock:
+class CudaBlock(Mark):
     """A thread set its device for a `with` block."""
+
+    PREFIX = CUDA_PREFIX
+    TEMPLATE = "cuda:{device} in place of cuda:{before} for a block at {place}"
+    PATTERN = r"cuda:(?P<device>\d+) in place of cuda:(?P<before>\d+) for a block at (?P<place>.+)"
 
     device: int
     before: int
     place: str  # "<file>:<line>"
 
-    def encode(self) -> str:
-        """Returns the name of the mark."""
-        devices = f"cuda:{self.device} in place of cuda:{self.before}"
-        return f"{CUDA_PREFIX}{devices} for a block at {self.place}"
-
-    @classmethod
-    def parse(cls, name: str) -> CudaBlock | None:
-        """Returns the facts of a name."""
-        found = _CUDA_BLOCK.fullmatch(name)
-        return found and cls(int(found[1]), int(found[2]), found[3])
-
 
 @dataclass(frozen=True)
-class CudaForked:
+class CudaForked(Mark):
     """A process that uses CUDA forked."""
+
+    PREFIX = f"{CUDA_PREFIX}forked in use at "
+    TEMPLATE = "{place}"
+    PATTERN = r"(?P<place>.+)"
 
     place: str  # "<file>:<line>"
 
-    def encode(self) -> str:
-        """Returns the name of the mark."""
-        return f"{CUDA_PREFIX}forked in use at {self.place}"
-
-    @classmethod
-    def parse(cls, name: str) -> CudaForked | None:
-        """Returns the facts of a name."""
-        found = _CUDA_FORKED.fullmatch(name)
-        return found and cls(found[1])
-
 
 @dataclass(frozen=True)
-class CudaRejected:
+class CudaRejected(Mark):
     """A forked child tried to use CUDA, which its parent had used; torch raised."""
+
+    PREFIX = f"{CUDA_PREFIX}wanted at "
+    TEMPLATE = "{place} in a child forked at {forked_at}"
+    PATTERN = r"(?P<place>.+) in a child forked at (?P<forked_at>.+)"
 
     place: str  # "<file>:<line>"
     forked_at: str
-
-    def encode(self) -> str:
-        """Returns the name of the mark."""
-        return f"{CUDA_PREFIX}wanted at {self.place} in a child forked at {self.forked_at}"
-
-    @classmethod
-    def parse(cls, name: str) -> CudaRejected | None:
-        """Returns the facts of a name."""
-        found = _CUDA_REJECTED.fullmatch(name)
-        return found and cls(found[1], found[2])

@@ -13,44 +13,52 @@ path (Hive style), so pandas, pyarrow, DuckDB and Polars add them when they read
 
 from __future__ import annotations
 
-from .columns import FLOAT64, FRAME, INT32, INT64, TEXT, Column, Table
-from .file_names import (
-    JOURNAL_FOLDER,
-    LOCK_FILE,
-    MANIFEST,
-    part_file,
-    rank_folder,
-    thread_folder,
-    thread_id,
-)
-from .happenings import COLLECTIVE, PHASE, STALL, SYNC, VALUE
+from .columns import FLOAT64 as FLOAT64
+from .columns import FRAME as FRAME
+from .columns import INT32 as INT32
+from .columns import INT64 as INT64
+from .columns import TEXT as TEXT
+from .columns import Column as Column
+from .columns import Table as Table
+from .file_names import JOURNAL_FOLDER as JOURNAL_FOLDER
+from .file_names import LOCK_FILE as LOCK_FILE
+from .file_names import MANIFEST as MANIFEST
+from .file_names import part_file as part_file
+from .file_names import rank_folder as rank_folder
+from .file_names import thread_folder as thread_folder
+from .file_names import thread_id as thread_id
+from .happenings import COLLECTIVE, PHASE, STALL, VALUE
+from .happenings import SYNC as SYNC
 from .learning import ACTIVATION, FX, GRADIENT, NODE, PARAMETER
-from .lookups import MODULE, STACK, STORAGE, THREAD
-from .manifest import STOPPED, AxisReference, Clock, File, Group, Manifest, Process
-from .names import (
-    ADDED_NORM,
-    ADDED_NORM_OF,
-    COMPILED,
-    GRADIENT_RELEASES,
-    GRAPH_SERIES,
-    JOIN,
-    NOT_COMPUTING,
-    NOTED_ACCESSES,
-    RECORDER_MEMORY,
-    RENDEZVOUS,
-)
+from .lookups import MODULE, STACK, STORAGE
+from .lookups import THREAD as THREAD
+from .manifest import STOPPED as STOPPED
+from .manifest import AxisReference as AxisReference
+from .manifest import Clock as Clock
+from .manifest import File as File
+from .manifest import Group as Group
+from .manifest import Manifest as Manifest
+from .manifest import Process as Process
+from .names import ADDED_NORM as ADDED_NORM
+from .names import ADDED_NORM_OF as ADDED_NORM_OF
+from .names import COMPILED as COMPILED
+from .names import GRADIENT_RELEASES as GRADIENT_RELEASES
+from .names import GRAPH_SERIES as GRAPH_SERIES
+from .names import JOIN as JOIN
+from .names import NOT_COMPUTING as NOT_COMPUTING
+from .names import NOTED_ACCESSES as NOTED_ACCESSES
+from .names import RECORDER_MEMORY as RECORDER_MEMORY
+from .names import RENDEZVOUS as RENDEZVOUS
 from .operators import ACCESS, OP, TENSOR
-from .record_kinds import (
-    FORMAT_VERSION,
-    MAX_TIME_NS,
-    OF_DEVICES,
-    PUBLISHING,
-    RECEIVING,
-    OpScope,
-    PhaseKind,
-    SyncKind,
-    ThreadKind,
-)
+from .record_kinds import FORMAT_VERSION as FORMAT_VERSION
+from .record_kinds import MAX_TIME_NS as MAX_TIME_NS
+from .record_kinds import OF_DEVICES as OF_DEVICES
+from .record_kinds import PUBLISHING as PUBLISHING
+from .record_kinds import RECEIVING as RECEIVING
+from .record_kinds import OpScope as OpScope
+from .record_kinds import PhaseKind as PhaseKind
+from .record_kinds import SyncKind as SyncKind
+from .record_kinds import ThreadKind as ThreadKind
 
 TABLES: dict[str, Table] = {
     t.name: t
@@ -75,50 +83,3 @@ TABLES: dict[str, Table] = {
     )
 }
 THREAD_TABLES: tuple[Table, ...] = tuple(t for t in TABLES.values() if t.per_thread)
-
-__all__ = [
-    "ADDED_NORM",
-    "ADDED_NORM_OF",
-    "COMPILED",
-    "FLOAT64",
-    "FORMAT_VERSION",
-    "FRAME",
-    "GRADIENT_RELEASES",
-    "GRAPH_SERIES",
-    "INT32",
-    "INT64",
-    "JOIN",
-    "JOURNAL_FOLDER",
-    "LOCK_FILE",
-    "MANIFEST",
-    "MAX_TIME_NS",
-    "NOTED_ACCESSES",
-    "NOT_COMPUTING",
-    "OF_DEVICES",
-    "PUBLISHING",
-    "RECEIVING",
-    "RECORDER_MEMORY",
-    "RENDEZVOUS",
-    "STOPPED",
-    "SYNC",
-    "TABLES",
-    "TEXT",
-    "THREAD",
-    "THREAD_TABLES",
-    "AxisReference",
-    "Clock",
-    "Column",
-    "File",
-    "Group",
-    "Manifest",
-    "OpScope",
-    "PhaseKind",
-    "Process",
-    "SyncKind",
-    "Table",
-    "ThreadKind",
-    "part_file",
-    "rank_folder",
-    "thread_folder",
-    "thread_id",
-]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .events import Event
+from .events import TraceEvent
 from .limits import ImportRejected
 from .spill import UNFINISHED, USER, Trace, new_slices
 from .timestamps import BoolArray, Int64Array
@@ -30,13 +30,13 @@ class BeginEndPairing:
         self._open: dict[Any, list[tuple[int, int, int]]] = {}
         self._waiting = 0
 
-    def threads(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def threads(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes events B and E, in the order of the file; `start` in ns, `bad`: has no time."""
         lanes = self._trace.lanes
         keys = [lanes[event.pid, event.tid, False] for event in group]
         self._pair(group, start, bad, keys, keys, "E")
 
-    def asynchronous(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def asynchronous(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes events b and e, or S and F, as `threads`; each category gets its own lane."""
         lanes = self._trace.lanes
         keys = [
@@ -54,7 +54,7 @@ class BeginEndPairing:
 
     def _pair(
         self,
-        group: list[Event],
+        group: list[TraceEvent],
         start: Int64Array,
         bad: BoolArray,
         keys: list[Any],

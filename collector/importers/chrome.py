@@ -17,7 +17,7 @@ from .base import Dialect, Importer
 from .begin_end_events import BeginEndPairing
 from .complete_events import CompleteEvents
 from .decompress import Blocks
-from .events import Event, Label, decode_events, decode_one
+from .events import Label, TraceEvent, decode_events, decode_one
 from .json_stream import Document, Member, Metadata
 from .kineto import merged_category
 from .lanescope_export import ExportedCollectives
@@ -92,7 +92,7 @@ class _Reader:
         self._singles = OtherEvents(self.trace)
         self._exported = ExportedCollectives(self.trace, self._pairing)
         singles = self._singles
-        self._handlers: dict[str, Callable[[list[Event], Int64Array, BoolArray], None]] = {
+        self._handlers: dict[str, Callable[[list[TraceEvent], Int64Array, BoolArray], None]] = {
             "B": self._pairing.threads,
             "b": self._asynchronous,
             "i": singles.marks,
@@ -109,7 +109,7 @@ class _Reader:
         else:
             self.take([event])
 
-    def take(self, events: list[Event]) -> None:
+    def take(self, events: list[TraceEvent]) -> None:
         """Takes some events, in the order of the file."""
         counts = self.trace.counts
         counts[READ] += len(events)
@@ -142,7 +142,7 @@ class _Reader:
         trace.counts = type(trace.counts)({k: v for k, v in trace.counts.items() if v})
         return trace
 
-    def _asynchronous(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def _asynchronous(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes slices with an id; those of category collective may be from `lanescope export`."""
         mine = np.array([event.cat == "collective" for event in group])
         if mine.any():
@@ -153,7 +153,7 @@ class _Reader:
         self._pairing.asynchronous(group, start, bad)
 
 
-def _grouped(events: list[Event]) -> Iterator[tuple[tuple[str, str], list[Event]]]:
+def _grouped(events: list[TraceEvent]) -> Iterator[tuple[tuple[str, str], list[TraceEvent]]]:
     """Yields events that are handled together, with their phase and category."""
     groups = _Groups()
     keys = zip([event.ph for event in events], [event.cat for event in events], strict=True)

@@ -72,12 +72,12 @@ def offsets(
     for rank in sorted(set(sources) - {reference}):
         source = sources[rank]
         base = source.base_ns - first.base_ns
-        apart = _apart(known, _completions(calls.get(rank, ())))
-        middle = int(np.median(apart)) if len(apart) else base
-        spread = np.sort(np.abs(apart - middle))
+        differences = _differences(known, _completions(calls.get(rank, ())))
+        middle = int(np.median(differences)) if len(differences) else base
+        spread = np.sort(np.abs(differences - middle))
         # A tenth may be calls whose completion one rank's thread noticed late.
         within = int(spread[int(0.9 * (len(spread) - 1))]) + 1 if len(spread) else 0
-        measured = len(apart) >= MIN_CALLS
+        measured = len(differences) >= MIN_CALLS
         own = f"file of rank {rank}"
         if source.host == first.host not in _ANY_HOST and (
             not measured or abs(middle - base) <= within
@@ -90,7 +90,9 @@ def offsets(
     return found
 
 
-def _apart(known: Mapping[tuple[str, int], int], mine: Mapping[tuple[str, int], int]) -> Int64Array:
+def _differences(
+    known: Mapping[tuple[str, int], int], mine: Mapping[tuple[str, int], int]
+) -> Int64Array:
     """Returns by how many ns the calls of both completed later on the first clock."""
     shared = sorted(set(known) & set(mine))
     return np.array([known[key] - mine[key] for key in shared], np.int64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..format.names import ON_DEVICE
 from ..format.record_kinds import PhaseKind
-from .events import Args, Event, decode_args, decode_plain
+from .events import Args, TraceEvent, decode_args, decode_plain
 from .kineto import (
     COLLECTIVE_PREFIXES,
     EXPORTED_PHASE,
@@ -28,7 +28,7 @@ from .kineto import (
     signature_of,
 )
 from .lanescope_export import phase_kind
-from .limits import MAX_COLLECTIVES, MAX_SIGNATURE_CHARS, MAX_SIGNATURES
+from .limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
 from .spill import (
     FUNCTION,
     LAUNCHING,
@@ -59,7 +59,7 @@ class CompleteEvents:
         self._signatures = _Signatures(trace)
         self._args_bytes = 0
 
-    def take(self, category: str, group: list[Event]) -> None:
+    def take(self, category: str, group: list[TraceEvent]) -> None:
         """Adds slices of one category."""
         trace = self._trace
         start, bad = exact_ns([event.ts for event in group])
@@ -96,7 +96,7 @@ class CompleteEvents:
         trace.slices.add(rows)
 
     def _lanes(
-        self, category: str, group: list[Event], args: list[Args] | None
+        self, category: str, group: list[TraceEvent], args: list[Args] | None
     ) -> NDArray[np.uint32]:
         stream = on_stream(category)
         first, second = [event.pid for event in group], [event.tid for event in group]
@@ -119,7 +119,7 @@ class CompleteEvents:
             forward = np.fromiter([one.forward_thread > 0 for one in args], np.intp, len(args))
             rows["kind"] = self._names.kinds()[rows["name"], forward]
 
-    def _by_name(self, rows: Rows, group: list[Event], category: str) -> None:
+    def _by_name(self, rows: Rows, group: list[TraceEvent], category: str) -> None:
         """Finds phases and slices of collectives by their names."""
         special = np.flatnonzero(self._names.special()[rows["name"]])
         names, steps = rows["name"][special].tolist(), rows["step"][special].tolist()
@@ -137,7 +137,7 @@ class CompleteEvents:
             rows[collective_slices], [group[position] for position in collective_slices]
         )
 
-    def _keep_collectives(self, rows: Rows, events: list[Event]) -> None:
+    def _keep_collectives(self, rows: Rows, events: list[TraceEvent]) -> None:
         """Keeps slices of collectives, up to the limits."""
         trace, columns = self._trace, ("name", "lane", "start", "duration", "signature")
         fields = (rows[name].tolist() for name in columns)
@@ -212,12 +212,12 @@ class _Signatures:
         number = self._known.get(found)
         if number is None:
             self._size += sum(map(len, found))
-            if len(self._known) == MAX_SIGNATURES or self._size > MAX_SIGNATURE_CHARS:
+            if len(self._known) == MAX_INPUT_SIGNATURES or self._size > MAX_SIGNATURE_CHARS:
                 self._trace.counts["unread_signatures"] += 1
                 return 0
             number = self._known[found] = len(self._trace.signatures)
             self._trace.signatures.append(found)
-        if len(self._written) < MAX_SIGNATURES and sum(map(len, key)) <= _MAX_CACHED_BYTES:
+        if len(self._written) < MAX_INPUT_SIGNATURES and sum(map(len, key)) <= _MAX_CACHED_BYTES:
             self._written[key] = number
         return number
 

@@ -42,19 +42,19 @@ class Blocks:
             with self.path.open("rb") as file:
                 head = file.read(2)
                 file.seek(0)
-                blocks = self._unpacked(file) if head == _GZIP else self._plain(file)
+                blocks = self._read_gzip(file) if head == _GZIP else self._read_plain(file)
                 yield next(blocks, b"").removeprefix(BOM_UTF8)
                 yield from blocks
         except OSError as error:
             raise ImportRejected(f"{self.path}: cannot be read ({error.strerror})") from None
 
-    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+    def _read_plain(self, file: BinaryIO) -> Iterator[bytes]:
         while block := file.read(BLOCK_BYTES):
             self.packed += len(block)
             self.unpacked += len(block)
             yield block
 
-    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
+    def _read_gzip(self, file: BinaryIO) -> Iterator[bytes]:
         unpacker = zlib.decompressobj(wbits=31)
         packed = b""
         while True:

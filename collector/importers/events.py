@@ -23,7 +23,7 @@ Label = int | str | float | None
 """A process, thread or id as a trace writes it."""
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """One event; `ts` and `args` are bytes of the file."""
 
     ph: str = ""
@@ -75,7 +75,7 @@ class MemoryArgs(msgspec.Struct, gc=False):
     index: Any = msgspec.field(name="Device Id", default=None)
 
 
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[TraceEvent])
 _ARGS = msgspec.json.Decoder(list[Args])
 _ONE_ARGS = msgspec.json.Decoder(Args)
 _COMMUNICATION = msgspec.json.Decoder(CommunicationArgs)
@@ -85,7 +85,7 @@ _MEMORY = msgspec.json.Decoder(list[MemoryArgs])
 _ONE_MEMORY = msgspec.json.Decoder(MemoryArgs)
 
 
-def decode_events(data: bytes) -> list[Event]:
+def decode_events(data: bytes) -> list[TraceEvent]:
     """Returns events. Raises ValueError for invalid JSON, TypeError for other elements."""
     try:
         return _EVENTS.decode(data)
@@ -93,7 +93,7 @@ def decode_events(data: bytes) -> list[Event]:
         raise TypeError(str(error)) from None
 
 
-def decode_one(data: bytes) -> Event | None:
+def decode_one(data: bytes) -> TraceEvent | None:
     """Returns the readable fields of an event that msgspec cannot decode; None: not an object.
 
     Python's decoder accepts NaN, which JSON lacks. Text that is not UTF-8 is repaired.
@@ -107,18 +107,18 @@ def decode_one(data: bytes) -> Event | None:
     if not isinstance(found, dict):
         return None
     known: dict[str, Any] = {
-        name: _plain(found[name])
+        name: _parsed_number(found[name])
         for name in ("ph", "name", "cat", "pid", "tid", "dur", "s")
         if isinstance(found.get(name), (str, int, float))
     }
     if "dur" in found:
         known["dur"] = _length(known.get("dur"))
-    event = Event(**{**known, "ph": str(known.get("ph", ""))})
+    event = TraceEvent(**{**known, "ph": str(known.get("ph", ""))})
     event.ts = Raw(str(found.get("ts", "")).encode("ascii", "replace"))
     if isinstance(found.get("args"), dict):
         event.args = Raw(json.dumps(_jsonable(found["args"])).encode())
     if isinstance(found.get("id"), (str, int, float)):
-        event.id = _plain(found["id"])
+        event.id = _parsed_number(found["id"])
     return event
 
 
@@ -198,7 +198,7 @@ class _Text(str):
     """A number as written in the file."""
 
 
-def _plain(value: Any) -> Any:
+def _parsed_number(value: Any) -> Any:
     if not isinstance(value, _Text):
         return value
     try:
@@ -209,7 +209,7 @@ def _plain(value: Any) -> Any:
 
 def _length(value: Any) -> float | int:
     """Returns a duration as a number; -1, which is rejected later, where it is not one."""
-    number = _plain(_Text(value)) if isinstance(value, str) else value
+    number = _parsed_number(_Text(value)) if isinstance(value, str) else value
     finite = isinstance(number, (int, float)) and abs(number) < float("inf")
     return number if finite else -1.0
 
@@ -217,7 +217,7 @@ def _length(value: Any) -> float | int:
 def _jsonable(value: Any) -> Any:
     """Returns values with JSON's numbers only; NaN and infinity become null."""
     if isinstance(value, _Text):
-        number = _plain(value)
+        number = _parsed_number(value)
         return number if abs(number) < float("inf") else None
     if isinstance(value, dict):
         return {key: _jsonable(one) for key, one in value.items()}

@@ -91,7 +91,9 @@ def take_dump(trace: Trace, dump: Any) -> None:
     sizes = {name: len(group.ranks) for name, group in groups_of(trace).items()}
     counts = trace.counts
     counts["read_events"] += len(entries)
-    first = min((_whole(e.get("record_id"), 0) for e in entries if isinstance(e, dict)), default=0)
+    first = min(
+        (_integer(e.get("record_id"), 0) for e in entries if isinstance(e, dict)), default=0
+    )
     paired: Counter[Any] = Counter()
     calls: list[CollectiveCall] = []
     for entry in entries:
@@ -141,7 +143,7 @@ class _BoundedReader:
         some = [one[:_MAX_SHAPES] if isinstance(one, (list, tuple)) else () for one in lists]
         if not self.spend(sum(map(len, some)), "shapes"):
             return ""
-        return " ".join(f"[{', '.join(str(_whole(n, 0)) for n in one)}]" for one in some)
+        return " ".join(f"[{', '.join(str(_integer(n, 0)) for n in one)}]" for one in some)
 
     def ranks(self, value: Any) -> list[int]:
         """Returns the ranks of a group, which may be JSON within a text."""
@@ -158,7 +160,7 @@ class _BoundedReader:
 def _call(
     trace: Trace, entry: dict[str, Any], sizes: dict[str, int], reader: _BoundedReader
 ) -> CollectiveCall | None:
-    start = _whole(entry.get("time_created_ns"), 0)
+    start = _integer(entry.get("time_created_ns"), 0)
     label = _text(entry.get("profiling_name"))
     if not 0 < start < MAX_NS or not label:
         return None
@@ -172,12 +174,12 @@ def _call(
         COMMUNICATION_DTYPES.get(_text(one), _text(one)) for one in kinds[:_MAX_SHAPES]
     )
     done = entry.get("state") == "completed" or entry.get("retired") is True
-    complete = _whole(entry.get("time_discovered_completed_ns"), 0)
+    complete = _integer(entry.get("time_discovered_completed_ns"), 0)
     complete = complete if done and start <= complete < MAX_NS else 0
     thread = _text(entry.get("thread_id")) or "0"
     lane = trace.lanes["flight recorder", thread, False]
     trace.lanes.lanes[lane].name = _text(entry.get("thread_name")) or f"thread {thread}"
-    numbered = _whole(entry.get("collective_seq_id"), 0)
+    numbered = _integer(entry.get("collective_seq_id"), 0)
     return CollectiveCall(
         name=name,
         lane=lane,
@@ -219,7 +221,7 @@ def _group_name(entry: dict[str, Any]) -> str:
     pair = entry.get("process_group")
     if isinstance(pair, (list, tuple)) and pair and type(pair[0]) is str:
         return _text(pair[0])
-    return str(_whole(entry.get("pg_id"), 0))
+    return str(_integer(entry.get("pg_id"), 0))
 
 
 def _forgotten(dump: dict[str, Any], calls: list[CollectiveCall], first: int) -> bool:
@@ -228,7 +230,7 @@ def _forgotten(dump: dict[str, Any], calls: list[CollectiveCall], first: int) ->
     if not first or not isinstance(status, dict):
         return bool(first)
     made = sum(
-        _whole(one.get("last_enqueued_collective"), -1) > 0
+        _integer(one.get("last_enqueued_collective"), -1) > 0
         for one in status.values()
         if isinstance(one, dict)
     )
@@ -240,7 +242,7 @@ def _frames(stack: list[Any]) -> str:
     for one in stack:
         if isinstance(one, dict):
             file, function = _text(one.get("filename")), _text(one.get("name"))
-            line = _whole(one.get("line"), 0)
+            line = _integer(one.get("line"), 0)
             line = line if 0 <= line < 1 << 31 else 0
             lines.append(f"{_flat(file)}\t{line}\t{_flat(function)}")
     return "\n".join(lines)
@@ -254,7 +256,7 @@ def _text(value: Any) -> str:
     return value[:200].encode("utf-8", "replace").decode() if type(value) is str else ""
 
 
-def _whole(value: Any, default: int) -> int:
+def _integer(value: Any, default: int) -> int:
     """Returns an integer, which JSON dumps may hold as text."""
     if type(value) is str and _NUMBER.fullmatch(value):
         value = int(value)

@@ -10,7 +10,7 @@ from typing import Any
 from ..format.record_kinds import PhaseKind
 from .base import Dialect
 from .begin_end_events import BeginEndPairing
-from .events import Event, Label, decode_plain
+from .events import Label, TraceEvent, decode_plain
 from .limits import MAX_COLLECTIVES
 from .spill import PHASE_KIND, USER, CollectiveCall, Trace
 from .timestamps import MAX_NS, BoolArray, Int64Array
@@ -41,10 +41,10 @@ class ExportedCollectives:
 
     def __init__(self, trace: Trace, others: BeginEndPairing) -> None:
         self._trace, self._others = trace, others
-        self._open: dict[tuple[Label, str], tuple[Event, int, dict[str, Any]]] = {}
+        self._open: dict[tuple[Label, str], tuple[TraceEvent, int, dict[str, Any]]] = {}
         self._calls: list[CollectiveCall] = []
 
-    def collectives(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def collectives(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Takes events of category collective, in order; those without a number become slices."""
         plain = []
         for position, (event, at) in enumerate(zip(group, start.tolist(), strict=True)):
@@ -74,9 +74,9 @@ class ExportedCollectives:
         if self._calls:
             self._trace.calls = sorted(self._calls, key=lambda call: call.start)
 
-    def _add(self, event: Event, start: int, args: dict[str, Any], end: int | None) -> None:
-        size = _whole(args, "group size", 1 << 31)
-        call = _whole(args, "call ns", MAX_NS)
+    def _add(self, event: TraceEvent, start: int, args: dict[str, Any], end: int | None) -> None:
+        size = _bounded_integer(args, "group size", 1 << 31)
+        call = _bounded_integer(args, "call ns", MAX_NS)
         lane = self._trace.lanes[event.pid, event.tid, False]
         name = self._trace.text(self._trace.texts[event.name])
         self._calls.append(
@@ -90,15 +90,15 @@ class ExportedCollectives:
                 group_size=size or None,
                 shapes=_text(args, "shapes"),
                 dtypes=_text(args, "dtypes"),
-                bytes=_whole(args, "bytes", 1 << 62) or 0,
-                peer=_whole(args, "peer", 1 << 31),
+                bytes=_bounded_integer(args, "bytes", 1 << 62) or 0,
+                peer=_bounded_integer(args, "peer", 1 << 31),
                 sequence=args["sequence"],
                 reduce_op=_text(args, "reduce op"),
             )
         )
 
 
-def _whole(args: dict[str, Any], name: str, limit: int) -> int | None:
+def _bounded_integer(args: dict[str, Any], name: str, limit: int) -> int | None:
     """Returns an integer argument of 0 to below `limit`, else None."""
     value = args.get(name)
     return value if type(value) is int and 0 <= value < limit else None
@@ -111,5 +111,5 @@ def _text(args: dict[str, Any], name: str) -> str:
 
 
 def _numbered(args: dict[str, Any]) -> bool:
-    known = _whole(args, "sequence", 1 << 62) is not None
+    known = _bounded_integer(args, "sequence", 1 << 62) is not None
     return known and isinstance(args.get("group"), str)

@@ -36,7 +36,7 @@ MAX_NAMED_THREADS = 100_000
 MAX_COLLECTIVES = 300_000
 """Collectives: a gigabyte of a torch.profiler trace holds about ten thousand."""
 
-MAX_SIGNATURES = 1 << 18
+MAX_INPUT_SIGNATURES = 1 << 18
 """Distinct shapes and dtypes of inputs; a training has thousands."""
 
 MAX_SIGNATURE_CHARS = 64 << 20

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..format.names import stream_name
 from ..format.record_kinds import PhaseKind
-from .events import Event, Label, decode_memory, decode_numbers, decode_plain, is_number
+from .events import Label, TraceEvent, decode_memory, decode_numbers, decode_plain, is_number
 from .lanescope_export import LAUNCH
 from .limits import MAX_NAMED_THREADS
 from .spill import ARROW_ROW, PHASE_KIND, VALUE_ROW, Names, Trace, new_slices
@@ -47,7 +47,7 @@ class OtherEvents:
         self._threads: dict[tuple[Label, Label], str] = {}
         self._series, self._memories = _Series(trace.texts), _Memories(trace.texts)
 
-    def marks(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def marks(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Adds instants; torch's memory events become values."""
         memory = [event.name == _MEMORY for event in group]
         if any(memory):
@@ -70,7 +70,7 @@ class OtherEvents:
         trace.slices.add(rows)
         trace.counts["imported_marks"] += len(group)
 
-    def counters(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def counters(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Adds counters: one series for each number among the arguments."""
         group, start = _timed(group, start, bad)
         every = decode_numbers([event.args for event in group])
@@ -82,7 +82,7 @@ class OtherEvents:
         ]
         self._add_values(group, start, lengths, series, [v for one in every for v in one.values()])
 
-    def arrows(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def arrows(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         """Adds flow events."""
         group, start = _timed(group, start, bad)
         self._trace.counts["imported_arrows"] += len(group)
@@ -106,7 +106,7 @@ class OtherEvents:
         both["begins"][firsts] = False
         self._trace.arrows.add(both)
 
-    def metadata(self, group: list[Event]) -> None:
+    def metadata(self, group: list[TraceEvent]) -> None:
         """Keeps names of processes and threads."""
         for event in group:
             if event.name not in ("process_name", "thread_name", "lanescope_rank"):
@@ -148,7 +148,7 @@ class OtherEvents:
                 lane.name = name or tid
             lane.name = lane.name[:200].encode("utf-8", "replace").decode()
 
-    def _memory(self, group: list[Event], start: Int64Array, bad: BoolArray) -> None:
+    def _memory(self, group: list[TraceEvent], start: Int64Array, bad: BoolArray) -> None:
         group, start = _timed(group, start, bad)
         lengths: list[int] = []
         series: list[int] = []
@@ -167,7 +167,7 @@ class OtherEvents:
 
     def _add_values(
         self,
-        group: list[Event],
+        group: list[TraceEvent],
         start: Int64Array,
         lengths: list[int],
         series: list[int],
@@ -231,7 +231,9 @@ class _Memories(dict[tuple[int, int], _Memory]):
         return found
 
 
-def _timed(group: list[Event], start: Int64Array, bad: BoolArray) -> tuple[list[Event], Int64Array]:
+def _timed(
+    group: list[TraceEvent], start: Int64Array, bad: BoolArray
+) -> tuple[list[TraceEvent], Int64Array]:
     """Returns the events that have a time."""
     if not bad.any():
         return group, start

@@ -103,7 +103,7 @@ class _Machine:
             self._set(self._items() if name == "SETITEMS" else self._last(2))
         elif name in ("APPENDS", "APPEND"):
             items = self._items() if name == "APPENDS" else self._last(1)
-            _of(list, stack[-1]).extend(items)
+            _checked(list, stack[-1]).extend(items)
         elif name == "TUPLE":
             stack.append(tuple(self._items()))
         elif name in _TUPLES:
@@ -113,7 +113,7 @@ class _Machine:
         return True
 
     def _set(self, items: list[Any]) -> None:
-        target = _of(dict, self.stack[-1])
+        target = _checked(dict, self.stack[-1])
         for key, value in zip(items[::2], items[1::2], strict=True):
             # Hashing a nested tuple can take time exponential in its depth.
             if type(key) not in (str, bytes, int):
@@ -138,7 +138,7 @@ class _Machine:
         return items
 
 
-def _of(kind: type[Any], value: Any) -> Any:
+def _checked(kind: type[Any], value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"expected a {kind.__name__}")
     return value

@@ -277,10 +277,4 @@ def _processes(rank: Rank, spans: dict[str, tuple[RunThread, int, int]]) -> list
 
 
 def _clock() -> Clock:
-    return {
-        "offset_ns": 0,
-        "drift_ppb": 0.0,
-        "uncertainty_ns": 0,
-        "calibrated": True,
-        "host": "",
-    }
+    return {"offset_ns": 0, "drift_ppb": 0.0, "uncertainty_ns": 0, "calibrated": True, "host": ""}

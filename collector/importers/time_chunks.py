@@ -29,7 +29,7 @@ _BATCH_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TimeChunk:
     """Slices by start: their rows, depths, and self times in ns."""
 
     where: NDArray[np.uint32]
@@ -55,7 +55,7 @@ class _Open:
         )
 
 
-def time_chunks_of(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[Chunk]:
+def time_chunks_of(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterator[TimeChunk]:
     """Yields the slices `rows[which]` of one lane with their nesting.
 
     Raises ImportRejected where more than `_MAX_OPEN` are open at once.
@@ -77,7 +77,7 @@ def time_chunks_of(rows: Rows, which: NDArray[np.uint32], path: Path) -> Iterato
         if high == edges[-1]:
             over[:] = True
         closed, carried = found.chosen(over), found.chosen(~over)
-        yield Chunk(
+        yield TimeChunk(
             closed.where,
             np.minimum(closed.depth, MAX_DEPTH),
             remaining(closed.own, closed.duration),

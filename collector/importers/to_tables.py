@@ -32,7 +32,7 @@ from .spill import (
     release_pages,
 )
 from .steps import Steps
-from .time_chunks import Chunk, batches_by_start, time_chunks_of
+from .time_chunks import TimeChunk, batches_by_start, time_chunks_of
 from .timestamps import Int64Array
 
 PART_ROWS = 1 << 19
@@ -240,7 +240,7 @@ def _table(name: str, columns: dict[str, Any]) -> pa.Table:
 
 def _nested(
     trace: Trace, rows: Rows, which: NDArray[np.uint32]
-) -> Iterator[tuple[Chunk, slice, Rows]]:
+) -> Iterator[tuple[TimeChunk, slice, Rows]]:
     """Yields the slices `rows[which]` of a lane in parts: (chunk, positions in it, rows)."""
     for chunk in time_chunks_of(rows, which, trace.path):
         for first in range(0, len(chunk.where), PART_ROWS):

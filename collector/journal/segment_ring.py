@@ -41,12 +41,12 @@ class Ring:
 
     def take(self, wanted: int, *, kept: bool = False) -> int:
         """Makes room for a segment of at most `wanted` bytes; returns its bytes, 0: no room."""
-        wanted = _whole(min(wanted, self._limit // SHARE))
+        wanted = _page_multiple(min(wanted, self._limit // SHARE))
         with self._lock:
             if kept and self._kept + wanted > self._limit // KEPT_SHARE:
                 return 0
             while wanted > MIN_SEGMENT_BYTES and self._live + wanted > self._limit // 2:
-                wanted = _whole(wanted // 2)
+                wanted = _page_multiple(wanted // 2)
             while self._total + wanted > self._limit and self._history:
                 path, size, records = self._history.popleft()
                 with contextlib.suppress(OSError):  # the folder may be gone
@@ -70,5 +70,5 @@ class Ring:
                 self._history.append((path, size, records))
 
 
-def _whole(size: int) -> int:
+def _page_multiple(size: int) -> int:
     return max(MIN_SEGMENT_BYTES, size // mmap.PAGESIZE * mmap.PAGESIZE)

@@ -1,8 +1,7 @@
-"""Fingerprint of a tensor: eight numbers that say what is in it. The definition, in torch.
+"""Defines the fingerprint of a tensor, eight numbers of its contents, in torch.
 
-It runs where the tensor is and never waits for a device. The observer has the same in C++ for
-tensors in host memory (`engines/observer/numerics/fingerprint_kernel.cpp`); the tests hold both
-against numpy.
+It runs on the tensor's device and never waits for it. The observer has the same in C++ for tensors
+in host memory (`engines/observer/numerics/fingerprint_kernel.cpp`); tests compare both with numpy.
 
 **Hash.** The elements in logical (row-major) order, whatever the strides, give unsigned 32-bit
 words: one of an element of up to 4 bytes (zero-extended), two of 8 bytes and four of 16, the low
@@ -33,19 +32,19 @@ import torch
 BLOCK = 1024
 """Words that share a weight of the second kind."""
 
-_CHUNK = BLOCK * 4096  # words read at a time: bounds the memory of what is computed of them
+_CHUNK = BLOCK * 4096  # words per batch: bounds the memory of intermediate results
 _BITS = {1: (torch.uint8, 0xFF), 2: (torch.int16, 0xFFFF), 4: (torch.int32, 0xFFFFFFFF)}
 
 
 class Fingerprint(NamedTuple):
-    """What there is to say of a tensor, as tensors on its device."""
+    """Hash and statistics of a tensor, as tensors on its device."""
 
     counts: torch.Tensor  # int64: hash, nan, inf, zeros
     moments: torch.Tensor  # float64: mean, L2 norm, min, max
 
 
 def can_read(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has elements of its own in memory, of a type that has a fingerprint."""
+    """Returns True if the tensor has its elements in memory, in a dtype with a fingerprint."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type != "meta"
@@ -61,13 +60,13 @@ _PACKED = tuple(
     for name in ("float4_e2m1fn_x2", "bits1x8", "bits2x4", "bits4x2")
     if hasattr(torch, name)
 )
-"""Several elements in a byte: their number is not that of the shape."""
+"""Dtypes with several elements per byte: the shape does not count them."""
 
 
 @torch.no_grad()
 def fingerprint(tensor: torch.Tensor) -> Fingerprint:
-    """The fingerprint of a tensor that `can_read`, without waiting for its device."""
-    flat = _plain(tensor)
+    """Computes the fingerprint of a tensor that `can_read`, without waiting for its device."""
+    flat = logical_order(tensor)
     values = _parts(flat)
     nan = inf = zeros = total = squares = _zero(values, torch.float64)
     low = torch.full((), torch.inf, dtype=torch.float64, device=values.device)
@@ -100,12 +99,12 @@ def fingerprint(tensor: torch.Tensor) -> Fingerprint:
 
 @torch.no_grad()
 def hash_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The hash alone of a tensor that `can_read`: int64, no dimension, on its device."""
-    return _hash(_plain(tensor))
+    """Computes the hash of a tensor that `can_read`: int64, 0-dimensional, on its device."""
+    return _hash(logical_order(tensor))
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in logical order, one dimension, conjugation and negation carried out."""
+def logical_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the elements in logical order, 1-dimensional, conjugated and negated as needed."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
@@ -130,7 +129,7 @@ def _hash(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _weights(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """splitmix64(k) | 1 for `count` k from `first` on, int64."""
+    """Returns splitmix64(k) | 1 for `count` k from `first` on, int64."""
     z = (torch.arange(first + 1, first + 1 + count, device=device)) * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)

@@ -1,6 +1,6 @@
-"""The fingerprint of tensors in host memory, in numpy: without the cost of torch's operators.
+"""Computes the fingerprint of tensors in host memory with numpy, without torch's overhead.
 
-For where the observer is not to be had; the definition is that of `fingerprint.py`.
+Used where the observer is not available; `fingerprint.py` holds the definition.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .fingerprint import BLOCK
+from .fingerprint import BLOCK, logical_order
 
-_CHUNK = BLOCK * 1024  # words at a time: bounds the memory of what is computed of them
+_CHUNK = BLOCK * 1024  # words per batch: bounds the memory of intermediate results
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
 _BY_NUMPY = frozenset(
     (
@@ -33,7 +33,7 @@ _BY_NUMPY = frozenset(
 
 
 class Numbers(NamedTuple):
-    """What there is to say of a tensor."""
+    """Hash and statistics of a tensor."""
 
     hash: int
     nan: int
@@ -46,27 +46,23 @@ class Numbers(NamedTuple):
 
     @property
     def finite(self) -> bool:
-        """Whether it holds neither NaN nor Inf."""
+        """True if the tensor holds neither NaN nor Inf."""
         return not self.nan and not self.inf
 
 
 def numbers_of(tensor: torch.Tensor) -> Numbers:
-    """The fingerprint of a tensor in host memory that `can_read`."""
-    flat = _plain(tensor)
+    """Computes the fingerprint of a tensor in host memory that `can_read`."""
+    flat = logical_order(tensor)
     return Numbers(flat_hash(flat), *_statistics(flat))
 
 
 def hash_of(tensor: torch.Tensor) -> int:
-    """The hash alone of such a tensor."""
-    return flat_hash(_plain(tensor))
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    """Computes the hash of a tensor in host memory that `can_read`."""
+    return flat_hash(logical_order(tensor))
 
 
 def flat_hash(flat: torch.Tensor) -> int:
-    """The hash alone of such a tensor, contiguous and of one dimension."""
+    """Computes the hash of a contiguous 1-dimensional tensor in host memory."""
     if not flat.numel():
         return 0
     view, kind = _BITS[min(flat.element_size(), 4)]

@@ -1,4 +1,4 @@
-"""What the recorder says to the user, from within the recorded program."""
+"""Prints messages of the recorder from within the recorded program."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 
 def say(sentence: str) -> None:
-    """Write one line on standard error, where there is one."""
+    """Writes one line to standard error, if the program has one."""
     stream = sys.stderr
-    if stream is not None:  # as in a program that was started without it
+    if stream is not None:
         with contextlib.suppress(OSError, ValueError):
             stream.write(f"lanescope: {sentence}\n")
             stream.flush()

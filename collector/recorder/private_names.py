@@ -1,7 +1,7 @@
-"""Looks up private names of torch and CPython, any of which another version may lack.
+"""Looks up private names of torch and CPython, which other versions may lack.
 
-A missing name never stops the recording: what depends on it is not recorded, and a line in the
-run's coverage says so.
+A missing name does not stop the recording: the events that need it are not recorded, and the run's
+coverage lists them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..format.names import MISSING
 
 
 class Lookup(NamedTuple):
-    """One private name, and what is not recorded without it."""
+    """A private name and the events that need it."""
 
     module: str
     name: str  # dotted, within the module
@@ -25,9 +25,9 @@ _unavailable: dict[str, str] = {}
 
 
 def optional(module: str, name: str, lost: str) -> Any | None:
-    """Returns the object `module.name`; None where this version has none.
+    """Returns the object `module.name`; None if this version lacks it.
 
-    `lost` says what is then not recorded; it is empty where the caller has a full substitute.
+    `lost` describes the events that are then not recorded; empty: the caller has a substitute.
     """
     found = _find(module, name)
     _looked_up[Lookup(module, name, lost)] = found is not None

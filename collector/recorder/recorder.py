@@ -1,7 +1,7 @@
-"""The core that engines and sources write through: threads, texts, steps, failures.
+"""The recorder of a process, through which engines and hooks write threads, texts and records.
 
-One `Recorder` per process. It hands each thread its own state, so that the hot path takes no lock.
-Nothing in here may raise into the observed program: `failed` counts, warns once, and goes on.
+Each thread has its own state, so that the hot path takes no lock. Nothing here may raise into the
+observed program: `failed` counts the error, warns once and continues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RUNNING: dict[int, threading.Thread] = optional("threading", "_active", "names 
 
 
 class Recorder:
-    """Records one process into `run`. Cheap until the first event: no folder before that."""
+    """Records one process into `run`. Creates no folder before the first event."""
 
     def __init__(self, run: Path, options: Options, store: Store | None = None) -> None:
         self.run = run
@@ -48,8 +48,8 @@ class Recorder:
         self.active = options.steps is None or options.steps[0] == 0
         self.closed = False
         self.engine = ""
-        self.on_step: Callable[[Recorder], None] | None = None  # called where a step ends
-        self.on_next_step: Callable[[], None] | None = None  # and where the next one has begun
+        self.on_step: Callable[[Recorder], None] | None = None  # called when a step ends
+        self.on_next_step: Callable[[], None] | None = None  # called when the next one has begun
         self._warned = False
         self._start()
 
@@ -62,13 +62,13 @@ class Recorder:
 
     @property
     def folder(self) -> Path | None:
-        """The process's folder in the journal, once something is in it."""
+        """The process's folder in the journal; None before the first event."""
         return self.store.folder
 
     # threads and texts ---------------------------------------------------------------------
 
     def thread(self) -> ThreadState:
-        """The calling thread's state, made at its first event."""
+        """Returns the calling thread's state, which its first event creates."""
         try:
             state: ThreadState = self.local.state
         except AttributeError:
@@ -76,11 +76,11 @@ class Recorder:
         return state
 
     def intern(self, text: str) -> int:
-        """Id of a text in this process's table."""
+        """Returns the id of a text in this process's table."""
         return self.store.intern(text)
 
     def reserve_thread(self) -> int:
-        """An ordinal for a thread that is about to start."""
+        """Returns an ordinal for a thread that is about to start."""
         return self.store.reserve_thread()
 
     def enter_thread(
@@ -90,14 +90,14 @@ class Recorder:
         *,
         started: bool = False,
     ) -> ThreadState:
-        """Begin the calling thread's journal, under an ordinal reserved for it or the next.
+        """Begins the calling thread's journal, under its reserved ordinal or the next one.
 
-        `thread` is given where Python does not know yet which one is running; `started`: it was
-        started from Python, also where `threading` knows nothing of it.
+        `thread`: the thread, if `threading` has not registered it yet; `started`: it was started
+        from Python, also without `threading`.
         """
         created = clock.now()
         native_id = threading.get_native_id()
-        # current_thread() would leave a dummy in threading.enumerate(), where programs see it.
+        # current_thread() would add a dummy to threading.enumerate(), visible to the program.
         thread = thread or _RUNNING.get(threading.get_ident())
         if native_id == os.getpid():
             name, kind, ordinal = "main", ThreadKind.main, MAIN_ORDINAL
@@ -106,7 +106,7 @@ class Recorder:
         elif started:
             name, kind = _system_thread_name(native_id), ThreadKind.python
         else:
-            # Python forgets such a thread, and what is local to it, after each of its calls.
+            # Python drops such a thread's state and thread-locals after each of its calls.
             known = self.store.known_thread(native_id)
             if known is not None:
                 self.local.state = known
@@ -120,7 +120,7 @@ class Recorder:
         return state
 
     def name_thread(self, name: str) -> None:
-        """Give the calling thread's lane a name that says more than the one it began with."""
+        """Renames the calling thread's lane."""
         state, text = self.thread(), self.intern(name)
         if state.name != text:
             state.name = text
@@ -128,7 +128,7 @@ class Recorder:
             self.put(state, Kind.THREAD, name=text, start=instant, end=instant)
 
     def leave_thread(self) -> None:
-        """The calling thread ends: give its journal's spare blocks back."""
+        """Closes the calling thread's journal, when the thread ends."""
         state: ThreadState | None = getattr(self.local, "state", None)
         if state is None:
             return
@@ -155,7 +155,7 @@ class Recorder:
         extra: int = 0,
         step: int | None = None,
     ) -> None:
-        """Store a record with the phase and module of the moment, and its step unless given."""
+        """Stores a record with the current phase and module, and the current step by default."""
         state.journal.append(
             int(kind),
             scope,
@@ -174,17 +174,17 @@ class Recorder:
         )
 
     def put_all(self, state: ThreadState, records: NDArray[np.void]) -> None:
-        """Store records of the fields of `RECORD`, with the phase and module of the moment."""
+        """Stores records with the fields of `RECORD`, with the current phase and module."""
         records["module"], records["phase"] = state.module, state.phase
         state.journal.append_all(records.tobytes())
 
     def keep(self, kind: int, *, name: int, aux: int, extra: int) -> None:
-        """Store a record that must stay however much follows it."""
+        """Stores a record that `--keep-last` never overwrites."""
         state = self.thread()
         self.store.keep(state, int(kind), 0, 0, name, 0, 0, 0, self.step, 0, 0, 0, 0, aux, extra)
 
     def begin_phase(self, name: str, kind: PhaseKind) -> int:
-        """Open a phase on the calling thread; returns its depth, which closes it."""
+        """Opens a phase on the calling thread; returns its depth for `end_phase`."""
         state = self.thread()
         text = self.intern(name)
         start = clock.now()
@@ -195,7 +195,7 @@ class Recorder:
         return len(state.phases) - 1
 
     def end_phase(self, depth: int) -> None:
-        """Close the phase of that depth, and with it any inner one that an exception left open."""
+        """Closes the phase of that depth, and inner ones that an exception left open."""
         state = self.thread()
         end = clock.now()
         phases = state.phases
@@ -225,7 +225,7 @@ class Recorder:
                 )
 
     def mark(self, name: str) -> None:
-        """An instant on the calling thread."""
+        """Records an instant on the calling thread."""
         state = self.thread()
         instant = clock.now()
         self.put(
@@ -239,7 +239,7 @@ class Recorder:
         )
 
     def value(self, name: str, number: float) -> None:
-        """A number of a series, now."""
+        """Records a number of a series."""
         self.put(
             self.thread(),
             Kind.VALUE,
@@ -251,7 +251,7 @@ class Recorder:
     def sync(
         self, kind: SyncKind, start: int, end: int, peer: int | None = None, stack: int = 0
     ) -> None:
-        """A thread event; `peer` is the other thread's ordinal."""
+        """Records a synchronisation event; `peer`: the other thread's ordinal."""
         self.put(
             self.thread(),
             Kind.SYNC,
@@ -263,7 +263,7 @@ class Recorder:
         )
 
     def open_sync(self, kind: SyncKind, start: int, target: int, stack: int) -> None:
-        """The calling thread waits from now on."""
+        """Stores that the calling thread starts to wait."""
         state = self.thread()
         state.journal.push_open(
             state.open, Kind.SYNC, kind, 0, start, self.step, state.phase, stack, target
@@ -271,13 +271,13 @@ class Recorder:
         state.open += 1
 
     def close_sync(self) -> None:
-        """It waits no more."""
+        """Stores that the calling thread's wait ended."""
         state = self.thread()
         state.open -= 1
         state.journal.pop_open(state.open)
 
     def next_step(self) -> None:
-        """The current training step ends here."""
+        """Ends the current training step."""
         if self.on_step is not None and self.active:
             self.on_step(self)
         if not self.active:
@@ -293,7 +293,7 @@ class Recorder:
     # the process ---------------------------------------------------------------------------
 
     def describe(self, **changes: Any) -> None:
-        """Write process.json anew with what became known."""
+        """Rewrites process.json with these changes."""
         self.process.update(changes)
         coverage = self.coverage + self.store.coverage()
         coverage.update(dict.fromkeys(UNSEEN_BY.get(self.engine, ()), 1))
@@ -302,7 +302,7 @@ class Recorder:
         self.store.describe(self.process)
 
     def close(self) -> None:
-        """Finish: after this nothing is recorded, and the journal says that the end is known."""
+        """Stops recording and marks the journal as closed."""
         if self.closed:
             return
         self.closed = True
@@ -320,14 +320,14 @@ class Recorder:
         self.store.close_texts()
 
     def after_fork(self, **process: Any) -> None:
-        """In a forked child: leave the parent's files alone and begin a journal of its own."""
+        """Begins a forked child's own journal and leaves the parent's files alone."""
         self.process.update(process)
         self.coverage = Counter()
         self._start()
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """Around the recorder's own use of torch: what the calling thread runs is not recorded."""
+        """Suppresses recording on the calling thread, for the recorder's own use of torch."""
         state = self.thread()
         before, state.busy = state.busy, True
         try:
@@ -339,16 +339,16 @@ class Recorder:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Around the recorder's own work in the program's call: what that raises stays in here."""
+        """Contains exceptions of the recorder's own work within a call of the program."""
         try:
             yield
         except Exception as error:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Something of the recorder raised: count it, say so once, go on.
+        """Counts an exception of the recorder and warns once.
 
-        Raises what a signal handler of the program raised meanwhile.
+        Raises it again if it came from a signal handler of the program.
         """
         if is_interruption(error):
             raise error
@@ -363,7 +363,7 @@ class Recorder:
             self.warn(f"recorder error, some events are missing: {told}")
 
     def warn(self, sentence: str) -> None:
-        """One line on standard error, once per process."""
+        """Prints one line to standard error, once per process."""
         if self._warned:
             return
         self._warned = True

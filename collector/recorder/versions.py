@@ -21,7 +21,7 @@ NEWEST_TORCH: Version = (2, 13)
 
 
 def unsupported(torch: Any) -> str | None:
-    """Returns why a process with this torch module cannot be recorded; None: it can be."""
+    """Returns why a process with this torch module cannot be recorded; None: it can."""
     found = _version(torch)
     if found < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {_text(OLDEST_TORCH)}, the oldest recorded"
@@ -31,7 +31,7 @@ def unsupported(torch: Any) -> str | None:
 
 
 def untested() -> tuple[str, ...]:
-    """Returns reasons for the coverage: what is newer than the newest version tested."""
+    """Returns reasons for the coverage: versions newer than the newest tested ones."""
     torch = sys.modules.get("torch")
     pairs = [
         ("Python", sys.version_info[:2], NEWEST_PYTHON, sys.version.split()[0]),
@@ -45,7 +45,7 @@ def untested() -> tuple[str, ...]:
 
 
 def _version(torch: Any) -> Version:
-    """Major and minor; of a torch without a version the newest."""
+    """Returns major and minor version; the newest tested one if torch has none."""
     found = re.match(r"(\d+)\.(\d+)", str(getattr(torch, "__version__", "")))
     return (int(found[1]), int(found[2])) if found else NEWEST_TORCH
 

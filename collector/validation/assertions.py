@@ -1,13 +1,13 @@
-"""What a program asserts of gradients; needs no torch.
+"""Assertions about gradients; needs no torch.
 
     import lanescope.collector as ls
 
     ls.assert_nonzero_grad(model.head, after=1)
     ls.assert_grad_norm(model, most=100.0)
 
-Said once, anywhere before the last step. Nothing is put into the model: what every optimizer step
-used is recorded anyway and held against it when the run is read. So compiled modules, shards and
-gradients on devices are no different, and the program is neither slowed nor ended.
+Call them once, anywhere before the last step. They add nothing to the model: the gradients of every
+optimizer step are recorded anyway, and compared when the run is read. So compiled modules, shards
+and devices make no difference, and the program is neither slowed nor stopped.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Assertion:
     function: str
     bounds: dict[str, float]  # keyword -> number
     parameters: list[weakref.ref[Any]]
-    noted: bool = False  # in a recording of this process
+    noted: bool = False  # its mark was written
 
     @property
     def alive(self) -> list[Any]:
-        """The parameters that are still there."""
+        """Parameters that still exist."""
         return [one for reference in self.parameters if (one := reference()) is not None]
 
 
@@ -39,30 +39,30 @@ ASSERTIONS: list[Assertion] = []
 
 
 def assert_nonzero_grad(target: Any, *, after: int = 0) -> None:
-    """Every trainable parameter of `target` has a gradient other than zero at every step.
+    """Asserts that each trainable parameter of `target` has a nonzero gradient at every step.
 
-    `target` is a module, compiled or not, a parameter, or several of them; `after`: the first step
-    (B of a fresh LoRA is zero, so that its A has no gradient at step 0: `after=1`). Outcomes are
-    findings of kind `validator` with what was measured. Without a recording nothing happens.
-    Raises TypeError for what has no parameters, ValueError for a step below 0.
+    `target` is a module, compiled or not, a parameter, or several of them; `after` is the first
+    step (B of a fresh LoRA is zero, so that its A has no gradient at step 0: `after=1`). Failures
+    become findings of kind `validator` with the measured value. Without a recording nothing
+    happens. Raises TypeError for a target without parameters, ValueError for a negative step.
     """
     _expect("assert_nonzero_grad", target, after)
 
 
 def assert_finite_grad(target: Any, *, after: int = 0) -> None:
-    """No gradient of `target` that an optimizer uses is NaN or infinite."""
+    """Asserts that no gradient of `target` is NaN or infinite at an optimizer step."""
     _expect("assert_finite_grad", target, after)
 
 
 def assert_grad_norm(
     target: Any, *, least: float = 0.0, most: float = math.inf, after: int = 0
 ) -> None:
-    """The L2 norm of each parameter's gradient is from `least` to `most` at every step.
+    """Asserts that the L2 norm of each parameter's gradient is from `least` to `most`.
 
-    After clipping, as the optimizer uses it. Raises ValueError where `least` is above `most`.
+    Checked after clipping, as the optimizer uses it. Raises ValueError for `least` above `most`.
     """
     if not least <= most:
-        raise ValueError(f"a norm of at least {least} and at most {most}: there is none")
+        raise ValueError(f"least={least} is above most={most}; expected least <= most")
     _expect("assert_grad_norm", target, after, least=float(least), most=float(most))
 
 
@@ -93,7 +93,7 @@ def _parameters(target: Any) -> Iterator[Any]:
 
 
 def compressed(names: set[str], known: Iterable[str], prefix: str = "") -> list[str]:
-    """`names`, or "module.*" for those that are all that is `known` below a module."""
+    """Returns `names`, with "module.*" in place of all `known` names below a module."""
     below = {name for name in (*known, *names) if name.startswith(prefix)}
     if len(names) > 1 and below == names:
         return [f"{prefix}*"]

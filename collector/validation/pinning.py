@@ -1,4 +1,4 @@
-"""Pins what a thread or a coroutine does to one CUDA device."""
+"""Pins the CUDA device of a thread, a block or a coroutine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Pin:
-    """A device that can be entered, and put around functions and coroutine functions."""
+    """A context manager and decorator that makes a device current."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -32,7 +32,7 @@ class Pin:
         vars(self._entered)["blocks"].pop().__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function with the device current while it runs."""
+        """Returns the function with the device current while it runs."""
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
@@ -49,19 +49,17 @@ class Pin:
         return run
 
     def _block(self) -> AbstractContextManager[Any]:
-        import torch  # not with this module: it is loaded where torch may never be
+        import torch  # deferred: this module is loaded before torch
 
         block: AbstractContextManager[Any] = torch.cuda.device(self._device)
         return block
 
 
 class _Steps:
-    """A coroutine each of whose stretches between two awaits runs within a block of its own."""
+    """Runs each part of a coroutine between two awaits within its own block."""
 
     def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        block: Callable[[], AbstractContextManager[Any]],
+        self, coroutine: Coroutine[Any, Any, Any], block: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         self._coroutine = coroutine
         self._block = block
@@ -77,20 +75,20 @@ class _Steps:
                 return end.value
             try:
                 step, given = self._coroutine.send, (yield awaited)
-            except BaseException as error:  # it is for the coroutine, be it a cancellation
+            except BaseException as error:  # belongs to the coroutine, also a cancellation
                 step, given = self._coroutine.throw, error
 
 
 def pin(device: Any) -> Pin:
-    """Everything inside runs with `device` as the current CUDA device: an index, "cuda:1", ...
+    """Makes `device` (an index, "cuda:1", ...) the current CUDA device inside.
 
         threading.Thread(target=ls.pin(1)(work))
         with ls.pin(1): ...
         @ls.pin(1)
         async def serve(): ...
 
-    A new thread begins with device 0, whatever its starter chose. Coroutines share a thread and
-    with it the current device: one that sets it sets it for the others too, from its next await. A
-    pinned coroutine has its device whenever it runs, and leaves the others theirs.
+    A new thread starts with device 0, not with its parent's. Coroutines share the current device of
+    their thread: one that sets it changes it for the others at its next await. A pinned coroutine
+    has its device whenever it runs, and does not change that of others.
     """
     return Pin(device)

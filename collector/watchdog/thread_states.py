@@ -52,11 +52,6 @@ class ThreadSample:
         return self._futex() and bool(self._command() & _PRIVATE) and self._timeout() == 0
 
     @property
-    def waits_for_thread(self) -> bool:
-        """True if it waits for a thread, of any process, with or without a timeout."""
-        return self._futex()
-
-    @property
     def bystander(self) -> bool:
         """True if it belongs to torch or CUDA and never wakes the program's threads by itself."""
         if self.name.startswith(_BYSTANDERS):

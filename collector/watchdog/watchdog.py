@@ -25,13 +25,7 @@ from typing import Any
 
 from ..compaction.decode_stalls import activity
 from ..journal import clock, own_files, own_threads
-from ..journal.journal import (
-    ALIVE_FILE,
-    QUIET_FILE,
-    STALL_STACKS_FILE,
-    STALLS_FILE,
-    json_bytes,
-)
+from ..journal.journal import ALIVE_FILE, QUIET_FILE, STALL_STACKS_FILE, STALLS_FILE, json_bytes
 from ..recorder.messages import say
 from ..recorder.recorder import Recorder
 from .peers import Peers, RestNote, write_note

@@ -59,7 +59,7 @@ def measured(clock: Clock, random: np.random.Generator, wide: int) -> tuple[Fit,
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_error_that_remains_is_at_most_what_is_stated(seed: int) -> None:
+def test_the_remaining_error_is_within_the_stated_uncertainty(seed: int) -> None:
     random = np.random.default_rng(seed)
     clock = Clock(random)
     found, start, end = measured(clock, random, 300_000)
@@ -72,7 +72,7 @@ def test_the_error_that_remains_is_at_most_what_is_stated(seed: int) -> None:
     assert np.abs(placed - true).max() <= fit.uncertainty_ns
 
 
-def test_many_calls_tell_the_drift_of_a_clock_measured_once() -> None:
+def test_many_calls_bound_the_drift_of_a_clock_measured_once() -> None:
     random = np.random.default_rng(1)
     clock = Clock(random)
     clock.drift, clock.wander = 37e-6, 0.0
@@ -96,7 +96,7 @@ def test_one_call_is_worked_out_on_paper() -> None:
     assert near.uncertainty_ns == pytest.approx(100_000 + UNMEASURED_DRIFT_PPB, abs=3)
 
 
-def test_bounds_that_exclude_each_other_are_refused() -> None:
+def test_bounds_that_exclude_each_other_are_rejected() -> None:
     at = np.array([SECOND])
     found = Fit(0, 0.0, 1_000)
     with pytest.raises(Contradiction):

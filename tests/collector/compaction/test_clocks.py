@@ -1,4 +1,4 @@
-"""Clocks of several hosts on one axis: what is measured, how it is applied, and how true it is."""
+"""Clocks of several hosts on one axis: measurement, mapping, and uncertainty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.recording import write_program
 HOUR_NS = 3_600_000_000_000
 
 
-def test_a_drifting_clock_is_placed_within_what_is_stated() -> None:
+def test_a_drifting_clock_is_placed_within_its_uncertainty() -> None:
     skipped = 0
     drift, off = 40e-6, 3_000_000_007
 
@@ -193,6 +193,6 @@ def test_the_order_in_which_processes_finish_does_not_matter(
         {"reference": "a", "wall_minus_monotonic_ns": 1, "points": [[1, 2**70, 3]]},
     ],
 )
-def test_a_damaged_calibration_is_none(bad: Any) -> None:
+def test_a_damaged_calibration_is_ignored(bad: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Calibration.parse(bad)

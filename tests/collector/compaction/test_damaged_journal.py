@@ -1,4 +1,4 @@
-"""A journal of which a record is damaged opens, or is refused in one sentence; nothing else."""
+"""A journal with a damaged record opens, or is rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.damaged_journals import (
 
 
 class Journal:
-    """A run with one journal, of which each look sees other damage."""
+    """A run with one journal that is damaged in another way each time."""
 
     def __init__(self, run: Path) -> None:
         self.run = run

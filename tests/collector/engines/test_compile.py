@@ -71,7 +71,7 @@ BACKENDS = (
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The backend, then the lines that the program prints when nobody looks."""
+    """The backend, then the lines that the program prints without recording."""
     program = write_program(tmp_path_factory.mktemp("bare"), COMPILED)
     done = fork_program(program, request.param, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -192,7 +192,7 @@ def threads(recorded: Recorded) -> list[str]:
 
 
 def seen_by_portable(rows: Rows) -> Rows:
-    """Those that are no composites, and no parts of another one that is none."""
+    """Returns operators that are neither composites nor parts of another operator."""
     enclosing: list[dict[str, Any]] = []
     found = []
     for row in rows:

@@ -104,7 +104,7 @@ def test_lengths_around_lanes_and_blocks(library: Library) -> None:
     check(library, torch.arange(70000, dtype=torch.int32).view(70, 1000).t())
 
 
-def test_layouts_of_which_several_rows_are_read_at_once(library: Library) -> None:
+def test_layouts_whose_rows_are_read_together(library: Library) -> None:
     """Long and short rows, more than fit a line, whole blocks and not, within outer dimensions."""
     whole = torch.randn(2, 7, 9, 75, generator=torch.Generator().manual_seed(2)).mul(50)
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.complex128):

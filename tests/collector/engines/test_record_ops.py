@@ -241,7 +241,7 @@ OPERATORS_THAT_COME_AND_GO = """
 
 
 @pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
-def test_operators_that_torch_takes_away_and_makes_anew(tmp_path: Path, engine: str) -> None:
+def test_operators_that_torch_removes_and_registers_again(tmp_path: Path, engine: str) -> None:
     recorded = record_program(tmp_path, OPERATORS_THAT_COME_AND_GO, "--engine", engine)
     rows = [row for row in recorded.rows("op") if row["name"].startswith("lane::")]
     one, two = ("lane::first", "[3]"), ("lane::first", "[3] [3]")

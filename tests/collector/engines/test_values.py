@@ -185,7 +185,7 @@ def test_values_of_the_program(
 
 
 @pytest.mark.parametrize("observer", OBSERVERS)
-def test_memory_that_no_operator_writes_may_be_filled_anew(
+def test_memory_that_no_operator_writes_may_be_filled_again(
     tmp_path: Path, request: pytest.FixtureRequest, observer: str
 ) -> None:
     if observer == "native":
@@ -193,7 +193,7 @@ def test_memory_that_no_operator_writes_may_be_filled_anew(
     rows = joined(recorded(tmp_path, observer, REFILLED))
     read = [r for r in rows if r["position"].startswith("read") and r["shape"] == "[4, 3]"]
     assert [r["mean"] for r in read if r["expected"] is None] == [0.0, 1.0, 2.0, 3.0]
-    # A batch must stay until backward has read it, and a weight is nobody's to fill.
+    # A batch must stay until backward has read it, and only operators write weights.
     changed = [r for r in rows if r["expected"] is not None]
     assert [(r["name"], r["mean"]) for r in changed] == [("aten::mm", 9.0), ("aten::sin", 7.0)]
 
@@ -248,7 +248,7 @@ def test_where_nan_comes_from(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     rows = [
         ("aten::masked_fill", "out0", 0, 3, True),  # a mask
-        ("aten::full", "out0", 3, 0, True),  # told to
+        ("aten::full", "out0", 3, 0, True),  # by its argument
         ("aten::mul", "out0", 3, 0, False),  # inherited from that
         ("aten::sqrt", "out0", 2, 0, True),
         ("aten::add", "out0", 2, 0, False),
@@ -274,7 +274,7 @@ def test_where_nan_comes_from(tmp_path: Path) -> None:
 
 
 def scaled(path: Path, nan_of_finite: bool) -> Run:
-    """A step of which backward overflows in float16, so that the scaler leaves it out."""
+    """A step whose backward overflows in float16, so that the scaler skips it."""
     builder = Builder(path)
     rows = [
         ("aten::mm", 0, 5, not nan_of_finite),
@@ -300,7 +300,7 @@ def scaled(path: Path, nan_of_finite: bool) -> Run:
     return open_run(builder.write())
 
 
-def test_what_a_gradient_scaler_left_out_is_no_error(tmp_path: Path) -> None:
+def test_a_step_skipped_by_a_gradient_scaler_is_not_an_error(tmp_path: Path) -> None:
     """A scale that is too high overflows, and so is found; 0 / 0 is a fault all the same."""
     (usual,) = not_finite(scaled(tmp_path / "usual", nan_of_finite=False))
     assert (usual.severity, usual.evidence["op"]) == ("info", "aten::mm")

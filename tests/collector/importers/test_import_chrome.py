@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lanescope.collector.importers import time_chunks
-from lanescope.collector.importers.events import Event, decode_events, decode_one
+from lanescope.collector.importers.events import TraceEvent, decode_events, decode_one
 from lanescope.collector.importers.json_stream import Document, Member
 from lanescope.collector.importers.limits import ImportRejected
 from lanescope.collector.importers.nesting import (
@@ -237,7 +237,7 @@ def test_an_event_with_what_json_has_not_is_read_alone(tmp_path: Path) -> None:
     assert sorted(rows(run, "op", "name")) == [("a�",), ("b",)]
     assert accounted(run) == {"imported_slices": 2}
     one = decode_one(b'{"ph": "X", "ts": 1712195495519689.047, "dur": NaN, "name": 5}')
-    assert one == Event(ph="X", name=5, ts=one.ts, dur=one.dur) if one else False
+    assert one == TraceEvent(ph="X", name=5, ts=one.ts, dur=one.dur) if one else False
 
 
 def test_kernels_are_on_streams_with_the_thread_that_launched_them(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def recorded(run: Path, engine: str) -> dict[str, str]:
 
 
 def wait_for_end(pid: int) -> None:
-    """Of a process that is no child, at most two minutes."""
+    """Waits for the end of a process that is not a child, for at most two minutes."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -37,20 +37,20 @@ KILLED = """
     for trial in range(trials):
         # One store each: struct.pack_into would write zeros first, and a kill might come between.
         counts = memoryview(mmap.mmap(-1, 16)).cast("q")
-        ready, tell = os.pipe()
+        ready, writer = os.pipe()
         child = os.fork()
         if child == 0:
             operators = (torch.tan, torch.sinh)
             thread = threading.Thread(target=work, args=(counts, 1, operators[1]), name="side")
             thread.start()
-            os.write(tell, b"x")
+            os.write(writer, b"x")
             work(counts, 0, operators[0])
         os.read(ready, 1)
         time.sleep(random.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         done.append((child, *counts))
-        os.close(ready), os.close(tell)
+        os.close(ready), os.close(writer)
     with open(out, "w") as file:
         for row in done:
             print(*row, file=file)

@@ -1,4 +1,4 @@
-"""The journal: what is stored comes back, what was torn does not."""
+"""The journal: stored records come back, torn ones do not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_records_fill_segment_after_segment_in_order(tmp_path: Path) -> None:
     assert used == 3 * journal.HEADER_BYTES + 5_000 * journal.RECORD_BYTES
 
 
-def test_a_process_that_was_told_to_end_twice(tmp_path: Path) -> None:
+def test_a_process_that_got_two_signals(tmp_path: Path) -> None:
     new_journal(tmp_path).close()
     (tmp_path / journal.ENDED_FILE).write_text("signal SIGTERMsignal SIGINT")
     assert read_process(tmp_path).process["ended"] == "signal SIGTERM"
@@ -137,9 +137,7 @@ def test_texts_keep_their_ids_in_a_forked_child(tmp_path: Path) -> None:
         (journal.PROCESS_FILE, b"\xff\xfe"),
     ],
 )
-def test_what_is_no_journal_is_refused_in_a_sentence(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_other_files_are_rejected_in_a_sentence(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(JournalError, match=r"process\.json"):
         read_process(tmp_path)

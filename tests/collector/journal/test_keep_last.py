@@ -122,7 +122,7 @@ def test_more_threads_than_there_is_room_for(tmp_path: Path) -> None:
     assert names(read_process(tmp_path), 299)[-1] == 999
 
 
-def test_what_is_kept_takes_its_share_only(tmp_path: Path) -> None:
+def test_kept_records_take_their_share_only(tmp_path: Path) -> None:
     ring = Ring(LIMIT)
     write_json(tmp_path / journal.PROCESS_FILE, {"pid": 7, "rank": 0, "keep_last_bytes": LIMIT})
     kept = ThreadJournal(

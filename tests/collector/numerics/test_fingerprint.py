@@ -1,4 +1,4 @@
-"""The fingerprint's definition: against numpy, over types and layouts, and what its hash tells."""
+"""The fingerprint's definition, against numpy; the differences that its hash shows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def example(dtype: torch.dtype) -> torch.Tensor:
-    """[60, 70]: more than one block, with what is special among the type's numbers."""
+    """[60, 70]: more than one block, with the special numbers of the type."""
     generator = torch.Generator().manual_seed(3)
     tensor = torch.randn(60, 70, generator=generator)
     if dtype in INTEGERS:
@@ -79,7 +79,7 @@ def test_types_and_layouts(dtype: torch.dtype, layout: str) -> None:
 def test_special_numbers() -> None:
     for values in ([], [math.nan], [math.inf, -math.inf], [-0.0], [0.0, -0.0], [1e38, -1e38]):
         check(torch.tensor(values, dtype=torch.float32))
-    check(torch.full((3,), 60000.0, dtype=torch.float16))  # their sum is no float16
+    check(torch.full((3,), 60000.0, dtype=torch.float16))  # their sum exceeds float16
     check(torch.tensor([1 + 2j, math.nan]).conj())
 
 
@@ -97,7 +97,7 @@ def test_more_than_a_chunk_at_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_the_hash_tells_apart(dtype: torch.dtype) -> None:
+def test_the_hash_shows_any_difference(dtype: torch.dtype) -> None:
     """A flipped bit, exchanged elements, signs, zeros, NaNs of other bits: in any element."""
     base = torch.randn(3, 700, generator=torch.Generator().manual_seed(1)).to(dtype)
     known = int(hash_of(base))

@@ -12,7 +12,7 @@ from tests.collector.engines.test_compile import BACKENDS
 from tests.support.processes import fork_program
 from tests.support.recording import record_program, write_program
 
-# Two layers that share one graph of fullgraph=True, of which the second is wrong; one in a
+# Two layers that share one graph of fullgraph=True, the second one wrong; one in a
 # checkpoint; one whose graph breaks inside; and one that is called as it is, too.
 PROGRAM = """
     import sys, torch
@@ -113,8 +113,8 @@ def test_asked_for_they_look_at_what_compiled_code_computed(tmp_path: Path, back
     # The second layer and the one that broke; the first is right, in compiled code and out.
     assert said["Norm"].evidence["times"] == 2
     assert "differs from the reference by 0.047 of its norm" in said["Norm"].title
-    told = [f.title for f in found if f.severity == "info" and "Kept" in f.title]
-    assert told == [CHECKPOINT]
+    titles = [f.title for f in found if f.severity == "info" and "Kept" in f.title]
+    assert titles == [CHECKPOINT]
     fused = [f.title for f in found if f.evidence["target"] == "aten::softmax"]
     assert fused == ([FUSED] if backend == "inductor" else [])
 

@@ -1,4 +1,4 @@
-"""Gradients held against finite differences: what is wrong is told, what is right is not."""
+"""Gradients compared with finite differences: wrong ones are reported, right ones are not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Mixed(nn.Module):
         return {"ids": ids, "made": self.frozen(self.words(ids)) * scale}
 
 
-def told(module: nn.Module, *inputs: torch.Tensor, **keywords: torch.Tensor) -> str:
+def failure(module: nn.Module, *inputs: torch.Tensor, **keywords: torch.Tensor) -> str:
     event = Event("", 0, 0, 0, 0, keywords, module)
     with torch.no_grad():  # as validators are called
         try:
@@ -65,7 +65,7 @@ def told(module: nn.Module, *inputs: torch.Tensor, **keywords: torch.Tensor) -> 
 
 def test_a_backward_that_is_wrong() -> None:
     torch.manual_seed(0)
-    words = told(nn.Sequential(nn.Linear(4, 4), Faulty()), torch.randn(3, 4))
+    words = failure(nn.Sequential(nn.Linear(4, 4), Faulty()), torch.randn(3, 4))
     assert words.startswith("the gradient of output 0 by ")
     assert "is not the one of finite differences" in words
 
@@ -89,7 +89,7 @@ def test_modules_of_torch_are_right(module: nn.Module) -> None:
     module.register_forward_hook(lambda *_: seen.append(1))
     state = {name: value.clone() for name, value in module.state_dict().items()}
     at_kinks = torch.relu(torch.randn(5, 6))
-    assert told(module, at_kinks) == ""
+    assert failure(module, at_kinks) == ""
     assert not seen  # the program's hooks are its own
     after = module.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in state.items())
@@ -98,5 +98,5 @@ def test_modules_of_torch_are_right(module: nn.Module) -> None:
 
 def test_integers_keywords_and_dictionaries() -> None:
     torch.manual_seed(0)
-    assert told(Mixed(), torch.arange(5), scale=torch.ones(4)) == ""
-    assert told(nn.Embedding(7, 4).requires_grad_(False), torch.arange(5)) == ""
+    assert failure(Mixed(), torch.arange(5), scale=torch.ones(4)) == ""
+    assert failure(nn.Embedding(7, 4).requires_grad_(False), torch.arange(5)) == ""

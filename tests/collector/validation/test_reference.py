@@ -20,7 +20,7 @@ from lanescope.webapp.analysis.findings import findings
 from tests.support.recording import record_program
 
 
-def told(checked: Reference, module: nn.Module, *inputs: Any, **keywords: Any) -> str:
+def failure(checked: Reference, module: nn.Module, *inputs: Any, **keywords: Any) -> str:
     """What the validator has against a call of the module; "" is nothing."""
     torch.manual_seed(0)
     with torch.no_grad():
@@ -49,11 +49,13 @@ class Norm(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rms_norm(dtype: torch.dtype) -> None:
     x = torch.randn(4, 700, 32).to(dtype)
-    assert told(reference.rms_norm(), Norm().to(dtype), x) == ""
-    assert told(reference.rms_norm(), nn.RMSNorm(32).to(dtype), x) == ""
-    assert "of its norm, expected at most" in told(reference.rms_norm(), Norm("sum").to(dtype), x)
-    assert "differs" in told(reference.rms_norm(), Norm("centred").to(dtype), x + 1)
-    assert "differs" in told(reference.rms_norm(offset=1.0), Norm().to(dtype), x)  # as Gemma's
+    assert failure(reference.rms_norm(), Norm().to(dtype), x) == ""
+    assert failure(reference.rms_norm(), nn.RMSNorm(32).to(dtype), x) == ""
+    assert "of its norm, expected at most" in failure(
+        reference.rms_norm(), Norm("sum").to(dtype), x
+    )
+    assert "differs" in failure(reference.rms_norm(), Norm("centred").to(dtype), x + 1)
+    assert "differs" in failure(reference.rms_norm(offset=1.0), Norm().to(dtype), x)  # as Gemma's
 
 
 class Gated(nn.Module):
@@ -76,15 +78,15 @@ class Gated(nn.Module):
 def test_swiglu() -> None:
     x = torch.randn(2, 5, 16)
     for names in ("w1 w3 w2", "gate_proj up_proj down_proj"):
-        assert told(reference.swiglu(), Gated(names=names), x) == ""
+        assert failure(reference.swiglu(), Gated(names=names), x) == ""
     named = reference.swiglu(gate="a", up="b", down="c")
-    assert told(named, Gated(names="a b c"), x) == ""
+    assert failure(named, Gated(names="a b c"), x) == ""
     for fault in ("exchanged", "gelu"):
-        assert "differs from the reference by" in told(reference.swiglu(), Gated(fault), x)
-    assert told(reference.swiglu(), Gated(dropout=0.5), x) == ""  # training: cannot be followed
-    assert "differs" in told(reference.swiglu(), Gated("gelu", dropout=0.5).eval(), x)
+        assert "differs from the reference by" in failure(reference.swiglu(), Gated(fault), x)
+    assert failure(reference.swiglu(), Gated(dropout=0.5), x) == ""  # training: cannot be followed
+    assert "differs" in failure(reference.swiglu(), Gated("gelu", dropout=0.5).eval(), x)
     with pytest.raises(TypeError, match=r"'gate_proj' is NoneType, expected torch.nn.Linear"):
-        told(reference.swiglu(), Norm(), torch.randn(2, 32))
+        failure(reference.swiglu(), Norm(), torch.randn(2, 32))
 
 
 class Rotary(nn.Module):
@@ -125,15 +127,15 @@ class Tables(nn.Module):
 
 def test_rotary() -> None:
     x = torch.randn(2, 3, 40, 16)
-    assert told(reference.rotary(), Rotary(), x) == ""
-    assert told(reference.rotary(interleaved=True), Rotary(interleaved=True), x) == ""
-    assert told(reference.rotary(base=5e5), Rotary(5e5), x) == ""
-    assert "differs" in told(reference.rotary(), Rotary(interleaved=True), x)
-    assert "differs" in told(reference.rotary(), Rotary(5e5), x)
-    assert "differs" in told(reference.rotary(), Rotary(late=1), x)
+    assert failure(reference.rotary(), Rotary(), x) == ""
+    assert failure(reference.rotary(interleaved=True), Rotary(interleaved=True), x) == ""
+    assert failure(reference.rotary(base=5e5), Rotary(5e5), x) == ""
+    assert "differs" in failure(reference.rotary(), Rotary(interleaved=True), x)
+    assert "differs" in failure(reference.rotary(), Rotary(5e5), x)
+    assert "differs" in failure(reference.rotary(), Rotary(late=1), x)
     places = torch.arange(9)[None].expand(2, -1)
-    assert told(reference.rotary(), Tables(), torch.randn(2, 9, 16), places) == ""
-    assert "differs" in told(reference.rotary(), Tables(True), torch.randn(2, 9, 16), places)
+    assert failure(reference.rotary(), Tables(), torch.randn(2, 9, 16), places) == ""
+    assert "differs" in failure(reference.rotary(), Tables(True), torch.randn(2, 9, 16), places)
 
 
 class Attention(nn.Module):
@@ -179,35 +181,37 @@ def test_attention() -> None:
     q, k = torch.randn(2, 4, 90, 8), torch.randn(2, 2, 90, 8)
     v = torch.randn(2, 2, 90, 8)
     check = reference.attention(causal=True)
-    assert told(check, Attention(), q, k, v) == ""
+    assert failure(check, Attention(), q, k, v) == ""
     for fault in ("heads in the wrong order", "scale", "mask"):
-        assert "differs from the reference by" in told(check, Attention(fault), q, k, v), fault
-    assert "differs" in told(check, Attention(causal=False), q, k, v)
+        assert "differs from the reference by" in failure(check, Attention(fault), q, k, v), fault
+    assert "differs" in failure(check, Attention(causal=False), q, k, v)
     free = reference.attention(causal=False)
     mask = torch.rand(2, 1, 90, 90) > 0.3
-    assert told(free, Attention(causal=False), q, k, v) == ""
-    assert told(free, Attention(causal=False), q, k, v, mask) == ""
-    assert "differs" in told(free, Attention("scale", causal=False), q, k, v, mask)
+    assert failure(free, Attention(causal=False), q, k, v) == ""
+    assert failure(free, Attention(causal=False), q, k, v, mask) == ""
+    assert "differs" in failure(free, Attention("scale", causal=False), q, k, v, mask)
     x = torch.randn(2, 20, 32)
-    assert told(check, SelfAttention(), x) == ""
-    assert "differs" in told(check, SelfAttention("heads in the wrong order"), x)
+    assert failure(check, SelfAttention(), x) == ""
+    assert "differs" in failure(check, SelfAttention("heads in the wrong order"), x)
 
 
 def test_initial_weights() -> None:
     torch.manual_seed(0)
     ids, x = torch.arange(4), torch.randn(2, 64)
-    assert told(reference.initialised(), nn.Linear(64, 256), x) == ""
-    assert told(reference.initialised(), nn.Embedding(100, 64, padding_idx=0), ids) == ""
+    assert failure(reference.initialised(), nn.Linear(64, 256), x) == ""
+    assert failure(reference.initialised(), nn.Embedding(100, 64, padding_idx=0), ids) == ""
     small = nn.Linear(64, 256)
     nn.init.normal_(small.weight, std=0.02)
-    assert told(reference.initialised(std=0.02), small, x) == ""
-    words = told(reference.initialised(), small, x)
+    assert failure(reference.initialised(std=0.02), small, x) == ""
+    words = failure(reference.initialised(), small, x)
     assert words.startswith("initial weight of Linear (256, 64) has deviation 0.0")
     assert "expected 0.07217 +- " in words
-    assert "has deviation 1.0" in told(reference.initialised(std=0.02), nn.Embedding(99, 64), ids)
+    assert "has deviation 1.0" in failure(
+        reference.initialised(std=0.02), nn.Embedding(99, 64), ids
+    )
     shifted = nn.Linear(64, 256)
     nn.init.normal_(shifted.weight, mean=0.05, std=0.02)
-    assert "has mean 0.0" in told(reference.initialised(std=0.02), shifted, x)
+    assert "has mean 0.0" in failure(reference.initialised(std=0.02), shifted, x)
 
 
 def test_a_module_is_looked_at_now_and_then() -> None:
@@ -231,19 +235,19 @@ def test_the_modules_of_transformers_are_right() -> None:
         attn_implementation="eager",
     )
     x, places = torch.randn(2, 12, 64), torch.arange(12)[None].expand(2, -1)
-    assert told(reference.rms_norm(), llama.LlamaRMSNorm(64), x) == ""
-    assert told(reference.swiglu(), llama.LlamaMLP(config), x) == ""
+    assert failure(reference.rms_norm(), llama.LlamaRMSNorm(64), x) == ""
+    assert failure(reference.swiglu(), llama.LlamaMLP(config), x) == ""
     tables = llama.LlamaRotaryEmbedding(config)
-    assert told(reference.rotary(), tables, x, places) == ""
+    assert failure(reference.rotary(), tables, x, places) == ""
     future = torch.full((12, 12), -torch.inf).triu(1).expand(2, 1, 12, 12)
     turn = tables(x, places)
     attention = llama.LlamaAttention(config, 0)
     for causal in (True, False):  # the mask says the same
         check = reference.attention(causal=causal)
         given = {"hidden_states": x, "position_embeddings": turn, "attention_mask": future}
-        assert told(check, attention, **given) == ""
+        assert failure(check, attention, **given) == ""
     attention.scaling *= 2
-    assert "differs" in told(reference.attention(causal=True), attention, **given)
+    assert "differs" in failure(reference.attention(causal=True), attention, **given)
 
 
 PROGRAM = """

@@ -176,7 +176,7 @@ def test_one_that_was_not_called(tmp_path: Path) -> None:
     assert found.title == "validator checked was never called: no Norm was seen"
 
 
-def test_a_target_that_is_none() -> None:
+def test_a_target_must_be_a_name_or_a_class() -> None:
     wrong: Any = 3
     with pytest.raises(TypeError, match="looks at 3, expected an operator"):
         validators.validator(wrong)

@@ -72,7 +72,7 @@ def rested(now: ThreadSample, before: ThreadSample = ASLEEP, **all_threads: Any)
         (replace(ASLEEP, moved_bytes=4096), 0),  # it imports
     ],
 )
-def test_what_is_rest(now: ThreadSample, seconds: int) -> None:
+def test_threads_at_rest(now: ThreadSample, seconds: int) -> None:
     assert rested(now).rested_ns == seconds * S
 
 
@@ -112,7 +112,7 @@ def test_nothing_can_wake_threads_that_all_wait_for_each_other() -> None:
     assert stands(main, {MAIN: ASLEEP}, handlers=True) is RestState.unknown
     assert stands(main, {MAIN: ASLEEP}, traced=True) is RestState.unknown
     assert stands(main, {MAIN: ASLEEP}, known=False) is RestState.unknown
-    # They serve a collective, or what is not known.
+    # They serve a collective, or an unknown wait.
     calls, unknown = replace(main, collective=True, called=True), replace(main, known=False)
     assert stands(calls, {MAIN: ASLEEP, OTHER: GLOO}) is RestState.collective
     assert (
@@ -120,7 +120,7 @@ def test_nothing_can_wake_threads_that_all_wait_for_each_other() -> None:
     )
     assert stands(unknown, {MAIN: ASLEEP, OTHER: GLOO}) is RestState.unknown
     assert stands(unknown, {MAIN: ASLEEP, OTHER: ASLEEP}) is RestState.closed
-    # A library's own threads, which may have been asked for what is waited for.
+    # A library's own threads, which may serve the wait.
     assert stands(main, {MAIN: ASLEEP, OTHER: POLLS}) is RestState.threads
     tqdm = ThreadWait(OTHER, service=True, harmless=True)
     assert stands(main, {MAIN: ASLEEP, OTHER: TIMED}, tqdm) is RestState.closed
@@ -140,7 +140,7 @@ def test_what_comes_from_outside_may_still_come(wait: ThreadSample) -> None:
     assert stands(loads, {MAIN: wait}) is RestState.process
 
 
-def test_a_wait_that_ended_in_between_is_no_sleep() -> None:
+def test_a_wait_that_ended_in_between_does_not_count() -> None:
     rest = rested(replace(ASLEEP, yielded=1))
     assert rest.rested_ns == PASSED * S
     assert rest_state(rest, [ThreadWait(MAIN, main=True)], handlers=False) is RestState.unknown
@@ -166,7 +166,7 @@ def test_a_circle_needs_no_other_thread_to_sleep() -> None:
 
 
 class Job:
-    """Processes of a run beside this one, as their journals tell of them."""
+    """Other processes of a run, as described by their journals."""
 
     def __init__(self, run: Path) -> None:
         self.journal = run / "journal"
@@ -243,7 +243,7 @@ def test_children_that_one_waits_for(tmp_path: Path) -> None:
     assert not job.peers.children_rest(60 * S)
 
 
-def test_threads_of_this_process_as_the_system_tells_of_them() -> None:
+def test_samples_of_the_threads_of_this_process() -> None:
     locks, ends = (threading.Lock(), threading.Lock()), os.pipe()
     for lock in locks:
         lock.acquire()
@@ -276,7 +276,7 @@ def test_threads_of_this_process_as_the_system_tells_of_them() -> None:
             thread.join()
 
 
-def test_a_wait_for_another_process_is_told_from_one_for_a_thread() -> None:
+def test_waits_for_processes_differ_from_waits_for_threads() -> None:
     """By its stack: the journal has a data loader's wait for its workers as one in a queue."""
     from_process: multiprocessing.Queue[int] = multiprocessing.Queue()
     from_thread: queue.Queue[int] = queue.Queue()

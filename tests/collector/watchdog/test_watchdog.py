@@ -180,7 +180,7 @@ TERMINATED = """
     def terminates():
         time.sleep(1.5)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(30)  # one that ends meanwhile may cut short what is written of the others
+        time.sleep(30)  # one that ends meanwhile may cut short the stacks of the others
     threading.Thread(target=terminates, daemon=True).start()
     def waits():
         queue.Queue().get()
@@ -209,10 +209,10 @@ TORN = """
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     caught = int(status["SigCgt"], 16)
     libc = ctypes.CDLL(None)
-    reads_what_is_gone = ctypes.cast(libc.strlen, ctypes.c_void_p)  # of the signal's number
+    reads_freed_memory = ctypes.cast(libc.strlen, ctypes.c_void_p)  # of the signal's number
     for number in range(40, 65):
         if caught >> (number - 1) & 1:
-            libc.signal(number, reads_what_is_gone)
+            libc.signal(number, reads_freed_memory)
     if sys.argv[1] == "terminated":
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(30)
@@ -223,7 +223,7 @@ TORN = """
 
 
 @pytest.mark.parametrize(("case", "status"), [("terminated", 15), ("stuck", 11)])
-def test_a_stack_that_is_gone_while_it_is_read_harms_nobody(
+def test_a_stack_that_vanishes_while_it_is_read_does_no_harm(
     tmp_path: Path, case: str, status: int
 ) -> None:
     options = ("--engine", "native", "--hang-timeout", "2")
@@ -380,7 +380,7 @@ def test_a_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
     assert parse_timeout(text) == seconds * 1e9
 
 
-def test_what_is_no_timeout_is_refused() -> None:
+def test_other_texts_are_not_timeouts() -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_timeout("soon")
     with pytest.raises(ValueError, match="on_hang is 'explode'"):

@@ -1,4 +1,4 @@
-"""Attention computed again for some queries of one sample, in double precision."""
+"""Formulas of references in double precision: linear layers, rotary embedding, attention."""
 
 from __future__ import annotations
 
@@ -8,16 +8,44 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from .reference_pieces import linear, rotated, spread
+MAX_QUERIES = 64
+"""Queries of a sample that are computed again, each with all keys of all heads."""
 
-MOST_QUERIES = 64
-"""Of a sample: every one looks at all keys of all heads."""
-
-NAMES = (("q_proj", "k_proj", "v_proj", "o_proj"), ("wq", "wk", "wv", "wo"))
+PROJECTION_NAMES = (("q_proj", "k_proj", "v_proj", "o_proj"), ("wq", "wk", "wv", "wo"))
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """q (heads, queries, d), k and v (key heads, tokens, d) of one sample."""
+
+
+def spread(many: int, most: int) -> Tensor:
+    """Returns up to `most` of 0..many-1, evenly spaced, with the first and the last."""
+    return torch.linspace(0, many - 1, min(many, most)).round().long()
+
+
+def linear(module: torch.nn.Module, name: str, x: Tensor) -> Tensor:
+    """Applies the module's linear layer of this name to x in double precision."""
+    layer = getattr(module, name, None)
+    if type(layer) is not torch.nn.Linear:
+        raise TypeError(f"{name!r} is {type(layer).__name__}, expected torch.nn.Linear; name it")
+    bias = None if layer.bias is None else layer.bias.detach().double()
+    return F.linear(x, layer.weight.detach().double(), bias)
+
+
+def angles(places: Tensor, features: int, base: float) -> Tensor:
+    """Returns rotary angles (..., features / 2) of positions (...)."""
+    even = torch.arange(0, features, 2, device=places.device, dtype=torch.float64)
+    return places.unsqueeze(-1) * base ** (-even / features)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotates pairs of the last dimension of x (..., d); cos and sin are (..., d/2)."""
+    if interleaved:
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 def attended(
@@ -30,14 +58,14 @@ def attended(
     heads: int | None,
     projections: Sequence[str],
 ) -> tuple[Tensor, Tensor] | None:
-    """(what the module made, the reference) for the queries; None where it cannot be followed."""
+    """Returns (output, reference) of some queries of the last sample; None: not comparable."""
     if any(keywords.get(name) is not None for name in ("past_key_values", "past_key_value")):
-        return None  # keys of earlier calls
+        return None  # it uses keys of earlier calls
     given = [x for x in (*inputs, *keywords.values()) if torch.is_tensor(x)]
     out = output[0] if isinstance(output, (tuple, list)) else output
-    names = tuple(projections) or next((n for n in NAMES if hasattr(module, n[0])), ())
+    names = tuple(projections) or next((n for n in PROJECTION_NAMES if hasattr(module, n[0])), ())
     if names:
-        x = given[0][-1].double()  # the last sample: a wrong broadcast shows there
+        x = given[0][-1].double()  # the last sample, because it shows wrong broadcasts
         q, k, v = _projected(module, names, x, heads)
         turn = keywords.get("position_embeddings")
         if turn is not None:
@@ -49,7 +77,7 @@ def attended(
         masks = given[3:]
     else:
         raise TypeError(f"called with {len(given)} tensors, expected q, k and v or projections")
-    chosen = spread(q.shape[1], MOST_QUERIES).to(q.device)
+    chosen = spread(q.shape[1], MAX_QUERIES).to(q.device)
     mask = next((m for m in masks if m.dim() >= 2 and m.shape[-1] == k.shape[1]), None)
     made = _attended((q, k, v), chosen, causal, scale, mask)
     if names:
@@ -70,7 +98,7 @@ def _projected(module: Any, names: Sequence[str], x: Tensor, heads: int | None) 
     if isinstance(many, int):
         each = made[0].shape[-1] // many
     if not isinstance(each, int):
-        raise TypeError("neither num_heads nor head_dim says how many heads there are; give heads")
+        raise TypeError("the module has neither num_heads nor head_dim; give heads")
     q, k, v = (one.reshape(len(one), -1, each).transpose(0, 1) for one in made)
     return q, k, v
 
@@ -78,7 +106,7 @@ def _projected(module: Any, names: Sequence[str], x: Tensor, heads: int | None) 
 def _attended(
     tensors: Heads, chosen: Tensor, causal: bool, scale: float | None, mask: Tensor | None
 ) -> Tensor:
-    """(heads, queries chosen, d)."""
+    """Returns attention of the chosen queries: (heads, queries, d)."""
     q, k, v = tensors
     groups = q.shape[0] // k.shape[0]
     k, v = (one.repeat_interleave(groups, 0) for one in (k, v))
