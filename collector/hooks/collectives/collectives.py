@@ -195,7 +195,7 @@ class Collectives:
         recorder = self._recorder
 
         def completed(_: Any) -> None:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 self._complete(call, clock.now())
 
         try:

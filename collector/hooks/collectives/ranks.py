@@ -60,7 +60,7 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
         entered(group)
 
     def added(group: Any, ranks: Mapping[int, int]) -> None:
-        with recorder.guarded():
+        with recorder.contain_errors():
             _describe(recorder, group, ranks)
 
     groups = _Groups(known, added)

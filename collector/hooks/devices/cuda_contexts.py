@@ -36,7 +36,7 @@ class CudaContexts:
 
     def begun(self, place: str = "") -> None:
         """The program has begun to use CUDA; torch calls this on the thread that did."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             place = place or self._stacks.place()
             self._mark(CudaBegun(_current(), place, *_surroundings()).encode())
 
@@ -54,7 +54,7 @@ class CudaContexts:
 
     def forking(self) -> None:
         """The process is about to be forked."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             self._forked_at = ""
             if not self._recorder.closed and _in_use():
                 self._forked_at = self._stacks.place()

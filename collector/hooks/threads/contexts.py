@@ -153,7 +153,7 @@ class Contexts:
             inherited.missed.pop(variable, None)
 
     def _missing(self, inherited: Inherited, variable: Variable, found: str) -> None:
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             frame = caller(2)
             if frame is None:
                 return
@@ -179,7 +179,7 @@ class Contexts:
 
     def _tell(self, sentence: str, instant: int) -> None:
         recorder = self._recorder
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.closed or not recorder.active:
                 return
             if len(self._told) >= _MOST and sentence not in self._told:

@@ -42,17 +42,17 @@ def install(
             return None
         depth = recorder.begin_phase("backward", PhaseKind.backward)
         adds = bool(kwargs.get("accumulate_grad", True))
-        with recorder.guarded():
+        with recorder.contain_errors():
             before(args)
         if adds:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 contributions.begin()
         return depth, adds
 
     def ends(began: tuple[int, bool], _: Any) -> None:
         depth, adds = began
         if adds:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 contributions.end()
         after()
         recorder.end_phase(depth)
@@ -60,7 +60,7 @@ def install(
 
     def raised(began: tuple[int, bool], error: BaseException) -> None:
         if isinstance(error, Exception):
-            with recorder.guarded():
+            with recorder.contain_errors():
                 place = _caller(caller(), is_library)
                 recorder.mark(BackwardRaised(sentence(error), place).encode())
         ends(began, None)

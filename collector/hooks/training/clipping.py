@@ -47,7 +47,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def clipped(limit: Any, total: Any) -> None:
         if recorder.active and not torch.compiler.is_compiling():
-            with recorder.guarded(), recorder.unseen():
+            with recorder.contain_errors(), recorder.suppress_recording():
                 note(limit, total)
 
     def scales(*args: Any, **keys: Any) -> None:
@@ -66,7 +66,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def uninstall() -> None:
         patches.undo()
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.folder is not None:
                 deliveries.drain(wait=True)
 

@@ -33,7 +33,7 @@ class Scalers:
         # A fused optimizer is told whether a gradient is NaN or Inf, and skips the step itself.
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor) and self._recorder.active:
-            with self._recorder.guarded(), self._recorder.unseen():
+            with self._recorder.contain_errors(), self._recorder.suppress_recording():
                 self.deliveries.hand_on(found, lambda sum_: self._skip() if sum_.item() else None)
 
     def begins(self, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> tuple[int, Any]:
@@ -51,7 +51,7 @@ class Scalers:
         """A scaler's iteration has ended."""
         scale = vars(scaler).get("_scale")  # None: the scaler is not in use
         if self._recorder.active and scale is not None:
-            with self._recorder.unseen():
+            with self._recorder.suppress_recording():
                 self.deliveries.hand_on(scale, self._note)
                 self.deliveries.drain(wait=False)
 
@@ -79,7 +79,7 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
     def uninstall() -> None:
         handle.remove()
         patches.undo()
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.folder is not None:
                 scalers.deliveries.drain(wait=True)
 
