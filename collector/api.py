@@ -127,7 +127,7 @@ def start_from_environment() -> None:
 def mark(name: str) -> None:
     """Records an instant on the calling thread's lane."""
     if (session := _session) is not None:
-        with session.recorder.guarded():
+        with session.recorder.contain_errors():
             session.recorder.mark(name)
 
 
@@ -145,25 +145,25 @@ def phase(name: str) -> Iterator[None]:
     recorder = session.recorder
     kind = PhaseKind.__members__.get(name, PhaseKind.user)
     depth: int | None = None
-    with recorder.guarded():
+    with recorder.contain_errors():
         depth = recorder.begin_phase(name, PhaseKind.user if kind is PhaseKind.mark else kind)
     try:
         yield
     finally:
         if depth is not None:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 recorder.end_phase(depth)
 
 
 def value(name: str, number: float) -> None:
     """Records a number of a series, with the current time and step."""
     if (session := _session) is not None:
-        with session.recorder.guarded():
+        with session.recorder.contain_errors():
             session.recorder.value(name, float(number))
 
 
 def step() -> None:
     """Ends a training step. From the first call on, only these calls end steps."""
     if (session := _session) is not None and session.optimizers is not None:
-        with session.recorder.guarded():
+        with session.recorder.contain_errors():
             session.optimizers.mark_step()

@@ -25,12 +25,12 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
     def uncaught(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> Any:
-        with recorder.guarded():
+        with recorder.contain_errors():
             recorder.describe(exception=describe(error, trace, is_library), ended="exception")
         return hook(kind, error, trace)
 
     def uncaught_in_thread(args: Any) -> Any:
-        with recorder.guarded():
+        with recorder.contain_errors():
             if args.exc_value is not None:
                 recorder.describe(
                     exception=describe(args.exc_value, args.exc_traceback, is_library)

@@ -90,7 +90,7 @@ class Validators:
             dispatch_modes.pop(mode)
 
     def _attach(self, one: Validator) -> None:
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             if isinstance(one.target, type):
                 self._classes.append(one)
                 if self._handle is None:
@@ -162,7 +162,7 @@ class Validators:
             torch._dynamo.comptime.comptime(compiled_calls.capture)
             return
         if not self._muted():
-            with self._recorder.guarded():
+            with self._recorder.contain_errors():
                 self._module_call(self._classes, module, args, kwargs, output)
 
     def _compiled_call(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -232,7 +232,7 @@ class Validators:
         """What is inside is not recorded, and leaves gradients and random generators alone."""
         cuda: Any = torch.cuda
         devices = [cuda.current_device()] if cuda.is_initialized() else []
-        with self._recorder.unseen(), torch.no_grad(), torch.random.fork_rng(devices):
+        with self._recorder.suppress_recording(), torch.no_grad(), torch.random.fork_rng(devices):
             yield
 
     def _copied(self, values: Any) -> Any:
@@ -261,7 +261,7 @@ class Validators:
         args, keywords = inputs
         rank = int(recorder.process.get("rank", 0))
         event = Event(name, rank, recorder.step, start, clock.now(), keywords, module)
-        with recorder.guarded():
+        with recorder.contain_errors():
             results = self._copied(outputs())
             for one in wanted:
                 self._ran.add(id(one))

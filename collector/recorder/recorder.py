@@ -326,7 +326,7 @@ class Recorder:
         self._start()
 
     @contextlib.contextmanager
-    def unseen(self) -> Iterator[None]:
+    def suppress_recording(self) -> Iterator[None]:
         """Suppresses recording on the calling thread, for the recorder's own use of torch."""
         state = self.thread()
         before, state.busy = state.busy, True
@@ -338,7 +338,7 @@ class Recorder:
     # failures ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
+    def contain_errors(self) -> Iterator[None]:
         """Contains exceptions of the recorder's own work within a call of the program."""
         try:
             yield

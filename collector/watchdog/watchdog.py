@@ -107,7 +107,7 @@ class Watchdog:
             time.sleep(self._step if self._alive is not None else min(self._step, FIRST_LOOK_S))
             if serial != self._running:
                 return
-            with self._recorder.guarded():
+            with self._recorder.contain_errors():
                 self._look(serial)
 
     def _look(self, serial: int) -> None:

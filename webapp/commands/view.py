@@ -87,7 +87,7 @@ def view(
         preparing = Preparing(
             lambda told: _app(opened, base, again, loaded, told, binding.names, live=live)
         )
-        server = Server(binding.guarded(preparing, bound), listener)
+        server = Server(binding.contain_errors(preparing, bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))

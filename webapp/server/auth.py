@@ -47,7 +47,7 @@ class Binding:
         token = "" if self.token is None else f"?{PARAMETER}={self.token}"
         return f"http://{self.shown}:{port}/{page}{token}"
 
-    def guarded(self, app: Wsgi, port: int) -> Wsgi:
+    def contain_errors(self, app: Wsgi, port: int) -> Wsgi:
         """The application, behind the token where there is one."""
         return app if self.token is None else Guarded(app, self.token, port)
 

@@ -31,14 +31,14 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
     plain: Any = torch.Tensor.data
 
     def assign(self: torch.Tensor, data: torch.Tensor) -> None:
-        with recorder.guarded():
+        with recorder.contain_errors():
             held, given = extent_of(self), extent_of(data)
             if held is not None and (given is None or held.storage != given.storage):
                 touches.note(EXCHANGED_DATA, [Touch(held, write=True)])
         plain.__set__(self, data)
 
     def read(storage: Any) -> None:
-        with recorder.guarded():
+        with recorder.contain_errors():
             if handovers.concurrent and isinstance(storage, untyped) and (lies := whole(storage)):
                 touches.note(SAVED, [Touch(lies, write=False)])
 

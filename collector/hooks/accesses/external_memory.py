@@ -91,7 +91,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         def make(*args: Any, **keywords: Any) -> Any:
             made = original(*args, **keywords)
             if type(made) is torch.Tensor and not is_compiling() and args:
-                with recorder.guarded():
+                with recorder.contain_errors():
                     if _shares(made, args[0]):
                         arrivals.arrived(f"torch.{name}", made, args[0])
             return made
@@ -100,7 +100,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
 
     def begin(self: Any, *_: Any, **__: Any) -> None:
         """A storage is made by its type, as `copy.deepcopy` does."""
-        with recorder.guarded():
+        with recorder.contain_errors():
             if handovers.concurrent and not is_compiling() and (extent := whole(self)):
                 touches.note(MADE_STORAGE, [Touch(extent, write=True, birth=True)])
 
@@ -118,7 +118,7 @@ def install(recorder: Recorder, handovers: Handovers, stacks: Stacks) -> Callabl
         def share(self: Any, *args: Any, **keywords: Any) -> Any:
             instant, before = clock.now(), whole(self)
             shared = original(self, *args, **keywords)
-            with recorder.guarded():
+            with recorder.contain_errors():
                 extent = whole(self)
                 if handovers.concurrent and extent and extent != before:
                     # Its bytes have been copied there already, by an operator.

@@ -35,7 +35,7 @@ class Releases:
         self, zero: Callable[[], None], parameters: Callable[[], Iterable[torch.Tensor]]
     ) -> None:
         """Call `zero`, which sets the gradients of `parameters` to None."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             self._released(parameters(), RELEASED_GRADIENTS)
         me = get_ident()
         outer = me in self._zeroing

@@ -190,7 +190,7 @@ class Clocks:
 
     def _run(self, held: list[Any], rank: int, world_size: int) -> None:
         # The store is let go of before the work: a server in it ends with its last owner.
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             try:
                 store = held.pop
                 work = (

@@ -182,7 +182,7 @@ class Collectives:
             result = original(work, *args, **keywords)
             held = self._works.pop(id(work), None)
             if held is not None:
-                with self._recorder.guarded():
+                with self._recorder.contain_errors():
                     self._complete(held[1], clock.now())
             return result
 
@@ -198,7 +198,7 @@ class Collectives:
         recorder = self._recorder
 
         def completed(_: Any) -> None:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 self._complete(call, clock.now())
 
         try:

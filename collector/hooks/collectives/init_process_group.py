@@ -77,7 +77,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     @wraps(original)
     def join(*arguments: Any, **keywords: Any) -> Any:
         call = None
-        with recorder.guarded():
+        with recorder.contain_errors():
             call = begin(arguments, keywords)
         well = False
         try:
@@ -86,7 +86,7 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
             return result
         finally:
             if call is not None:
-                with recorder.guarded():
+                with recorder.contain_errors():
                     end(call, well=well)
 
     patches = Patches()

@@ -60,12 +60,12 @@ def install(recorder: Recorder, joined: Callable[[Any, int, int], None]) -> Call
     def updated(group: Any) -> Any:
         result = original(group)
         if group is not None:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 entered(group)
         return result
 
     def added(group: Any, ranks: Mapping[int, int]) -> None:
-        with recorder.guarded():
+        with recorder.contain_errors():
             _describe(recorder, group, ranks)
 
     groups = _Groups(known, added)

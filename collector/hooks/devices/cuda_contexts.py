@@ -37,7 +37,7 @@ class CudaContexts:
 
     def begun(self, place: str = "") -> None:
         """The program has begun to use CUDA; torch calls this on the thread that did."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             place = place or self._stacks.place()
             self._mark(CudaBegun(_current(), place, *_surroundings()).encode())
 
@@ -55,7 +55,7 @@ class CudaContexts:
 
     def forking(self) -> None:
         """The process is about to be forked."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             self._forked_at = ""
             if not self._recorder.closed and _in_use():
                 self._forked_at = self._stacks.place()
@@ -78,7 +78,7 @@ class CudaContexts:
 
         @wraps(original)
         def refused() -> None:
-            with self._recorder.guarded():
+            with self._recorder.contain_errors():
                 self._mark(CudaRejected(self._stacks.place(), self._forked_at).encode())
             original()
 
@@ -103,7 +103,7 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
         @wraps(original)
         def set_device(*args: Any, **keywords: Any) -> Any:
             result = original(*args, **keywords)
-            with recorder.guarded():
+            with recorder.contain_errors():
                 contexts.chosen()
             return result
 
@@ -114,7 +114,7 @@ def install(recorder: Recorder) -> tuple[CudaContexts, Callable[[], None]]:
         @wraps(original)
         def enter(self: Any) -> Any:
             result = original(self)
-            with recorder.guarded():
+            with recorder.contain_errors():
                 contexts.entered(self.prev_idx, self.idx)
             return result
 

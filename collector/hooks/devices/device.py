@@ -95,7 +95,7 @@ class Device:
 
     def next_step(self) -> None:
         """A step has ended; the recorder counts the next one already."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             recorder, instant = self._recorder, clock.now()
             self._count_missed()
             if self._collecting is not None:
@@ -108,13 +108,13 @@ class Device:
 
     def begin(self) -> None:
         """The recording begins: so does the window, where it holds the first step."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             if self._recorder.active:
                 self._begin()
 
     def make_room(self) -> None:
         """The program is about to begin a profiler of its own."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             if self._collecting is not None:
                 self._missed = BUSY
                 self._store(wait=self._may_wait())
@@ -126,7 +126,7 @@ class Device:
 
     def stop(self) -> None:
         """Store what there is. Waits for no device: one that hangs must not keep the process."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             self._count_missed()
             if self._collecting is not None:
                 self._store(wait=False)
@@ -166,7 +166,7 @@ class Device:
     def _store(self, *, wait: bool) -> None:
         """End the collection and write what it found, each stream into its journal."""
         recorder = self._recorder
-        with recorder.unseen():
+        with recorder.suppress_recording():
             if wait and self._in_use is not None:
                 self._in_use.module.synchronize()
             collecting, self._collecting = self._collecting, None

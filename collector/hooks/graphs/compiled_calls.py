@@ -141,7 +141,7 @@ class CompiledCalls:
 
     def look(self, number: int, tensors: list[torch.Tensor], frame: FrameType) -> None:
         """The compiled code ran to where the module's call ends."""
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             call = self._calls[number]
             cuda: Any = torch.cuda
             if cuda.is_initialized() and cuda.is_current_stream_capturing():

@@ -95,7 +95,7 @@ class FxGraphs:
             if type(model).__name__ != _LOWERED:
                 self._write(type(model).__name__, rows_of(model.graph), prefix, top)
         elif self._recorder.options.trace_model and model._modules:
-            with self._recorder.unseen():
+            with self._recorder.suppress_recording():
                 self._write(type(model).__name__, traced(model, self._recorder), prefix, top)
 
     def _write(self, graph: str, rows: list[Row], prefix: str = "", top: str = "") -> None:
@@ -148,7 +148,7 @@ class FxGraphs:
         def looked_at(*arguments: Any, **settings: Any) -> Any:
             recorder = self._recorder
             if not recorder.closed:
-                with recorder.guarded():
+                with recorder.contain_errors():
                     look((*arguments, *settings.values()))
             return original(*arguments, **settings)
 

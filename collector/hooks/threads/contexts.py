@@ -161,7 +161,7 @@ class Contexts:
         return _not_compiled(put)
 
     def _missing(self, inherited: Inherited, variable: Variable, found: str) -> None:
-        with self._recorder.guarded():
+        with self._recorder.contain_errors():
             frame = sys._getframe(2)
             file = frame.f_code.co_filename
             # What a library makes of a thread without a context is its own affair.
@@ -185,7 +185,7 @@ class Contexts:
 
     def _tell(self, sentence: str, instant: int) -> None:
         recorder = self._recorder
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.closed or not recorder.active:
                 return
             if len(self._told) >= _MOST and sentence not in self._told:

@@ -209,7 +209,7 @@ class Handovers:
             return waited(), start
         finally:
             if opened:
-                with recorder.guarded():
+                with recorder.contain_errors():
                     recorder.close_sync()
 
     def _opened(self, kind: SyncKind, target: int, start: int) -> bool:

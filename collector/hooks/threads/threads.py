@@ -170,13 +170,13 @@ def install(
     @wraps(join)
     def recorded_join(self: threading.Thread, timeout: float | None = None) -> None:
         begun, opened = clock.now(), False
-        with recorder.guarded():
+        with recorder.contain_errors():
             opened = threads.joining(self, begun)
         try:
             join(self, timeout)
         finally:
             if opened:
-                with recorder.guarded():
+                with recorder.contain_errors():
                     recorder.close_sync()
         try:
             threads.joined(self, begun, is_alive(self))
@@ -196,7 +196,7 @@ def install(
     @wraps(bootstrap)
     def recorded_bootstrap(self: threading.Thread) -> None:
         started: Start | None = None
-        with recorder.guarded():
+        with recorder.contain_errors():
             started = threads.taken(self)
         with threads.running(started, self):
             bootstrap(self)
@@ -204,7 +204,7 @@ def install(
     @wraps(start_raw)
     def recorded_start_raw(function: Callable[..., Any], *args: Any) -> int:
         started: Start | None = None
-        with recorder.guarded():
+        with recorder.contain_errors():
             started = threads.starting()
 
         def run(*arguments: Any, **keywords: Any) -> Any:
@@ -215,10 +215,10 @@ def install(
 
     @wraps(shutdown)
     def recorded_shutdown() -> None:
-        with recorder.guarded():
+        with recorder.contain_errors():
             threads.main_ends()
         shutdown()
-        with recorder.guarded():
+        with recorder.contain_errors():
             threads.saw_ends()
 
     def counting(count: Callable[[], Any]) -> Callable[[], Any]:
@@ -226,7 +226,7 @@ def install(
         def recorded_count() -> Any:
             counted = count()
             if handovers.concurrent and handovers.from_program():
-                with recorder.guarded():
+                with recorder.contain_errors():
                     threads.saw_ends()
             return counted
 

@@ -41,7 +41,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
             return
         if is_transformed(tensor):
             return
-        with recorder.unseen(), torch.no_grad():
+        with recorder.suppress_recording(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
             fields: dict[str, Any] = {
                 "scope": GradientScope.ACTIVATION, "name": path, "start": clock.now(),
@@ -61,7 +61,7 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
 
     def uninstall() -> None:
         modules.returned = None
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.folder is not None:
                 deliveries.drain(wait=True)
 

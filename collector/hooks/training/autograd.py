@@ -56,22 +56,22 @@ def install(
         if unseen:
             return original(*args, **kwargs)
         adds = bool(kwargs.get("accumulate_grad", True))
-        with recorder.guarded():
+        with recorder.contain_errors():
             before(args)
         if adds:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 contributions.begin()
         try:
             return original(*args, **kwargs)
         except Exception as error:
-            with recorder.guarded():
+            with recorder.contain_errors():
                 caller = _caller(sys._getframe(1), is_library)
                 recorder.mark(BackwardRaised(sentence(error), caller).encode())
             raise
         finally:
             try:
                 if adds:
-                    with recorder.guarded():
+                    with recorder.contain_errors():
                         contributions.end()
                 after()
                 recorder.end_phase(depth)

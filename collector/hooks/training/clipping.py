@@ -48,7 +48,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def clipped(limit: Any, total: Any) -> None:
         if recorder.active and not torch.compiler.is_compiling():
-            with recorder.guarded(), recorder.unseen():
+            with recorder.contain_errors(), recorder.suppress_recording():
                 note(limit, total)
 
     def around_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def uninstall() -> None:
         patches.undo()
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.folder is not None:
                 deliveries.drain(wait=True)
 

@@ -70,7 +70,7 @@ class Gradients:
         if self._reader and not more and getattr(optimizer, "grad_scale", None) is None:
             left = self._reader.write_gradients(held.parameters, held.records, instant)
         if left:
-            with recorder.unseen(), torch.no_grad():
+            with recorder.suppress_recording(), torch.no_grad():
                 groups = self._norms_of(optimizer, ordinal, held, left, instant)
                 if sampled:
                     self._parameters.before(optimizer, ordinal, instant, held, groups)
@@ -116,12 +116,12 @@ class Gradients:
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped."""
         if self._parameters.awaits(optimizer):
-            with self._recorder.unseen(), torch.no_grad():
+            with self._recorder.suppress_recording(), torch.no_grad():
                 self._parameters.after(optimizer)
 
     def skipped(self, optimizer: Optimizer, ordinal: int) -> None:
         """A scaler left the optimizer's step out, and has waited for the device to know."""
-        with self._recorder.unseen(), torch.no_grad():
+        with self._recorder.suppress_recording(), torch.no_grad():
             self._parameters.skipped(optimizer, ordinal)
 
     def drain(self, *, wait: bool) -> None:

@@ -112,7 +112,7 @@ class Optimizers:
             result = original(*own_args, **own_kwargs)
             if waiting:
                 waiting = False
-                with self._recorder.guarded():
+                with self._recorder.contain_errors():
                     self._before(optimizer, self.ordinal(optimizer))
             return result
 

@@ -34,7 +34,7 @@ class Scalers:
         # A fused optimizer is told whether a gradient is NaN or Inf, and skips the step itself.
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor) and self._recorder.active:
-            with self._recorder.guarded(), self._recorder.unseen():
+            with self._recorder.contain_errors(), self._recorder.suppress_recording():
                 self.deliveries.hand_on(found, lambda sum_: self._skip() if sum_.item() else None)
 
     def around_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ class Scalers:
         def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = self._steps
             result = original(scaler, optimizer, *args, **kwargs)
-            with self._recorder.guarded():
+            with self._recorder.contain_errors():
                 if self._steps == before and self._recorder.active:
                     self._skip()
                     self._tell(optimizer)
@@ -58,10 +58,10 @@ class Scalers:
         @wraps(original)
         def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
-            with self._recorder.guarded():
+            with self._recorder.contain_errors():
                 scale = vars(scaler).get("_scale")  # None: the scaler is not in use
                 if self._recorder.active and scale is not None:
-                    with self._recorder.unseen():
+                    with self._recorder.suppress_recording():
                         self.deliveries.hand_on(scale, self._note)
                         self.deliveries.drain(wait=False)
             return result
@@ -92,7 +92,7 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
     def uninstall() -> None:
         handle.remove()
         patches.undo()
-        with recorder.guarded():
+        with recorder.contain_errors():
             if recorder.folder is not None:
                 scalers.deliveries.drain(wait=True)
 
