@@ -84,7 +84,7 @@ class Report:
         return tuple(ranked([finding for one in self.examined for finding in one.findings]))
 
     @property
-    def untold(self) -> tuple[Check, ...]:
+    def unexplained(self) -> tuple[Check, ...]:
         """Checks that failed, and no finding that is an error tells of it."""
         told = {finding.kind for finding in self.findings if finding.severity == "error"}
         return tuple(
@@ -95,7 +95,7 @@ class Report:
     def errors(self) -> int:
         """Findings that are errors, failed checks of which none of them tells, and faults."""
         severe = sum(one.severity == "error" for one in self.findings)
-        return severe + len(self.untold) + len(self.faults)
+        return severe + len(self.unexplained) + len(self.faults)
 
     def failed(self, least: Severity) -> bool:
         """Whether a check failed or could not be made, or a finding is at least that severe.

@@ -70,7 +70,7 @@ def alive_ns(run: Run, process: schema.Process) -> int:
     return process["end_ns"] + process["clock"]["offset_ns"] - run.origin_ns
 
 
-def told_to_stop(run: Run) -> bool:
+def asked_to_stop(run: Run) -> bool:
     """Whether someone stopped the job as a whole: `lanescope record` saw it, or a Ctrl-C came."""
     interrupted = any(p["exception"].startswith(_INTERRUPT) for p in run.manifest["processes"])
     return interrupted or any(note.startswith(schema.STOPPED) for note in run.manifest["notes"])
@@ -100,7 +100,7 @@ def _ending(
         if name in _CRASHES:
             return Ending("died", f"died of {name}")
         return Ending("stopped", f"was stopped by {name}")
-    if ended == "exit" and told_to_stop(run):
+    if ended == "exit" and asked_to_stop(run):
         until = max(alive_ns(run, one) for one in own_processes(run).values())
         if until - alive_ns(run, process) < LEAVING_NS:
             return Ending("stopped", "ended when the job was stopped")

@@ -75,7 +75,7 @@ def show(report: Report, console: Console) -> None:
     """Prints checks and findings, and what else was asked of the run."""
     for one in report.checks:
         mark, style = ("passed", "green") if one.passed else ("failed", "bold red")
-        console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {told(one)}"))
+        console.print(Text.assemble((f"{mark}  ", style), f"{one.name}: {value_and_limit(one)}"))
     for name, words in report.faults.items():
         text = units.printable(f"{name} Not checked: {words}")
         console.print(Text.assemble(("error  ", "bold red"), text))
@@ -95,7 +95,7 @@ def show(report: Report, console: Console) -> None:
     _conclude(report, console)
 
 
-def told(one: Check) -> str:
+def value_and_limit(one: Check) -> str:
     """The value and its limit."""
     return f"{number(one.name, one.value)}, limit {number(one.name, one.limit)}"
 

@@ -80,7 +80,7 @@ class Following:
         named = next((app for etag, app in apps.items() if f"/{etag}/" in path + "/"), None)
         return (named or apps[self._timeline.etag])(environ, start)
 
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Returns what /api/live answers.
 
         {"etag", "state", "findings": [{"key", "title", "link"}] or null, "final"}. The state is
@@ -99,7 +99,7 @@ class Following:
 
     def _serve(self, timeline: Timeline) -> None:
         apps = dict(list(self._apps.items())[-(KEPT - 1) :])
-        apps[timeline.etag] = self._make(timeline, self.told)
+        apps[timeline.etag] = self._make(timeline, self.state)
         self._apps = apps
         self._timeline = timeline
         self._changed = time.monotonic()
@@ -132,7 +132,7 @@ class Following:
     def _examine(self) -> None:
         examining = Examining(self._settings)
 
-        def told() -> None:
+        def report() -> None:
             found = examining.findings()
             if found is not None:
                 self._findings = [
@@ -150,7 +150,7 @@ class Following:
             began = time.monotonic()
             try:
                 whole = self._examined == timeline.etag or examining.look(
-                    timeline.run, timeline.baseline, told, noise=timeline.noise, last=last
+                    timeline.run, timeline.baseline, report, noise=timeline.noise, last=last
                 )
             except Exception:
                 log.exception("a state of %s cannot be examined", timeline.run.title)

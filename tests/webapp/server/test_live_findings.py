@@ -36,7 +36,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(live_findings, "ask", world.run_question)
+    monkeypatch.setattr(live_findings, "run_question", world.run_question)
     return world
 
 

@@ -62,7 +62,7 @@ def _answers_nothing(*_: object) -> Callable[..., list[bytes]]:
 
 
 def check_final(found: Following, run: Path, *, complete: bool) -> None:
-    told = found.told()
+    told = found.state()
     last = open_run(run)
     final = Timeline.open(last).etag
     assert not growing(run)
@@ -127,7 +127,7 @@ def test_a_run_that_is_taken_away_ends_with_what_was_seen(tmp_path: Path) -> Non
     run = tmp_path / "run"
     begun(run)
     found = followed(run, lambda: os.rename(run, tmp_path / "elsewhere"))
-    assert (found.told()["state"], found.told()["final"]) == ("ended", True)
+    assert (found.state()["state"], found.state()["final"]) == ("ended", True)
 
 
 def test_rows_that_move_while_a_run_is_read_are_not_missed(

@@ -140,7 +140,7 @@ def _limit(one: Check) -> Component:
 def _findings(context: Context, report: Report) -> list[Component]:
     found = report.findings
     answered = sum(one.answered for one in report.examined)
-    made = [_limit(one) for one in report.untold]
+    made = [_limit(one) for one in report.unexplained]
     if found:
         made.append(findings.cards(context, found))
     elif answered:

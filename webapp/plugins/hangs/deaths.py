@@ -13,10 +13,10 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import (
     alive_ns,
+    asked_to_stop,
     attempts,
     exception_of,
     gave_up,
-    told_to_stop,
 )
 from lanescope.webapp.analysis.rank_state import RankState, rank_states
 from lanescope.webapp.runs.run import Run
@@ -34,7 +34,7 @@ def deaths(run: Run, told: Collection[int]) -> list[Finding]:
     known = rank_states(run)
     earlier = _before(run)
     others = [rank for rank, one in known.items() if one.ending.how in _BY_OTHERS]
-    if not others or told_to_stop(run):
+    if not others or asked_to_stop(run):
         return earlier
     return earlier + [
         _death(run, one, others)

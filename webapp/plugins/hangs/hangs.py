@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     incomplete_collectives,
 )
 from lanescope.webapp.analysis.links import group_lane, timeline_address
-from lanescope.webapp.analysis.process_exits import left_by_a_stop, told_to_stop
+from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.given_up import calls_left, given_up
@@ -183,7 +183,7 @@ def _verdict(
 def _made_no_progress(run: Run, wait: IncompleteCollective) -> bool:
     """Whether a watchdog saw so, or an error of the call itself ended a rank that waits."""
     known = rank_states(run)
-    failed = [rank for rank in wait.ranks if known[rank].gave_up and not told_to_stop(run)]
+    failed = [rank for rank in wait.ranks if known[rank].gave_up and not asked_to_stop(run)]
     failed = [rank for rank in failed if wait.missing or not left_by_a_stop(run, rank)]
     return bool(failed) or any(known[rank].stalled for rank in wait.ranks)
 
@@ -422,7 +422,7 @@ def waited_ns(run: Run, wait: IncompleteCollective) -> int:
     waiting = [known[rank] for rank in wait.ranks]
     missing = [known[rank] for rank in wait.missing]
     others = missing or waiting
-    if told_to_stop(run) and all(one.ending.how == "stopped" for one in others):
+    if asked_to_stop(run) and all(one.ending.how == "stopped" for one in others):
         # That some took longer to end is no wait.
         ends = [one.end_ns for one in others]
         return max(0, (max(ends) if missing else min(ends)) - wait.since_ns)

@@ -80,9 +80,9 @@ def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> N
         assert acknowledged(AnalysisResult("?", (told,)), settings).findings == kept
     report = check(far)
     assert [one.passed for one in report.checks] == [False]
-    assert (report.errors, report.untold) == (1, ())  # of one thing, once
+    assert (report.errors, report.unexplained) == (1, ())  # of one thing, once
     meant = check(far, settings=Settings(allowed=(Allowed(kind="overlap"),)))
-    assert (meant.errors, meant.untold) == (1, meant.checks)
+    assert (meant.errors, meant.unexplained) == (1, meant.checks)
 
 
 def test_less_than_the_limit_is_not_told(tmp_path: Path) -> None:
