@@ -59,8 +59,8 @@ MUTATIONS = (
              "while self._total + wanted > self._limit and self._history:",
              "while self._total > self._limit and self._history:"),
     Mutation("numerics", "collector/numerics/fingerprint.py",
-             "return number - 2**64 if number >= 2**63 else number",
-             "return number - 2**64 if number > 2**63 else number"),
+             "torch.arange(first + 1, first + 1 + count, device=device)",
+             "torch.arange(first, first + count, device=device)"),
     Mutation("observer", "collector/engines/observer/journal/segment_ring.cpp",
              "live_ -= taken;", "live_ -= used;"),
 )  # fmt: skip

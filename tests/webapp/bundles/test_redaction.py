@@ -146,6 +146,8 @@ def test_the_same_is_replaced_by_the_same() -> None:
     assert redactor.text("/a/b") == redactor.text("/a/b") != redactor.text("/a/c")
     assert redactor.text("phoenix.layer") == "<argument 1>.layer"
     assert redactor.text("bob and bobby, root") == "<user> and bobby, root"
+    four = Redactor(arguments=["fire", "ice"])  # three letters are in every other word
+    assert four.text("fire and ice") == "<argument 1> and ice"
     for plain in (
         "aten::add", "[4, 8] [8]", "lanescope/rss", "a/b", "0/1000-0", "module.0.weight", "3 / 4",
         "v2.13.0", "DDP's backward", "127.0.0.1", "x: int",

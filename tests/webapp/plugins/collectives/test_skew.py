@@ -70,6 +70,15 @@ def test_who_waits_for_whom_in_sum(tmp_path: Path) -> None:
     assert table.loc[0].to_dict() == {"calls": 3, "last": 1, "alone_ns": 40, "wait_ns": 40}
 
 
+def test_a_group_of_one_rank_makes_nobody_wait(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    call(builder, 0, 0, 0, 50)
+    call(builder, 1, 0, 10, 50)
+    call(builder, 0, 0, 60, 70, group="1", group_size=1)
+    table = straggling(open_run(builder.write())).set_index("rank")
+    assert (table["calls"].to_dict(), table["last"].to_dict()) == ({0: 1, 1: 1}, {0: 0, 1: 1})
+
+
 def test_heat_map_shows_the_latest_of_a_column(tmp_path: Path) -> None:
     builder = builder_of(tmp_path)
     for sequence, late in enumerate((5, 50, 7, 1)):

@@ -125,6 +125,14 @@ def test_the_coarser_dtype_sets_the_tolerance(tmp_path: Path) -> None:
     assert of_norms(tmp_path, 1.0, 1.01, "tolerance", "float16", "float32") == "diverged"
     assert of_norms(tmp_path, 1.0, 1.0 + 1e-6, "tolerance", "float64", "float64") == "diverged"
     assert of_norms(tmp_path, 1.0, 1.01, "tolerance", "float8", "float8") == "within_tolerance"
+    # Of the larger of the two norms, whichever side it is on.
+    assert (
+        of_norms(tmp_path, 1.0, 1.0161, "tolerance", "bfloat16", "bfloat16") == "within_tolerance"
+    )
+    assert (
+        of_norms(tmp_path, 1.0161, 1.0, "tolerance", "bfloat16", "bfloat16") == "within_tolerance"
+    )
+    assert of_norms(tmp_path, 1.0, 1.017, "tolerance", "bfloat16", "bfloat16") == "diverged"
 
 
 def test_what_only_one_side_has_is_counted(tmp_path: Path) -> None:
