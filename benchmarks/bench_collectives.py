@@ -104,8 +104,10 @@ def alone(folder: Path, backend: str, cores: str) -> None:
             found[name].append(tuple(min(one) for one in zip(*slices, strict=True)))
     quickest = {name: [min(one) for one in zip(*found[name], strict=True)] for name in names}
     thread, whole, _ = quickest[BARE]
-    print(f"{backend}, one process, {cores}: {thread:.1f} us of the calling thread bare, "
-          f"{whole:.1f} us of the process;")  # fmt: skip
+    print(
+        f"{backend}, one process, {cores}: {thread:.1f} us of the calling thread bare, "
+        f"{whole:.1f} us of the process;"
+    )
     print("added per call, quickest slices, and median of the differences of turns, us:")
     print(f"  {'':32}{'thread':>9}{'median':>9}{'process':>9}{'median':>9}")
     for name in names[1:]:
@@ -155,10 +157,12 @@ class Job:
             subprocess.Popen(
                 [sys.executable, __file__, str(folder), name],
                 env={**os.environ, "RANK": str(number)},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for number in range(2)
-        ]  # fmt: skip
+        ]
 
     def slice(self) -> tuple[float, ...]:
         """What the ranks print, on average."""
@@ -199,8 +203,10 @@ def together(folder: Path) -> None:
             found[name] += of_set[name]
             medians[name].append(f"{added(of_set[name], of_set[BARE])[0]:.1f}")
     thread, whole, clock = (statistics.median(times) for times in zip(*found[BARE], strict=True))
-    print(f"two gloo ranks, {thread:.1f} us of the calling thread bare, {whole:.1f} us of the "
-          f"process, {clock:.1f} us by the clock;")  # fmt: skip
+    print(
+        f"two gloo ranks, {thread:.1f} us of the calling thread bare, {whole:.1f} us of the "
+        f"process, {clock:.1f} us by the clock;"
+    )
     print(f"added per call, median of the differences of {SETS * TURNS} turns, us:")
     print(f"  {'':32}{'thread':>9}{'process':>9}{'clock':>9}   thread, of each set")
     for name in JOBS[1:]:

@@ -46,9 +46,13 @@ def with_values(path: Path, *, planted: bool) -> None:
         if planted and number == len(parts) // 2:
             bits[count // 2] += 1
         known = {
-            "start_ns": ops["start_ns"].to_numpy()[rows], "depth": depth[rows], "hash": bits,
-            "numel": np.full(count, 4), "mean": np.full(count, 0.5), "l2": np.full(count, 1.0),
-        }  # fmt: skip
+            "start_ns": ops["start_ns"].to_numpy()[rows],
+            "depth": depth[rows],
+            "hash": bits,
+            "numel": np.full(count, 4),
+            "mean": np.full(count, 0.5),
+            "l2": np.full(count, 1.0),
+        }
         texts = {"position": "out0", "shape": "[4]", "dtype": "float32"}
         columns = []
         for field in shape:

@@ -44,21 +44,51 @@ def make_trace(path: Path) -> None:
         for number in range(EVENTS // 3):
             start = 1_712_195_495_000_000 + 40 * number
             shape = [chance.choice((16, 32, 64)), 128]
-            args = {"External id": number, "Input Dims": [shape], "Input type": ["float"],
-                    "Sequence number": number}  # fmt: skip
+            args = {
+                "External id": number,
+                "Input Dims": [shape],
+                "Input type": ["float"],
+                "Sequence number": number,
+            }
             common = {"ph": "X", "pid": 1102, "tid": 1102}
             name = chance.choice(("aten::mm", "aten::add_", "aten::relu", "aten::copy_"))
             call = {"correlation": number, "External id": number, "cbid": 211}
-            on_device = {"device": 0, "stream": 7, "correlation": number, "grid": [1, 1, 1],
-                         "block": [128, 1, 1], "registers per thread": 32}  # fmt: skip
+            on_device = {
+                "device": 0,
+                "stream": 7,
+                "correlation": number,
+                "grid": [1, 1, 1],
+                "block": [128, 1, 1],
+                "registers per thread": 32,
+            }
             for event in (
-                {**common, "cat": "cpu_op", "name": name, "ts": f"{start}.125", "dur": 30.5,
-                 "args": args},
-                {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 5.25,
-                 "ts": f"{start + 9}.75", "args": call},
-                {**common, "cat": "kernel", "name": f"void kernel<{name}>", "pid": 0, "tid": 7,
-                 "ts": f"{start + 20}.5", "dur": 18.25, "args": on_device},
-            ):  # fmt: skip
+                {
+                    **common,
+                    "cat": "cpu_op",
+                    "name": name,
+                    "ts": f"{start}.125",
+                    "dur": 30.5,
+                    "args": args,
+                },
+                {
+                    **common,
+                    "cat": "cuda_runtime",
+                    "name": "cudaLaunchKernel",
+                    "dur": 5.25,
+                    "ts": f"{start + 9}.75",
+                    "args": call,
+                },
+                {
+                    **common,
+                    "cat": "kernel",
+                    "name": f"void kernel<{name}>",
+                    "pid": 0,
+                    "tid": 7,
+                    "ts": f"{start + 20}.5",
+                    "dur": 18.25,
+                    "args": on_device,
+                },
+            ):
                 text = json.dumps(event).replace(f'"{event["ts"]}"', str(event["ts"]))
                 file.write(text + ",\n")
         file.write("{}]}\n")

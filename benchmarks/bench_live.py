@@ -67,7 +67,7 @@ def main() -> None:
         command = ["lanescope", "record", "-o", str(run), "--", sys.executable]
         recorder = subprocess.Popen(
             [*command, str(folder / "program.py"), name], env=environment, stderr=subprocess.DEVNULL
-        )  # fmt: skip
+        )
         try:
             _await(lambda: (folder / "steps").exists())
             time.sleep(2)
@@ -79,9 +79,12 @@ def main() -> None:
 
 def _measure(run: Path, folder: Path, seconds: float, environment: dict[str, str]) -> None:
     viewer = subprocess.Popen(
-        ["lanescope", "view", str(run), "--no-browser", "--port", "0"], env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        ["lanescope", "view", str(run), "--no-browser", "--port", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         assert viewer.stdout is not None
         address = viewer.stdout.readline().strip()
@@ -108,8 +111,10 @@ def _measure(run: Path, folder: Path, seconds: float, environment: dict[str, str
         for step in range(before, steps)
     ]
     print(f"{len(ages)} steps in {len(counted) - 1} states of the page")
-    print(f"age of a step when it appears: median {statistics.median(ages):.2f} s, "
-          f"largest {max(ages):.2f} s")  # fmt: skip
+    print(
+        f"age of a step when it appears: median {statistics.median(ages):.2f} s, "
+        f"largest {max(ages):.2f} s"
+    )
     print(f"alert: {said - failed:.2f} s after the first failure")
 
 

@@ -67,13 +67,25 @@ def write(path: Path, accesses: int) -> Path:
             stack=ordinal,
         )
         builder.rows(
-            "access", 0, thread, start_ns=starts, duration_ns=8, storage=storages,
-            bytes=64, run=64, write=write_,
-        )  # fmt: skip
+            "access",
+            0,
+            thread,
+            start_ns=starts,
+            duration_ns=8,
+            storage=storages,
+            bytes=64,
+            run=64,
+            write=write_,
+        )
         builder.rows(
-            "sync", 0, thread, start_ns=np.ravel(np.stack([begins, begins + slot - 1], axis=1)),
-            duration_ns=0, kind=["lock_acquire", "lock_release"] * rounds, object=LOCK,
-        )  # fmt: skip
+            "sync",
+            0,
+            thread,
+            start_ns=np.ravel(np.stack([begins, begins + slot - 1], axis=1)),
+            duration_ns=0,
+            kind=["lock_acquire", "lock_release"] * rounds,
+            object=LOCK,
+        )
     return builder.write()
 
 

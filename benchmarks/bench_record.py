@@ -171,8 +171,11 @@ def memory(folder: Path) -> None:
                 how = "traced" if traced else "plain"
                 done = subprocess.run(
                     [sys.executable, "-c", MEASURED, how, *GPT, "--steps", "30"],
-                    env={**os.environ, **extra}, stdout=subprocess.PIPE, text=True, check=True,
-                )  # fmt: skip
+                    env={**os.environ, **extra},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    check=True,
+                )
                 found.append(json.loads(done.stdout.splitlines()[-1])[position])
         bare, recorded = (statistics.median(found) / 2**20 for found in peaks.values())
         print(f"  {title:24} {bare:7.1f}   recorded {recorded:7.1f}   x{recorded / bare:.3f}")
@@ -190,8 +193,9 @@ def disk(folder: Path) -> None:
             subprocess.run(
                 [sys.executable, *program],
                 env={**os.environ, **environment(run, level), "PYTHONPATH": path},
-                stdout=subprocess.DEVNULL, check=True,
-            )  # fmt: skip
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
             compactor = subprocess.Popen(
                 [sys.executable, "-m", "lanescope.collector.compaction.compact", str(run)]
             )

@@ -82,10 +82,12 @@ def one_set(folder: Path, names: tuple[str, ...], steps: int, batch: int) -> dic
     processes = {
         name: subprocess.Popen(
             [*command, name, str(folder), str(batch)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for name in names
-    }  # fmt: skip
+    }
     found: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(FIRST + steps):
         for name in random.sample(names, len(names)):

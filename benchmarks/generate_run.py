@@ -45,14 +45,19 @@ def _call(name: str, share: float, *inner: Call) -> Call:
 
 
 _LINEAR = _call(
-    "aten::linear", 0.9, _call("aten::t", 0.05, _call("aten::transpose", 0.6)),
+    "aten::linear",
+    0.9,
+    _call("aten::t", 0.05, _call("aten::transpose", 0.6)),
     _call("aten::addmm", 0.85),
-)  # fmt: skip
+)
 _NORM = _call("aten::layer_norm", 0.3, _call("aten::native_layer_norm", 0.9))
 _ATTEND = _call(
-    "aten::scaled_dot_product_attention", 1.6, _call("aten::bmm", 0.35),
-    _call("aten::softmax", 0.2, _call("aten::_softmax", 0.9)), _call("aten::bmm", 0.35),
-)  # fmt: skip
+    "aten::scaled_dot_product_attention",
+    1.6,
+    _call("aten::bmm", 0.35),
+    _call("aten::softmax", 0.2, _call("aten::_softmax", 0.9)),
+    _call("aten::bmm", 0.35),
+)
 _ADD, _GELU = _call("aten::add", 0.08), _call("aten::gelu", 0.25)
 _DROP = _call("aten::dropout", 0.2, _call("aten::native_dropout", 0.8))
 _BLOCK = (_NORM, _LINEAR, _ATTEND, _LINEAR, _DROP, _ADD, _NORM, _LINEAR, _GELU, _LINEAR, _ADD)
@@ -64,19 +69,29 @@ def _node(name: str, share: float, *inner: str) -> Call:
 
 _MM = _node("AddmmBackward0", 1.5, "aten::mm", "aten::mm", "aten::sum")
 _BLOCK_BACK = (
-    _node("AddBackward0", 0.04, "aten::detach"), _MM,
-    _node("GeluBackward0", 0.3, "aten::gelu_backward"), _MM,
+    _node("AddBackward0", 0.04, "aten::detach"),
+    _MM,
+    _node("GeluBackward0", 0.3, "aten::gelu_backward"),
+    _MM,
     _node("NativeLayerNormBackward0", 0.5, "aten::native_layer_norm_backward"),
-    _node("NativeDropoutBackward0", 0.2, "aten::native_dropout_backward"), _MM,
+    _node("NativeDropoutBackward0", 0.2, "aten::native_dropout_backward"),
+    _MM,
     _node("BmmBackward0", 1.2, "aten::bmm", "aten::bmm"),
     _node("SoftmaxBackward0", 0.4, "aten::_softmax_backward_data"),
-    _node("BmmBackward0", 1.2, "aten::bmm", "aten::bmm"), _MM,
+    _node("BmmBackward0", 1.2, "aten::bmm", "aten::bmm"),
+    _MM,
     _node("torch::autograd::AccumulateGrad", 0.1, "aten::add_"),
-)  # fmt: skip
+)
 _STEP = tuple(
-    _call(name, 0.6) for name in ("aten::_foreach_lerp_", "aten::_foreach_mul_",
-    "aten::_foreach_addcmul_", "aten::_foreach_sqrt", "aten::_foreach_addcdiv_")
-)  # fmt: skip
+    _call(name, 0.6)
+    for name in (
+        "aten::_foreach_lerp_",
+        "aten::_foreach_mul_",
+        "aten::_foreach_addcmul_",
+        "aten::_foreach_sqrt",
+        "aten::_foreach_addcdiv_",
+    )
+)
 _DATA = (_call("aten::stack", 0.3, _call("aten::cat", 0.8)), _call("aten::to", 0.2))
 LAYERS = 6
 PHASES: tuple[tuple[str, tuple[Call, ...]], ...] = (
@@ -222,8 +237,11 @@ def _ops(lane: Lane, pattern: Pattern, first: int, begins: I64, lengths: I64) ->
         place = (middle - first) * len(pattern.name) + inner
         values = {
             "start_ns": columns["start_ns"][place] + columns["duration_ns"][place] // 2,
-            "duration_ns": 1, "self_ns": 1, "depth": PROBE_DEPTH, "name": len(pattern.names),
-        }  # fmt: skip
+            "duration_ns": 1,
+            "self_ns": 1,
+            "depth": PROBE_DEPTH,
+            "name": len(pattern.names),
+        }
         for name, column in columns.items():
             columns[name] = np.insert(column, place + 1, values.get(name, column[place]))
     return columns

@@ -27,13 +27,19 @@ def observed(folder: Path, wait_ns: int = 0, *, user_scopes: bool = False) -> It
         made = library.with_suffix(f".{os.getpid()}")
         subprocess.run(
             [
-                str(build.find_compiler()), *build.FLAGS,
-                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}", f"-isystem{include}",
-                "-shared", str(Path(__file__).with_suffix(".cpp")),
-                f"-L{torch.folder / 'lib'}", *build.LIBRARIES, "-o", str(made),
+                str(build.find_compiler()),
+                *build.FLAGS,
+                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}",
+                f"-isystem{include}",
+                "-shared",
+                str(Path(__file__).with_suffix(".cpp")),
+                f"-L{torch.folder / 'lib'}",
+                *build.LIBRARIES,
+                "-o",
+                str(made),
             ],
             check=True,
-        )  # fmt: skip
+        )
         made.replace(library)  # another rank may be making it too
     observer = ctypes.CDLL(str(library))
     observer.start(ctypes.c_int64(wait_ns), ctypes.c_bool(user_scopes))

@@ -79,8 +79,15 @@ class Naive(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.is_floating_point() and result.numel():
             of = result.detach()
-            numbers = [of.mean(), of.norm(), of.min(), of.max(), of.isnan().sum(),
-                       of.isinf().sum(), (of == 0).sum()]  # fmt: skip
+            numbers = [
+                of.mean(),
+                of.norm(),
+                of.min(),
+                of.max(),
+                of.isnan().sum(),
+                of.isinf().sum(),
+                (of == 0).sum(),
+            ]
             pickle.dump((str(func), [x.item() for x in numbers]), self.file)
             self.file.flush()
         return result

@@ -262,9 +262,12 @@ def main() -> int:
     keep_report(STUCK)
     problems: list[str] = []
     taken = (
-        ((run,), PICTURES), ((STUCK,), OF_A_HANG), ((PROFILED,), OF_AN_IMPORT),
-        ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR), ((REPEATED,), OF_REPEATS),
-    )  # fmt: skip
+        ((run,), PICTURES),
+        ((STUCK,), OF_A_HANG),
+        ((PROFILED,), OF_AN_IMPORT),
+        ((COMPARED[1], "--baseline", COMPARED[0]), OF_A_PAIR),
+        ((REPEATED,), OF_REPEATS),
+    )
     for (path, *options), pictures in taken:
         with served(path, *options) as address, launched() as browser:
             description = described(browser.new_page(), address)

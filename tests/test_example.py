@@ -17,9 +17,15 @@ from tests.support.processes import fork_program, run_program
 PROGRAM = ROOT / "examples/train_gpt.py"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 SMALL = (
-    "--layers=2", "--dim=32", "--seq=32", "--steps=6", "--text-bytes=60000",
-    "--eval-every=2", "--eval-batches=2", "--checkpoint-every=3",
-)  # fmt: skip
+    "--layers=2",
+    "--dim=32",
+    "--seq=32",
+    "--steps=6",
+    "--text-bytes=60000",
+    "--eval-every=2",
+    "--eval-batches=2",
+    "--checkpoint-every=3",
+)
 TWO_RANKS = (SCRIPTS / "torchrun", "--standalone", "--nproc-per-node=2", PROGRAM)
 
 

@@ -22,9 +22,15 @@ import tomllib
 from tests.support import ROOT
 
 SOURCES = (
-    "pyproject.toml", "setup.py", "MANIFEST.in", "lanescope_start.pth", "README.md",
-    "collector", "webapp", "assets",
-)  # fmt: skip
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "lanescope_start.pth",
+    "README.md",
+    "collector",
+    "webapp",
+    "assets",
+)
 PARTS = ("collector", "webapp", "assets")
 
 

@@ -206,9 +206,10 @@ class Validators:
     def _of(self, kind: type) -> list[Validator]:
         """The validators of a class of modules."""
         return [
-            one for one in self._classes
+            one
+            for one in self._classes
             if isinstance(one.target, type) and issubclass(kind, one.target)
-        ]  # fmt: skip
+        ]
 
     def _pass_over(self, one: Validator, message: str) -> None:
         if id(one) not in self._passed_over:

@@ -217,9 +217,15 @@ class Session:
             self._device.forget()
         try:
             recorder.after_fork(
-                pid=os.getpid(), parent_pid=os.getppid(), role="child", closed=False,
-                start_ns=clock.now(), end_ns=0, ended="", exception="",
-            )  # fmt: skip
+                pid=os.getpid(),
+                parent_pid=os.getppid(),
+                role="child",
+                closed=False,
+                start_ns=clock.now(),
+                end_ns=0,
+                ended="",
+                exception="",
+            )
             if self._cuda is not None:
                 self._cuda.forked()
             if self._contributions is not None:

@@ -157,8 +157,20 @@ class SharedTab:
         """What is to be seen, but for what changes by itself."""
         assert self._page is not None
         state = self._page.state
-        names = ("viewport", "canvas", "lanes", "layout", "selection", "range", "query", "hits",
-                 "arrangement", "arrows", "flows", "overlaps")  # fmt: skip
+        names = (
+            "viewport",
+            "canvas",
+            "lanes",
+            "layout",
+            "selection",
+            "range",
+            "query",
+            "hits",
+            "arrangement",
+            "arrows",
+            "flows",
+            "overlaps",
+        )
         dialogs = self._page.page.locator("dialog[open]").count()
         kept = self._page.page.evaluate("[document.documentElement.dataset.theme, location.search]")
         return {name: state[name] for name in names} | {"dialogs": dialogs, "kept": kept}

@@ -37,10 +37,13 @@ def test_differences_are_drawn_and_visited(opened: Opener, serve: Server, tmp_pa
     page.press("Escape", "Home")
     width = page.state["viewport"]["width"]
     for lane, row, at, token in (
-        (1, 1, RUN_STEP + 250 * US, "different"), (3, 1, RUN_STEP + 125 * US, "different"),
-        (0, 1, RUN_STEP + 750 * US, "added"), (3, 1, 2 * RUN_STEP + 375 * US, "removed"),
-        (0, 1, 2 * RUN_STEP + 50 * US, "within"), (0, 1, 2 * RUN_STEP + 500 * US, "slower"),
-    ):  # fmt: skip
+        (1, 1, RUN_STEP + 250 * US, "different"),
+        (3, 1, RUN_STEP + 125 * US, "different"),
+        (0, 1, RUN_STEP + 750 * US, "added"),
+        (3, 1, 2 * RUN_STEP + 375 * US, "removed"),
+        (0, 1, 2 * RUN_STEP + 50 * US, "within"),
+        (0, 1, 2 * RUN_STEP + 500 * US, "slower"),
+    ):
         x = at / (3 * RUN_STEP) * width
         found, wanted = page.pixel(x, page.lane_y(lane, row)), page.token(token)
         # The second row is drawn a little softer than the token.

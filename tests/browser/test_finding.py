@@ -44,8 +44,9 @@ def test_search_marks_all_hits_however_far_out(tab: SharedTab) -> None:
     hits = page.state["hits"]
     assert hits["strip"] > 8
     assert hits["ruler"] > 8
-    assert hits["lanes"] == [lane["id"] for lane in page.state["lanes"] if lane["visible"]
-                             and lane["kind"] == "thread"]  # fmt: skip
+    assert hits["lanes"] == [
+        lane["id"] for lane in page.state["lanes"] if lane["visible"] and lane["kind"] == "thread"
+    ]
 
 
 def test_search_finds_modules(tab: SharedTab, run: Run) -> None:

@@ -30,14 +30,39 @@ def chain(folder: Path, blocks: int, operators: int) -> Run:
         builder.op(START_NS + number * 10, 5, module=module, sequence=count - 1 - number)
         common = {"time_ns": START_NS + count * 10, "step": 0}
         following = f"{number + count}" + (f" {number + 1}" if number + 1 < count else "")
-        builder.row("node", 0, thread, node=number, name="MulBackward0", sequence=number,
-                    parameter="", next=following, **common)  # fmt: skip
+        builder.row(
+            "node",
+            0,
+            thread,
+            node=number,
+            name="MulBackward0",
+            sequence=number,
+            parameter="",
+            next=following,
+            **common,
+        )
         last = count - 1 - number
         weight = f"layers.{last // operators}.part{last % operators}.weight"
-        builder.row("node", 0, thread, node=number + count, name="AccumulateGrad",
-                    parameter=weight, next="", **common)  # fmt: skip
-        builder.row("gradient", 0, thread, parameter=weight, norm=float(number + 1), numel=8,
-                    optimizer=0, **common)  # fmt: skip
+        builder.row(
+            "node",
+            0,
+            thread,
+            node=number + count,
+            name="AccumulateGrad",
+            parameter=weight,
+            next="",
+            **common,
+        )
+        builder.row(
+            "gradient",
+            0,
+            thread,
+            parameter=weight,
+            norm=float(number + 1),
+            numel=8,
+            optimizer=0,
+            **common,
+        )
     return open_run(builder.write())
 
 

@@ -51,9 +51,13 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
         before, after = hands.press(key, key.upper())
         assert span(after) == pytest.approx(span(before) * factor, rel=1e-3), key
     for key, shown, share in (
-        ("a", "A", -0.25), ("d", "D", 0.25), ("Shift+A", "Shift + A", -1),
-        ("Shift+D", "Shift + D", 1), ("ArrowLeft", "←", -0.1), ("ArrowRight", "→", 0.1),
-    ):  # fmt: skip
+        ("a", "A", -0.25),
+        ("d", "D", 0.25),
+        ("Shift+A", "Shift + A", -1),
+        ("Shift+D", "Shift + D", 1),
+        ("ArrowLeft", "←", -0.1),
+        ("ArrowRight", "→", 0.1),
+    ):
         before, after = hands.press(key, shown)
         moved = (start(after) - start(before)) / span(before)
         assert moved == pytest.approx(share, rel=1e-3), key
@@ -100,8 +104,9 @@ def test_every_key_does_what_the_list_says(opened: Opener) -> None:
     _, one = hands.press("n", "N")
     _, two = hands.press("n", "N")
     assert (two["hits"]["position"], two["selection"]["name"]) == (
-        one["hits"]["position"] + 1, label["name"],
-    )  # fmt: skip
+        one["hits"]["position"] + 1,
+        label["name"],
+    )
     _, after = hands.press("Shift+N", "Shift + N")
     assert after["selection"]["ref"] == one["selection"]["ref"]
     page.press("Escape", "Escape")

@@ -170,10 +170,13 @@ def test_the_end_of_a_range_snaps_to_slices_and_measures_between_two(tab: Shared
     assert page.state["range"]["t1"] == pytest.approx(selected["end"], abs=2)
     page.press("Escape")
     later = max(
-        (one for one in page.state["labels"] if one["row"] == label["row"]
-         and one["lane"] == label["lane"]),
+        (
+            one
+            for one in page.state["labels"]
+            if one["row"] == label["row"] and one["lane"] == label["lane"]
+        ),
         key=lambda one: one["x"],
-    )  # fmt: skip
+    )
     page.page.keyboard.down("Shift")
     page.click(later["x"] + later["w"] / 2, y)
     page.page.keyboard.up("Shift")

@@ -52,8 +52,12 @@ def test_a_recording_that_ends_while_a_state_is_opened(tmp_path: Path, opened: O
     run = tmp_path / "run"
     recorder = begin(run)
     write_ops(recorder, 0, OPS)
-    ends = [lambda: write_ops(recorder, OPS, OPS), recorder.close, lambda: advance(run),
-            lambda: compact(run)]  # fmt: skip
+    ends = [
+        lambda: write_ops(recorder, OPS, OPS),
+        recorder.close,
+        lambda: advance(run),
+        lambda: compact(run),
+    ]
     seen = threading.Event()
 
     def open_before(title: str) -> Run:

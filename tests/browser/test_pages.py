@@ -66,9 +66,17 @@ def test_the_rail_lists_the_pages_and_lights_the_one_shown(opened: Opener) -> No
     page = opened()
     links = page.page.locator(".rail a")
     titles = [
-        "Overview", "Timeline", "Checks", "Collectives", "Hang", "Overlap", "Gradients", "Graph",
-        "Diff", "SQL",
-    ]  # fmt: skip
+        "Overview",
+        "Timeline",
+        "Checks",
+        "Collectives",
+        "Hang",
+        "Overlap",
+        "Gradients",
+        "Graph",
+        "Diff",
+        "SQL",
+    ]
     assert links.all_inner_texts() == titles
     for title in titles:
         page.follow(title)

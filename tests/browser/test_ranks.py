@@ -44,11 +44,18 @@ def test_a_hang_is_told_by_rank(opened: Opener, serve: Server, tmp_path: Path) -
         for sequence in range(calls):
             never = sequence == 1
             builder.row(
-                "collective", rank, thread, start_ns=START_NS + sequence * MS, name="all_reduce",
-                group="0", group_size=2, sequence=sequence, bytes=64,
+                "collective",
+                rank,
+                thread,
+                start_ns=START_NS + sequence * MS,
+                name="all_reduce",
+                group="0",
+                group_size=2,
+                sequence=sequence,
+                bytes=64,
                 duration_ns=None if never else 1000,
                 complete_ns=None if never else START_NS + sequence * MS + 2000,
-            )  # fmt: skip
+            )
     builder.row("value", 0, "1000-0", time_ns=START_NS + 5000 * MS, name="loss", value=1.0)
     page = opened("/hang", at=serve(open_run(builder.write())))
     rows = page.page.locator(".wide-table tbody tr").all_inner_texts()

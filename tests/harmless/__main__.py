@@ -42,9 +42,14 @@ HERE = BUILD / f"python{platform.python_version()}-torch{version('torch')}"
 @click.option("--stored", is_flag=True, help="Print the table of stored results, run none.")
 @click.option("--docs", is_flag=True, help="Write the table into docs/limits.md.")
 def main(
-    names: tuple[str, ...], engines: tuple[str, ...], jobs: int, keep_plain: bool,
-    only_list: bool, stored: bool, docs: bool,
-) -> None:  # fmt: skip
+    names: tuple[str, ...],
+    engines: tuple[str, ...],
+    jobs: int,
+    keep_plain: bool,
+    only_list: bool,
+    stored: bool,
+    docs: bool,
+) -> None:
     """Run tests of CPython and of packages, plain and recorded, and compare their outcomes.
 
     UNIT is a unit, as in cpython.queue or queue, or a suite, as in numpy. Exit status 1 if a

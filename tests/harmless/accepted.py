@@ -28,10 +28,14 @@ class Accepted:
 
     def covers(self, found: Difference) -> bool:
         """Whether this is the difference that was found."""
-        return found.engine in self.engines and all(
-            fnmatchcase(outcome, self.recorded) or outcome == found.plain[0]
-            for outcome in found.recorded
-        ) and any(fnmatchcase(found.test, test) for test in self.tests)  # fmt: skip
+        return (
+            found.engine in self.engines
+            and all(
+                fnmatchcase(outcome, self.recorded) or outcome == found.plain[0]
+                for outcome in found.recorded
+            )
+            and any(fnmatchcase(found.test, test) for test in self.tests)
+        )
 
 
 def accepted() -> list[Accepted]:

@@ -16,9 +16,12 @@ BUILD = Path(__file__).parents[2] / "build" / "harmless"
 SUITES = Path(__file__).with_name("suites")
 
 NEEDED = (
-    "expecttest==0.3.0", "parameterized==0.9.0", "pytest-asyncio==1.4.0", "pytest-mock==3.17.0",
+    "expecttest==0.3.0",
+    "parameterized==0.9.0",
+    "pytest-asyncio==1.4.0",
+    "pytest-mock==3.17.0",
     "trustme==1.2.1",
-)  # fmt: skip
+)
 """What others' tests import beside their package."""
 
 PINNED = {"einops": "0.8.2", "pytorch-ignite": "0.5.5"}
@@ -53,21 +56,42 @@ SUITES_BY_PYTEST = (
             ("fft", "fft.tests"),
         )
     ),
-    Suite("anyio", ("tests", "-o", "anyio_mode=auto", "-k", "not trio"), "anyio",
-          ("anyio.pytest_plugin", "pytest_mock")),
+    Suite(
+        "anyio",
+        ("tests", "-o", "anyio_mode=auto", "-k", "not trio"),
+        "anyio",
+        ("anyio.pytest_plugin", "pytest_mock"),
+    ),
     Suite("janus", ("tests", "-o", "asyncio_mode=auto"), "janus", ("pytest_asyncio.plugin",)),
-    Suite("einops", ("einops/tests", "-k", "not compile"), "einops",
-          environment=(("EINOPS_TEST_BACKENDS", "numpy,torch"),)),
-    Suite("ignite.engine", ("tests/ignite/engine", "tests/ignite/base"), "pytorch-ignite",
-          ("pytest_mock",)),
+    Suite(
+        "einops",
+        ("einops/tests", "-k", "not compile"),
+        "einops",
+        environment=(("EINOPS_TEST_BACKENDS", "numpy,torch"),),
+    ),
+    Suite(
+        "ignite.engine",
+        ("tests/ignite/engine", "tests/ignite/base"),
+        "pytorch-ignite",
+        ("pytest_mock",),
+    ),
     Suite("ignite.handlers", ("tests/ignite/handlers",), "pytorch-ignite", ("pytest_mock",)),
     Suite("accelerate", ("tests",), "accelerate", environment=_OFFLINE),
     *(
         Suite(f"peft.{part}", (f"tests/test_{part}.py",), "peft", environment=_OFFLINE)
-        for part in ("custom_models", "initialization", "lora_variants", "tuners_utils", "vera",
-                     "mixed", "trainable_tokens", "target_parameters", "low_level_api")
+        for part in (
+            "custom_models",
+            "initialization",
+            "lora_variants",
+            "tuners_utils",
+            "vera",
+            "mixed",
+            "trainable_tokens",
+            "target_parameters",
+            "low_level_api",
+        )
     ),
-)  # fmt: skip
+)
 
 # Modules of the folder `suites`, which run what torch's wheel holds.
 SUITES_BY_UNITTEST = {
@@ -104,9 +128,14 @@ def source(package: str) -> Path:
     if not place.exists():
         archives = BUILD / "archives" / package
         _pip(
-            "download", "--no-deps", "--no-binary", ":all:", "--dest", str(archives),
+            "download",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+            str(archives),
             f"{package}=={wanted}",
-        )  # fmt: skip
+        )
         (archive,) = archives.glob(f"*{wanted}.tar.gz")
         with tarfile.open(archive) as members:
             members.extractall(archives, filter="data")

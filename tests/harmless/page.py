@@ -18,10 +18,14 @@ _FIGURES = ("<!-- figures: made by make harmless -->", "<!-- end of figures -->"
 def with_accepted(page: str) -> str:
     """The page's text with the accepted differences of today."""
     lines = [
-        (", ".join(f"`{test}`" for test in one.tests), ", ".join(one.engines), one.recorded,
-         one.reason)
+        (
+            ", ".join(f"`{test}`" for test in one.tests),
+            ", ".join(one.engines),
+            one.recorded,
+            one.reason,
+        )
         for one in accepted()
-    ]  # fmt: skip
+    ]
     head = ("tests", "engines", "outcome when recorded", "why")
     return _put(page, _ACCEPTED, _table(head, lines) if lines else "None.")
 

@@ -129,9 +129,13 @@ def _environment(unit: Unit, way: str, place: Path) -> dict[str, str]:
 
 
 def _process(
-    request: Path, work: Path, report: Path, environment: dict[str, str], output: BinaryIO,
+    request: Path,
+    work: Path,
+    report: Path,
+    environment: dict[str, str],
+    output: BinaryIO,
     result: Result,
-) -> str:  # fmt: skip
+) -> str:
     """How the process ended, in words."""
     start = time.monotonic()
     process = subprocess.Popen(

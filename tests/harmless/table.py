@@ -13,9 +13,18 @@ from .processes import END, Result
 from .units import Unit, all_units
 
 COLUMNS = (
-    "suite", "engine", "units", "tests", "same", "unsteady", "accepted", "different",
-    "processes recorded", "processor time plain", "recorded",
-)  # fmt: skip
+    "suite",
+    "engine",
+    "units",
+    "tests",
+    "same",
+    "unsteady",
+    "accepted",
+    "different",
+    "processes recorded",
+    "processor time plain",
+    "recorded",
+)
 
 
 @dataclass(frozen=True)
@@ -58,14 +67,23 @@ def rows(compared: Iterable[Compared]) -> list[tuple[str, ...]]:
         steady = sum(len(one.steady) for one in ones)
         unlisted = sum(len(one.unlisted) for one in ones)
         figures = (
-            tests, tests - differing, differing - steady, steady - unlisted, unlisted,
+            tests,
+            tests - differing,
+            differing - steady,
+            steady - unlisted,
+            unlisted,
             sum(one.recorded.processes for one in ones),
-        )  # fmt: skip
+        )
         times = (sum(one.plain.cpu_s for one in ones), sum(one.recorded.cpu_s for one in ones))
         found.append(
-            (suite, engine, f"{len(ones)} of {known[suite]}", *(f"{n:,}" for n in figures),
-             *(f"{time:,.0f} s" for time in times))
-        )  # fmt: skip
+            (
+                suite,
+                engine,
+                f"{len(ones)} of {known[suite]}",
+                *(f"{n:,}" for n in figures),
+                *(f"{time:,.0f} s" for time in times),
+            )
+        )
     return found
 
 
@@ -73,8 +91,10 @@ def summary(compared: list[Compared]) -> str:
     """The table, and every difference by name."""
     lines = [COLUMNS, *rows(compared)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines]  # fmt: skip
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     for title, found in (
         ("Unsteady", [d for one in compared for d in one.found if d.unsteady]),
         ("Accepted", [d for one in compared for d in one.steady if d not in one.unlisted]),

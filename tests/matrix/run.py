@@ -136,9 +136,13 @@ class Environment:
         """What the command printed. Raises Failure."""
         try:
             done = subprocess.run(
-                command, env=self._variables, cwd=FOLDER, capture_output=True, text=True,
+                command,
+                env=self._variables,
+                cwd=FOLDER,
+                capture_output=True,
+                text=True,
                 timeout=LONGEST_S,
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired as error:
             raise Failure(f"{command[0]} took more than {LONGEST_S} s") from error
         if done.returncode:

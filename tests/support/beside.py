@@ -32,31 +32,75 @@ def _written(path: Path, length: int, *, run: bool) -> Run:
     for rank in range(RANKS):
         for step in range(STEPS):
             begin = START_NS + step * length
-            builder.phase(begin, 500 * US, "forward", rank=rank, step=step,
-                          thread=f"{1000 + rank}-0")  # fmt: skip
+            builder.phase(
+                begin, 500 * US, "forward", rank=rank, step=step, thread=f"{1000 + rank}-0"
+            )
             for k, name in enumerate("abc"):
                 slow = run and (rank, step, name) == (0, 2, "c")
                 other = run and (rank, step, name) == (1, 1, "b")
                 bit = run and (rank, step, name) == (0, 2, "a")
-                _op(builder, rank, step, begin + k * 200 * US, 250 * US if slow else 100 * US, name,
-                    mean=0.75 if other else 0.5, bits=1 + other + bit)  # fmt: skip
+                _op(
+                    builder,
+                    rank,
+                    step,
+                    begin + k * 200 * US,
+                    250 * US if slow else 100 * US,
+                    name,
+                    mean=0.75 if other else 0.5,
+                    bits=1 + other + bit,
+                )
             if run and (rank, step) == (0, 1):
                 _op(builder, rank, step, begin + 700 * US, 100 * US, "new")
                 _op(builder, rank, step, begin + 720 * US, 10 * US, "inside", depth=1)
             if not run and (rank, step) == (1, 2):
                 _op(builder, rank, step, begin + 700 * US, 100 * US, "gone")
-            builder.phase(begin + length - 100 * US, 100 * US, "optimizer", rank=rank, step=step,
-                          thread=f"{1000 + rank}-0")  # fmt: skip
+            builder.phase(
+                begin + length - 100 * US,
+                100 * US,
+                "optimizer",
+                rank=rank,
+                step=step,
+                thread=f"{1000 + rank}-0",
+            )
     return open_run(builder.write())
 
 
 def _op(
-    builder: Builder, rank: int, step: int, start: int, duration: int, name: str, *,
-    mean: float = 0.5, bits: int = 1, depth: int = 0,
-) -> None:  # fmt: skip
+    builder: Builder,
+    rank: int,
+    step: int,
+    start: int,
+    duration: int,
+    name: str,
+    *,
+    mean: float = 0.5,
+    bits: int = 1,
+    depth: int = 0,
+) -> None:
     thread = f"{1000 + rank}-0"
-    builder.op(start, duration, name, rank=rank, thread=thread, step=step, depth=depth,
-               module="layer.0" if name == "b" else "layer.1", shapes="[4]",
-               dtypes="float32")  # fmt: skip
-    builder.row("tensor", rank, thread, start_ns=start, depth=depth, position="out0", shape="[4]",
-                dtype="float32", numel=4, mean=mean, l2=2 * mean, hash=bits)  # fmt: skip
+    builder.op(
+        start,
+        duration,
+        name,
+        rank=rank,
+        thread=thread,
+        step=step,
+        depth=depth,
+        module="layer.0" if name == "b" else "layer.1",
+        shapes="[4]",
+        dtypes="float32",
+    )
+    builder.row(
+        "tensor",
+        rank,
+        thread,
+        start_ns=start,
+        depth=depth,
+        position="out0",
+        shape="[4]",
+        dtype="float32",
+        numel=4,
+        mean=mean,
+        l2=2 * mean,
+        hash=bits,
+    )

@@ -55,10 +55,23 @@ def write_journal(run: Path) -> Path:
     manifest.create(run, Options(), ["program"], world_size=1)
     recorder = Recorder(run, Options())
     recorder.describe(
-        pid=7, parent_pid=1, rank=0, world_size=1, role="rank", host="h", engine="native",
-        start_ns=1, end_ns=0, closed=False, argv=["program"], python="3", torch="2",
-        modules_root="", clock_identity="c", wall_minus_monotonic_ns=0,
-    )  # fmt: skip
+        pid=7,
+        parent_pid=1,
+        rank=0,
+        world_size=1,
+        role="rank",
+        host="h",
+        engine="native",
+        start_ns=1,
+        end_ns=0,
+        closed=False,
+        argv=["program"],
+        python="3",
+        torch="2",
+        modules_root="",
+        clock_identity="c",
+        wall_minus_monotonic_ns=0,
+    )
     state = recorder.thread()
     state.phase, state.module = recorder.intern("warm-up"), recorder.intern("blocks.0")
     for write in WRITERS.values():
@@ -66,12 +79,29 @@ def write_journal(run: Path) -> Path:
     recorder.put(state, Kind.MODULE, name=recorder.intern("blocks.0"), extra=12)
     recorder.put(state, Kind.STORAGE, name=recorder.intern("blocks.0.weight"), extra=0x7F40)
     for start in (200, 300, 400):
-        recorder.put(state, Kind.PHASE, scope=PhaseKind.backward, name=recorder.intern("backward"),
-                     start=start, end=start + 60)  # fmt: skip
-        recorder.put(state, Kind.VALUE, name=recorder.intern(GRAPH_SERIES + "MulBackward0"),
-                     start=start + 5, sequence=float_bits(3.0))  # fmt: skip
-        recorder.put(state, Kind.PHASE, scope=PhaseKind.optimizer, name=recorder.intern("SGD"),
-                     start=start + 70, end=start + 80)  # fmt: skip
+        recorder.put(
+            state,
+            Kind.PHASE,
+            scope=PhaseKind.backward,
+            name=recorder.intern("backward"),
+            start=start,
+            end=start + 60,
+        )
+        recorder.put(
+            state,
+            Kind.VALUE,
+            name=recorder.intern(GRAPH_SERIES + "MulBackward0"),
+            start=start + 5,
+            sequence=float_bits(3.0),
+        )
+        recorder.put(
+            state,
+            Kind.PHASE,
+            scope=PhaseKind.optimizer,
+            name=recorder.intern("SGD"),
+            start=start + 70,
+            end=start + 80,
+        )
     state.journal.push_open(0, Kind.OP, 0, 1, 620, 0, 0)
     (segment,) = run.rglob("*.lsj")
     data = segment.read_bytes()

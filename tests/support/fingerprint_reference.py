@@ -32,8 +32,18 @@ def splitmix64(k: int) -> int:
 def words(tensor: torch.Tensor) -> list[int]:
     """Unsigned 32-bit words of the elements in logical order."""
     size = tensor.element_size()
-    data = bytes(tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
-                 .view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""  # fmt: skip
+    data = (
+        bytes(
+            tensor.detach()
+            .resolve_conj()
+            .clone(memory_format=torch.contiguous_format)
+            .view(-1)
+            .view(torch.uint8)
+            .numpy()
+        )
+        if tensor.numel()
+        else b""
+    )
     kind: Any = {1: "<u1", 2: "<u2"}.get(size, "<u4")
     return [int(u) for u in np.frombuffer(data, kind)]
 

@@ -35,9 +35,13 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 PRELOADED = (
-    "numpy", "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel",
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.nn.parallel",
     "lanescope.collector.session.session",
-)  # fmt: skip
+)
 """What recorded programs import. Any optimizer imports torch._dynamo, which takes as long as torch.
 pyarrow is not among these: a recorded process never loads it."""
 
@@ -214,14 +218,23 @@ def _start_store() -> tuple[int, int]:
 def _rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
     """What torchrun --standalone sets."""
     return {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank),
-        "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ROLE_WORLD_SIZE": str(count),
-        "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default",
-        "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": f"forked-{port}", "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "ROLE_RANK": str(rank),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "ROLE_WORLD_SIZE": str(count),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"forked-{port}",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }  # fmt: skip
+    }
 
 
 def run(job: Job, rank: dict[str, str]) -> None:
@@ -249,9 +262,12 @@ def _execute(program: str) -> None:
     main = ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", program)
     main.__dict__.update(
-        __file__=program, __cached__=None, __loader__=loader, __builtins__=sys.modules["builtins"],
+        __file__=program,
+        __cached__=None,
+        __loader__=loader,
+        __builtins__=sys.modules["builtins"],
         __annotations__={},
-    )  # fmt: skip
+    )
     sys.modules["__main__"] = main
     exec(compile(loader.get_data(program), program, "exec", dont_inherit=True), main.__dict__)
 

@@ -17,11 +17,23 @@ def begin(run: Path, pid: int | None = None) -> Recorder:
     manifest.create(run, Options(), ["program"], world_size=1)
     recorder = Recorder(run, Options())
     recorder.describe(
-        pid=pid or os.getpid(), parent_pid=1, rank=0, world_size=1, role="rank",
-        host=socket.gethostname(), engine="portable", start_ns=1, end_ns=0, closed=False,
-        argv=["program"], python="3", torch="2", modules_root="", clock_identity="c",
+        pid=pid or os.getpid(),
+        parent_pid=1,
+        rank=0,
+        world_size=1,
+        role="rank",
+        host=socket.gethostname(),
+        engine="portable",
+        start_ns=1,
+        end_ns=0,
+        closed=False,
+        argv=["program"],
+        python="3",
+        torch="2",
+        modules_root="",
+        clock_identity="c",
         wall_minus_monotonic_ns=0,
-    )  # fmt: skip
+    )
     return recorder
 
 
@@ -31,11 +43,27 @@ def write_ops(recorder: Recorder, first: int, count: int) -> None:
     stack = recorder.intern("a.py\t1\tf")
     for i in range(first, first + count):
         at = 1_000 + 100 * i
-        recorder.put(state, Kind.OP, depth=1, name=recorder.intern("child"), start=at + 10,
-                     end=at + 30, sequence=NO_SEQUENCE, stack=stack)  # fmt: skip
-        recorder.put(state, Kind.OP, name=recorder.intern("parent"), start=at, end=at + 90,
-                     sequence=i)  # fmt: skip
+        recorder.put(
+            state,
+            Kind.OP,
+            depth=1,
+            name=recorder.intern("child"),
+            start=at + 10,
+            end=at + 30,
+            sequence=NO_SEQUENCE,
+            stack=stack,
+        )
+        recorder.put(
+            state, Kind.OP, name=recorder.intern("parent"), start=at, end=at + 90, sequence=i
+        )
         if i % 1_000 == 0:
             group = recorder.intern("dp\t2\t")
-            recorder.put(state, Kind.COLLECTIVE, name=recorder.intern("all_reduce"), start=at,
-                         end=at + 5, sequence=i, aux=group)  # fmt: skip
+            recorder.put(
+                state,
+                Kind.COLLECTIVE,
+                name=recorder.intern("all_reduce"),
+                start=at,
+                end=at + 5,
+                sequence=i,
+                aux=group,
+            )

@@ -42,9 +42,15 @@ def run_program(
 ) -> Ended:
     """Run a command to its end with one OpenMP thread, its output captured."""
     return subprocess.run(
-        command, env=variables(environment), capture_output=True, text=True, timeout=timeout,
-        check=False, cwd=folder, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        env=variables(environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def output_of(*command: str | Path, environment: Mapping[str, str] | None = None) -> str:
@@ -61,9 +67,12 @@ def started(
     """A command with its output in pipes, and its first line by `first_line`; told to end (SIGTERM)
     and waited for, however the test ends."""
     process = subprocess.Popen(
-        [str(word) for word in command], env=variables(environment), text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [str(word) for word in command],
+        env=variables(environment),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
     try:
         yield process
     finally:
@@ -104,11 +113,14 @@ def fork_program(
     """
     return _server().run(
         {
-            "program": str(program), "arguments": arguments, "ranks": ranks,
-            "folder": os.getcwd(), "environment": variables(environment),
+            "program": str(program),
+            "arguments": arguments,
+            "ranks": ranks,
+            "folder": os.getcwd(),
+            "environment": variables(environment),
         },
         timeout,
-    )  # fmt: skip
+    )
 
 
 COMPILING = {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -131,9 +143,12 @@ class ForkServer:
             number = theirs.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, str(SERVER), str(number)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=variables(None),
-                pass_fds=[number], start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=variables(None),
+                pass_fds=[number],
+                start_new_session=True,
+            )
 
     def run(self, job: dict[str, Any], timeout_s: float) -> Ended:
         """Run a job to its end. Raises subprocess.TimeoutExpired, with nothing left running."""

@@ -24,9 +24,20 @@ START_NS = 5_000_000_000_000  # a monotonic clock some 80 minutes after boot
 
 _DEFAULTS: dict[str, Any] = {"scope": "function", "kind": "user", "device": "cpu"}
 _NULL_BY_DEFAULT = {
-    "complete_ns", "sequence", "peer", "object", "root", "stack", "grad_hash", "param_hash",
-    "owner", "collective", "cpu", "launch_ns", "expected",
-}  # fmt: skip
+    "complete_ns",
+    "sequence",
+    "peer",
+    "object",
+    "root",
+    "stack",
+    "grad_hash",
+    "param_hash",
+    "owner",
+    "collective",
+    "cpu",
+    "launch_ns",
+    "expected",
+}
 
 
 class Builder:
@@ -127,21 +138,40 @@ class Builder:
         self.rows(table, rank, thread, **{name: [value] for name, value in columns.items()})
 
     def op(
-        self, start: int, duration: int | None, name: str = "aten::mm", *, rank: int = 0,
-        thread: str = "1000-0", **columns: Any,
-    ) -> None:  # fmt: skip
+        self,
+        start: int,
+        duration: int | None,
+        name: str = "aten::mm",
+        *,
+        rank: int = 0,
+        thread: str = "1000-0",
+        **columns: Any,
+    ) -> None:
         """Adds one op."""
         self.row("op", rank, thread, start_ns=start, duration_ns=duration, name=name, **columns)
 
     def phase(
-        self, start: int, duration: int | None, kind: str = "backward", *, rank: int = 0,
-        thread: str = "1000-0", name: str | None = None, **columns: Any,
-    ) -> None:  # fmt: skip
+        self,
+        start: int,
+        duration: int | None,
+        kind: str = "backward",
+        *,
+        rank: int = 0,
+        thread: str = "1000-0",
+        name: str | None = None,
+        **columns: Any,
+    ) -> None:
         """Adds one phase, by default named like its kind."""
         self.row(
-            "phase", rank, thread, start_ns=start, duration_ns=duration, kind=kind,
-            name=kind if name is None else name, **columns,
-        )  # fmt: skip
+            "phase",
+            rank,
+            thread,
+            start_ns=start,
+            duration_ns=duration,
+            kind=kind,
+            name=kind if name is None else name,
+            **columns,
+        )
 
     def write(self) -> Path:
         """Writes thread tables, Parquet files and manifest; returns the run's path."""
@@ -216,10 +246,19 @@ def _array(value: Any, column: schema.Column, count: int) -> pa.Array:
 
 
 OP_NAMES = (
-    "aten::addmm", "aten::native_layer_norm", "aten::gelu", "aten::mul", "aten::add", "aten::view",
-    "aten::_softmax", "aten::transpose", "aten::native_dropout", "aten::sum", "aten::bmm",
+    "aten::addmm",
+    "aten::native_layer_norm",
+    "aten::gelu",
+    "aten::mul",
+    "aten::add",
+    "aten::view",
+    "aten::_softmax",
+    "aten::transpose",
+    "aten::native_dropout",
+    "aten::sum",
+    "aten::bmm",
     "c10d::allreduce_",
-)  # fmt: skip
+)
 PHASES = (("data", 0.1), ("forward", 0.3), ("backward", 0.45), ("optimizer", 0.15))
 PARAMETERS = ("embed.weight", "block.0.weight", "block.0.bias", "head.weight")
 
@@ -278,13 +317,15 @@ def _phases(builder: Builder, rank: int, thread: str, starts: Any, step_ns: int)
     high = np.array([b for _, _, b in bounds])
     steps = len(starts)
     builder.rows(
-        "phase", rank, thread,
+        "phase",
+        rank,
+        thread,
         start_ns=(starts[:, None] + low).ravel(),
         duration_ns=np.tile(high - low, steps),
         name=[{"optimizer": "AdamW.step"}.get(kind, kind) for kind in kinds] * steps,
         kind=kinds * steps,
         step=np.repeat(np.arange(steps), len(kinds)),
-    )  # fmt: skip
+    )
 
 
 def _ops(
@@ -311,7 +352,9 @@ def _ops(
     sequence = np.repeat(np.arange(count, dtype=np.int64), 2)
     none = pa.array(np.arange(2 * count) % 2 == 1)
     builder.rows(
-        "op", rank, thread,
+        "op",
+        rank,
+        thread,
         start_ns=pair(outer, outer + late),
         duration_ns=pair(long, short),
         self_ns=pair(long - short, short),
@@ -324,7 +367,7 @@ def _ops(
         sequence=pa.array(sequence, mask=np.asarray(none)),
         shapes=_texts((names % 3).astype(np.int32), ("", "[4, 8] [8]", "[4, 128, 256]")),
         dtypes=_texts((names % 3).astype(np.int32), ("", "float32 float32", "float32")),
-    )  # fmt: skip
+    )
 
 
 def _texts(index: Any, words: Sequence[str]) -> pa.Array:
@@ -332,51 +375,82 @@ def _texts(index: Any, words: Sequence[str]) -> pa.Array:
 
 
 def _extras(
-    builder: Builder, rank: int, threads: list[str], first: int, step_ns: int, steps: int,
-    ranks: int, seed: int, scale: float,
-) -> None:  # fmt: skip
+    builder: Builder,
+    rank: int,
+    threads: list[str],
+    first: int,
+    step_ns: int,
+    steps: int,
+    ranks: int,
+    seed: int,
+    scale: float,
+) -> None:
     main = threads[0]
     number = np.arange(steps, dtype=np.int64)
     starts = first + number * (step_ns + step_ns // 10)
     bounds = {kind: (a, b) for kind, a, b in phase_bounds(step_ns)}
     backward = starts + bounds["backward"][0]
     builder.rows(
-        "collective", rank, main,
+        "collective",
+        rank,
+        main,
         start_ns=backward + step_ns // 5,
         duration_ns=step_ns // 100,
         # Rank r's call completes with the last one, which is that of the highest rank.
         complete_ns=backward + step_ns // 4 + (ranks - 1 - rank) * 1000,
-        name="all_reduce", group="0", group_size=ranks, sequence=number, shapes="[4096]",
-        dtypes="float32", bytes=16384, asynchronous=True, step=number, phase="backward",
-    )  # fmt: skip
+        name="all_reduce",
+        group="0",
+        group_size=ranks,
+        sequence=number,
+        shapes="[4096]",
+        dtypes="float32",
+        bytes=16384,
+        asynchronous=True,
+        step=number,
+        phase="backward",
+    )
     # All ranks see the same gradients, as after an all_reduce.
     norms = np.random.default_rng(seed).random((steps, len(PARAMETERS))) * scale
     builder.rows(
-        "gradient", rank, main,
+        "gradient",
+        rank,
+        main,
         time_ns=np.repeat(starts + bounds["optimizer"][0], len(PARAMETERS)),
         step=np.repeat(number, len(PARAMETERS)),
         parameter=list(PARAMETERS) * steps,
-        norm=norms.ravel(), numel=1024, dtype="float32",
-    )  # fmt: skip
+        norm=norms.ravel(),
+        numel=1024,
+        dtype="float32",
+    )
     builder.rows(
-        "value", rank, main,
-        time_ns=starts + step_ns - 1, name="loss", value=2.0 / (number + 1), step=number,
-    )  # fmt: skip
+        "value",
+        rank,
+        main,
+        time_ns=starts + step_ns - 1,
+        name="loss",
+        value=2.0 / (number + 1),
+        step=number,
+    )
     for ordinal, thread in enumerate(threads[1:], start=1):
         begin = first + ordinal * (step_ns // 20)
         end = begin + steps * (step_ns + step_ns // 10)
-        builder.row("sync", rank, main, start_ns=begin - 10, duration_ns=0, kind="thread_start",
-                    peer=thread)  # fmt: skip
-        builder.row("sync", rank, thread, start_ns=begin - 5, duration_ns=0, kind="thread_begin",
-                    peer=main)  # fmt: skip
-        builder.row("sync", rank, thread, start_ns=end, duration_ns=0, kind="thread_end",
-                    peer=None)  # fmt: skip
-        builder.row("sync", rank, main, start_ns=end - 100, duration_ns=120, kind="thread_join",
-                    peer=thread)  # fmt: skip
+        builder.row(
+            "sync", rank, main, start_ns=begin - 10, duration_ns=0, kind="thread_start", peer=thread
+        )
+        builder.row(
+            "sync", rank, thread, start_ns=begin - 5, duration_ns=0, kind="thread_begin", peer=main
+        )
+        builder.row("sync", rank, thread, start_ns=end, duration_ns=0, kind="thread_end", peer=None)
+        builder.row(
+            "sync", rank, main, start_ns=end - 100, duration_ns=120, kind="thread_join", peer=thread
+        )
     frames = [[{"file": "train.py", "line": 12, "function": "main"}]]
     builder.rows("stack", rank, None, stack=[0], frames=frames)
     builder.rows(
-        "module", rank, None,
-        path=["embed", "block.0", "head"], parameters=[1024, 2048, 1024],
+        "module",
+        rank,
+        None,
+        path=["embed", "block.0", "head"],
+        parameters=[1024, 2048, 1024],
         **{"class": ["torch.nn.Embedding", "Block", "torch.nn.Linear"]},
-    )  # fmt: skip
+    )

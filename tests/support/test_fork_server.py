@@ -47,9 +47,20 @@ TRAINING = """
     raise SystemExit(3)
 """
 CHANGING = {
-    "time_ns", "start_ns", "duration_ns", "self_ns", "end_ns", "complete_ns", "runnable_ns",
-    "pid", "native_id", "thread", "object", "peer", "storage",
-}  # fmt: skip
+    "time_ns",
+    "start_ns",
+    "duration_ns",
+    "self_ns",
+    "end_ns",
+    "complete_ns",
+    "runnable_ns",
+    "pid",
+    "native_id",
+    "thread",
+    "object",
+    "peer",
+    "storage",
+}
 """Columns of times, addresses and numbers of processes."""
 
 BY_CHANCE = {"callback_run", "future_get"}
@@ -70,18 +81,25 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
                 if str(row.get("name")) in MEMORY:
                     row["value"] = None
             found[rank, name] = Counter(
-                json.dumps({k: v for k, v in row.items() if k not in CHANGING}, default=str)
-                .replace(str(folder), "") for row in rows
-            )  # fmt: skip
+                json.dumps(
+                    {k: v for k, v in row.items() if k not in CHANGING}, default=str
+                ).replace(str(folder), "")
+                for row in rows
+            )
     return found
 
 
 def processes(recorded: Recorded) -> list[dict[str, Any]]:
     """What the manifest says of each process."""
     changing = {
-        "pid", "parent_pid", "start_ns", "end_ns", "argv", "clock_identity",
+        "pid",
+        "parent_pid",
+        "start_ns",
+        "end_ns",
+        "argv",
+        "clock_identity",
         "wall_minus_monotonic_ns",
-    }  # fmt: skip
+    }
     manifest = json.loads((recorded.run / "manifest.json").read_text())
     said = [{k: v for k, v in one.items() if k not in changing} for one in manifest["processes"]]
     return sorted(said, key=lambda one: int(one["rank"]))
@@ -157,9 +175,13 @@ ENDED = [*SAID, "thread ends", "exit handler"]
     ],
 )
 def test_how_a_forked_program_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, status: int, said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    status: int,
+    said: list[str],
     error: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     program = write_program(tmp_path, PROGRAM)
     done = fork_program(program, how, str(tmp_path), environment={"GIVEN": "value"})

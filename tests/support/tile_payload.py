@@ -26,9 +26,19 @@ from tests.support import ROOT
 FIXTURES = ROOT / "tests" / "fixtures"
 
 COLUMNS = {
-    "before": "d", "after": "d", "low": "f", "high": "f", "last": "f", "far": "H", "bucket": "H",
-    "paint": "", "short": "", "steps": "B", "covered": "B", "bits": "B",
-}  # fmt: skip
+    "before": "d",
+    "after": "d",
+    "low": "f",
+    "high": "f",
+    "last": "f",
+    "far": "H",
+    "bucket": "H",
+    "paint": "",
+    "short": "",
+    "steps": "B",
+    "covered": "B",
+    "bits": "B",
+}
 BITS, BEFORE, AFTER = 1, 2, 4
 PAINT = {1: "B", 2: "H", 4: "I"}
 

@@ -39,14 +39,26 @@ def test_questions_give_tables(tmp_path: Path) -> None:
 
 def test_a_finding_is_json_of_the_agreed_shape() -> None:
     finding = lw.Finding(
-        kind="overlap", severity="warning", title="two threads", ranks=(0, 1), step=3,
+        kind="overlap",
+        severity="warning",
+        title="two threads",
+        ranks=(0, 1),
+        step=3,
         evidence={"rate": 0.5},
-    )  # fmt: skip
+    )
     assert json.loads(json.dumps(finding.to_json())) == {
-        "kind": "overlap", "severity": "warning", "title": "two threads", "rank": None,
-        "ranks": [0, 1], "thread": None, "step": 3, "time_ns": None, "where": None,
-        "evidence": {"rate": 0.5}, "link": "/timeline",
-    }  # fmt: skip
+        "kind": "overlap",
+        "severity": "warning",
+        "title": "two threads",
+        "rank": None,
+        "ranks": [0, 1],
+        "thread": None,
+        "step": 3,
+        "time_ns": None,
+        "where": None,
+        "evidence": {"rate": 0.5},
+        "link": "/timeline",
+    }
 
 
 def test_a_finding_of_an_unknown_severity_is_a_mistake() -> None:

@@ -56,8 +56,11 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         """The check as `check --json` prints it."""
         return {
-            "name": self.name, "value": self.value, "limit": self.limit, "passed": self.passed,
-        }  # fmt: skip
+            "name": self.name,
+            "value": self.value,
+            "limit": self.limit,
+            "passed": self.passed,
+        }
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,27 @@ SYNCHRONISING = (
 the others (broadcast, reduce, scatter, gather, send) long before its partners begin."""
 
 COLUMNS = (
-    "rank", "thread", "start_ns", "duration_ns", "complete_ns", "name", "group", "group_size",
-    "sequence", "peer", "root", "reduce_op", "shapes", "dtypes", "bytes", "asynchronous",
-    "runnable_ns", "step", "phase", "stack",
-)  # fmt: skip
+    "rank",
+    "thread",
+    "start_ns",
+    "duration_ns",
+    "complete_ns",
+    "name",
+    "group",
+    "group_size",
+    "sequence",
+    "peer",
+    "root",
+    "reduce_op",
+    "shapes",
+    "dtypes",
+    "bytes",
+    "asynchronous",
+    "runnable_ns",
+    "step",
+    "phase",
+    "stack",
+)
 
 
 @lru_cache(maxsize=4)

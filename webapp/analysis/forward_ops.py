@@ -36,8 +36,18 @@ class Operator:
 def forward_rows(run: Run, rank: int, nodes: pd.DataFrame) -> pd.DataFrame:
     """Operators of the forward, on the thread of the backward, sorted."""
     thread, before = str(nodes["thread"].iloc[0]), int(nodes["time_ns"].iloc[0])
-    columns = ["start_ns", "duration_ns", "name", "scope", "depth", "step", "module", "sequence",
-               "dtypes", "stack"]  # fmt: skip
+    columns = [
+        "start_ns",
+        "duration_ns",
+        "name",
+        "scope",
+        "depth",
+        "step",
+        "module",
+        "sequence",
+        "dtypes",
+        "stack",
+    ]
     rows = to_frame(run.events("op", rank, thread, columns=columns, window=(0, before)))
     rows = rows[(rows["scope"] == "function") & (rows["step"] == nodes["step"].iloc[0])]
     within = np.flatnonzero(rows["module"] != "")
@@ -66,8 +76,13 @@ def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None
     if not ops or not run.counts_of(rank)["access"]:
         return
     columns = ["start_ns", "storage", "write", "birth"]
-    table = run.events("access", rank, str(nodes["thread"].iloc[0]), columns=columns,
-                       window=(ops[0].start, ops[-1].end + 1))  # fmt: skip
+    table = run.events(
+        "access",
+        rank,
+        str(nodes["thread"].iloc[0]),
+        columns=columns,
+        window=(ops[0].start, ops[-1].end + 1),
+    )
     starts = np.array([op.start for op in ops])
     at = np.searchsorted(starts, table["start_ns"].to_numpy(), side="right") - 1
     rows = zip(at.tolist(), *(table[column].to_pylist() for column in columns), strict=True)

@@ -9,9 +9,17 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
 
 COLUMNS = (
-    "rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "dtype", "device",
+    "rank",
+    "thread",
+    "step",
+    "time_ns",
+    "parameter",
+    "norm",
+    "numel",
+    "dtype",
+    "device",
     "optimizer",
-)  # fmt: skip
+)
 
 
 def gradients(run: Run) -> pd.DataFrame:

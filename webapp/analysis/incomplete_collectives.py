@@ -199,9 +199,15 @@ def _entry(run: Run, row: Any) -> CollectiveCall:
     thread, rank = str(row.thread), int(row.rank)
     quiet = row.returned_ns < 0 or not _went_on(run, rank, thread, int(row.returned_ns))
     return CollectiveCall(
-        rank, thread, str(row.name), int(row.start_ns), int(row.stack), int(row.step),
-        int(row.bytes), quiet,
-    )  # fmt: skip
+        rank,
+        thread,
+        str(row.name),
+        int(row.start_ns),
+        int(row.stack),
+        int(row.step),
+        int(row.bytes),
+        quiet,
+    )
 
 
 def _died(run: Run, rank: int) -> bool:

@@ -13,9 +13,19 @@ Place = tuple[str, int, int]
 """Thread, start and depth of an operator of a rank."""
 
 _TENSOR = (
-    "start_ns", "depth", "position", "shape", "dtype", "mean", "l2", "min", "max", "nan", "inf",
+    "start_ns",
+    "depth",
+    "position",
+    "shape",
+    "dtype",
+    "mean",
+    "l2",
+    "min",
+    "max",
+    "nan",
+    "inf",
     "hash",
-)  # fmt: skip
+)
 
 
 def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[str, Any]]:
@@ -55,9 +65,12 @@ def operands(run: Run, rank: int, place: Place, *, in_place: bool) -> list[dict[
 
 
 def _left_by(
-    run: Run, rank: int, place: Place, around: list[tuple[int, int]],
+    run: Run,
+    rank: int,
+    place: Place,
+    around: list[tuple[int, int]],
     tensors: dict[tuple[int, int], list[dict[str, Any]]],
-) -> dict[int, dict[str, Any]]:  # fmt: skip
+) -> dict[int, dict[str, Any]]:
     """What a writer left in its storages; where that was read as the result of an operator that it
     is part of, the one that this made.
     """

@@ -107,18 +107,19 @@ def sharded_names(run: Run) -> set[str]:
 
 
 def _sharded(run: Run) -> dict[tuple[int, str], int]:
-    rows = to_frame(
-        run.events("parameter", columns=["rank", "parameter", "numel", "whole_numel"])
-    )  # fmt: skip
+    rows = to_frame(run.events("parameter", columns=["rank", "parameter", "numel", "whole_numel"]))
     rows = rows[rows["whole_numel"] > rows["numel"]]
     keys = zip(rows["rank"], rows["parameter"], strict=True)
     return dict(zip(keys, rows["whole_numel"], strict=True))
 
 
 def _joined(
-    frame: pd.DataFrame, squares: dict[str, str], every: Sequence[str],
-    means: Sequence[str] = (), largest: Sequence[str] = (),
-) -> pd.DataFrame:  # fmt: skip
+    frame: pd.DataFrame,
+    squares: dict[str, str],
+    every: Sequence[str],
+    means: Sequence[str] = (),
+    largest: Sequence[str] = (),
+) -> pd.DataFrame:
     """Shards of all ranks as one row; `squares` add up as squares, `every` holds if of all.
 
     `squares`: a column, and the one that says where it has no value; one that is NaN makes the

@@ -20,8 +20,12 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array
 _DEPTHS = 256  # start and depth together name an operator
 _TEXTS = ("name", "phase", "module", "shapes", "dtypes")
 NOT_LOOKED_AT = (
-    "aten::set_", "aten::resize_", "c10d::recv_", "c10d::recv_any_source_", "c10d::broadcast_",
-)  # fmt: skip
+    "aten::set_",
+    "aten::resize_",
+    "c10d::recv_",
+    "c10d::recv_any_source_",
+    "c10d::broadcast_",
+)
 """Operators that give a tensor other memory, or fill it with what another rank has: what lies there
 before may never have been written. What came is read where it is used.
 """
@@ -111,9 +115,24 @@ def read_ops(run: Run, rank: int, thread: str, words: Words) -> Ops:
     np.add.at(bits, owner[telling], hashes[telling])
     content = _with_bits(signature, bits)
     compiled = _in_regions(ops["scope"], start, duration)
-    return Ops(start, duration, depth, ops["step"].to_numpy().astype(np.int64), texts, signature,
-               loose, unplaced, bits, content, compiled, owner, arrives, tensors,
-               changed, unset)  # fmt: skip
+    return Ops(
+        start,
+        duration,
+        depth,
+        ops["step"].to_numpy().astype(np.int64),
+        texts,
+        signature,
+        loose,
+        unplaced,
+        bits,
+        content,
+        compiled,
+        owner,
+        arrives,
+        tensors,
+        changed,
+        unset,
+    )
 
 
 def _with_bits(codes: Codes, bits: Codes) -> Codes:
@@ -175,8 +194,9 @@ def pair_ops(base: Ops, run: Ops) -> tuple[Int64Array, Int64Array]:
         theirs = there.get(step)
         if theirs is None:
             continue
-        one, two = align(base.signature[mine], run.signature[theirs],
-                         base.content[mine], run.content[theirs])  # fmt: skip
+        one, two = align(
+            base.signature[mine], run.signature[theirs], base.content[mine], run.content[theirs]
+        )
         left.append(mine[one])
         right.append(theirs[two])
         for codes, others in ((base.signature, run.signature), (base.loose, run.loose)):
@@ -295,8 +315,10 @@ def _supplied(
     rows = rows[partner[other.owner[rows]] >= 0] if len(rows) else rows
     if not len(rows):
         return ops, rows, rows
-    tensors = {name: np.concatenate([column, other.tensors[name][rows]])
-               for name, column in ops.tensors.items()}  # fmt: skip
+    tensors = {
+        name: np.concatenate([column, other.tensors[name][rows]])
+        for name, column in ops.tensors.items()
+    }
     added = np.arange(len(ops.owner), len(ops.owner) + len(rows))
     tensors["hash"][added] = [other.changed[row] for row in rows.tolist()]
     owner = np.concatenate([ops.owner, partner[other.owner[rows]]])

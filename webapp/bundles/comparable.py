@@ -48,9 +48,14 @@ class _Rows(Rows):
     redactor: Redactor
 
     def read(
-        self, table: str, ranks: Sequence[int], thread: str | None,
-        columns: Sequence[str] | None, window: Window | None = None, equal: Equal | None = None,
-    ) -> pa.Table:  # fmt: skip
+        self,
+        table: str,
+        ranks: Sequence[int],
+        thread: str | None,
+        columns: Sequence[str] | None,
+        window: Window | None = None,
+        equal: Equal | None = None,
+    ) -> pa.Table:
         rows = super().read(table, ranks, thread, columns, window, equal)
         return self.redactor.rows(table, rows)
 

@@ -49,15 +49,36 @@ _OPERATOR = re.compile(r"[A-Za-z_][\w.]*::[\w.:]+")
 _EXCEPTION = re.compile(r"([\w.]+)(?::.*?)?(?: \(([^()]*):([0-9]+)\))?", re.DOTALL)
 
 _FIXED = {
-    "scope", "kind", "shapes", "shape", "dtypes", "dtype", "device", "position", "reduce_op",
-    "reason", "thread", "peer", "launch_thread", "owner",
-}  # fmt: skip
+    "scope",
+    "kind",
+    "shapes",
+    "shape",
+    "dtypes",
+    "dtype",
+    "device",
+    "position",
+    "reduce_op",
+    "reason",
+    "thread",
+    "peer",
+    "launch_thread",
+    "owner",
+}
 """Columns with words of the format: an argument of the same letters is not meant there."""
 
 _WORDS = {kind.name for kind in schema.PhaseKind} | {
-    "python", "torchrun", "timing", "access", "numerics", "train.py", "main", "true", "false",
-    "none", "auto",
-}  # fmt: skip
+    "python",
+    "torchrun",
+    "timing",
+    "access",
+    "numerics",
+    "train.py",
+    "main",
+    "true",
+    "false",
+    "none",
+    "auto",
+}
 _MIN_LETTERS = 4
 """Letters of an argument that is looked for: shorter ones are in every other word."""
 

@@ -56,7 +56,7 @@ def check(
     junit: Path | None,
     fail_on: str,
 ) -> None:
-    """Check RUN against the limits and list what is wrong with it."""  # fmt: skip
+    """Check RUN against the limits and list what is wrong with it."""
     opened = open_run(run)
     base, again = baselines(baseline, noise)
     report = check_run(opened, base, load_settings(opened.path, settings), again)

@@ -68,7 +68,7 @@ def diff(
     each op where both were recorded at level numerics, else calls of each op by step.
 
     Exit status 1 where they diverged.
-    """  # fmt: skip
+    """
     if noise is not None and ctx.get_parameter_source("mode") is ParameterSource.DEFAULT:
         mode = "tolerance"
     again = None if noise is None else open_run(noise)
@@ -123,8 +123,15 @@ def _rows(rows: Any, title: str, console: Console) -> None:
         text = name in ("thread", "name", "state")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
     for row in rows.head(SHOWN).itertuples():
-        texts = (str(row.step), str(row.rank), row.thread, row.name, _number(row.base),
-                 _number(row.run), row.state.replace("_", " "))  # fmt: skip
+        texts = (
+            str(row.step),
+            str(row.rank),
+            row.thread,
+            row.name,
+            _number(row.base),
+            _number(row.run),
+            row.state.replace("_", " "),
+        )
         table.add_row(*(Text(units.printable(text)) for text in texts))
     console.print(table)
     if len(rows) > SHOWN:
@@ -139,8 +146,14 @@ def _timed(rows: Any, console: Console) -> None:
         text = name in ("op", "module", "state")
         table.add_column(name, justify="left" if text else "right", overflow="fold")
     for row in rows.head(SHOWN).itertuples():
-        texts = (row.name, row.module, units.duration(row.base_ns), units.duration(row.run_ns),
-                 ratio_text(row), row.state)  # fmt: skip
+        texts = (
+            row.name,
+            row.module,
+            units.duration(row.base_ns),
+            units.duration(row.run_ns),
+            ratio_text(row),
+            row.state,
+        )
         table.add_row(*(Text(units.printable(text)) for text in texts))
     console.print(table)
 

@@ -17,8 +17,12 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
 
 _STYLES = {
-    "ok": "green", "info": "", "warning": "yellow", "error": "bold red", "unknown": "dim",
-}  # fmt: skip
+    "ok": "green",
+    "info": "",
+    "warning": "yellow",
+    "error": "bold red",
+    "unknown": "dim",
+}
 
 
 @click.command()
@@ -61,8 +65,15 @@ def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     engines = sorted({p["engine"] for p in run.manifest["processes"]})
     if "portable" in engines:
         why = "The native engine costs a tenth per op; it needs a C++ compiler where it records."
-        advice.append(Advice("engine", "info", "recorded by the portable engine",
-                             "install g++, or leave out --engine portable", why))  # fmt: skip
+        advice.append(
+            Advice(
+                "engine",
+                "info",
+                "recorded by the portable engine",
+                "install g++, or leave out --engine portable",
+                why,
+            )
+        )
     if not run.clock_calibrated:
         why = "Times of different hosts were aligned by wall clock only."
         advice.append(Advice("clocks", "warning", "not calibrated", "NTP or PTP on all hosts", why))

@@ -28,7 +28,7 @@ MAX_RANKS = 1_000_000
     help="Leave out hosts, users, paths outside the program's folder, arguments, messages.",
 )
 def pack(run: str, output: str, ranks: str | None, steps: str | None, redact: bool) -> None:
-    """Put RUN into one file that the other commands open as it is."""  # fmt: skip
+    """Put RUN into one file that the other commands open as it is."""
     chosen, window = ranks_of(ranks), steps_of(steps)
     opened = open_run(run)
     for warning in opened.warnings:
@@ -44,7 +44,7 @@ def pack(run: str, output: str, ranks: str | None, steps: str | None, redact: bo
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def verify(ctx: click.Context, file: str, as_json: bool) -> None:
-    """Check FILE, a bundle or a run directory, against its checksums."""  # fmt: skip
+    """Check FILE, a bundle or a run directory, against its checksums."""
     opened, problems = problems_of(file)
     if as_json:
         told = {"run": file, "whole": not problems, "problems": problems}

@@ -50,16 +50,21 @@ PLACEHOLDER = "{threads}"
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
 def repeat(
-    ctx: click.Context, count: int, output: Path | None, threads: str | None, level: str,
-    as_json: bool, command: tuple[str, ...],
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    count: int,
+    output: Path | None,
+    threads: str | None,
+    level: str,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
     """Record COMMAND several times and compare the runs. Seeds are left as they are.
 
     \b
     lanescope repeat -n 10 --threads 1,2,4 -- python train.py
 
     Exit status: that of COMMAND where it fails; 1 where gradients fluctuate beyond the limit.
-    """  # fmt: skip
+    """
     folder = output or Path("runs") / f"repeat-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already and is not empty; choose another with -o")
@@ -136,8 +141,10 @@ def _record(place: Path, command: tuple[str, ...], number: int, level: str, *, t
     # The output of the command is not ours to mix with the answer.
     return subprocess.run(
         [*recorder, "-o", str(place), "--level", level, "--", *own],
-        env=environment, stdout=sys.stderr, check=False,
-    ).returncode  # fmt: skip
+        env=environment,
+        stdout=sys.stderr,
+        check=False,
+    ).returncode
 
 
 def _answer(count: int, found: list[Repeats]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def view(
     """Show RUN in the browser. The first line printed is the address, alone.
 
     RUN may also be the folder of `lanescope repeat`: its first run, with the page on repeats.
-    """  # fmt: skip
+    """
     binding = binding_of(host)
     known = repetition_in(Path(run))
     page = "" if known is None else "repeat"
@@ -86,7 +86,7 @@ def view(
         preparing = Preparing(
             lambda told: _app(opened, base, again, loaded, told, binding.names, live=live)
         )
-        server = Server(binding.contain_errors(preparing, bound), listener)
+        server = Server(binding.guarded(preparing, bound), listener)
         preparing.start(failed=server.stop)
         signal.signal(signal.SIGTERM, _stop)
         click.echo(binding.url(bound))
@@ -111,9 +111,15 @@ def _first_of(repetition: Repetition) -> Path:
 
 
 def _app(
-    run: Run, baseline: Run | None, noise: Run | None, settings: Settings, told: Progress,
-    names: tuple[str, ...], *, live: bool,
-) -> Wsgi:  # fmt: skip
+    run: Run,
+    baseline: Run | None,
+    noise: Run | None,
+    settings: Settings,
+    told: Progress,
+    names: tuple[str, ...],
+    *,
+    live: bool,
+) -> Wsgi:
     """The page, with its index made first; `told` hears how far that is.
 
     `live`: the run was being recorded before it was opened.

@@ -76,8 +76,11 @@ def page_of(
     facts["title"] = run.title
     kept = kept_slices(opened, (t0, t1), lanes)
     data = {
-        "run": facts, "view": {"t0": t0, "t1": t1}, "places": places, "slices": kept.to_json(),
-    }  # fmt: skip
+        "run": facts,
+        "view": {"t0": t0, "t1": t1},
+        "places": places,
+        "slices": kept.to_json(),
+    }
     made = _page(run, data, packed, kept)
     if len(made.encode()) > MAX_PAGE:
         raise RunError(

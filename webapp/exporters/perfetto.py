@@ -26,8 +26,21 @@ from lanescope.webapp.exporters.base import Wanted
 from lanescope.webapp.runs.run import Run, Thread
 from lanescope.webapp.timeline.lanes import GRADIENT_NORM, NO_COUNTERS, gradient_norms
 
-_OP = ["start_ns", "duration_ns", "name", "scope", "depth", "step", "phase", "module", "sequence",
-       "shapes", "dtypes", "launch_ns", "launch_thread"]  # fmt: skip
+_OP = [
+    "start_ns",
+    "duration_ns",
+    "name",
+    "scope",
+    "depth",
+    "step",
+    "phase",
+    "module",
+    "sequence",
+    "shapes",
+    "dtypes",
+    "launch_ns",
+    "launch_thread",
+]
 _CATEGORY = {
     schema.OpScope.user.name: "user_annotation",
     schema.OpScope.kernel.name: "kernel",
@@ -198,13 +211,19 @@ def _collectives(run: Run, rank: int, places: _Places) -> Iterator[str]:
             end = row["start_ns"] + row["duration_ns"]
         args = _args(
             **{
-                "group": row["group"], "group size": row["group_size"],
-                "sequence": row["sequence"], "bytes": row["bytes"], "step": row["step"],
-                "shapes": row["shapes"], "dtypes": row["dtypes"], "peer": row["peer"],
-                "reduce op": row["reduce_op"], "call ns": row["duration_ns"],
+                "group": row["group"],
+                "group size": row["group_size"],
+                "sequence": row["sequence"],
+                "bytes": row["bytes"],
+                "step": row["step"],
+                "shapes": row["shapes"],
+                "dtypes": row["dtypes"],
+                "peer": row["peer"],
+                "reduce op": row["reduce_op"],
+                "call ns": row["duration_ns"],
                 "complete": row["complete_ns"] is not None,
             }
-        )  # fmt: skip
+        )
         common = (
             f'"cat":"collective","name":{_text(row["name"])},"id":"{rank}/{number}","pid":{pid}'
         )

@@ -31,9 +31,13 @@ _LETTER = 6.2
 """Width of a letter at 11 px, roughly: what does not fit is cut."""
 
 _LINES = (
-    ("forward", "none"), ("backward", "6 4"), ("collective", "2 3"), ("optimizer", "8 3 2 3"),
-    ("other", "12 4"), ("data", "12 3 2 3"),
-)  # fmt: skip
+    ("forward", "none"),
+    ("backward", "6 4"),
+    ("collective", "2 3"),
+    ("optimizer", "8 3 2 3"),
+    ("other", "12 4"),
+    ("data", "12 3 2 3"),
+)
 """Token and dashes of a line: never colour alone."""
 
 _KINDS = tuple(dict.fromkeys(token_of(style) if style != "mark" else "ink" for style in STYLES))

@@ -97,9 +97,13 @@ class Rows:
         return pa.concat_tables([first, *aligned]).unify_dictionaries()
 
     def pieces(
-        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str],
+        self,
+        table: str,
+        ranks: Sequence[int],
+        thread: str | None,
+        columns: Sequence[str],
         about: int | None = None,
-    ) -> Iterator[pa.Table]:  # fmt: skip
+    ) -> Iterator[pa.Table]:
         """Rows of a table kept per thread, as `Run.pieces` promises them."""
         wanted = _wanted(table, columns)
         shape = schema.TABLES[table]

@@ -166,18 +166,30 @@ class _Page(Dash):
     """Dash whose own scripts are held back until the lanes are drawn: see dash_scripts.js."""
 
     def interpolate_index(
-        self, metas: str = "", title: str = "", css: str = "", config: str = "",
-        scripts: str = "", app_entry: str = "", favicon: str = "", renderer: str = "",
-    ) -> str:  # fmt: skip
+        self,
+        metas: str = "",
+        title: str = "",
+        css: str = "",
+        config: str = "",
+        scripts: str = "",
+        app_entry: str = "",
+        favicon: str = "",
+        renderer: str = "",
+    ) -> str:
         """The index page, with every script of Dash's marked as one that does not run yet."""
         whole: Any = super().interpolate_index  # Dash leaves it untyped
         return str(
             whole(
-                metas=metas, title=title, css=css, config=config, app_entry=app_entry,
-                favicon=favicon, scripts=_SCRIPT.sub(_held, scripts),
+                metas=metas,
+                title=title,
+                css=css,
+                config=config,
+                app_entry=app_entry,
+                favicon=favicon,
+                scripts=_SCRIPT.sub(_held, scripts),
                 renderer=_SCRIPT.sub(_held, renderer),
             )
-        )  # fmt: skip
+        )
 
 
 def _held(script: re.Match[str]) -> str:

@@ -46,17 +46,29 @@ VERSION = 5
 
 DTYPES: Mapping[str, str] = {
     # per slice
-    "start": "<i8", "end": "<i8", "paint": "<u4", "source": "<u4",
+    "start": "<i8",
+    "end": "<i8",
+    "paint": "<u4",
+    "source": "<u4",
     # per FENCE slices
     "fence": "<i8",
     # per sample
-    "time": "<i8", "value": "<f8", "step": "<i8",
+    "time": "<i8",
+    "value": "<f8",
+    "step": "<i8",
     # per row: its range of slices (or samples), what it holds, its range of tiles made ahead
-    "row_begin": "<i8", "row_end": "<i8", "row_table": "u1", "row_made": "<i8",
+    "row_begin": "<i8",
+    "row_end": "<i8",
+    "row_table": "u1",
+    "row_made": "<i8",
     # per tile made ahead, sorted within a row: level << 48 | index, its entries, its bytes
-    "made_key": "<i8", "made_n": "<u2", "made_m": "<u2", "made_form": "u1", "made_end": "<i8",
+    "made_key": "<i8",
+    "made_n": "<u2",
+    "made_m": "<u2",
+    "made_form": "u1",
+    "made_end": "<i8",
     "made_data": "u1",
-}  # fmt: skip
+}
 
 _READ = ("start", "end", "paint", "made_data")
 _MADE_AT = ("made_key", "made_n", "made_m", "made_form", "made_end")
@@ -296,10 +308,13 @@ def events_of(run: Run) -> int:
 
 
 def built(
-    run: Run, store: Store, events: int, progress: Progress | None,
+    run: Run,
+    store: Store,
+    events: int,
+    progress: Progress | None,
     laid_out: Callable[[Names], Iterable[tuple[Lane, LaneSlices | LaneSamples]]] | None = None,
     last: Callable[[], None] | None = None,
-) -> Index:  # fmt: skip
+) -> Index:
     """An index of lanes, by default those of the run alone, in a store.
 
     `last` is called when all lanes are there: the store may then take other arrays.

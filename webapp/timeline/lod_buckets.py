@@ -59,9 +59,15 @@ class Buckets:
 
     def _columns(self) -> tuple[Int64Array, ...]:
         return (
-            self.number, self.first, self.last, self.begin,
-            self.end, self.inner, self.most, self.longest,
-        )  # fmt: skip
+            self.number,
+            self.first,
+            self.last,
+            self.begin,
+            self.end,
+            self.inner,
+            self.most,
+            self.longest,
+        )
 
 
 def buckets(start: Int64Array, end: Int64Array, number: Int64Array) -> Buckets:

@@ -89,9 +89,14 @@ def find(timeline: Timeline, wanted: Wanted, place: Key, forward: bool) -> dict[
 
 
 def _in_row(
-    timeline: Timeline, row: int, wanted: Wanted, place: Key,
-    here: tuple[int, int], forward: bool, best: Key | None,
-) -> int | None:  # fmt: skip
+    timeline: Timeline,
+    row: int,
+    wanted: Wanted,
+    place: Key,
+    here: tuple[int, int],
+    forward: bool,
+    best: Key | None,
+) -> int | None:
     """Position of the row's first match in that direction; None also where `best` is nearer."""
     index = timeline.index
     begin, end = index.row_begin[row], index.row_end[row]

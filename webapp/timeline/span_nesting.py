@@ -38,9 +38,12 @@ class Columns(NamedTuple):
         """Some of them."""
         start, end, name, style, source = self
         return Columns(
-            start.take(which), end.take(which), name.take(which), style.take(which),
+            start.take(which),
+            end.take(which),
+            name.take(which),
+            style.take(which),
             source.take(which),
-        )  # fmt: skip
+        )
 
     def between(self, low: int, high: int) -> Columns:
         """Those at low up to high."""

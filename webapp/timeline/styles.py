@@ -15,14 +15,28 @@ from lanescope.webapp.runs.types import Int64Array, UInt8Array
 from lanescope.webapp.timeline.span_nesting import Piece, styled
 
 BESIDE = (
-    "identical", "within tolerance", "different", "added", "removed", "slower", "faster",
-)  # fmt: skip
+    "identical",
+    "within tolerance",
+    "different",
+    "added",
+    "removed",
+    "slower",
+    "faster",
+)
 """Styles of ops that are shown beside a baseline."""
 
 STYLES = (
-    "other", "forward", "backward", "optimizer", "collective", "data", "evaluation", "user", "mark",
+    "other",
+    "forward",
+    "backward",
+    "optimizer",
+    "collective",
+    "data",
+    "evaluation",
+    "user",
+    "mark",
     *BESIDE,
-)  # fmt: skip
+)
 """What a slice is coloured by; its style is the position here."""
 
 STYLE = {name: position for position, name in enumerate(STYLES)}

@@ -30,9 +30,19 @@ from lanescope.webapp.timeline.tile_columns import EXACT_LEVEL, PAINTED, Rows
 VERSION = 4
 MAGIC = 0x4C54534C
 COLUMNS = (
-    "before", "after", "low", "high", "last", "far", "bucket", "paint", "short", "steps",
-    "covered", "bits",
-)  # fmt: skip
+    "before",
+    "after",
+    "low",
+    "high",
+    "last",
+    "far",
+    "bucket",
+    "paint",
+    "short",
+    "steps",
+    "covered",
+    "bits",
+)
 HEADER = struct.Struct(f"<IHHiIIIII{len(COLUMNS)}I")
 HEAD = np.dtype(
     [("lane", "<u4"), ("row", "<u2"), ("kind", "u1"), ("form", "u1"), ("n", "<u2"), ("m", "<u2")]

@@ -57,9 +57,13 @@ class Timeline:
     """A run and its index. Made once and passed around; safe to use from several threads."""
 
     def __init__(
-        self, run: Run, index: Index, baseline: Run | None = None,
-        differences: Differences | None = None, noise: Run | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        run: Run,
+        index: Index,
+        baseline: Run | None = None,
+        differences: Differences | None = None,
+        noise: Run | None = None,
+    ) -> None:
         self.run = run
         self.index = index
         self.baseline = baseline
@@ -68,9 +72,14 @@ class Timeline:
 
     @classmethod
     def open(
-        cls, run: Run, baseline: Run | None = None, *, cache: Path | None = None,
-        progress: Progress | None = None, noise: Run | None = None,
-    ) -> Timeline:  # fmt: skip
+        cls,
+        run: Run,
+        baseline: Run | None = None,
+        *,
+        cache: Path | None = None,
+        progress: Progress | None = None,
+        noise: Run | None = None,
+    ) -> Timeline:
         """Takes the index of the run, or of it beside its baseline, from the cache, or builds it.
 
         `cache` is the folder for indexes, by default one within the user's cache. The run itself
@@ -94,9 +103,13 @@ class Timeline:
         return self.run if lane.kind != BASELINE or self.baseline is None else self.baseline
 
     def tile(
-        self, level: int, index: int, lanes: Sequence[int], most: int | None = None,
+        self,
+        level: int,
+        index: int,
+        lanes: Sequence[int],
+        most: int | None = None,
         part: tuple[int, int] = WHOLE,
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         """The payload (see `tile_format`) of some lanes within one tile; of each the first `most`
         rows.
 

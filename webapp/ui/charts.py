@@ -29,9 +29,11 @@ def nothing(words: str) -> go.Figure:
     """Words in the place of a chart: an empty figure would show bare axes."""
     figure = go.Figure()
     figure.update_layout(
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        xaxis_visible=False, yaxis_visible=False,
-    )  # fmt: skip
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        xaxis_visible=False,
+        yaxis_visible=False,
+    )
     figure.add_annotation(text=words, showarrow=False, font={"color": EITHER})
     return figure
 
@@ -49,9 +51,14 @@ def step_figure(theme: Theme, title: str, steps: pd.Series, *, log: bool) -> go.
 
 
 def line(
-    figure: go.Figure, step: pd.Series, norm: pd.Series, name: str, position: int, rank: int,
+    figure: go.Figure,
+    step: pd.Series,
+    norm: pd.Series,
+    name: str,
+    position: int,
+    rank: int,
     theme: Theme,
-) -> None:  # fmt: skip
+) -> None:
     """Adds the norm of a rank by step; `position` chooses colour, pattern and marker."""
     # Lists, not arrays: 64-bit integers reach the browser as a slow detour anyway.
     steps: list[Any] = [int(value) for value in step]

@@ -66,17 +66,22 @@ def template(theme: Theme) -> go.layout.Template:
                 "align": "left",
             },
             "legend": {
-                "orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom",
+                "orientation": "h",
+                "x": 0,
+                "y": 1.02,
+                "xanchor": "left",
+                "yanchor": "bottom",
                 "font": {"color": colour["muted"], "size": 12},
             },
             "margin": {"l": 8, "r": 32, "t": 36, "b": 8},
             "modebar": {
-                "bgcolor": "rgba(0,0,0,0)", "color": colour["muted"],
+                "bgcolor": "rgba(0,0,0,0)",
+                "color": colour["muted"],
                 "activecolor": colour["accent"],
             },
         },
         data={"heatmap": [{"colorbar": scale}]},
-    )  # fmt: skip
+    )
 
 
 POWERS: dict[str, Any] = {"dtick": 1, "exponentformat": "power", "tickfont": {"size": 10}}

@@ -64,9 +64,13 @@ def chart_section(
 
 
 def choice(
-    label: str, id: str, options: Sequence[str] | Sequence[dict[str, Any]], value: Any = None,
-    *, wide: bool = False,
-) -> Component:  # fmt: skip
+    label: str,
+    id: str,
+    options: Sequence[str] | Sequence[dict[str, Any]],
+    value: Any = None,
+    *,
+    wide: bool = False,
+) -> Component:
     """A label and its drop-down, which stay side by side. One of its options is always chosen: at
     first `value`, or else the first. Many can be searched."""
     first = options[0] if options else None
@@ -106,10 +110,15 @@ def column(
 
 
 def grid(
-    id: str, columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]],
-    *, label: str, height: str | None = None, empty: str = "Nothing to show.",
+    id: str,
+    columns: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]],
+    *,
+    label: str,
+    height: str | None = None,
+    empty: str = "Nothing to show.",
     selectable: bool = False,
-) -> Component:  # fmt: skip
+) -> Component:
     """A table that sorts and scrolls. Its cells are text; nothing in them is run as code.
 
     `selectable`: a click on a row puts it into the table's `selectedRows`.
@@ -125,8 +134,10 @@ def grid(
         options["domLayout"] = "autoHeight"
     if selectable:
         options["rowSelection"] = {
-            "mode": "singleRow", "checkboxes": False, "enableClickSelection": True,
-        }  # fmt: skip
+            "mode": "singleRow",
+            "checkboxes": False,
+            "enableClickSelection": True,
+        }
     table = dag.AgGrid(
         id=id,
         columnDefs=list(columns),

@@ -23,9 +23,12 @@ from ..threads.sync_events import Handovers
 from .synthetic_accesses import Extent, Touch, Touches, extent_of, whole
 
 _MAPPING = (
-    "_new_using_fd_cpu", "_new_using_filename_cpu", "_new_shared_fd_cpu",
-    "_new_shared_filename_cpu", "from_file",
-)  # fmt: skip
+    "_new_using_fd_cpu",
+    "_new_using_filename_cpu",
+    "_new_shared_fd_cpu",
+    "_new_shared_filename_cpu",
+    "from_file",
+)
 """What makes a storage of memory that is mapped: shared with other processes, or a file's."""
 _SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")
 """What moves a storage into such memory, unless it is there."""

@@ -63,16 +63,27 @@ class Touches:
             one, other = touches[i], touches[i + 1] if i + 1 < len(touches) else _NOTHING
             flags = one.flags | other.flags << 8
             accesses = ACCESS_RECORD.pack(
-                Kind.ACCESS, min(2, len(touches) - i), flags, _NO_VERSION, *one.extent,
-                _NO_VERSION, 0, *other.extent,
-            )  # fmt: skip
+                Kind.ACCESS,
+                min(2, len(touches) - i),
+                flags,
+                _NO_VERSION,
+                *one.extent,
+                _NO_VERSION,
+                0,
+                *other.extent,
+            )
             state.journal.append(*RECORD.unpack(accesses))
         instant = instant or clock.now()
         recorder.put(
-            state, Kind.OP, scope=OpScope.function, name=recorder.intern(name),
-            start=instant, end=instant, sequence=NO_SEQUENCE,
+            state,
+            Kind.OP,
+            scope=OpScope.function,
+            name=recorder.intern(name),
+            start=instant,
+            end=instant,
+            sequence=NO_SEQUENCE,
             stack=self._stacks.capture() or state.started,
-        )  # fmt: skip
+        )
 
 
 def extent_of(tensor: torch.Tensor | None) -> Extent | None:

@@ -129,10 +129,22 @@ class Collectives:
     def open(self, state: ThreadState, call: Call) -> None:
         """Note the call among the thread's open events, in case it never returns."""
         state.journal.push_open_record(
-            state.open, int(Kind.COLLECTIVE), int(call.asynchronous), 0, call.name, clock.now(), 0,
-            call.sequence, self._recorder.step, state.module, call.signature, call.stack,
-            state.phase, call.group, call.bytes,
-        )  # fmt: skip
+            state.open,
+            int(Kind.COLLECTIVE),
+            int(call.asynchronous),
+            0,
+            call.name,
+            clock.now(),
+            0,
+            call.sequence,
+            self._recorder.step,
+            state.module,
+            call.signature,
+            call.stack,
+            state.phase,
+            call.group,
+            call.bytes,
+        )
         state.open += 1
 
     def end(self, call: Call, result: Any, start: int, end: int) -> None:
@@ -210,9 +222,13 @@ class Collectives:
         recorder = self._recorder
         if not recorder.closed:
             recorder.put(
-                recorder.thread(), Kind.COLLECTIVE_END, name=call.name, end=end,
-                sequence=call.sequence, aux=call.group,
-            )  # fmt: skip
+                recorder.thread(),
+                Kind.COLLECTIVE_END,
+                name=call.name,
+                end=end,
+                sequence=call.sequence,
+                aux=call.group,
+            )
 
 
 def plan_for(operator: Any) -> Plan | None:
@@ -250,9 +266,10 @@ def plan_for(operator: Any) -> Plan | None:
 def _group(argument: Any) -> tuple[str, int]:
     if isinstance(argument, str):
         resolve = optional(
-            "torch.distributed.distributed_c10d", "_resolve_process_group",
+            "torch.distributed.distributed_c10d",
+            "_resolve_process_group",
             "sizes of groups of functional collectives (portable engine)",
-        )  # fmt: skip
+        )
         if resolve is None:
             return argument, 0
         group = resolve(argument)

@@ -47,14 +47,31 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
         expect(recorder, rank, size)
         state = recorder.thread()
         fields = (
-            recorder.intern(JOIN), clock.now(), failed, recorder.intern("\t\tcpu"),
-            stacks.capture(), recorder.intern(f"{RENDEZVOUS}\t{size}\t\t\t"),
-        )  # fmt: skip
+            recorder.intern(JOIN),
+            clock.now(),
+            failed,
+            recorder.intern("\t\tcpu"),
+            stacks.capture(),
+            recorder.intern(f"{RENDEZVOUS}\t{size}\t\t\t"),
+        )
         name, start, sequence, signature, stack, group = fields
         state.journal.push_open_record(
-            state.open, int(Kind.COLLECTIVE), 0, 0, name, start, 0, sequence, recorder.step,
-            state.module, signature, stack, state.phase, group, 0,
-        )  # fmt: skip
+            state.open,
+            int(Kind.COLLECTIVE),
+            0,
+            0,
+            name,
+            start,
+            0,
+            sequence,
+            recorder.step,
+            state.module,
+            signature,
+            stack,
+            state.phase,
+            group,
+            0,
+        )
         state.open += 1
         return fields
 
@@ -67,9 +84,16 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
             failed += 1
             name, start, sequence, signature, stack, group = call
             recorder.put(
-                state, Kind.COLLECTIVE, name=name, start=start, end=clock.now(), sequence=sequence,
-                signature=signature, stack=stack, aux=group,
-            )  # fmt: skip
+                state,
+                Kind.COLLECTIVE,
+                name=name,
+                start=start,
+                end=clock.now(),
+                sequence=sequence,
+                signature=signature,
+                stack=stack,
+                aux=group,
+            )
 
     def begins(*arguments: Any, **keywords: Any) -> tuple[int, ...] | None:
         return begin(arguments, keywords)

@@ -188,11 +188,21 @@ class Device:
         )
         thread = activity.launch_thread
         journal.append(
-            int(Kind.OP), int(OpScope.kernel), 0, recorder.intern(activity.name),
-            activity.start_ns, activity.end_ns, NO_SEQUENCE, step, 0,
-            recorder.intern(f"\t\t{activity.device}"), 0, 0,
-            0 if thread is None else thread + 1, activity.launch_ns,
-        )  # fmt: skip
+            int(Kind.OP),
+            int(OpScope.kernel),
+            0,
+            recorder.intern(activity.name),
+            activity.start_ns,
+            activity.end_ns,
+            NO_SEQUENCE,
+            step,
+            0,
+            recorder.intern(f"\t\t{activity.device}"),
+            0,
+            0,
+            0 if thread is None else thread + 1,
+            activity.launch_ns,
+        )
 
     def _open(self, key: tuple[str, int], first_ns: int) -> ThreadJournal:
         """A journal for a stream. Only the thread that ends a step writes to it."""
@@ -200,14 +210,16 @@ class Device:
         folder = recorder.folder
         assert folder is not None  # `_store` has asked
         journal = ThreadJournal(
-            folder, pid=os.getpid(), ordinal=recorder.reserve_thread(), native_id=0,
-            kind=int(ThreadKind.stream), created_ns=first_ns,
-        )  # fmt: skip
+            folder,
+            pid=os.getpid(),
+            ordinal=recorder.reserve_thread(),
+            native_id=0,
+            kind=int(ThreadKind.stream),
+            created_ns=first_ns,
+        )
         self._streams[key] = journal
         name = recorder.intern(stream_name(*key))
-        journal.append(
-            int(Kind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0
-        )  # fmt: skip
+        journal.append(int(Kind.THREAD), 0, 0, name, first_ns, first_ns, 0, 0, 0, 0, 0, 0, 0, 0)
         return journal
 
 

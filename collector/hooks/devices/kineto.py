@@ -137,18 +137,27 @@ def activities(
         start, end = to_local(event.start_ns()), to_local(event.end_ns())
         found.append(
             Activity(
-                device, event.device_resource_id(), event.name(), start, max(start, end),
-                launched, thread,
+                device,
+                event.device_resource_id(),
+                event.name(),
+                start,
+                max(start, end),
+                launched,
+                thread,
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda one: one.start_ns)
 
 
 _NAMES = (
-    "_profiler.ProfilerConfig", "_profiler.ProfilerState", "_profiler._ExperimentalConfig",
-    "_profiler.RecordScope", "_autograd._prepare_profiler", "_autograd._enable_profiler",
+    "_profiler.ProfilerConfig",
+    "_profiler.ProfilerState",
+    "_profiler._ExperimentalConfig",
+    "_profiler.RecordScope",
+    "_autograd._prepare_profiler",
+    "_autograd._enable_profiler",
     "_autograd._disable_profiler",
-)  # fmt: skip
+)
 """What a session is made of, in torch._C."""
 
 
@@ -182,12 +191,15 @@ class Collecting:
             raise RuntimeError("this torch has no profiler session of the whole process")
         self._torch = found
         config = found.ProfilerConfig(
-            found.ProfilerState.KINETO, False, False, False, False, False,
+            found.ProfilerState.KINETO,
+            False,
+            False,
+            False,
+            False,
+            False,
             # The state of the process, and not of this thread.
-            found._ExperimentalConfig(
-                **{_WHOLE_PROCESS: True}, disable_external_correlation=True
-            ),
-        )  # fmt: skip
+            found._ExperimentalConfig(**{_WHOLE_PROCESS: True}, disable_external_correlation=True),
+        )
         chosen = {found.RecordScope.BACKWARD_FUNCTION} if scopes is None else set(scopes)
         self._first = Reading.now()
         found._prepare_profiler(config, set(kinds))

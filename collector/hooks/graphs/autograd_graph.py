@@ -74,12 +74,16 @@ class Graphs:
             parameter = None if variable is None else self._name_of(variable)
             sequence = NO_SEQUENCE if variable is not None else node._sequence_nr()
             recorder.put(
-                state, Kind.GRADIENT, scope=GradientScope.NODE, start=instant, aux=number,
+                state,
+                Kind.GRADIENT,
+                scope=GradientScope.NODE,
+                start=instant,
+                aux=number,
                 name=recorder.intern(short_name(node)),
                 sequence=sequence if sequence < _NO_SEQUENCE else NO_SEQUENCE,
                 signature=recorder.intern(" ".join(map(str, following))),
                 extra=recorder.intern(parameter or ""),
-            )  # fmt: skip
+            )
 
 
 def reached(roots: Any) -> list[Any]:

@@ -109,12 +109,18 @@ class FxGraphs:
             users = " ".join(str(one) for one in row["users"] if one < MOST_NODES)
             module = clean(row["module"])
             recorder.put(
-                state, Kind.GRADIENT, scope=GradientScope.NODE, depth=FX_NODE, start=instant,
-                aux=number, name=recorder.intern(row["target"]), extra=recorder.intern(row["name"]),
+                state,
+                Kind.GRADIENT,
+                scope=GradientScope.NODE,
+                depth=FX_NODE,
+                start=instant,
+                aux=number,
+                name=recorder.intern(row["target"]),
+                extra=recorder.intern(row["name"]),
                 sequence=recorder.intern(prefix + module if module else top),
                 signature=recorder.intern(f"{users}\t{row['op']}\t{around}"),
                 stack=recorder.intern(stack) if stack else 0,
-            )  # fmt: skip
+            )
 
     def _follow_dynamo(self, modules: Modules) -> None:
         """Once torch.compile is in use: what it hands to its backend, and why it breaks a graph."""
@@ -264,8 +270,13 @@ def rows_of(graph: torch.fx.Graph) -> list[Row]:
 
 def _single(op: str, why: str, frames: Iterable[Frame] = ()) -> Row:
     return {
-        "name": op, "op": op, "target": why, "module": "", "frames": list(frames), "users": [],
-    }  # fmt: skip
+        "name": op,
+        "op": op,
+        "target": why,
+        "module": "",
+        "frames": list(frames),
+        "users": [],
+    }
 
 
 def _function(target: Any) -> str:

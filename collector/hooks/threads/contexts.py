@@ -187,9 +187,14 @@ class Contexts:
             self._told.add(sentence)
             state = recorder.thread()
             recorder.put(
-                state, Kind.PHASE, scope=PhaseKind.mark, depth=len(state.phases),
-                name=recorder.intern(sentence), start=instant, end=instant,
-            )  # fmt: skip
+                state,
+                Kind.PHASE,
+                scope=PhaseKind.mark,
+                depth=len(state.phases),
+                name=recorder.intern(sentence),
+                start=instant,
+                end=instant,
+            )
 
     # tasks ---------------------------------------------------------------------------------
 

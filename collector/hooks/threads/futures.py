@@ -41,9 +41,13 @@ def install(handovers: Handovers) -> Callable[[], None]:
             )
     for result in (pool.ApplyResult, pool.MapResult, pool.IMapIterator, pool.IMapUnorderedIterator):
         patches.ends(
-            result, "_set", sets, self_alone=True, when_concurrent=True,
+            result,
+            "_set",
+            sets,
+            self_alone=True,
+            when_concurrent=True,
             lost="order by results of thread pools",
-        )  # fmt: skip
+        )
     patches.ends(pool.ApplyResult, "ready", *looks, self_alone=True, when_concurrent=True)
     for name in ("next", "__next__"):
         patches.ends(

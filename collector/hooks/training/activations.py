@@ -44,10 +44,14 @@ def install(recorder: Recorder, modules: Modules, norms: Norms) -> Callable[[], 
         with recorder.suppress_recording(), torch.no_grad():
             signature = f"\t{str(tensor.dtype).removeprefix('torch.')}\t{tensor.device}"
             fields: dict[str, Any] = {
-                "scope": GradientScope.ACTIVATION, "name": path, "start": clock.now(),
-                "step": recorder.step, "extra": tensor.numel(), "aux": int(module.training),
+                "scope": GradientScope.ACTIVATION,
+                "name": path,
+                "start": clock.now(),
+                "step": recorder.step,
+                "extra": tensor.numel(),
+                "aux": int(module.training),
                 "signature": recorder.intern(signature),
-            }  # fmt: skip
+            }
 
             def write(found: torch.Tensor) -> None:
                 number = float_bits(found.tolist()[0])

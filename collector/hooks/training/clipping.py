@@ -37,9 +37,13 @@ def install(recorder: Recorder) -> Callable[[], None]:
         def write(norm: torch.Tensor) -> None:
             for text, number in ((name, float(norm)), (CLIP_LIMIT, float(limit))):
                 recorder.put(
-                    recorder.thread(), Kind.VALUE, name=recorder.intern(text), start=instant,
-                    sequence=float_bits(number), step=step,
-                )  # fmt: skip
+                    recorder.thread(),
+                    Kind.VALUE,
+                    name=recorder.intern(text),
+                    start=instant,
+                    sequence=float_bits(number),
+                    step=step,
+                )
 
         # The program may go on to use it.
         deliveries.hand_on(local_part(total).detach(), write)

@@ -77,9 +77,13 @@ class Gradients:
         self.drain(wait=False)
 
     def _norms_of(
-        self, optimizer: Optimizer, ordinal: int, held: Holding, positions: Sequence[int],
+        self,
+        optimizer: Optimizer,
+        ordinal: int,
+        held: Holding,
+        positions: Sequence[int],
         instant: int,
-    ) -> list[Alike]:  # fmt: skip
+    ) -> list[Alike]:
         recorder = self._recorder
         state = recorder.thread()
         groups: dict[Any, Alike] = defaultdict(Alike)
@@ -94,9 +98,15 @@ class Gradients:
                 hashed[own.device].append((known, gradient if there else None, own))
             if gradient is None:
                 recorder.put(
-                    state, Kind.GRADIENT, scope=GradientScope.NONE, name=known.name, start=instant,
-                    signature=known.signature, extra=known.numel, aux=ordinal,
-                )  # fmt: skip
+                    state,
+                    Kind.GRADIENT,
+                    scope=GradientScope.NONE,
+                    name=known.name,
+                    start=instant,
+                    signature=known.signature,
+                    extra=known.numel,
+                    aux=ordinal,
+                )
                 continue
             if not has_norm(gradient):
                 recorder.coverage["gradients_not_read"] += 1
@@ -161,9 +171,16 @@ class Gradients:
             for (known, gradient, _), pair in zip(entries, pairs, strict=True):
                 none = GradientScope.NONE if gradient is None else 0
                 recorder.put(
-                    state, Kind.GRADIENT, scope=GradientScope.HASHES | none, name=known.name,
-                    start=instant, step=step, sequence=pair[0], extra=pair[1], aux=ordinal,
-                )  # fmt: skip
+                    state,
+                    Kind.GRADIENT,
+                    scope=GradientScope.HASHES | none,
+                    name=known.name,
+                    start=instant,
+                    step=step,
+                    sequence=pair[0],
+                    extra=pair[1],
+                    aux=ordinal,
+                )
 
         pairs = [(own if gradient is None else gradient, own) for _, gradient, own in entries]
         if pairs[0][1].device.type == "cpu":  # where torch's operators take 30 times as long

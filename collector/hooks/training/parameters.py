@@ -116,9 +116,13 @@ class Parameters:
         self._trainable: dict[int, bool] = {}  # text of a name -> requires_grad, as last written
 
     def before(
-        self, optimizer: Optimizer, ordinal: int, instant: int,
-        held: Holding, gradients: list[Alike],
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Optimizer,
+        ordinal: int,
+        instant: int,
+        held: Holding,
+        gradients: list[Alike],
+    ) -> None:
         """A sampled step is about to begin; `gradients` are those of `held` that there are."""
         recorder = self._recorder
         rule = recorder.intern(type(optimizer).__name__)
@@ -183,9 +187,10 @@ class Parameters:
         for rows in alike(tensors):
             sample.add(_OWN, rows, self._norms.of([tensors[i] for i in rows]))
             changing = [
-                i for i in rows
+                i
+                for i in rows
                 if not sample.rows[i].scope & GradientScope.FROZEN and tensors[i].numel()
-            ]  # fmt: skip
+            ]
             if changing:
                 own = [tensors[i] for i in changing]
                 before = self._norms.thinned(own, ELEMENTS)
@@ -224,9 +229,11 @@ class Parameters:
                 continue
             known, (norm, maximum, nonzero, own, change) = row.known, row.numbers
             place: dict[str, Any] = {
-                "name": known.name, "start": sample.instant, "step": sample.step,
+                "name": known.name,
+                "start": sample.instant,
+                "step": sample.step,
                 "aux": sample.aux,
-            }  # fmt: skip
+            }
             scope = GradientScope.SAMPLE | row.scope
             gone = GradientScope.NONE if norm is None else 0
             pairs: list[tuple[SampleRecord, int, int, int]] = [
@@ -244,9 +251,15 @@ class Parameters:
                 pairs.append((SampleRecord.change, float_bits(change), 0, 0))
             for part, first, second, signature in pairs:
                 recorder.put(
-                    state, Kind.GRADIENT, scope=scope | gone, depth=part, sequence=first,
-                    extra=second, signature=signature, **place,
-                )  # fmt: skip
+                    state,
+                    Kind.GRADIENT,
+                    scope=scope | gone,
+                    depth=part,
+                    sequence=first,
+                    extra=second,
+                    signature=signature,
+                    **place,
+                )
 
 
 def is_sampled(step: int, every: int) -> bool:

@@ -14,9 +14,13 @@ from tests.support.processes import compiled, run_program
 SOURCE = ROOT / "tests" / "fixtures" / "observer_units.cpp"
 CHECKS = re.findall(r"^CHECK\((\w+)\)", SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
 PARTS = (
-    "base/own_file.cpp", "journal/background_compactor.cpp", "journal/journal.cpp",
-    "journal/segment_ring.cpp", "journal/string_table.cpp", build.KERNEL,
-)  # fmt: skip
+    "base/own_file.cpp",
+    "journal/background_compactor.cpp",
+    "journal/journal.cpp",
+    "journal/segment_ring.cpp",
+    "journal/string_table.cpp",
+    build.KERNEL,
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +31,20 @@ def program(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch = build.find_torch()
     libraries = torch.folder / "lib"
     return compiled(
-        SOURCE, folder / "units", *(str(build.SOURCES / part) for part in PARTS),
-        *build.FLAGS, "-O0", "-DLANESCOPE_VARIANT=generic",
+        SOURCE,
+        folder / "units",
+        *(str(build.SOURCES / part) for part in PARTS),
+        *build.FLAGS,
+        "-O0",
+        "-DLANESCOPE_VARIANT=generic",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}",
-        f"-I{folder}", f"-I{build.SOURCES}", f"-isystem{torch.folder / 'include'}",
-        f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10",
-    )  # fmt: skip
+        f"-I{folder}",
+        f"-I{build.SOURCES}",
+        f"-isystem{torch.folder / 'include'}",
+        f"-L{libraries}",
+        f"-Wl,-rpath,{libraries}",
+        "-lc10",
+    )
 
 
 @pytest.mark.parametrize("check", CHECKS)

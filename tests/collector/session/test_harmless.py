@@ -253,10 +253,12 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [("{", "LANESCOPE_OPTIONS cannot be used"),
-     pytest.param('{"level": "all"}', "level is 'all'", marks=pytest.mark.slow),
-     ('{"colour": 1}', "unknown settings colour")],
-)  # fmt: skip
+    [
+        ("{", "LANESCOPE_OPTIONS cannot be used"),
+        pytest.param('{"level": "all"}', "level is 'all'", marks=pytest.mark.slow),
+        ('{"colour": 1}', "unknown settings colour"),
+    ],
+)
 def test_settings_that_make_no_sense(tmp_path: Path, options: str, sentence: str) -> None:
     program = write_program(tmp_path, "import torch; print(torch.ones(2).sum().item())")
     done = fork_program(

@@ -113,8 +113,15 @@ def test_the_sites_own_customisation_still_runs(tmp_path: Path) -> None:
     site.mkdir()
     (site / "sitecustomize.py").write_text("import builtins; builtins.customised = True\n")
     program = write_program(tmp_path, "print(customised, __import__('sitecustomize').__file__)")
-    command = [str(Path(sys.executable).parent / "lanescope"), "record", "-o",
-               str(tmp_path / "run"), "--", sys.executable, str(program)]  # fmt: skip
+    command = [
+        str(Path(sys.executable).parent / "lanescope"),
+        "record",
+        "-o",
+        str(tmp_path / "run"),
+        "--",
+        sys.executable,
+        str(program),
+    ]
     done = run_program(command, environment={"PYTHONPATH": str(site)})
     assert done.stdout == f"True {site / 'sitecustomize.py'}\n"
 
@@ -145,8 +152,20 @@ def test_the_launcher_form_records_a_script_with_its_arguments(tmp_path: Path) -
         tmp_path, "import sys, torch; torch.ones(2).tan(); print(sys.argv[1:], __name__)"
     )
     run = tmp_path / "run"
-    done = run_program([sys.executable, "-m", "lanescope.collector", "-o", str(run), "--level",
-                        "timing", str(program), "--epochs", "3"])  # fmt: skip
+    done = run_program(
+        [
+            sys.executable,
+            "-m",
+            "lanescope.collector",
+            "-o",
+            str(run),
+            "--level",
+            "timing",
+            str(program),
+            "--epochs",
+            "3",
+        ]
+    )
     assert (done.returncode, done.stdout) == (0, "['--epochs', '3'] __main__\n")
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["level"], manifest["complete"]) == ("timing", True)
@@ -226,7 +245,8 @@ def test_all_hooks_are_gone_after_the_recording(tmp_path: Path) -> None:
     recorded = Recorded(run, 0, "", "")
     assert recorded.op_names() == ["aten::ones", "aten::tan"]
     assert [(p["name"], p["kind"]) for p in recorded.rows("phase")] == [
-        ("backward", "backward"), ("thread 3 start", "mark"),
-    ]  # fmt: skip
+        ("backward", "backward"),
+        ("thread 3 start", "mark"),
+    ]
     values = {(v["name"], v["value"], v["step"]) for v in recorded.rows("value")}
     assert ("grad_norm", 0.25, 0) in values

@@ -89,8 +89,9 @@ def test_ranks_agree_on_sequence_numbers(two_ranks: Recorded) -> None:
 
 
 def test_the_reducers_collectives_are_seen_in_backward(two_ranks: Recorded) -> None:
-    reduced = [c for c in calls(two_ranks, 0)
-               if c["name"] == "all_reduce" and c["phase"] == "backward"]  # fmt: skip
+    reduced = [
+        c for c in calls(two_ranks, 0) if c["name"] == "all_reduce" and c["phase"] == "backward"
+    ]
     assert [c["step"] for c in reduced] == [0, 1]
     assert {c["bytes"] for c in reduced} == {40}  # (4 x 2 + 2) float32
 
@@ -101,8 +102,9 @@ def test_completion_follows_the_call_on_every_rank(two_ranks: Recorded) -> None:
             if call["complete_ns"] is not None:
                 assert call["complete_ns"] >= call["start_ns"]
     # An all_reduce is complete nowhere before its last rank came.
-    first, second = ({c["sequence"]: c for c in calls(two_ranks, r) if c["group"] == "0"}
-                     for r in (0, 1))  # fmt: skip
+    first, second = (
+        {c["sequence"]: c for c in calls(two_ranks, r) if c["group"] == "0"} for r in (0, 1)
+    )
     for sequence, mine in first.items():
         theirs = second[sequence]
         if mine["name"] == "all_reduce" and mine["complete_ns"] and theirs["complete_ns"]:
@@ -127,9 +129,17 @@ def test_ranks_started_with_the_launcher_form(tmp_path: Path) -> None:
     program = write_program(tmp_path, RANKS)
     run = tmp_path / "run"
     done = run_program(
-        [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2", "-m", "lanescope.collector",
-         "-o", str(run), str(program)]
-    )  # fmt: skip
+        [
+            str(BIN / "torchrun"),
+            "--standalone",
+            "--nproc-per-node=2",
+            "-m",
+            "lanescope.collector",
+            "-o",
+            str(run),
+            str(program),
+        ]
+    )
     assert done.returncode == 0, done.stderr
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["world_size"], manifest["complete"]) == (2, True)

@@ -51,9 +51,10 @@ class Samples(unittest.TestCase):
         """Keep results, and the gradients that the sum of all differentiable ones gives."""
         self.keep(results)
         roots = [
-            one for one in tree_leaves(results)
+            one
+            for one in tree_leaves(results)
             if isinstance(one, torch.Tensor) and one.requires_grad and one.layout == torch.strided
-        ]  # fmt: skip
+        ]
         if not roots:
             return
         torch.autograd.backward([root.abs().sum() for root in roots])
@@ -131,11 +132,19 @@ Operators = type(
     _tests(((_op_name(info), info) for info in op_db if torch.float32 in info.dtypes), Samples.op),
 )
 Modules = type(
-    "Modules", (Samples,),
+    "Modules",
+    (Samples,),
     _tests(((info.module_cls.__name__, info) for info in module_db), Samples.module),
-)  # fmt: skip
+)
 Optimizers = type(
-    "Optimizers", (Samples,),
-    _tests(((info.optim_cls.__name__, info) for info in optim_db if not
-            info.only_supports_sparse_grads), Samples.optimizer),
-)  # fmt: skip
+    "Optimizers",
+    (Samples,),
+    _tests(
+        (
+            (info.optim_cls.__name__, info)
+            for info in optim_db
+            if not info.only_supports_sparse_grads
+        ),
+        Samples.optimizer,
+    ),
+)

@@ -136,15 +136,35 @@ def test_what_a_dead_process_left_is_packed(tmp_path: Path) -> None:
     manifests.create(path, Options(), ["program"], world_size=1)
     recorder = Recorder(path, Options())
     recorder.describe(
-        pid=os.getpid(), parent_pid=1, rank=0, world_size=1, role="rank", host="h",
-        engine="portable", start_ns=1, end_ns=0, closed=False, argv=["program"], python="3",
-        torch="2", modules_root="", clock_identity="c", wall_minus_monotonic_ns=0,
-    )  # fmt: skip
+        pid=os.getpid(),
+        parent_pid=1,
+        rank=0,
+        world_size=1,
+        role="rank",
+        host="h",
+        engine="portable",
+        start_ns=1,
+        end_ns=0,
+        closed=False,
+        argv=["program"],
+        python="3",
+        torch="2",
+        modules_root="",
+        clock_identity="c",
+        wall_minus_monotonic_ns=0,
+    )
     state = recorder.thread()
     stack = recorder.intern("a.py\t1\tf")
     for k in range(50):
-        recorder.put(state, schema_kind("OP"), name=recorder.intern(f"op{k}"), start=100 * k,
-                     end=100 * k + 90, sequence=k, stack=stack)  # fmt: skip
+        recorder.put(
+            state,
+            schema_kind("OP"),
+            name=recorder.intern(f"op{k}"),
+            start=100 * k,
+            end=100 * k + 90,
+            sequence=k,
+            stack=stack,
+        )
     run = open_run(path)
     pack(run, tmp_path / "dead.lanes")
     packed = open_run(tmp_path / "dead.lanes")

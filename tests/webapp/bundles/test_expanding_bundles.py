@@ -83,9 +83,25 @@ def one_member(path: Path, name: str, method: int, packed: int, body: bytes) -> 
     full = 0xFFFFFFFF
     local = struct.pack("<4s5H3I2H", b"PK\3\4", 45, 0, method, 0, 0x21, 0, full, full, len(raw), 20)
     entry = struct.pack(
-        "<4s6H3I5H2I", b"PK\1\2", 45, 45, 0, method, 0, 0x21, 0, full, full, len(raw), 20, 0, 0, 0,
-        0, 0,
-    )  # fmt: skip
+        "<4s6H3I5H2I",
+        b"PK\1\2",
+        45,
+        45,
+        0,
+        method,
+        0,
+        0x21,
+        0,
+        full,
+        full,
+        len(raw),
+        20,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     with path.open("wb") as file:
         file.write(local + raw + sizes + body)
         start = file.seek(30 + len(raw) + 20 + packed)

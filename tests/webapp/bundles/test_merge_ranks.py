@@ -29,9 +29,11 @@ def noted(path: Path, t0: int, text: str) -> None:
 def host(path: Path, rank: int, *, axis: str, wall: int, offset: int = 0, **clock: Any) -> Path:
     """What one of two hosts records: one op at 100 ns of a clock of its own."""
     builder = Builder(
-        path, world_size=2, complete=False,
+        path,
+        world_size=2,
+        complete=False,
         axis={"clock_identity": axis, "wall_minus_monotonic_ns": wall},
-    )  # fmt: skip
+    )
     builder.process(rank, clock={"host": f"boot-{rank}", "offset_ns": offset, **clock})
     builder.op(START_NS + 100, 10, rank=rank, thread=f"{1000 + rank}-0")
     return builder.write()

@@ -22,9 +22,20 @@ from tests.support.synthetic import START_NS, Builder
 
 HOST = "gpu-node-17.corp.example"
 SECRETS = (
-    "gpu-node-17", "corp.example", "alice", "TOKEN-12345", "vault", "plans", "projectphoenix",
-    "10.1.2.3", "/home", "boot-77", "hunter2", "carol", "relay9",
-)  # fmt: skip
+    "gpu-node-17",
+    "corp.example",
+    "alice",
+    "TOKEN-12345",
+    "vault",
+    "plans",
+    "projectphoenix",
+    "10.1.2.3",
+    "/home",
+    "boot-77",
+    "hunter2",
+    "carol",
+    "relay9",
+)
 PLANTED = (
     f"on {HOST} by alice with TOKEN-12345: 'No such file: \"/mnt/vault/the plans/x.bin\"' "
     "/home/alice/secret at tcp://10.1.2.3:29500 and 10.1.2.3, projectphoenix, "
@@ -68,10 +79,13 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, byte
         times = {instant: [START_NS + k for k in range(len(TEXTS))]} if shape.per_thread else {}
         builder.rows(name, 0, "1000-0" if shape.per_thread else None, **times, **texts)
     files = [
-        "/home/alice/work/train.py", "/home/alice/work/pkg/model.py", "/mnt/vault/plans/lib.py",
+        "/home/alice/work/train.py",
+        "/home/alice/work/pkg/model.py",
+        "/mnt/vault/plans/lib.py",
         "/opt/alice/lib/python3.11/site-packages/torch/nn/modules/linear.py",
-        "/opt/alice/lib/python3.11/threading.py", "<string>",
-    ]  # fmt: skip
+        "/opt/alice/lib/python3.11/threading.py",
+        "<string>",
+    ]
     frames = [{"file": file, "line": 3, "function": "f"} for file in files]
     builder.rows("stack", 0, None, stack=[7], frames=[frames])
     path = builder.write()
@@ -124,9 +138,13 @@ def test_what_a_run_is_about_stays(members: dict[str, bytes], tmp_path: Path) ->
     assert run.warnings
     frames = run.events("stack")["frames"].to_pylist()[0]
     assert [frame["file"] for frame in frames] == [
-        "train.py", "pkg/model.py", frames[2]["file"], "torch/nn/modules/linear.py",
-        "python3.11/threading.py", "<string>",
-    ]  # fmt: skip
+        "train.py",
+        "pkg/model.py",
+        frames[2]["file"],
+        "torch/nn/modules/linear.py",
+        "python3.11/threading.py",
+        "<string>",
+    ]
     assert frames[2]["file"].startswith("<path ")
     op: dict[str, Any] = next(
         row for row in run.events("op").to_pylist() if row["name"] == "aten::mm"
@@ -149,7 +167,16 @@ def test_the_same_is_replaced_by_the_same() -> None:
     four = Redactor(arguments=["fire", "ice"])  # three letters are in every other word
     assert four.text("fire and ice") == "<argument 1> and ice"
     for plain in (
-        "aten::add", "[4, 8] [8]", "lanescope/rss", "a/b", "0/1000-0", "module.0.weight", "3 / 4",
-        "v2.13.0", "DDP's backward", "127.0.0.1", "x: int",
-    ):  # fmt: skip
+        "aten::add",
+        "[4, 8] [8]",
+        "lanescope/rss",
+        "a/b",
+        "0/1000-0",
+        "module.0.weight",
+        "3 / 4",
+        "v2.13.0",
+        "DDP's backward",
+        "127.0.0.1",
+        "x: int",
+    ):
         assert redactor.text(plain) == plain

@@ -37,14 +37,29 @@ def test_info_as_json(run: Path) -> None:
     found: dict[str, Any] = json.loads(called("info", run, "--json"))
     size = sum(f.stat().st_size for f in run.rglob("*.parquet"))
     assert found == {
-        "format": schema.FORMAT_VERSION, "run": str(run), "world_size": 2, "ranks": [0, 1],
-        "threads": 4, "steps": 3, "duration_ns": 3_351_020,
+        "format": schema.FORMAT_VERSION,
+        "run": str(run),
+        "world_size": 2,
+        "ranks": [0, 1],
+        "threads": 4,
+        "steps": 3,
+        "duration_ns": 3_351_020,
         "events": {
-            "op": 96, "collective": 6, "phase": 48, "gradient": 24, "sync": 8, "value": 6,
+            "op": 96,
+            "collective": 6,
+            "phase": 48,
+            "gradient": 24,
+            "sync": 8,
+            "value": 6,
         },
-        "dropped": 0, "complete": True, "clock": {"calibrated": True, "uncertainty_ns": 0},
-        "engine": "portable", "size_bytes": size, "missing_ranks": [], "warnings": [],
-    }  # fmt: skip
+        "dropped": 0,
+        "complete": True,
+        "clock": {"calibrated": True, "uncertainty_ns": 0},
+        "engine": "portable",
+        "size_bytes": size,
+        "missing_ranks": [],
+        "warnings": [],
+    }
 
 
 def test_info_for_people(run: Path) -> None:
@@ -52,8 +67,16 @@ def test_info_for_people(run: Path) -> None:
     assert found.splitlines()[0] == str(run)
     rows = {line.split()[0]: line.split()[1:] for line in found.splitlines() if line.strip()}
     assert rows["rank"] == [
-        "threads", "steps", "op", "collective", "phase", "gradient", "sync", "value", "dropped",
-    ]  # fmt: skip
+        "threads",
+        "steps",
+        "op",
+        "collective",
+        "phase",
+        "gradient",
+        "sync",
+        "value",
+        "dropped",
+    ]
     assert rows["0"] == ["2", "3", "48", "3", "24", "12", "4", "3", "0"]
     assert rows["all"] == ["4", "3", "96", "6", "48", "24", "8", "6", "0"]
     assert rows["length"] == ["3.35", "ms,", "3", "steps"]
@@ -85,14 +108,17 @@ def test_check_passes_below_its_limit(tmp_path: Path) -> None:
     assert found == {
         "run": str(path),
         "metrics": {
-            "thread_overlap_rate": 0.02, "gradient_fluctuation": None, "graph_traceability": None,
-            "memory_overhead": None, "comm_compute_overlap": {"0": None},
+            "thread_overlap_rate": 0.02,
+            "gradient_fluctuation": None,
+            "graph_traceability": None,
+            "memory_overhead": None,
+            "comm_compute_overlap": {"0": None},
         },
-        "checks": [
-            {"name": "thread_overlap_rate", "value": 0.02, "limit": 0.05, "passed": True}
-        ],
-        "findings": [], "examined": found["examined"], "errors": [],
-    }  # fmt: skip
+        "checks": [{"name": "thread_overlap_rate", "value": 0.02, "limit": 0.05, "passed": True}],
+        "findings": [],
+        "examined": found["examined"],
+        "errors": [],
+    }
     assert {one["findings"] for one in found["examined"]} == {0}
     assert all(one["question"].endswith("?") for one in found["examined"])
     assert "passed  thread_overlap_rate: 2 %, limit 5 %" in called("check", path)
@@ -132,10 +158,17 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
     evidence = finding.pop("evidence")
     assert evidence["verdict"] == "diverged"
     assert finding == {
-        "kind": "divergence", "severity": "error", "rank": 0, "ranks": [0], "thread": "1000-0",
-        "step": 0, "time_ns": None, "where": None, "link": finding["link"],
+        "kind": "divergence",
+        "severity": "error",
+        "rank": 0,
+        "ranks": [0],
+        "thread": "1000-0",
+        "step": 0,
+        "time_ns": None,
+        "where": None,
+        "link": finding["link"],
         "title": finding["title"],
-    }  # fmt: skip
+    }
     called("check", base, "--baseline", base)
 
 
@@ -161,8 +194,16 @@ def test_every_command_loads_and_explains_itself(name: str) -> None:
 
 
 def test_view_serves_until_it_is_told_to_stop(run: Path) -> None:
-    command = [sys.executable, "-m", "lanescope.webapp.cli", "view", str(run), "--port", "0",
-               "--no-browser"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "lanescope.webapp.cli",
+        "view",
+        str(run),
+        "--port",
+        "0",
+        "--no-browser",
+    ]
     with started(*command) as process:
         assert process.stdout is not None
         address = first_line(process)

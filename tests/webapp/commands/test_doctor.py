@@ -19,9 +19,14 @@ TORCH = {"torch": "2.13.0", "gpus": 0, "distributed": True, "backends": ["gloo"]
 
 def facts(**changes: Any) -> Facts:
     usual: dict[str, Any] = {
-        "variables": {}, "torch": TORCH, "cores": 8, "busy_ports": (), "infiniband": False,
-        "compiler": "/usr/bin/c++", "shared_memory": 1 << 34,
-    }  # fmt: skip
+        "variables": {},
+        "torch": TORCH,
+        "cores": 8,
+        "busy_ports": (),
+        "infiniband": False,
+        "compiler": "/usr/bin/c++",
+        "shared_memory": 1 << 34,
+    }
     return Facts(**{**usual, **changes})
 
 
@@ -41,39 +46,87 @@ def test_a_plain_machine_is_fine() -> None:
     [
         ("torch", {"torch": None}, "warning", "pip install torch"),
         ("backend", {"torch": {**TORCH, "gpus": 4}}, "error", "install a build of torch with NCCL"),
-        ("backend", {"torch": {**TORCH, "gpus": 4, "backends": ["gloo", "nccl"]}}, "ok",
-         'init_process_group("nccl")'),
-        ("backend", {"variables": {"OMPI_COMM_WORLD_SIZE": "8"},
-                     "torch": {**TORCH, "backends": ["gloo", "mpi"]}}, "info",
-         'init_process_group("mpi")'),
-        ("init timeout", {"variables": {"MASTER_ADDR": "node-7"}}, "info",
-         "init_process_group(timeout=timedelta(seconds=120)), 60 to 120"),
-        ("ports", {"busy_ports": (29500,)}, "warning",
-         "MASTER_PORT, torchrun --master-port, to one that is free"),
+        (
+            "backend",
+            {"torch": {**TORCH, "gpus": 4, "backends": ["gloo", "nccl"]}},
+            "ok",
+            'init_process_group("nccl")',
+        ),
+        (
+            "backend",
+            {
+                "variables": {"OMPI_COMM_WORLD_SIZE": "8"},
+                "torch": {**TORCH, "backends": ["gloo", "mpi"]},
+            },
+            "info",
+            'init_process_group("mpi")',
+        ),
+        (
+            "init timeout",
+            {"variables": {"MASTER_ADDR": "node-7"}},
+            "info",
+            "init_process_group(timeout=timedelta(seconds=120)), 60 to 120",
+        ),
+        (
+            "ports",
+            {"busy_ports": (29500,)},
+            "warning",
+            "MASTER_PORT, torchrun --master-port, to one that is free",
+        ),
         ("ports", {"busy_ports": tuple(PORTS)}, "error", "free one"),
         ("NCCL_IB_TIMEOUT", {"infiniband": True}, "info", "NCCL_IB_TIMEOUT=22"),
-        ("NCCL_IB_TIMEOUT", {"variables": {"NCCL_IB_TIMEOUT": "40"}}, "error",
-         "NCCL_IB_TIMEOUT=22"),
-        ("NCCL_IB_RETRY_CNT", {"infiniband": True, "variables": {"NCCL_IB_RETRY_CNT": "3"}},
-         "warning", "NCCL_IB_RETRY_CNT=7"),
-        ("NCCL_SOCKET_NTHREADS", {"variables": {"NCCL_SOCKET_NTHREADS": "99"}}, "error",
-         "NCCL_SOCKET_NTHREADS=4"),
-        ("NCCL_SOCKET_NTHREADS", {"variables": {"NCCL_SOCKET_NTHREADS": "16",
-                                                "NCCL_NSOCKS_PERTHREAD": "8"}}, "error",
-         "NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4"),
-        ("async error handling", {"variables": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}},
-         "warning", "unset TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ("TORCH_DISTRIBUTED_DEBUG", {"variables": {"TORCH_DISTRIBUTED_DEBUG": "ALL"}}, "error",
-         "TORCH_DISTRIBUTED_DEBUG=OFF"),
-        ("TORCH_DISTRIBUTED_DEBUG", {"variables": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
-         "warning", "TORCH_DISTRIBUTED_DEBUG=OFF"),
-        ("DataLoader workers", {"variables": {"LOCAL_WORLD_SIZE": "2"}}, "ok",
-         "DataLoader(num_workers=3) at most"),
-        ("DataLoader workers", {"shared_memory": 64 << 20}, "warning",
-         "docker run --shm-size=8g"),
+        (
+            "NCCL_IB_TIMEOUT",
+            {"variables": {"NCCL_IB_TIMEOUT": "40"}},
+            "error",
+            "NCCL_IB_TIMEOUT=22",
+        ),
+        (
+            "NCCL_IB_RETRY_CNT",
+            {"infiniband": True, "variables": {"NCCL_IB_RETRY_CNT": "3"}},
+            "warning",
+            "NCCL_IB_RETRY_CNT=7",
+        ),
+        (
+            "NCCL_SOCKET_NTHREADS",
+            {"variables": {"NCCL_SOCKET_NTHREADS": "99"}},
+            "error",
+            "NCCL_SOCKET_NTHREADS=4",
+        ),
+        (
+            "NCCL_SOCKET_NTHREADS",
+            {"variables": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}},
+            "error",
+            "NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4",
+        ),
+        (
+            "async error handling",
+            {"variables": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}},
+            "warning",
+            "unset TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        ),
+        (
+            "TORCH_DISTRIBUTED_DEBUG",
+            {"variables": {"TORCH_DISTRIBUTED_DEBUG": "ALL"}},
+            "error",
+            "TORCH_DISTRIBUTED_DEBUG=OFF",
+        ),
+        (
+            "TORCH_DISTRIBUTED_DEBUG",
+            {"variables": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+            "warning",
+            "TORCH_DISTRIBUTED_DEBUG=OFF",
+        ),
+        (
+            "DataLoader workers",
+            {"variables": {"LOCAL_WORLD_SIZE": "2"}},
+            "ok",
+            "DataLoader(num_workers=3) at most",
+        ),
+        ("DataLoader workers", {"shared_memory": 64 << 20}, "warning", "docker run --shm-size=8g"),
         ("compiler", {"compiler": None}, "warning", "apt-get install g++, or CXX"),
     ],
-)  # fmt: skip
+)
 def test_each_rule_says_what_to_set_and_why(
     name: str, changes: dict[str, Any], status: str, setting: str
 ) -> None:
@@ -116,14 +169,35 @@ def training(path: Path, *, data_ns: int = 0, unused: bool = False, reached: int
         if data_ns:
             builder.phase(at, data_ns, "data", step=step)
         if unused:
-            builder.row("collective", 0, thread, start_ns=at + 500, duration_ns=1, step=step,
-                        name="all_reduce", group="0", group_size=1, sequence=step,
-                        shapes="[2]", dtypes="int32")  # fmt: skip
+            builder.row(
+                "collective",
+                0,
+                thread,
+                start_ns=at + 500,
+                duration_ns=1,
+                step=step,
+                name="all_reduce",
+                group="0",
+                group_size=1,
+                sequence=step,
+                shapes="[2]",
+                dtypes="int32",
+            )
         for k in range(reached):
             builder.op(at + 600 + k, 1, "torch::autograd::AccumulateGrad", step=step)
         for name in ("a", "b"):
-            builder.row("gradient", 0, thread, time_ns=at + 800, step=step, parameter=name,
-                        norm=1.0, numel=4, dtype="float32", device="cpu")  # fmt: skip
+            builder.row(
+                "gradient",
+                0,
+                thread,
+                time_ns=at + 800,
+                step=step,
+                parameter=name,
+                norm=1.0,
+                numel=4,
+                dtype="float32",
+                device="cpu",
+            )
         builder.phase(at + 900, 100, "optimizer", step=step)
     return builder.write()
 
@@ -139,8 +213,12 @@ def test_a_run_set_up_well(tmp_path: Path) -> None:
     shown = of_run(training(tmp_path))
     assert shown["findings"] == []
     status = {one["name"]: one["status"] for one in shown["checks"]}
-    assert status == {"backend": "ok", "find_unused_parameters": "ok", "DataLoader workers": "ok",
-                      "engine": "info"}  # fmt: skip
+    assert status == {
+        "backend": "ok",
+        "find_unused_parameters": "ok",
+        "DataLoader workers": "ok",
+        "engine": "info",
+    }
 
 
 def test_a_run_that_waits_for_data(tmp_path: Path) -> None:

@@ -105,9 +105,19 @@ def test_a_manifest_of_wrong_values(
 
 @pytest.mark.parametrize(
     "path",
-    ["../op.parquet", "/etc/passwd", "rank=00000/../../x", "a//b", "./a", "", "C:/x", "a\\b",
-     "a\0b", "rank=00000/thread=1-0/../../../op-00000.parquet"],
-)  # fmt: skip
+    [
+        "../op.parquet",
+        "/etc/passwd",
+        "rank=00000/../../x",
+        "a//b",
+        "./a",
+        "",
+        "C:/x",
+        "a\\b",
+        "a\0b",
+        "rank=00000/thread=1-0/../../../op-00000.parquet",
+    ],
+)
 def test_a_manifest_that_leads_outside(run: Path, path: str) -> None:
     entry = {"bytes": 1, "rows": 1, "sha256": ""}
     found = refusal(change(run, setter("files", path, entry)))

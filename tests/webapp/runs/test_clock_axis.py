@@ -34,9 +34,14 @@ def test_ranks_are_put_on_one_axis_by_their_offsets(tmp_path: Path) -> None:
     builder.process(1, clock=clock, start_ns=T + 10**18)
     builder.op(T, 10, rank=0)
     builder.row(
-        "collective", 1, "1001-0", start_ns=T + 10**18 + 7, duration_ns=5,
-        complete_ns=T + 10**18 + 9, name="barrier",
-    )  # fmt: skip
+        "collective",
+        1,
+        "1001-0",
+        start_ns=T + 10**18 + 7,
+        duration_ns=5,
+        complete_ns=T + 10**18 + 9,
+        name="barrier",
+    )
     run = opened(builder)
     assert column(run, "collective", "start_ns") == [7]
     assert column(run, "collective", "complete_ns") == [9]

@@ -38,8 +38,12 @@ def test_their_rows_stay_and_are_put_where_nothing_overflows(run: Run) -> None:
     assert run.duration_ns == 1_000
     rows = run.events("op", thread="1000-0").to_pylist()
     assert [(row["start_ns"], row["duration_ns"]) for row in rows] == [
-        (0, 5), (0, 5), (10, 100), (300, 0), (400, 5),
-    ]  # fmt: skip
+        (0, 5),
+        (0, 5),
+        (10, 100),
+        (300, 0),
+        (400, 5),
+    ]
     assert len(rows) + 1 == run.counts["op"]
     part = run.events("op", thread="1000-0", window=(0, 5)).to_pylist()
     assert [row["start_ns"] for row in part] == [0, 0]
@@ -58,8 +62,11 @@ def test_an_imported_event_far_from_all_others(tmp_path: Path, instant_us: int) 
     run = imported(tmp_path / "run", write_trace(tmp_path / "trace.json", [odd, *events]))
     assert run.duration_ns == 45_000
     assert [row["start_ns"] for row in run.events("op").to_pylist()][-4:] == [
-        10_000, 20_000, 30_000, 40_000,
-    ]  # fmt: skip
+        10_000,
+        20_000,
+        30_000,
+        40_000,
+    ]
     assert "rank 0: 1 row of op has impossible times" in run.warnings[-1]
 
 

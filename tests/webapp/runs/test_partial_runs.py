@@ -49,9 +49,11 @@ def test_every_command_goes_on_with_the_ranks_that_are_there(
         (0, "verify", tmp_path / "run.lanes"),
         (1, "verify", run),
         (0, "diff", run, run),
-        *((0, "export", run, "--to", kind, "-o", to)
-          for kind in ("perfetto", "html", "csv", "parquet", "markdown")),
-    ):  # fmt: skip
+        *(
+            (0, "export", run, "--to", kind, "-o", to)
+            for kind in ("perfetto", "html", "csv", "parquet", "markdown")
+        ),
+    ):
         result = CliRunner().invoke(main, [str(one) for one in command])
         assert result.exit_code == status, (command, result.output)
         assert "Traceback" not in result.output

@@ -40,14 +40,33 @@ def test_counts_ranks_and_threads(tmp_path: Path) -> None:
     assert run.complete
     assert run.warnings == ()
     assert dict(run.counts) == {
-        "op": 3 * 2 * 4 * 10, "collective": 3 * 4, "phase": 3 * 2 * 4 * 4, "gradient": 3 * 4 * 4,
-        "sync": 3 * 4, "value": 3 * 4, "access": 0, "tensor": 0, "stall": 0, "stack": 3,
-        "storage": 0, "thread": 6, "module": 9, "parameter": 0, "activation": 0, "node": 0, "fx": 0,
-    }  # fmt: skip
+        "op": 3 * 2 * 4 * 10,
+        "collective": 3 * 4,
+        "phase": 3 * 2 * 4 * 4,
+        "gradient": 3 * 4 * 4,
+        "sync": 3 * 4,
+        "value": 3 * 4,
+        "access": 0,
+        "tensor": 0,
+        "stall": 0,
+        "stack": 3,
+        "storage": 0,
+        "thread": 6,
+        "module": 9,
+        "parameter": 0,
+        "activation": 0,
+        "node": 0,
+        "fx": 0,
+    }
     assert run.counts_of(1)["op"] == 2 * 4 * 10
     assert [t.key for t in run.threads] == [
-        "0/1000-0", "0/1000-1", "1/1001-0", "1/1001-1", "2/1002-0", "2/1002-1",
-    ]  # fmt: skip
+        "0/1000-0",
+        "0/1000-1",
+        "1/1001-0",
+        "1/1001-1",
+        "2/1002-0",
+        "2/1002-1",
+    ]
     on_disk = sum(f.stat().st_size for f in (tmp_path / "run").rglob("*.parquet"))
     assert run.size_bytes == on_disk
     assert run.title == str(tmp_path / "run")
@@ -99,16 +118,23 @@ def test_rows_are_sorted_by_rank_thread_start_and_depth(tmp_path: Path) -> None:
     builder.thread(0, 1000, 0)
     builder.process(0, pid=7, role="child")
     for start, name, thread in (
-        (T + 3, "late", "1000-0"), (T + 1, "early", "1000-0"), (T, "worker", "7-0"),
-        (T + 2, "tenth", "1000-10"), (T + 2, "second", "1000-2"),
-    ):  # fmt: skip
+        (T + 3, "late", "1000-0"),
+        (T + 1, "early", "1000-0"),
+        (T, "worker", "7-0"),
+        (T + 2, "tenth", "1000-10"),
+        (T + 2, "second", "1000-2"),
+    ):
         builder.op(start, 1, name, thread=thread)
     builder.op(T + 9, 0, "inner", depth=1)
     builder.op(T + 9, 4, "outer", depth=0)
     run = opened(builder)
     assert [t.key for t in run.threads] == [
-        "0/1000-0", "0/1000-2", "0/1000-10", "0/7-0", "1/1001-0",
-    ]  # fmt: skip
+        "0/1000-0",
+        "0/1000-2",
+        "0/1000-10",
+        "0/7-0",
+        "1/1001-0",
+    ]
     names = ["early", "late", "outer", "inner", "second", "tenth", "worker", "b"]
     assert column(run, "op", "name") == names
     assert column(run, "op", "thread") == ["1000-0"] * 4 + ["1000-2", "1000-10", "7-0", "1001-0"]

@@ -68,9 +68,14 @@ def test_pieces_hold_what_events_hold(large: Run, monkeypatch: pytest.MonkeyPatc
 
 
 _PLAIN = pa.schema(
-    [("start_ns", pa.int64()), ("duration_ns", pa.int64()), ("name", pa.string()),
-     ("thread", pa.string()), ("rank", pa.int32())]
-)  # fmt: skip
+    [
+        ("start_ns", pa.int64()),
+        ("duration_ns", pa.int64()),
+        ("name", pa.string()),
+        ("thread", pa.string()),
+        ("rank", pa.int32()),
+    ]
+)
 
 
 def test_no_question_about_a_run_needs_a_whole_log(

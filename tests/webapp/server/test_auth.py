@@ -153,8 +153,18 @@ def test_what_is_no_address_is_refused(run: Path, host: str) -> None:
 
 
 def test_a_served_run_asks_for_the_token_that_it_printed(run: Path) -> None:
-    command = [sys.executable, "-m", "lanescope.webapp.cli", "view", str(run), "--port", "0",
-               "--no-browser", "--host", "0.0.0.0"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "lanescope.webapp.cli",
+        "view",
+        str(run),
+        "--port",
+        "0",
+        "--no-browser",
+        "--host",
+        "0.0.0.0",
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -28,8 +28,13 @@ from tests.support.trace_files import imported, slice_, write_trace
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two ranks, of which one was seen for longer: which calls are the same is not known."""
     folder = tmp_path_factory.mktemp("imported")
-    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
-            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    told = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Group size": 2,
+        "In msg nelems": 4,
+        "dtype": "Float",
+    }
     files = []
     for rank, calls in ((0, 3), (1, 2)):
         events: list[dict[str, Any]] = [
@@ -51,9 +56,15 @@ def test_calls_of_groups_of_unknown_size_are_in_the_table(run: Run) -> None:
 def test_what_no_trace_tells_is_not_said_to_be_fine(run: Run) -> None:
     answers = {one.question: one.unanswered for one in run_questions(run)}
     for words in (
-        "same collective calls", "backward needed", "for ever", "context variables", "CUDA device",
-        "wait for one that does not come", "keep the others waiting", "no fixed order",
-    ):  # fmt: skip
+        "same collective calls",
+        "backward needed",
+        "for ever",
+        "context variables",
+        "CUDA device",
+        "wait for one that does not come",
+        "keep the others waiting",
+        "no fixed order",
+    ):
         (answer,) = (text for question, text in answers.items() if words in question)
         assert answer, words
 
@@ -68,8 +79,13 @@ def test_pages_of_what_is_not_there(run: Run) -> None:
 
 
 def test_of_one_rank_alone_nothing_is_said_of_lateness(tmp_path: Path) -> None:
-    told = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2,
-            "In msg nelems": 4, "dtype": "Float"}  # fmt: skip
+    told = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Group size": 2,
+        "In msg nelems": 4,
+        "dtype": "Float",
+    }
     events = [slice_("record_param_comms", 10 * k, 5, cat="cpu_op", args=told) for k in range(3)]
     about = {"rank": 0, "world_size": 2}
     alone = imported(

@@ -25,8 +25,19 @@ PARAMETERS = ("lanes", "rows", "part", "dir", "row", "t", "t0", "t1", "shorter",
 GOOD = {"level": "12", "index": "0", "lane": "0", "ref": "0", "name": "phase", "kind": "csv"}
 DEEP = b"[" * 100_000
 BODIES = (
-    b"", b"{", b"[]", b"null", b'"x"', b"1", b"{}", b"NaN", b"\xff\xfe", DEEP, b'{"a":' * 50_000,
-    b'{"output": 1}', b'{"output": "a.b", "inputs": [], "changedPropIds": []}',
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b"1",
+    b"{}",
+    b"NaN",
+    b"\xff\xfe",
+    DEEP,
+    b'{"a":' * 50_000,
+    b'{"output": 1}',
+    b'{"output": "a.b", "inputs": [], "changedPropIds": []}',
     b'{"names": [1e999], "t": 1, "lane": 1, "row": 1, "dir": "next"}',
     b'{"names": [99999999999999999999], "t": 1, "lane": 1, "row": 1, "dir": "next"}',
     b'{"names": [0], "modules": [-5], "t": -1, "lane": -1, "row": 1, "dir": "prev"}',
@@ -34,7 +45,7 @@ BODIES = (
     b'{"names": [0], "t0": NaN, "t1": 1e400, "lanes": [0], "buckets": 10}',
     b'{"content": ' + DEEP + b"]" * len(DEEP) + b', "revision": ""}',
     b'{"content": {"format": 1, "notes": [{"t0": 1e999}], "views": []}, "revision": "\\ud800"}',
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -127,12 +138,21 @@ def test_calls_of_callbacks_that_are_none(client: FlaskClient) -> None:
     place = {"id": "location", "property": "pathname"}
     kept = {"id": "page-state", "property": "data"}
     for wrong in (
-        {"output": "page.children"}, {"output": None}, {"outputs": []}, {"outputs": None},
-        {"inputs": []}, {"inputs": [place]}, {"inputs": [[place], place]}, {"inputs": "ab"},
-        {"state": [place]}, {"changedPropIds": 3}, {"changedPropIds": [1]},
-        {"inputs": [{**place, "value": ["x"]}, kept]}, {"inputs": [{**place, "value": 3}, kept]},
+        {"output": "page.children"},
+        {"output": None},
+        {"outputs": []},
+        {"outputs": None},
+        {"inputs": []},
+        {"inputs": [place]},
+        {"inputs": [[place], place]},
+        {"inputs": "ab"},
+        {"state": [place]},
+        {"changedPropIds": 3},
+        {"changedPropIds": [1]},
+        {"inputs": [{**place, "value": ["x"]}, kept]},
+        {"inputs": [{**place, "value": 3}, kept]},
         {"inputs": [{**place, "value": "/checks"}, {**kept, "value": {}}]},
-    ):  # fmt: skip
+    ):
         status, text = called(client, **wrong)
         assert (status, "no call of a callback" in text) == (400, True), (wrong, text)
     assert called(client, inputs=[place, kept])[0] == 200  # a value that is not set

@@ -45,9 +45,15 @@ def timeline(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
         (360, 5, "unknown", None, ""),
     ):
         builder.op(
-            START_NS + start, duration, name, thread=STREAM, scope="kernel", device="cuda:0",
-            launch_ns=launch, launch_thread=thread,
-        )  # fmt: skip
+            START_NS + start,
+            duration,
+            name,
+            thread=STREAM,
+            scope="kernel",
+            device="cuda:0",
+            launch_ns=launch,
+            launch_thread=thread,
+        )
     return Timeline.open(open_run(builder.write()), cache=folder / "cache")
 
 
@@ -74,8 +80,10 @@ def test_a_stream_is_a_lane_coloured_like_what_launched(timeline: Timeline) -> N
 def test_an_operator_tells_what_calls_within_it_launched(timeline: Timeline) -> None:
     told = facts(timeline, f"0/{MAIN}", "aten::linear")["launches"]
     assert [(one["name"], one["launch_ns"], one["start_ns"]) for one in told] == [
-        ("Memcpy HtoD (Pageable -> Device)", 5, 30), ("sgemm", 20, 40), ("vectorized_add", 70, 140)
-    ]  # fmt: skip
+        ("Memcpy HtoD (Pageable -> Device)", 5, 30),
+        ("sgemm", 20, 40),
+        ("vectorized_add", 70, 140),
+    ]
     assert {(one["label"], one["outgoing"]) for one in told} == {("stream 7 (cuda:0)", True)}
     inner = facts(timeline, f"0/{MAIN}", "aten::addmm")["launches"]
     assert [one["start_ns"] for one in inner] == [40]

@@ -228,9 +228,14 @@ def test_collectives_last_until_they_are_complete(tmp_path: Path) -> None:
     builder.row("collective", 0, first, start_ns=at, complete_ns=at + 90, group="0", **common)
     builder.row("collective", 0, second, start_ns=at + 50, complete_ns=None, group="0", **common)
     builder.row(
-        "collective", 0, first, start_ns=at + 70, complete_ns=None, group="0",
+        "collective",
+        0,
+        first,
+        start_ns=at + 70,
+        complete_ns=None,
+        group="0",
         **{**common, "duration_ns": None, "name": "barrier"},
-    )  # fmt: skip
+    )
     builder.row("collective", 0, first, start_ns=at + 5, complete_ns=at + 6, group="dp", **common)
     builder.op(START_NS + 100, 100, thread=first)
     run = open_run(builder.write())
@@ -253,10 +258,14 @@ def test_gradient_norm_of_the_whole_gradient(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     thread = builder.thread()
     builder.rows(
-        "gradient", 0, thread,
-        time_ns=START_NS + np.array([10, 11, 20, 21, 30, 40]), step=[0, 0, 1, 1, 2, 3],
-        norm=[3.0, 4.0, None, 2.0, math.nan, None], parameter=["a", "b", "a", "b", "a", "a"],
-    )  # fmt: skip
+        "gradient",
+        0,
+        thread,
+        time_ns=START_NS + np.array([10, 11, 20, 21, 30, 40]),
+        step=[0, 0, 1, 1, 2, 3],
+        norm=[3.0, 4.0, None, 2.0, math.nan, None],
+        parameter=["a", "b", "a", "b", "a", "a"],
+    )
     builder.op(START_NS, 100)
     run = open_run(builder.write())
     samples = gradient_norms(run, 0)

@@ -127,9 +127,11 @@ def test_several_rows_in_one_pass_equal_each_alone(
 
 
 @given(
-    st.lists(rows(), min_size=1, max_size=6), st.integers(0, 16), st.integers(0, 3),
+    st.lists(rows(), min_size=1, max_size=6),
+    st.integers(0, 16),
+    st.integers(0, 3),
     st.integers(1, 9),
-)  # fmt: skip
+)
 @settings(max_examples=200, deadline=None)
 def test_rows_narrowed_by_fences_have_all_of_the_tile(
     several: list[Slices], level: int, index: int, apart: int

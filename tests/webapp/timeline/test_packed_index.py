@@ -87,10 +87,16 @@ def test_arrays_come_back(dtype: str, ascends: bool) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"start": -1}, {"start": 10**15}, {"start": "many"}, {"start": None}, {"made_data": 10**9},
-        {"start": 5, "end": 5}, {"time": 0}, {"value": 3},
+        {"start": -1},
+        {"start": 10**15},
+        {"start": "many"},
+        {"start": None},
+        {"made_data": 10**9},
+        {"start": 5, "end": 5},
+        {"time": 0},
+        {"value": 3},
     ],
-)  # fmt: skip
+)
 def test_an_index_that_lies_is_built_again(
     whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:

@@ -245,18 +245,35 @@ def test_samples(tmp_path: Path) -> None:
     thread = builder.thread()
     builder.op(START_NS, 100)
     builder.rows(
-        "value", 0, thread, time_ns=START_NS + np.array([10, 20]), name="loss",
-        value=[0.25, float("nan")], step=[3, 4],
-    )  # fmt: skip
+        "value",
+        0,
+        thread,
+        time_ns=START_NS + np.array([10, 20]),
+        name="loss",
+        value=[0.25, float("nan")],
+        step=[3, 4],
+    )
     served = serve(builder.write())
     assert get(served, "/api/slice/ETAG/1/0") == {
-        "lane": 1, "row": 0, "ref": 0, "rank": 0, "table": "value", "name": "loss",
-        "time_ns": "10", "value": 0.25, "step": 3,
-    }  # fmt: skip
+        "lane": 1,
+        "row": 0,
+        "ref": 0,
+        "rank": 0,
+        "table": "value",
+        "name": "loss",
+        "time_ns": "10",
+        "value": 0.25,
+        "step": 3,
+    }
     assert get(served, "/api/slice/ETAG/1/1")["value"] == "nan"
     assert get(served, "/api/nearest/ETAG/1?t=10&dir=next") == {
-        "lane": 1, "row": 0, "ref": 1, "start_ns": 20, "end_ns": 20, "name": "loss",
-    }  # fmt: skip
+        "lane": 1,
+        "row": 0,
+        "ref": 1,
+        "start_ns": 20,
+        "end_ns": 20,
+        "name": "loss",
+    }
 
 
 def test_walking_a_row_meets_every_slice(served: tuple[FlaskClient, Timeline]) -> None:

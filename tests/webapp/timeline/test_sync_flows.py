@@ -30,9 +30,15 @@ def timeline(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     ]
     for thread, start, duration, kind, peer, thing in rows:
         builder.row(
-            "sync", 0, thread,
-            start_ns=START_NS + start, duration_ns=duration, kind=kind, peer=peer, object=thing,
-        )  # fmt: skip
+            "sync",
+            0,
+            thread,
+            start_ns=START_NS + start,
+            duration_ns=duration,
+            kind=kind,
+            peer=peer,
+            object=thing,
+        )
     builder.phase(START_NS, 1000, kind="user", name="all of it", thread=main)
     builder.phase(START_NS + 150, 650, kind="user", name="work", thread=worker)
     return Timeline.open(open_run(builder.write()))

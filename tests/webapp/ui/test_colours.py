@@ -95,7 +95,7 @@ def difference(one: Triple, other: Triple) -> float:
     h1, h2 = (
         math.degrees(math.atan2(b, a * grey)) % 360 if a or b else 0.0
         for a, b in ((a1, b1), (a2, b2))
-    )  # fmt: skip
+    )
     turn = (h2 - h1 + 180) % 360 - 180 if c1 * c2 else 0.0
     hue = 2 * math.sqrt(c1 * c2) * math.sin(math.radians(turn / 2))
     light, chroma = (l1 + l2) / 2, (c1 + c2) / 2

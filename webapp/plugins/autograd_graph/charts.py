@@ -39,10 +39,14 @@ class Drawing:
 
 
 def graph_figure(
-    graph: Graph, norms: Mapping[str, float], theme: Theme,
-    found: Collection[str] = (), broken: Mapping[str, str] | None = None, chosen: str = "",
+    graph: Graph,
+    norms: Mapping[str, float],
+    theme: Theme,
+    found: Collection[str] = (),
+    broken: Mapping[str, str] | None = None,
+    chosen: str = "",
     room: int = 0,
-) -> Drawing:  # fmt: skip
+) -> Drawing:
     """Modules from the loss downwards, coloured by the norm of their gradient in logarithms.
 
     `norms`: module -> norm of the gradient of its parameters. Modules without one are empty, those
@@ -60,8 +64,13 @@ def graph_figure(
     figure = go.Figure(layout={"template": template(theme)})
     _lines(figure, layout.paths, "", colour["muted"])
     sides = {name: (x + widths[name] / 2, y) for name, (x, y) in layout.boxes.items()}
-    _lines(figure, [_around(sides, a, b) for a, b in back],
-           "back to a module above", colour["muted"], "dot")  # fmt: skip
+    _lines(
+        figure,
+        [_around(sides, a, b) for a, b in back],
+        "back to a module above",
+        colour["muted"],
+        "dot",
+    )
     scale = _scale(norms[g.module] for g in graph.groups if norms.get(g.module, 0) > 0)
     boxes = _Boxes(figure, layout.boxes, widths, labels, theme)
     ramp = [
@@ -84,8 +93,11 @@ def graph_figure(
     if kinds[""]:
         _colour_bar(figure, ramp, scale)
     if found and any(group.module in found for group in graph.groups):
-        _key(figure, "found", {"symbol": "square-open", "color": colour["accent"],
-                               "line": {"width": 3}})  # fmt: skip
+        _key(
+            figure,
+            "found",
+            {"symbol": "square-open", "color": colour["accent"], "line": {"width": 3}},
+        )
     _marks(figure, graph, layout, widths, broken or {}, colour["bad"])
     height, width = _cut_off(figure, graph, layout, theme)
     width += 2 * ROW if back else 0
@@ -97,11 +109,14 @@ def _fit(figure: go.Figure, middle: float, width: float, height: float, room: in
     """Axes in pixels, around the middle of the boxes."""
     shown = max(width, room)
     figure.update_layout(
-        margin={"l": 4, "r": 4, "t": HEAD, "b": 4}, dragmode="pan", barmode="overlay",
+        margin={"l": 4, "r": 4, "t": HEAD, "b": 4},
+        dragmode="pan",
+        barmode="overlay",
         height=int(height) + HEAD + 4,
-        barcornerradius=4, uirevision=f"{width:.0f} {height:.0f}",
+        barcornerradius=4,
+        uirevision=f"{width:.0f} {height:.0f}",
         legend={"y": 1 - 40 / (height + HEAD), "yref": "container", "yanchor": "top"},
-    )  # fmt: skip
+    )
     figure.update_xaxes(visible=False, range=[middle - shown / 2, middle + shown / 2])
     figure.update_yaxes(visible=False, range=[height, 0])
 
@@ -110,9 +125,13 @@ class _Boxes:
     """Boxes with words in them: horizontal bars, which can be pointed at all over."""
 
     def __init__(
-        self, figure: go.Figure, places: Mapping[str, Point], widths: Mapping[str, float],
-        labels: Mapping[str, str], theme: Theme,
-    ) -> None:  # fmt: skip
+        self,
+        figure: go.Figure,
+        places: Mapping[str, Point],
+        widths: Mapping[str, float],
+        labels: Mapping[str, str],
+        theme: Theme,
+    ) -> None:
         self._figure = figure
         self._places = places
         self._widths = widths
@@ -120,16 +139,23 @@ class _Boxes:
         self._colour = tokens()[theme]
 
     def add(
-        self, groups: Sequence[Group], name: str, fills: Sequence[str], words: Sequence[str],
+        self,
+        groups: Sequence[Group],
+        name: str,
+        fills: Sequence[str],
+        words: Sequence[str],
         frames: Sequence[str | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Those of one kind, with an entry in the legend where it has a name."""
         if not groups:
             return
         if name:
             edge = {"width": 1, "color": frames[0] or self._colour["muted"]}
-            _key(self._figure, name,
-                 {"symbol": "square", "color": fills[0], "size": 12, "line": edge})  # fmt: skip
+            _key(
+                self._figure,
+                name,
+                {"symbol": "square", "color": fills[0], "size": 12, "line": edge},
+            )
         inks = (self._colour["ink"], "#000000", "#ffffff")
         self._figure.add_bar(
             orientation="h",
@@ -192,9 +218,12 @@ def _lines(
     figure.add_scatter(
         x=[x for path in paths for x in (*(x for x, _ in path), None)],
         y=[y for path in paths for y in (*(y for _, y in path), None)],
-        mode="lines", hoverinfo="skip", showlegend=bool(name), name=name,
+        mode="lines",
+        hoverinfo="skip",
+        showlegend=bool(name),
+        name=name,
         line={"width": 1, "color": ink, "dash": dash},
-    )  # fmt: skip
+    )
 
 
 def _around(sides: Mapping[str, Point], one: str, other: str) -> list[Point]:
@@ -226,17 +255,32 @@ def _colour_bar(
     ticks = list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
     ticks = ticks[:: max(1, len(ticks) // 6)]
     figure.add_scatter(
-        x=[None], y=[None], mode="markers", hoverinfo="skip", showlegend=False,
+        x=[None],
+        y=[None],
+        mode="markers",
+        hoverinfo="skip",
+        showlegend=False,
         marker={
-            "color": [low], "cmin": low, "cmax": high, "showscale": True,
+            "color": [low],
+            "cmin": low,
+            "cmax": high,
+            "showscale": True,
             "colorscale": [list(stop) for stop in ramp],
             "colorbar": {
                 **colour_bar("gradient norm", **powers(ticks)),
-                "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yref": "container",
-                "yanchor": "top", "lenmode": "pixels", "len": 280, "thickness": 8, "ypad": 0,
+                "orientation": "h",
+                "x": 0,
+                "xanchor": "left",
+                "y": 1,
+                "yref": "container",
+                "yanchor": "top",
+                "lenmode": "pixels",
+                "len": 280,
+                "thickness": 8,
+                "ypad": 0,
             },
         },
-    )  # fmt: skip
+    )
 
 
 def _key(figure: go.Figure, name: str, marker: Mapping[str, object]) -> None:
@@ -247,9 +291,13 @@ def _key(figure: go.Figure, name: str, marker: Mapping[str, object]) -> None:
 
 
 def _marks(
-    figure: go.Figure, graph: Graph, layout: Layout, widths: Mapping[str, float],
-    broken: Mapping[str, str], ink: str,
-) -> None:  # fmt: skip
+    figure: go.Figure,
+    graph: Graph,
+    layout: Layout,
+    widths: Mapping[str, float],
+    broken: Mapping[str, str],
+    ink: str,
+) -> None:
     """Of modules in which a gradient ends: at the left side of the first of their boxes."""
     marked = [g for g in graph.groups if g.module in broken and g.part == 1]
     if not marked:

@@ -139,8 +139,9 @@ def _rows(run: Run, rank: int) -> pd.DataFrame:
     return rows.assign(
         where=[line(place) for place in places],
         does=[_short(str(one), str(op)) for one, op in zip(does, rows["op"], strict=True)],
-        op=rows["op"].astype(str), graph=rows["graph"].astype(str),
-    )  # fmt: skip
+        op=rows["op"].astype(str),
+        graph=rows["graph"].astype(str),
+    )
 
 
 def _short(target: str, op: str) -> str:

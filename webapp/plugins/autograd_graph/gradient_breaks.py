@@ -43,10 +43,26 @@ CAUSES = {
 _COMPARISONS = frozenset(
     f"aten::{name}"
     for name in (
-        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "argmax", "argmin",
-        "argsort", "bool", "logical_and", "logical_not", "logical_or", "signbit", "nonzero",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isfinite",
+        "isinf",
+        "argmax",
+        "argmin",
+        "argsort",
+        "bool",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "signbit",
+        "nonzero",
     )
-)  # fmt: skip
+)
 _WHOLE = ("int", "uint", "bool")
 _MAX_FUNCTIONS = 50
 """Functions of the program's own that are looked at."""
@@ -83,9 +99,7 @@ def breaks(run: Run, rank: int) -> tuple[Break, ...]:
         merged[key] += 1
         start = int(op["start_ns"])
         place = (thread_lane(rank, thread), start)
-        first.setdefault(
-            key, timeline_address(start, int(op["end_ns"]), run.duration_ns, place)
-        )  # fmt: skip
+        first.setdefault(key, timeline_address(start, int(op["end_ns"]), run.duration_ns, place))
     return tuple(Break(*key, count, first[key]) for key, count in merged.items())
 
 
@@ -114,8 +128,9 @@ def _of_operators(
         writer |= dict.fromkeys(op.writes, number)
     used = [False] * len(ops)
     for number in reversed(range(len(ops))):
-        used[number] = any(alive[one] or (not ops[one].made and used[one])
-                           for one in readers[number])  # fmt: skip
+        used[number] = any(
+            alive[one] or (not ops[one].made and used[one]) for one in readers[number]
+        )
     detaches = np.flatnonzero(rows["name"].isin(DETACH))
     for number, op in enumerate(ops):
         before = sources[number].values()

@@ -85,9 +85,11 @@ def _links(levels: Mapping[str, int], edges: Iterable[tuple[str, str]]) -> list[
 
 
 def _across(
-    rows: Sequence[list[Cell]], up: Mapping[Cell, list[Cell]], down: Mapping[Cell, list[Cell]],
+    rows: Sequence[list[Cell]],
+    up: Mapping[Cell, list[Cell]],
+    down: Mapping[Cell, list[Cell]],
     width: Mapping[Cell, float],
-) -> dict[Cell, float]:  # fmt: skip
+) -> dict[Cell, float]:
     """Middle of each cell; orders the rows."""
     place: dict[Cell, float] = {}
     for row in rows:
@@ -131,9 +133,11 @@ def _side_by_side(row: Sequence[Cell], width: Mapping[Cell, float]) -> list[tupl
 
 
 def _apart(
-    row: Sequence[Cell], wishes: Sequence[float], weights: Sequence[float],
+    row: Sequence[Cell],
+    wishes: Sequence[float],
+    weights: Sequence[float],
     width: Mapping[Cell, float],
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Places closest to the wishes, in this order and not over one another.
 
     Without the widths of what stands to the left this is isotonic regression: pools of neighbours

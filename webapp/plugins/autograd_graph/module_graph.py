@@ -88,10 +88,16 @@ def graph_by_module(
         module, part = of[name]
         groups.append(
             Group(
-                name, found.total(), tuple(found.most_common()), tuple(parameters[module]),
-                levels[name], module, part, count[module],
+                name,
+                found.total(),
+                tuple(found.most_common()),
+                tuple(parameters[module]),
+                levels[name],
+                module,
+                part,
+                count[module],
             )
-        )  # fmt: skip
+        )
     return Graph(step, tuple(groups), between)
 
 

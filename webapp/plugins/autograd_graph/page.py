@@ -123,9 +123,14 @@ def _register_choice(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def toggle(
-        click: dict[str, Any] | None, fx_click: dict[str, Any] | None, _: int, depth: int,
-        rank: int, opened: list[str], chosen: str,
-    ) -> tuple[Any, Any]:  # fmt: skip
+        click: dict[str, Any] | None,
+        fx_click: dict[str, Any] | None,
+        _: int,
+        depth: int,
+        rank: int,
+        opened: list[str],
+        chosen: str,
+    ) -> tuple[Any, Any]:
         if ctx.triggered_id == ids.GRAPH_DEPTH:
             return [], ""
         if ctx.triggered_id == ids.GRAPH_RANK:
@@ -180,9 +185,14 @@ def _register_autograd(app: Dash, context: Context) -> None:
         assert graph is not None, "only ranks with a graph are offered"
         found = matches(graph_nodes(run, rank), text or "", depth, opened)
         drawn = graph_charts.graph_figure(
-            graph, graph_parts.norms(run, rank, graph), theme or "light", found,
-            graph_parts.broken(run, rank, graph, depth, opened), chosen, _room(run),
-        )  # fmt: skip
+            graph,
+            graph_parts.norms(run, rank, graph),
+            theme or "light",
+            found,
+            graph_parts.broken(run, rank, graph, depth, opened),
+            chosen,
+            _room(run),
+        )
         return drawn.figure, _size(drawn), graph_parts.note(graph, "autograd", found, text or "")
 
     @app.callback(
@@ -217,9 +227,14 @@ def _register_fx(app: Dash, run: Run) -> None:
         Input(ids.GRAPH_CHOSEN, "data"),
     )
     def draw_fx(
-        name: str | None, depth: int, rank: int, opened: list[str], text: str | None,
-        theme: Theme | None, chosen: str,
-    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        name: str | None,
+        depth: int,
+        rank: int,
+        opened: list[str],
+        text: str | None,
+        theme: Theme | None,
+        chosen: str,
+    ) -> tuple[Any, Any, Any]:
         if name not in fx_graphs(run, rank):
             return no_update, no_update, no_update
         graph = fx_graph_of(run, rank, name, depth, opened)
@@ -264,10 +279,12 @@ def _size(drawn: graph_charts.Drawing) -> dict[str, str]:
 
 def _offered(run: Run, rank: int) -> list[dict[str, str]]:
     return [
-        {"label": f"{name} \N{MIDDLE DOT} {units.count(len(fx_nodes(run, rank, name)))} nodes",
-         "value": name}
+        {
+            "label": f"{name} \N{MIDDLE DOT} {units.count(len(fx_nodes(run, rank, name)))} nodes",
+            "value": name,
+        }
         for name in fx_graphs(run, rank)
-    ]  # fmt: skip
+    ]
 
 
 def _first(run: Run, rank: int) -> str | None:

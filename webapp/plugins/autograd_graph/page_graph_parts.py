@@ -109,10 +109,13 @@ def about(
     link = backward_link(context.run, rank, "" if module == OUTSIDE else module, graph.step)
     return [
         html.Div(
-            [html.B(module), words,
-             dcc.Link("Its backward on the timeline", href=context.address(link))]
+            [
+                html.B(module),
+                words,
+                dcc.Link("Its backward on the timeline", href=context.address(link)),
+            ]
         )
-    ]  # fmt: skip
+    ]
 
 
 def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
@@ -122,7 +125,8 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
     items = [
         html.Li(
             [
-                html.B(name or "the model itself"), f" {CAUSES[cause]}. ",
+                html.B(name or "the model itself"),
+                f" {CAUSES[cause]}. ",
                 dcc.Link(
                     "Step on the timeline",
                     href=context.address(backward_link(context.run, rank, name, graph.step)),
@@ -130,7 +134,7 @@ def cut(context: Context, rank: int, graph: Graph) -> list[Component]:
             ]
         )
         for name, cause in graph.cut_off.items()
-    ]  # fmt: skip
+    ]
     words = "Trainable modules that get no gradient from this backward:"
     return [
         widgets.note([words, html.Ul(items, style={"margin": 0, "paddingLeft": "1.4em"})], "warn")
@@ -154,12 +158,15 @@ def break_table(context: Context, rank: int) -> list[Component]:
         return [title, html.P(words, className="muted")]
     rows = [
         [
-            html.B(one.op), gradient_breaks.CAUSES[one.cause], one.module or OUTSIDE,
-            html.Code(short(one.where)) if one.where else "", units.count(one.count),
+            html.B(one.op),
+            gradient_breaks.CAUSES[one.cause],
+            one.module or OUTSIDE,
+            html.Code(short(one.where)) if one.where else "",
+            units.count(one.count),
             dcc.Link("timeline", href=context.address(one.link)),
         ]
         for one in found
-    ]  # fmt: skip
+    ]
     lead = (
         "Some of these are meant: targets that are detached, masks, a metric under no_grad. What "
         "is not is why a module learns less than it should."
@@ -211,11 +218,15 @@ def tie_table(ties: pd.DataFrame, chosen: Mapping[str, float]) -> Component:
         norm = chosen.get(str(row.module))
         rows.append(
             {
-                "node": row.node_name, "calls": row.target, "module": row.module,
-                "line": short(str(row.where)), "autograd": row.autograd or "none",
-                "norm": norm, "norm_text": "" if norm is None else units.number(norm),
+                "node": row.node_name,
+                "calls": row.target,
+                "module": row.module,
+                "line": short(str(row.where)),
+                "autograd": row.autograd or "none",
+                "norm": norm,
+                "norm_text": "" if norm is None else units.number(norm),
             }
-        )  # fmt: skip
+        )
     columns = [
         widgets.column("node", "torch.fx node", flex=2),
         widgets.column("calls", "calls", flex=2),

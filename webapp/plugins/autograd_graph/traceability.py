@@ -129,9 +129,15 @@ def _walks(run: Run, rank: int) -> Iterator[Walk]:
             if not np.isnan(node.sequence) and not _is_tied(node, made)
         )
         yield Walk(
-            rank, name, number, int(phase["start_ns"]), int(phase["end_ns"]),
-            reached.total(), reached - Counter(map(_bare, ran["name"])), untied,
-        )  # fmt: skip
+            rank,
+            name,
+            number,
+            int(phase["start_ns"]),
+            int(phase["end_ns"]),
+            reached.total(),
+            reached - Counter(map(_bare, ran["name"])),
+            untied,
+        )
 
 
 def _ran(run: Run, rank: int, own: pd.DataFrame, phase: Any, threads: set[str]) -> pd.DataFrame:

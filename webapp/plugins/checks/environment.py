@@ -51,10 +51,12 @@ def _backend(run: Run) -> list[Finding]:
         return []
     return [
         _finding(
-            run, "parameters are on GPUs but collectives run over Gloo, through the "
-            "host's memory", 'init_process_group("nccl")', "backend",
+            run,
+            "parameters are on GPUs but collectives run over Gloo, through the host's memory",
+            'init_process_group("nccl")',
+            "backend",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _unused_parameters(run: Run) -> list[Finding]:
@@ -118,9 +120,13 @@ def _loading(run: Run) -> list[Finding]:
 
 
 def _finding(
-    run: Run, title: str, setting: str, name: str, start: int | None = None,
+    run: Run,
+    title: str,
+    setting: str,
+    name: str,
+    start: int | None = None,
     rank: int | None = None,
-) -> Finding:  # fmt: skip
+) -> Finding:
     link = "/timeline" if start is None else timeline_address(start, start + 1, run.duration_ns)
     return Finding(
         kind="environment",

@@ -111,9 +111,13 @@ def _probe(python: str) -> dict[str, Any] | None:
     }
     try:
         done = subprocess.run(
-            [python, "-c", _PROBE], capture_output=True, text=True, timeout=120, check=True,
+            [python, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
             env=hidden,
-        )  # fmt: skip
+        )
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
@@ -140,8 +144,13 @@ def _torch(facts: Facts) -> Advice:
         return Advice("torch", "warning", "torch cannot be imported", "pip install torch", why)
     if not facts.torch["distributed"]:
         why = "Several ranks need torch.distributed."
-        return Advice("torch", "error", "torch was built without torch.distributed",
-                      "install an official build of torch", why)  # fmt: skip
+        return Advice(
+            "torch",
+            "error",
+            "torch was built without torch.distributed",
+            "install an official build of torch",
+            why,
+        )
     return Advice("torch", "ok", f"torch {facts.torch['torch']}")
 
 
@@ -152,18 +161,38 @@ def _backend(facts: Facts) -> Advice:
     mpi = any(name in facts.variables for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
     if facts.gpus and "nccl" not in facts.torch["backends"]:
         why = "Gloo copies every tensor through the host's memory."
-        return Advice("backend", "error", f"{facts.gpus} GPUs, backends {known}",
-                      "install a build of torch with NCCL", why)  # fmt: skip
+        return Advice(
+            "backend",
+            "error",
+            f"{facts.gpus} GPUs, backends {known}",
+            "install a build of torch with NCCL",
+            why,
+        )
     if facts.gpus:
-        return Advice("backend", "ok", f"{facts.gpus} GPUs, backends {known}",
-                      'init_process_group("nccl")', "NCCL moves data from GPU to GPU.")  # fmt: skip
+        return Advice(
+            "backend",
+            "ok",
+            f"{facts.gpus} GPUs, backends {known}",
+            'init_process_group("nccl")',
+            "NCCL moves data from GPU to GPU.",
+        )
     if mpi:
         why = "The job was started by MPI, whose launcher already knows ranks and addresses."
         fit = "mpi" if "mpi" in facts.torch["backends"] else "gloo"
-        return Advice("backend", "info", f"started by MPI, backends {known}",
-                      f'init_process_group("{fit}")', why)  # fmt: skip
-    return Advice("backend", "ok", f"no GPU, backends {known}", 'init_process_group("gloo")',
-                  "Gloo is the backend for CPU tensors; NCCL has none.")  # fmt: skip
+        return Advice(
+            "backend",
+            "info",
+            f"started by MPI, backends {known}",
+            f'init_process_group("{fit}")',
+            why,
+        )
+    return Advice(
+        "backend",
+        "ok",
+        f"no GPU, backends {known}",
+        'init_process_group("gloo")',
+        "Gloo is the backend for CPU tensors; NCCL has none.",
+    )
 
 
 def _init_timeout(facts: Facts) -> Advice:
@@ -183,16 +212,26 @@ def _ports(facts: Facts) -> Advice:
     if facts.master_port_free is False:
         port = facts.variables["MASTER_PORT"]
         why = "Rank 0 must listen there; the others would talk to a stranger, or to nobody."
-        return Advice("ports", "error", f"MASTER_PORT {port} is taken", "MASTER_PORT=0 with "
-                      "torchrun --standalone, or another port", why)  # fmt: skip
+        return Advice(
+            "ports",
+            "error",
+            f"MASTER_PORT {port} is taken",
+            "MASTER_PORT=0 with torchrun --standalone, or another port",
+            why,
+        )
     if len(facts.busy_ports) == len(PORTS):
         why = "torchrun's rendezvous needs one that other hosts can reach."
         return Advice("ports", "error", f"all of {span} are taken", "free one", why)
     if facts.busy_ports:
         taken = ", ".join(map(str, facts.busy_ports[:8]))
         why = "Another job, or one that was not ended, listens there."
-        return Advice("ports", "warning", f"taken of {span}: {taken}",
-                      "MASTER_PORT, torchrun --master-port, to one that is free", why)  # fmt: skip
+        return Advice(
+            "ports",
+            "warning",
+            f"taken of {span}: {taken}",
+            "MASTER_PORT, torchrun --master-port, to one that is free",
+            why,
+        )
     why = "They also have to be open in the firewall between hosts; from one host that is not seen."
     return Advice("ports", "ok", f"{span} are free", "", why)
 
@@ -260,10 +299,12 @@ def _debug(facts: Facts) -> Advice:
 
 def _unused_parameters(facts: Facts) -> Advice:
     return Advice(
-        "find_unused_parameters", "unknown", "is an argument in the program",
+        "find_unused_parameters",
+        "unknown",
+        "is an argument in the program",
         "lanescope doctor RUN, of a recorded run",
         "DDP then walks the graph in every step and reduces a map of what was used.",
-    )  # fmt: skip
+    )
 
 
 def _workers(facts: Facts) -> Advice:
@@ -272,8 +313,13 @@ def _workers(facts: Facts) -> Advice:
     fit = max(0, facts.cores // ranks - 1)
     if facts.shared_memory is not None and facts.shared_memory < 256 << 20:
         why = "Workers hand batches over in shared memory; when it is full they die of SIGBUS."
-        return Advice(name, "warning", f"{facts.shared_memory >> 20} MB free in /dev/shm",
-                      "docker run --shm-size=8g", why)  # fmt: skip
+        return Advice(
+            name,
+            "warning",
+            f"{facts.shared_memory >> 20} MB free in /dev/shm",
+            "docker run --shm-size=8g",
+            why,
+        )
     why = "One core is left to the rank itself; more workers than cores take turns."
     found = f"{facts.cores} cores for {ranks} rank{'' if ranks == 1 else 's'}"
     return Advice(name, "ok", found, f"DataLoader(num_workers={fit}) at most", why)
@@ -282,8 +328,13 @@ def _workers(facts: Facts) -> Advice:
 def _engine(facts: Facts) -> Advice:
     if facts.compiler is None:
         why = "The recorder's native engine is compiled once; the portable one costs more per op."
-        return Advice("compiler", "warning", f"none of {', '.join(COMPILERS)}",
-                      "apt-get install g++, or CXX", why)  # fmt: skip
+        return Advice(
+            "compiler",
+            "warning",
+            f"none of {', '.join(COMPILERS)}",
+            "apt-get install g++, or CXX",
+            why,
+        )
     return Advice("compiler", "ok", facts.compiler)
 
 
@@ -291,10 +342,13 @@ def rules() -> Iterator[Callable[[Facts], Advice]]:
     """Every rule, in the order in which they are shown."""
     yield from (_torch, _backend, _init_timeout, _ports)
     yield _in_range(
-        "NCCL_IB_TIMEOUT", 1, 31, 22,
+        "NCCL_IB_TIMEOUT",
+        1,
+        31,
+        22,
         "How long InfiniBand waits for an acknowledgement, 4 us * 2^value; large or busy fabrics "
         "need 22, else a short disturbance ends the job.",
-    )  # fmt: skip
+    )
     yield _in_range(
         "NCCL_IB_RETRY_CNT", 1, 7, 7, "How often InfiniBand tries again before it gives up."
     )

@@ -19,9 +19,13 @@ from lanescope.webapp.ui.context import Context
 
 EVENTS = ("op", "collective", "phase", "gradient", "sync", "value")
 NAMES = {
-    "op": "ops", "collective": "collectives", "phase": "phases", "gradient": "gradients",
-    "sync": "thread events", "value": "logged values",
-}  # fmt: skip
+    "op": "ops",
+    "collective": "collectives",
+    "phase": "phases",
+    "gradient": "gradients",
+    "sync": "thread events",
+    "value": "logged values",
+}
 
 
 def layout(context: Context) -> Component:
@@ -70,14 +74,20 @@ def _lead(run: Run) -> list[Any]:
         files = ", ".join(map(str, names if isinstance(names, list) else [names]))
         files = files if len(files) <= _MAX_NAMES else f"{files[:_MAX_NAMES]}…"
         return [
-            "Imported from ", html.Code(files), f", format {engines}. What such a file does not "
-            "tell is not known here. ",
-            dcc.Link("Open the timeline", href="/timeline"), ".",
-        ]  # fmt: skip
+            "Imported from ",
+            html.Code(files),
+            f", format {engines}. What such a file does not tell is not known here. ",
+            dcc.Link("Open the timeline", href="/timeline"),
+            ".",
+        ]
     return [
-        "Recorded from ", html.Code(command), f" with the {engines} engine, level ",
-        f"{run.manifest['level']}. ", dcc.Link("Open the timeline", href="/timeline"), ".",
-    ]  # fmt: skip
+        "Recorded from ",
+        html.Code(command),
+        f" with the {engines} engine, level ",
+        f"{run.manifest['level']}. ",
+        dcc.Link("Open the timeline", href="/timeline"),
+        ".",
+    ]
 
 
 def _figures(run: Run) -> Component:
@@ -129,12 +139,14 @@ def _limit(one: Check) -> Component:
     tone, verdict = ("good", "within the limit") if one.passed else ("bad", "over the limit")
     return widgets.note(
         [
-            html.B(verdict), f" · {metric(one.name).title}: {limits} · ",
-            dcc.Link("show", href=metric(one.name).link), " · ",
+            html.B(verdict),
+            f" · {metric(one.name).title}: {limits} · ",
+            dcc.Link("show", href=metric(one.name).link),
+            " · ",
             dcc.Link("all checks", href="/checks"),
         ],
         tone,
-    )  # fmt: skip
+    )
 
 
 def _findings(context: Context, report: Report) -> list[Component]:

@@ -44,11 +44,12 @@ def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
             name=words,
             orientation="h",
             marker={
-                "color": colour[token], "pattern": {"shape": pattern, "size": 6, "solidity": 0.25},
+                "color": colour[token],
+                "pattern": {"shape": pattern, "size": 6, "solidity": 0.25},
                 "line": {"width": 0},
             },
             hovertemplate=f"<b>%{{y}} {words}</b><br>%{{x:.3g}} %, %{{customdata}}<extra></extra>",
-        )  # fmt: skip
+        )
     figure.update_layout(bargap=0.35, legend={"traceorder": "normal"})
     figure.update_xaxes(title_text="share of the time of the device, %", range=[0, 100])
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
@@ -104,13 +105,14 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
             name=f"{escaped(str(name))}, group {escaped(str(group))}",
             mode="lines+markers",
             line={
-                "width": 1.5, "color": colours[position % len(colours)],
+                "width": 1.5,
+                "color": colours[position % len(colours)],
                 "dash": DASHES[position % len(DASHES)],
             },
             marker={"size": 7, "symbol": MARKERS[position % len(MARKERS)]},
             hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{x:.4s}}B: %{{y:.3s}}{unit}"
             "<extra></extra>",
-        )  # fmt: skip
+        )
     figure.update_xaxes(
         title_text="bytes of a call", type="log", dtick=1, exponentformat="SI", minexponent=1
     )

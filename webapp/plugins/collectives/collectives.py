@@ -11,11 +11,26 @@ from lanescope.webapp.plugins.collectives.skew import arrivals
 from lanescope.webapp.runs.run import Run
 
 COLUMNS = (
-    "name", "group", "group_size", "bytes", "ranks", "calls", "total_bytes", "unfinished",
-    "call_p50_ns", "call_p99_ns", "call_max_ns",
-    "latency_p50_ns", "latency_p99_ns", "latency_max_ns",
-    "skew_p50_ns", "skew_max_ns", "transfer_p50_ns", "algbw_gbs", "busbw_gbs",
-)  # fmt: skip
+    "name",
+    "group",
+    "group_size",
+    "bytes",
+    "ranks",
+    "calls",
+    "total_bytes",
+    "unfinished",
+    "call_p50_ns",
+    "call_p99_ns",
+    "call_max_ns",
+    "latency_p50_ns",
+    "latency_p99_ns",
+    "latency_max_ns",
+    "skew_p50_ns",
+    "skew_max_ns",
+    "transfer_p50_ns",
+    "algbw_gbs",
+    "busbw_gbs",
+)
 
 _KEYS = ["name", "group", "group_size", "bytes"]
 
@@ -91,17 +106,29 @@ def _with_rates(run: Run, table: pd.DataFrame) -> pd.DataFrame:
 
 
 _SHARE = (
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced", "reduce_scatter", "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single", "gather", "scatter",
-)  # fmt: skip
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "gather",
+    "scatter",
+)
 _TWICE = ("all_reduce", "all_reduce_coalesced")
 _WHOLE = ("broadcast", "reduce", "send", "recv")
 
 _INPUT_IS_A_PART = (
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced", "gather", "scatter",
-)  # fmt: skip
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "gather",
+    "scatter",
+)
 """Operations whose recorded bytes are those of one rank's part; S is that of all parts."""
 
 

@@ -88,9 +88,16 @@ def communication(run: Run) -> pd.DataFrame:
             measured = _measured(work.clip(low, high), talk.clip(low, high), high - low)
             rows.append((rank, int(step), *measured))
     names = [
-        "rank", "step", "length_ns", "communication_ns", "computation_ns", "overlap_ns",
-        "exposed_ns", "idle_ns", "overlap",
-    ]  # fmt: skip
+        "rank",
+        "step",
+        "length_ns",
+        "communication_ns",
+        "computation_ns",
+        "overlap_ns",
+        "exposed_ns",
+        "idle_ns",
+        "overlap",
+    ]
     return pd.DataFrame(rows, columns=names).astype({"overlap": "float64"})
 
 

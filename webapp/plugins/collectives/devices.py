@@ -87,11 +87,15 @@ def temporal_breakdown(run: Run) -> pd.DataFrame:
         both = found.compute.intersection(found.communication).total
         talk = found.communication.total
         share = both / talk if talk else np.nan
-        rows.append(
-            (rank, window, window - busy, compute, busy - compute, talk, both, share)
-        )  # fmt: skip
+        rows.append((rank, window, window - busy, compute, busy - compute, talk, both, share))
     names = [
-        "rank", "kernel_time_ns", "idle_ns", "compute_ns", "non_compute_ns", "communication_ns",
-        "overlap_ns", "overlap",
-    ]  # fmt: skip
+        "rank",
+        "kernel_time_ns",
+        "idle_ns",
+        "compute_ns",
+        "non_compute_ns",
+        "communication_ns",
+        "overlap_ns",
+        "overlap",
+    ]
     return pd.DataFrame(rows, columns=names).astype({"overlap": "float64"})

@@ -99,10 +99,18 @@ def _left(run: Run) -> Iterator[Left]:
             continue  # a mismatch, or a member that never came
         late = made.loc[made["start_ns"].idxmax()]
         yield Left(
-            str(row.group), int(row.sequence), str(row.name), int(row.rank), int(row.start_ns),
-            int(row.done_ns), int(late["rank"]), int(late["start_ns"]), str(row.thread),
-            int(row.stack), int(row.step),
-        )  # fmt: skip
+            str(row.group),
+            int(row.sequence),
+            str(row.name),
+            int(row.rank),
+            int(row.start_ns),
+            int(row.done_ns),
+            int(late["rank"]),
+            int(late["start_ns"]),
+            str(row.thread),
+            int(row.stack),
+            int(row.step),
+        )
 
 
 def _waited_for_it(run: Run, one: Left) -> Left | None:
@@ -115,10 +123,18 @@ def _waited_for_it(run: Run, one: Left) -> Left | None:
     met = met[met["done_ns"] >= one.end_ns]
     for row in met.itertuples():
         return Left(
-            str(row.group), int(row.sequence), str(row.name), one.late, int(row.start_ns_x),
-            int(row.done_ns), one.rank, int(row.start_ns_y), str(row.thread), int(row.stack),
+            str(row.group),
+            int(row.sequence),
+            str(row.name),
+            one.late,
+            int(row.start_ns_x),
+            int(row.done_ns),
+            one.rank,
+            int(row.start_ns_y),
+            str(row.thread),
+            int(row.stack),
             int(row.step),
-        )  # fmt: skip
+        )
     return None
 
 
@@ -152,7 +168,7 @@ def _too_late(run: Run, one: Left) -> Finding:
         where=where,
         evidence=_evidence(run, one),
         **_place(run, one),
-    )  # fmt: skip
+    )
 
 
 def _failed(run: Run, one: Left) -> Finding:
@@ -166,11 +182,12 @@ def _failed(run: Run, one: Left) -> Finding:
         ranks=(one.rank,),
         where=where,
         evidence={
-            **_evidence(run, one), "waiting": [one.late],
+            **_evidence(run, one),
+            "waiting": [one.late],
             "missing": [{"rank": one.rank, "doing": "failed in it", "where": where}],
         },
         **_place(run, one),
-    )  # fmt: skip
+    )
 
 
 def _call(run: Run, one: Left) -> str:
@@ -194,6 +211,9 @@ def _evidence(run: Run, one: Left) -> dict[str, Any]:
 def _place(run: Run, one: Left) -> dict[str, Any]:
     at = (group_lane(one.rank, one.group), one.begin_ns)
     return {
-        "rank": one.rank, "thread": one.thread, "step": one.step, "time_ns": one.begin_ns,
+        "rank": one.rank,
+        "thread": one.thread,
+        "step": one.step,
+        "time_ns": one.begin_ns,
         "link": timeline_address(one.begin_ns, one.came_ns, run.duration_ns, at),
-    }  # fmt: skip
+    }

@@ -77,8 +77,12 @@ def _finding(
         time_ns=first,
         where=where,
         evidence={
-            "group": group, "sequence": sequence, "op": str(call["name"]), "waiting": waiting,
-            "missing": [{"rank": rank, "doing": doing, "where": where}], "waited_ns": waited,
+            "group": group,
+            "sequence": sequence,
+            "op": str(call["name"]),
+            "waiting": waiting,
+            "missing": [{"rank": rank, "doing": doing, "where": where}],
+            "waited_ns": waited,
         },
         link=timeline_address(first, last, run.duration_ns, (group_lane(rank, group), last)),
-    )  # fmt: skip
+    )

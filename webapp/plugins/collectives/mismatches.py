@@ -33,15 +33,24 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_named
 
 SAME_SHAPE = (
-    "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
-)  # fmt: skip
+    "all_reduce",
+    "all_reduce_coalesced",
+    "broadcast",
+    "reduce",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+)
 """Operations whose tensors have the same shape on all ranks; others allow uneven ones."""
 
 ASPECTS = {
-    "name": "operation", "reduce_op": "reduction", "root": "root", "dtypes": "data type",
+    "name": "operation",
+    "reduce_op": "reduction",
+    "root": "root",
+    "dtypes": "data type",
     "shapes": "shape",
-}  # fmt: skip
+}
 """What is compared, in the order in which it is reported."""
 
 _SHAPE = re.compile(r"\[([0-9, ]*)\]")
@@ -129,8 +138,9 @@ def unlike_exchanges(run: Run) -> tuple[Mismatch, ...]:
     for one in exchanges(run):
         met = min(len(one.sends), len(one.receives))
         sides = [side.iloc[:met] for side in (one.sends, one.receives)]
-        kinds = [list(zip(side["dtypes"], map(_total, side["shapes"]), strict=True))
-                 for side in sides]  # fmt: skip
+        kinds = [
+            list(zip(side["dtypes"], map(_total, side["shapes"]), strict=True)) for side in sides
+        ]
         if Counter(kinds[0]) == Counter(kinds[1]):
             continue
         k = next(k for k, (sent, taken) in enumerate(zip(*kinds, strict=True)) if sent != taken)
@@ -183,10 +193,12 @@ def _finding(run: Run, one: Mismatch) -> Finding:
             "called_at": wheres,
         },
         link=timeline_address(
-            start, int(one.rows["start_ns"].max()) + 1000, run.duration_ns,
+            start,
+            int(one.rows["start_ns"].max()) + 1000,
+            run.duration_ns,
             (group_lane(rank, one.group), int(first["start_ns"])),
         ),
-    )  # fmt: skip
+    )
 
 
 def _named(rows: pd.DataFrame) -> Any:

@@ -105,7 +105,7 @@ def layout(context: Context) -> Component:
             className="muted",
         ),
         _table(run, table),
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, context: Context) -> None:
@@ -181,8 +181,14 @@ def _busiest(run: Run) -> str:
 
 def _note(run: Run, group: str, late: Any, per_column: int) -> str:
     if late.size == 0:
-        missing = sorted({rank for wait in incomplete_collectives(run) if wait.group == group
-                          for rank in wait.missing})  # fmt: skip
+        missing = sorted(
+            {
+                rank
+                for wait in incomplete_collectives(run)
+                if wait.group == group
+                for rank in wait.missing
+            }
+        )
         if missing:
             return (
                 f"No call of this group was made by all of its ranks: {ranks_named(missing)} did "
@@ -227,9 +233,14 @@ def _ranks(run: Run) -> Component:
             )
         )
     heads = (
-        "rank", "came last in", "others waited for it alone", "waited for others", "communication",
-        "hidden behind computation", "exposed",
-    )  # fmt: skip
+        "rank",
+        "came last in",
+        "others waited for it alone",
+        "waited for others",
+        "communication",
+        "hidden behind computation",
+        "exposed",
+    )
     return widgets.plain_table(heads, rows, range(1, len(heads)))
 
 

@@ -21,20 +21,32 @@ def section(run: Run) -> list[Component]:
     table = temporal_breakdown(run)
     if table.empty:
         return []
-    heads = ("rank", "from first to last kernel", "computes", "only communicates or copies",
-             "does nothing", "communication", "hidden behind computation")  # fmt: skip
+    heads = (
+        "rank",
+        "from first to last kernel",
+        "computes",
+        "only communicates or copies",
+        "does nothing",
+        "communication",
+        "hidden behind computation",
+    )
     rows = [
         (
             str(row["rank"]),
             *(
                 widgets.duration(row[name])
-                for name in ("kernel_time_ns", "compute_ns", "non_compute_ns", "idle_ns",
-                             "communication_ns")
+                for name in (
+                    "kernel_time_ns",
+                    "compute_ns",
+                    "non_compute_ns",
+                    "idle_ns",
+                    "communication_ns",
+                )
             ),
             units.share(row["overlap"] if row["communication_ns"] else None),
         )
         for row in table.to_dict("records")
-    ]  # fmt: skip
+    ]
     return [
         html.H2("Devices"),
         widgets.graph(ids.DEVICE_TIMES, height=110 + 26 * min(32, len(rows))),

@@ -80,9 +80,21 @@ def arrivals(run: Run) -> pd.DataFrame:
         done_ns=np.where(table["seen"] >= 0, table["done_ns"], table["returned_ns"]),
     )
     columns = [
-        *KEYS, "name", "bytes", "step", "ranks", "first_ns", "last_ns", "first_rank", "last_rank",
-        "skew_ns", "alone_ns", "done_ns", "transfer_ns", "runnable_ns",
-    ]  # fmt: skip
+        *KEYS,
+        "name",
+        "bytes",
+        "step",
+        "ranks",
+        "first_ns",
+        "last_ns",
+        "first_rank",
+        "last_rank",
+        "skew_ns",
+        "alone_ns",
+        "done_ns",
+        "transfer_ns",
+        "runnable_ns",
+    ]
     return table[columns].sort_values("first_ns", kind="stable", ignore_index=True)
 
 

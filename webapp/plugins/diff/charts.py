@@ -36,36 +36,53 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     share = [float(v) for v in 100 * told["differing"] / told["tensors"]]
     mode = "lines+markers" if len(steps) <= 200 else "lines"
     figure.add_scatter(
-        x=steps, y=finite, name="largest relative difference", mode=mode, marker={"size": 5},
+        x=steps,
+        y=finite,
+        name="largest relative difference",
+        mode=mode,
+        marker={"size": 5},
         line={"width": 1.5, "color": colour["accent"]},
         hovertemplate="<b>step %{x}</b><br>largest relative difference %{y:.3g}<extra></extra>",
-    )  # fmt: skip
+    )
     figure.add_scatter(
-        x=steps, y=share, name="tensors with other bits", yaxis="y2", mode=mode,
+        x=steps,
+        y=share,
+        name="tensors with other bits",
+        yaxis="y2",
+        mode=mode,
         marker={"size": 5, "symbol": "square"},
         line={"width": 1.5, "dash": "dot", "color": colour["muted"]},
         hovertemplate="<b>step %{x}</b><br>%{y:.3g} % of the tensors have other bits"
         "<extra></extra>",
-    )  # fmt: skip
+    )
     odd = [step for step, v in zip(steps, told["largest"], strict=True) if not np.isfinite(v)]
     if odd:
         figure.add_scatter(
-            x=odd, y=[2.0] * len(odd), yaxis="y2", name="not comparable (NaN, shape)",
-            mode="markers", marker={"symbol": "x", "size": 9, "color": colour["bad"]},
+            x=odd,
+            y=[2.0] * len(odd),
+            yaxis="y2",
+            name="not comparable (NaN, shape)",
+            mode="markers",
+            marker={"symbol": "x", "size": 9, "color": colour["bad"]},
             hovertemplate="<b>step %{x}</b><br>a tensor that cannot be compared<extra></extra>",
-        )  # fmt: skip
+        )
     figure.update_xaxes(step_axis(steps))
     figure.update_yaxes(
-        title_text="relative difference", type="log", exponentformat="power",
+        title_text="relative difference",
+        type="log",
+        exponentformat="power",
         showticklabels=any(value is not None for value in finite),
-    )  # fmt: skip
+    )
     figure.update_layout(
         yaxis2={
-            "title": {"text": "tensors with other bits, %"}, "overlaying": "y", "side": "right",
-            "range": [0, 102], "showgrid": False,
+            "title": {"text": "tensors with other bits, %"},
+            "overlaying": "y",
+            "side": "right",
+            "range": [0, 102],
+            "showgrid": False,
             "tickvals": [0, 25, 50, 75, 100],
         }
-    )  # fmt: skip
+    )
     return figure
 
 

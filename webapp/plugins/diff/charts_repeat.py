@@ -33,11 +33,13 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
             name=str(name),
             mode="lines+markers" if len(rows) <= 200 else "lines",
             line={
-                "width": 1.5, "color": colours[k % len(colours)], "dash": DASHES[k % len(DASHES)],
+                "width": 1.5,
+                "color": colours[k % len(colours)],
+                "dash": DASHES[k % len(DASHES)],
             },
             marker={"size": 5, "symbol": MARKERS[k % len(MARKERS)]},
             hovertemplate=f"<b>{escaped(str(name))}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
-        )  # fmt: skip
+        )
     wrong = sorted({int(step) for step in worst[np.isinf(worst["std"])]["step"]})
     if wrong:
         add_at_foot(
@@ -53,9 +55,13 @@ def spread_by_step(spread: pd.DataFrame, limit: float, theme: Theme) -> go.Figur
     figure.update_yaxes(title_text="standard deviation of the gradient norm")
     if len(worst) and not figure.data:  # axes of nothing would have ranges of no meaning
         figure.add_annotation(
-            text="the norms are the same in every run", xref="paper", yref="paper", x=0.5, y=0.5,
+            text="the norms are the same in every run",
+            xref="paper",
+            yref="paper",
+            x=0.5,
+            y=0.5,
             showarrow=False,
-        )  # fmt: skip
+        )
         figure.update_xaxes(range=[-0.5, int(worst["step"].max()) + 0.5])
         about = float(np.log10(limit)) if limit > 0 else -5.0
         figure.update_yaxes(range=[about - 2, about + 1])
@@ -115,9 +121,14 @@ def _limit(figure: go.Figure, limit: float, theme: Theme) -> None:
         figure.add_hline(y=limit, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]})
         # On a logarithmic axis an annotation stands at the exponent, a line at the value.
         figure.add_annotation(
-            x=1, xref="paper", y=float(np.log10(limit)), text=f"limit {units.number(limit)}",
-            showarrow=False, xanchor="right", yanchor="bottom",
-        )  # fmt: skip
+            x=1,
+            xref="paper",
+            y=float(np.log10(limit)),
+            text=f"limit {units.number(limit)}",
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+        )
 
 
 def _number(value: Any) -> float | None:

@@ -15,9 +15,13 @@ Mode = Literal["bitwise", "tolerance", "simple"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 RELATIVE = {
-    "float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3,
-    "complex128": 1e-7, "complex64": 1.3e-6,
-}  # fmt: skip
+    "float64": 1e-7,
+    "float32": 1.3e-6,
+    "bfloat16": 1.6e-2,
+    "float16": 1e-3,
+    "complex128": 1e-7,
+    "complex64": 1.3e-6,
+}
 """Relative tolerance per dtype of mode tolerance: the defaults of torch.testing.assert_close."""
 
 COARSEST = max(RELATIVE.values())  # for a dtype not listed: the 8-bit floats are coarser than all
@@ -82,8 +86,9 @@ def relative_differences(base: Columns, run: Columns) -> Float64Array:
     norm = np.fmax(*norms)
     found = np.zeros(len(norm))
     for (one, other), scale in (
-        (norms, norm), (means, norm / np.sqrt(base["numel"].clip(min=1))),
-    ):  # fmt: skip
+        (norms, norm),
+        (means, norm / np.sqrt(base["numel"].clip(min=1))),
+    ):
         with np.errstate(invalid="ignore", divide="ignore"):
             away = np.abs(one - other) / scale
         away[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0

@@ -75,9 +75,14 @@ class ComparedOps:
 
 
 def compared_ops(
-    base: Run, run: Run, mine: Thread, theirs: Thread, words: Words, mode: Mode,
+    base: Run,
+    run: Run,
+    mine: Thread,
+    theirs: Thread,
+    words: Words,
+    mode: Mode,
     floor: Floor | None = None,
-) -> ComparedOps:  # fmt: skip
+) -> ComparedOps:
     """Pairs the operators of a thread of `base` with those of one of `run`, and their tensors.
 
     Tensors no further apart than `floor` are within tolerance.

@@ -42,9 +42,21 @@ from lanescope.webapp.runs.types import BoolArray, Float64Array
 Verdict = Literal["identical", "within_tolerance", "diverged"]
 
 TABLE_COLUMNS = (
-    "kind", "rank", "thread", "step", "name", "base", "run", "difference", "state",
-    "phase", "module", "position", "thread_id", "time_ns",
-)  # fmt: skip
+    "kind",
+    "rank",
+    "thread",
+    "step",
+    "name",
+    "base",
+    "run",
+    "difference",
+    "state",
+    "phase",
+    "module",
+    "position",
+    "thread_id",
+    "time_ns",
+)
 
 
 @dataclass(frozen=True)
@@ -275,12 +287,22 @@ def _norms(base: Run, run: Run, mode: Mode, floor: Floor | None = None) -> pd.Da
     thread = both["thread_name_run"].where(here, both["thread_name_base"])
     return pd.DataFrame(
         {
-            "kind": "gradient", "rank": both["rank"], "thread": thread, "step": both["step"],
-            "name": both["parameter"], "base": low, "run": high, "difference": apart,
-            "state": state, "thread_id": both["thread_run"], "dtype_base": both["dtype_base"],
-            "dtype_run": both["dtype_run"], "missing_base": gone[:, 0], "missing_run": gone[:, 1],
+            "kind": "gradient",
+            "rank": both["rank"],
+            "thread": thread,
+            "step": both["step"],
+            "name": both["parameter"],
+            "base": low,
+            "run": high,
+            "difference": apart,
+            "state": state,
+            "thread_id": both["thread_run"],
+            "dtype_base": both["dtype_base"],
+            "dtype_run": both["dtype_run"],
+            "missing_base": gone[:, 0],
+            "missing_run": gone[:, 1],
         }
-    )  # fmt: skip
+    )
 
 
 def _plain_keys(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
@@ -338,11 +360,17 @@ def _calls(base: Run, run: Run, names: Mapping[tuple[int, str], str]) -> pd.Data
     state = np.where(apart == 0, "identical", np.where(apart > 0, "only_in_run", "only_in_base"))
     return pd.DataFrame(
         {
-            "kind": "op", "rank": both["rank"], "thread": both["thread"], "step": both["step"],
-            "name": both["name"], "base": low.astype("float64"), "run": high.astype("float64"),
-            "difference": apart.astype("float64"), "state": state,
+            "kind": "op",
+            "rank": both["rank"],
+            "thread": both["thread"],
+            "step": both["step"],
+            "name": both["name"],
+            "base": low.astype("float64"),
+            "run": high.astype("float64"),
+            "difference": apart.astype("float64"),
+            "state": state,
         }
-    )  # fmt: skip
+    )
 
 
 def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFrame:
@@ -360,9 +388,11 @@ def _counted(run: Run, other_names: Mapping[tuple[int, str], str]) -> pd.DataFra
     keys = ["step", "rank", "thread", "name"]
     frame = _plain_keys(frame, "thread", "name")
     frame = frame[~frame["name"].isin({ARRIVES, *schema.NOTED_ACCESSES})]
-    return frame.groupby(keys, as_index=False)["count_all"].sum().rename(
-        columns={"count_all": "calls"}
-    )  # fmt: skip
+    return (
+        frame.groupby(keys, as_index=False)["count_all"]
+        .sum()
+        .rename(columns={"count_all": "calls"})
+    )
 
 
 def _first(differing: pd.DataFrame, run: Run) -> dict[str, Any] | None:

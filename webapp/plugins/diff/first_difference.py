@@ -71,22 +71,25 @@ def first_of(pairs: ComparedOps, rows: Int64Array, words: Words) -> First:
         "rank": pairs.thread.rank,
         "thread": pairs.thread.thread,
         "step": int(new.step[run]),
-        **{key: words.known[column][new.texts[column][run]] for key, column in
-           (("phase", "phase"), ("op", "name"), ("module", "module"))},
+        **{
+            key: words.known[column][new.texts[column][run]]
+            for key, column in (("phase", "phase"), ("op", "name"), ("module", "module"))
+        },
         "where": None,
         "base": {"time_ns": int(old.start[base])},
         "run": {"time_ns": int(new.start[run])},
         "origin": None,
-    }  # fmt: skip
+    }
     same_op = rows[(new.owner[pairs.two[rows]] == run) & (state[rows] == worst)]
     for side, ops, chosen in (("base", old, pairs.one), ("run", new, pairs.two)):
         told[side]["tensors"] = [_tensor(ops, int(chosen[row]), words) for row in same_op]
     places = {
         side: (thread.thread, int(ops.start[at]), int(ops.depth[at]))
         for side, thread, ops, at in (
-            ("base", pairs.mine, old, base), ("run", pairs.thread, new, run),
+            ("base", pairs.mine, old, base),
+            ("run", pairs.thread, new, run),
         )
-    }  # fmt: skip
+    }
     alone = {"base": _alone(old, pairs.left, base), "run": _alone(new, pairs.right, run)}
     read = [k for k, name in enumerate(words.known["position"]) if name.startswith("read")]
     own = rows[new.owner[pairs.two[rows]] == run]
@@ -111,8 +114,9 @@ def explained(base: Run, run: Run, first: First, firsts: Mapping[int, First]) ->
     if shares_differ(base, run):
         return []
     sides = (("run", run, "base"), ("base", base, "run"))
-    return [_before(one, first, side, other) for side, one, other in sides
-            if len(first.alone[side])]  # fmt: skip
+    return [
+        _before(one, first, side, other) for side, one, other in sides if len(first.alone[side])
+    ]
 
 
 def other_inputs(first: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -291,10 +295,22 @@ def _through_collective(
 
 
 RANDOM = (
-    "bernoulli", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial",
-    "native_dropout", "normal", "poisson", "rand", "randint", "randn", "random_", "randperm",
+    "bernoulli",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "multinomial",
+    "native_dropout",
+    "normal",
+    "poisson",
+    "rand",
+    "randint",
+    "randn",
+    "random_",
+    "randperm",
     "uniform",
-)  # fmt: skip
+)
 """Operators that draw, without namespace and without the _ of one that changes its input."""
 
 _SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}

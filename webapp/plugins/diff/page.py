@@ -34,9 +34,10 @@ from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
 MODE_WORDS = {
-    "bitwise": "bit by bit", "tolerance": "within the tolerance of the dtype",
+    "bitwise": "bit by bit",
+    "tolerance": "within the tolerance of the dtype",
     "simple": "within 1e-4",
-}  # fmt: skip
+}
 _TONES = {"identical": "good", "within_tolerance": "good", "diverged": "bad"}
 MAX_ROWS = 2000
 """Rows sent to the browser; the differing ones come first."""
@@ -62,13 +63,19 @@ def layout(context: Context) -> Component:
     ranks = _ranks(context.run, base)
     return widgets.page(
         "Diff",
-        [html.B(context.run.title), " compared with the baseline ", html.B(base.title),
-         ", aligned by rank, step and name",
-         "." if context.noise is None else
-         f"; what the baseline is apart from {context.noise.title} is allowed."],
+        [
+            html.B(context.run.title),
+            " compared with the baseline ",
+            html.B(base.title),
+            ", aligned by rank, step and name",
+            "."
+            if context.noise is None
+            else f"; what the baseline is apart from {context.noise.title} is allowed.",
+        ],
         widgets.controls(
             widgets.choice(
-                "numbers are the same", ids.DIFF_MODE,
+                "numbers are the same",
+                ids.DIFF_MODE,
                 [{"label": MODE_WORDS[m], "value": m} for m in MODES],
                 "bitwise" if context.noise is None else "tolerance",
             )
@@ -88,7 +95,7 @@ def layout(context: Context) -> Component:
             hidden=True,
         ),
         html.Div(id=ids.DIFF_TABLES),
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, context: Context) -> None:
@@ -166,8 +173,11 @@ def tables(result: Comparison) -> list[Any]:
     """What differs, row by row."""
     table = result.table
     different = table["state"] != "identical"
-    titles = {"tensor": "Tensors of ops that differ", "gradient": "Gradient norms that differ",
-              "op": "Ops that ran more or less often"}  # fmt: skip
+    titles = {
+        "tensor": "Tensors of ops that differ",
+        "gradient": "Gradient norms that differ",
+        "op": "Ops that ran more or less often",
+    }
     made: list[Any] = []
     for kind, title in titles.items():
         if kind == "tensor" and not (table["kind"] == kind).any():
@@ -186,15 +196,20 @@ def _timing(timing: Timing) -> list[Any]:
         return [lead]
     made = [
         {
-            "op": row.name, "module": row.module, "state": row.state, "ratio": row.ratio,
+            "op": row.name,
+            "module": row.module,
+            "state": row.state,
+            "ratio": row.ratio,
             "ratio_text": ratio_text(row),
             "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
-            **{f"{name}_text": widgets.duration(getattr(row, f"{name}_ns"))
-               for name in ("base", "run", "difference")},
+            **{
+                f"{name}_text": widgets.duration(getattr(row, f"{name}_ns"))
+                for name in ("base", "run", "difference")
+            },
         }
         for row in rows.itertuples()
-    ]  # fmt: skip
+    ]
     columns = [
         widgets.column("op", "op", flex=3, minWidth=180),
         widgets.column("module", "module", flex=2),
@@ -230,8 +245,11 @@ def _around(first: dict[str, Any]) -> list[Any]:
     made = []
     for title, lines in (("Inputs", inputs(first)), ("Python stack", stack(first))):
         if lines:
-            made.append(html.Details([html.Summary(title), html.Pre("\n".join(lines))], open=True,
-                                     className="pasted"))  # fmt: skip
+            made.append(
+                html.Details(
+                    [html.Summary(title), html.Pre("\n".join(lines))], open=True, className="pasted"
+                )
+            )
     return made
 
 
@@ -295,9 +313,12 @@ def _table(kind: str, rows: Any) -> Component:
         return grid
     shown = f"The first {units.count(MAX_ROWS)} of {units.count(len(rows))}"
     more: list[Any] = [
-        f"{shown}; ", html.Code("lanescope diff --json"), " has the verdict, ",
-        html.Code("lw.diff"), " in Python all rows.",
-    ]  # fmt: skip
+        f"{shown}; ",
+        html.Code("lanescope diff --json"),
+        " has the verdict, ",
+        html.Code("lw.diff"),
+        " in Python all rows.",
+    ]
     return html.Div([grid, html.P(more, className="muted")])
 
 

@@ -29,12 +29,13 @@ def layout(context: Context) -> Component:
     found = repetition_of(context.run)
     if found is None or not found.entries:
         return widgets.page(
-            "Repeats", "The same command several times.",
+            "Repeats",
+            "The same command several times.",
             widgets.empty(
                 "The run is not part of a repetition.",
                 html.P(["Record one: ", html.Code("lanescope repeat -n 10 -- COMMAND")]),
             ),
-        )  # fmt: skip
+        )
     numbers = [one["threads"] for one in found.entries]
     runs = sum(len(found.places(number)) for number in numbers)
     chosen = next((e["threads"] for e in found.entries if not e["bitwise_identical"]), numbers[0])
@@ -52,13 +53,15 @@ def layout(context: Context) -> Component:
         html.H2("Spread of gradient norms by step"),
         widgets.controls(
             widgets.choice(
-                "threads", ids.REPEAT_THREADS,
-                [{"label": str(number), "value": number} for number in numbers], chosen,
+                "threads",
+                ids.REPEAT_THREADS,
+                [{"label": str(number), "value": number} for number in numbers],
+                chosen,
             )
         ),
         widgets.graph(ids.REPEAT_CHART, height=380),
         html.Div(id=ids.REPEAT_TABLE),
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, context: Context) -> None:
@@ -121,13 +124,15 @@ def parameters(count: int, spread: pd.DataFrame) -> list[Any]:
         share = row.std / row.mean if row.mean else np.nan
         made.append(
             {
-                "parameter": row.parameter, "rank": row.rank, "step": row.step,
+                "parameter": row.parameter,
+                "rank": row.rank,
+                "step": row.step,
                 "std": row.std if np.isfinite(row.std) else None,
                 "std_text": units.number(row.std) if np.isfinite(row.std) else "NaN in some runs",
                 "share": share if np.isfinite(share) else None,
                 "share_text": units.share(share) if np.isfinite(share) else "–",
             }
-        )  # fmt: skip
+        )
     columns = [
         widgets.column("parameter", "parameter", flex=3, minWidth=180),
         widgets.column("rank", "rank", maxWidth=90),

@@ -64,10 +64,14 @@ def renamed(base: Run, run: Run) -> Renamed:
             if one not in found and one.inside in taken[1]:
                 insides[one.inside] = f"{one.path} (base)."
     own = {field.name: getattr(base.rows, field.name) for field in fields(Rows)}
-    rows = _Rows(**own, inner=base.rows, change={
-        "module": lambda text: paths.get(text, text),
-        "parameter": lambda text: _parameter(text, insides),
-    })  # fmt: skip
+    rows = _Rows(
+        **own,
+        inner=base.rows,
+        change={
+            "module": lambda text: paths.get(text, text),
+            "parameter": lambda text: _parameter(text, insides),
+        },
+    )
     heads = [
         (one.path, other.path)
         for model in mine
@@ -129,15 +133,24 @@ class _Rows(Rows):
     change: dict[str, Callable[[str], str]]
 
     def read(
-        self, table: str, ranks: Sequence[int], thread: str | None,
-        columns: Sequence[str] | None, window: Window | None = None, equal: Equal | None = None,
-    ) -> pa.Table:  # fmt: skip
+        self,
+        table: str,
+        ranks: Sequence[int],
+        thread: str | None,
+        columns: Sequence[str] | None,
+        window: Window | None = None,
+        equal: Equal | None = None,
+    ) -> pa.Table:
         return self._changed(self.inner.read(table, ranks, thread, columns, window, equal))
 
     def pieces(
-        self, table: str, ranks: Sequence[int], thread: str | None, columns: Sequence[str],
+        self,
+        table: str,
+        ranks: Sequence[int],
+        thread: str | None,
+        columns: Sequence[str],
         about: int | None = None,
-    ) -> Iterator[pa.Table]:  # fmt: skip
+    ) -> Iterator[pa.Table]:
         return map(self._changed, self.inner.pieces(table, ranks, thread, columns, about))
 
     def _changed(self, rows: pa.Table) -> pa.Table:

@@ -159,10 +159,15 @@ class Beside:
         return run.steps(rank) if rank in run.ranks else Steps(empty, empty, empty)
 
     def _of_rank(
-        self, rank: int, found: Iterator[tuple[Lane, Content]],
-        partner: dict[tuple[int, str], Thread | None], alone: list[Thread], warp: Warp,
-        names: Names, words: Words,
-    ) -> Iterator[tuple[_Made | None, _Made | None]]:  # fmt: skip
+        self,
+        rank: int,
+        found: Iterator[tuple[Lane, Content]],
+        partner: dict[tuple[int, str], Thread | None],
+        alone: list[Thread],
+        warp: Warp,
+        names: Names,
+        words: Words,
+    ) -> Iterator[tuple[_Made | None, _Made | None]]:
         """A thread of the baseline and the lane of the run that it belongs above."""
         threads = {t.thread: t for t in self._run.threads if t.rank == rank}
         for lane, content in found:
@@ -193,9 +198,14 @@ class Beside:
                     yield self._ghost(mine, content_there, state, warp), None
 
     def _pair(
-        self, lane: Lane, content: LaneSlices, mine: Thread, pairs: ComparedOps, warp: Warp,
+        self,
+        lane: Lane,
+        content: LaneSlices,
+        mine: Thread,
+        pairs: ComparedOps,
+        warp: Warp,
         names: Names,
-    ) -> tuple[_Made | None, _Made]:  # fmt: skip
+    ) -> tuple[_Made | None, _Made]:
         values = pairs.op_states()
         slower, faster = pairs.slower()
         own = np.full(len(pairs.new), UNKNOWN, np.int8)

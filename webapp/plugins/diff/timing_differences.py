@@ -34,9 +34,16 @@ run are longer than all of the other with a chance of 1 in 252; of two, 1 in 6.
 COMMON = 10
 
 COLUMNS = (
-    "name", "module", "base_ns", "run_ns", "difference_ns", "ratio", "base_calls", "run_calls",
+    "name",
+    "module",
+    "base_ns",
+    "run_ns",
+    "difference_ns",
+    "ratio",
+    "base_calls",
+    "run_calls",
     "state",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -126,9 +133,14 @@ def _table(totals: list[pd.DataFrame], every: list[int]) -> tuple[pd.DataFrame, 
     state[was == 0] = "added"
     state[now == 0] = "removed"
     found = index.to_frame(index=False, name=keys).assign(
-        base_ns=theirs, run_ns=ours, difference_ns=ours - theirs, ratio=ratio,
-        base_calls=was, run_calls=now, state=state,
-    )  # fmt: skip
+        base_ns=theirs,
+        run_ns=ours,
+        difference_ns=ours - theirs,
+        ratio=ratio,
+        base_calls=was,
+        run_calls=now,
+        state=state,
+    )
     order = np.argsort(-np.abs(found["difference_ns"].to_numpy()), kind="stable")
     return found.iloc[order].reset_index(drop=True)[list(COLUMNS)], common
 

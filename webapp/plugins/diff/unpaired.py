@@ -18,9 +18,13 @@ _NAMED = 4
 """Kinds of operators of a side that a sentence names."""
 
 _DECIDING = {
-    "steps": "--steps", "include": "--include", "exclude": "--exclude",
-    "min_duration_ns": "--min-duration", "keep_last_bytes": "--keep-last", "device": "--device",
-}  # fmt: skip
+    "steps": "--steps",
+    "include": "--include",
+    "exclude": "--exclude",
+    "min_duration_ns": "--min-duration",
+    "keep_last_bytes": "--keep-last",
+    "device": "--device",
+}
 """Settings of a recording that decide which operators are in it, and their names."""
 
 _SINGLE_OPS = ("eager", "aot_eager")

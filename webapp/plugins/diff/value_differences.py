@@ -56,10 +56,16 @@ class ValueDifferences:
         keys = ["rank", "step", "module"]
         if not self.growth:
             return pd.DataFrame(columns=[*keys, "tensors", "differing", "largest", "time_ns"])
-        return pd.concat(self.growth).groupby(keys, as_index=False, sort=True).agg(
-            tensors=("tensors", "sum"), differing=("differing", "sum"),
-            largest=("largest", "max"), time_ns=("time_ns", "min"),
-        )  # fmt: skip
+        return (
+            pd.concat(self.growth)
+            .groupby(keys, as_index=False, sort=True)
+            .agg(
+                tensors=("tensors", "sum"),
+                differing=("differing", "sum"),
+                largest=("largest", "max"),
+                time_ns=("time_ns", "min"),
+            )
+        )
 
     @property
     def first(self) -> First | None:
@@ -150,9 +156,15 @@ def _lone_thread(run: Run, thread: Thread) -> Counter[str]:
 
 
 def _compare_thread(
-    found: ValueDifferences, base: Run, run: Run, mine: Thread, theirs: Thread, words: Words,
-    mode: Mode, floor: Floor | None,
-) -> None:  # fmt: skip
+    found: ValueDifferences,
+    base: Run,
+    run: Run,
+    mine: Thread,
+    theirs: Thread,
+    words: Words,
+    mode: Mode,
+    floor: Floor | None,
+) -> None:
     rank = mine.rank
     found.names[rank, mine.thread] = theirs.name
     pairs = compared_ops(base, run, mine, theirs, words, mode, floor)
@@ -184,14 +196,19 @@ def _growth(pairs: ComparedOps, words: Words) -> pd.DataFrame:
     owner = pairs.new.owner[pairs.two]
     frame = pd.DataFrame(
         {
-            "step": pairs.new.step[owner], "module": pairs.new.texts["module"][owner],
-            "differing": pairs.state > 0, "largest": pairs.apart, "time_ns": pairs.new.start[owner],
+            "step": pairs.new.step[owner],
+            "module": pairs.new.texts["module"][owner],
+            "differing": pairs.state > 0,
+            "largest": pairs.apart,
+            "time_ns": pairs.new.start[owner],
         }
-    )  # fmt: skip
+    )
     told = frame.groupby(["step", "module"], as_index=False).agg(
-        tensors=("differing", "size"), differing=("differing", "sum"),
-        largest=("largest", "max"), time_ns=("time_ns", "min"),
-    )  # fmt: skip
+        tensors=("differing", "size"),
+        differing=("differing", "sum"),
+        largest=("largest", "max"),
+        time_ns=("time_ns", "min"),
+    )
     modules = np.array([text or "" for text in words.known["module"]], object)
     return told.assign(rank=pairs.thread.rank, module=modules[told["module"].to_numpy(np.int64)])
 
@@ -209,18 +226,27 @@ def _table(
 ) -> pd.DataFrame:
     mine, theirs = one[rows], two[rows]
     place = new.owner[theirs]
-    low, high = (np.asarray(side.tensors["mean"][at], np.float64)
-                 for side, at in ((old, mine), (new, theirs)))  # fmt: skip
+    low, high = (
+        np.asarray(side.tensors["mean"][at], np.float64)
+        for side, at in ((old, mine), (new, theirs))
+    )
     text = {name: np.array(words.known[name], object) for name in ("name", "phase", "module")}
     positions = np.array(words.known["position"], object)
     return pd.DataFrame(
         {
-            "kind": "tensor", "rank": rank, "thread": thread.name, "step": new.step[place],
-            "name": text["name"][new.texts["name"][place]], "base": low, "run": high,
-            "difference": high - low, "state": _STATES[state[rows]],
+            "kind": "tensor",
+            "rank": rank,
+            "thread": thread.name,
+            "step": new.step[place],
+            "name": text["name"][new.texts["name"][place]],
+            "base": low,
+            "run": high,
+            "difference": high - low,
+            "state": _STATES[state[rows]],
             "phase": text["phase"][new.texts["phase"][place]],
             "module": text["module"][new.texts["module"][place]],
             "position": positions[new.tensors["position"][theirs]],
-            "thread_id": thread.thread, "time_ns": new.start[place],
+            "thread_id": thread.thread,
+            "time_ns": new.start[place],
         }
-    )  # fmt: skip
+    )

@@ -17,8 +17,10 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 VERDICTS = {
-    "identical": "identical", "within_tolerance": "within tolerance", "diverged": "diverged",
-}  # fmt: skip
+    "identical": "identical",
+    "within_tolerance": "within tolerance",
+    "diverged": "diverged",
+}
 _AROUND_NS = 100_000  # of the timeline, about an operator
 _TENSORS = 4  # of one operator that are told
 _TIMED_ROWS = 10  # of a table in Markdown

@@ -179,8 +179,9 @@ def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
     )
     counts = passes(base, run) or (1, 1)
     for what, more in (
-        ("ranks", run.world_size / base.world_size), ("passes", counts[1] / counts[0]),
-    ):  # fmt: skip
+        ("ranks", run.world_size / base.world_size),
+        ("passes", counts[1] / counts[0]),
+    ):
         for times, here, there in ((more, "sums", "means"), (1 / more, "means", "sums")):
             if more != 1 and abs(factor / times - 1) < PLAINLY:
                 return (

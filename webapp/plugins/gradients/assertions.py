@@ -91,14 +91,18 @@ def _judged(
             ranks=ranks,
             step=step,
             evidence={
-                "validator": function, "target": place, "verdict": "failed:", "times": len(wrong),
+                "validator": function,
+                "target": place,
+                "verdict": "failed:",
+                "times": len(wrong),
                 "message": f"{measured}, expected {expected}",
                 "measured": None if at["missing"] else json_number(float(at["norm"])),
-                "expected": expected, "parameters": parameters[:LISTED],
+                "expected": expected,
+                "parameters": parameters[:LISTED],
             },
             link=step_link(run, int(at["rank"]), step),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _fails(rows: pd.DataFrame, function: str, bounds: dict[str, float]) -> Any:

@@ -72,7 +72,9 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         z=_plain(np.where(np.isfinite(logs), logs, np.nan)),
         text=[[units.number(value) for value in row] for row in values],
         colorscale=[
-            [0, colour["panel"]], [0.35, colour["data"]], [0.7, colour["forward"]],
+            [0, colour["panel"]],
+            [0.35, colour["data"]],
+            [0.7, colour["forward"]],
             [1, colour["collective"]],
         ],
         zmin=low - BELOW * (high - low),
@@ -80,7 +82,7 @@ def layer_heat(table: pd.DataFrame, title: str, theme: Theme, across: str = "ste
         colorbar=colour_bar(title, **powers(ticks)),
         hovertemplate=hover,
         **common,
-    )  # fmt: skip
+    )
     wrong = (values == 0) | np.isinf(values)
     if wrong.any():
         figure.add_heatmap(
@@ -110,17 +112,21 @@ def rank_heat(
     most = max(MIN_APART, float(np.nanmax(np.abs(logs), initial=0.0)))
     ticks = [-most, 0.0, most]
     words = [
-        ["" if np.isnan(value) or abs(log) < MIN_WRITTEN else times(value)
-         for value, log in zip(*pair, strict=True)]
+        [
+            "" if np.isnan(value) or abs(log) < MIN_WRITTEN else times(value)
+            for value, log in zip(*pair, strict=True)
+        ]
         for pair in zip(values, logs, strict=True)
-    ]  # fmt: skip
+    ]
     columns = [int(one) for one in ratios.columns]
     # Words, not numbers: of a heat map's arrays nothing comes back with a click.
     places = [
-        [f"rank {one if rank is None else rank}, step {int(step)}"
-         for one, step in zip(columns, row, strict=True)]
+        [
+            f"rank {one if rank is None else rank}, step {int(step)}"
+            for one, step in zip(columns, row, strict=True)
+        ]
         for row in steps.to_numpy()
-    ]  # fmt: skip
+    ]
     figure.add_heatmap(
         z=_plain(logs),
         x=[f"rank {one}" if rank is None else str(one) for one in columns],
@@ -131,13 +137,16 @@ def rank_heat(
         textfont={"size": 11},
         hovertext=[[times(value) for value in row] for row in values],
         colorscale=[[0, colour["collective"]], [0.5, colour["panel"]], [1, colour["backward"]]],
-        zmin=-most, zmax=most, xgap=1 if len(columns) <= 120 else 0, ygap=1, hoverongaps=False,
+        zmin=-most,
+        zmax=most,
+        xgap=1 if len(columns) <= 120 else 0,
+        ygap=1,
+        hoverongaps=False,
         colorbar=colour_bar(
             "ratio to the median", tickvals=ticks, ticktext=[times(10**tick) for tick in ticks]
         ),
-        hovertemplate="<b>%{y}</b><br>%{customdata}<br>"
-        "%{hovertext} the median<extra></extra>",
-    )  # fmt: skip
+        hovertemplate="<b>%{y}</b><br>%{customdata}<br>%{hovertext} the median<extra></extra>",
+    )
     _heat_axes(figure, ratios.index, "" if rank is None else f"step of rank {rank}")
     return figure
 
@@ -161,9 +170,12 @@ def times(ratio: float) -> str:
 
 
 def layer_curves(
-    curves: Mapping[str, pd.Series], title: str, chosen: int | None, theme: Theme,
+    curves: Mapping[str, pd.Series],
+    title: str,
+    chosen: int | None,
+    theme: Theme,
     band: tuple[float, float] | None = None,
-) -> go.Figure:  # fmt: skip
+) -> go.Figure:
     """Step -> value of one layer, a line per key; zeros have no place on the axis and are gaps."""
     figure = _logarithmic(curves, title, theme, band)
     colour = tokens()[theme]
@@ -176,7 +188,7 @@ def layer_curves(
             line=_dashed(name, position, theme),
             marker={"size": 5},
             hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:.3g}}<extra></extra>",
-        )  # fmt: skip
+        )
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
     figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
@@ -184,9 +196,12 @@ def layer_curves(
 
 
 def depth_profile(
-    profiles: Mapping[str, pd.Series], title: str, theme: Theme,
-    band: tuple[float, float] | None = None, decay: float | None = None,
-) -> go.Figure:  # fmt: skip
+    profiles: Mapping[str, pd.Series],
+    title: str,
+    theme: Theme,
+    band: tuple[float, float] | None = None,
+    decay: float | None = None,
+) -> go.Figure:
     """Layer -> value, from the first layer to the last, a line per key.
 
     `decay` draws what is left of the first profile's last value, layer by layer towards the input.
@@ -202,7 +217,7 @@ def depth_profile(
             line=_dashed(name, position, theme),
             marker={"size": 6},
             hovertemplate=f"<b>%{{x}}</b><br>{name}: %{{y:.3g}}<extra></extra>",
-        )  # fmt: skip
+        )
     first = next(iter(profiles.values()), pd.Series(dtype="float64"))
     known = first[(first > 0) & np.isfinite(first)]
     if decay is not None and len(known) > 1:
@@ -254,8 +269,12 @@ def _logarithmic(
     figure.update_yaxes(POWERS if decades > 1.5 else {"dtick": "D2"})
     if band is not None:
         figure.add_hrect(
-            y0=band[0], y1=band[1], line_width=0, fillcolor=tokens()[theme]["good"], opacity=0.08,
-        )  # fmt: skip
+            y0=band[0],
+            y1=band[1],
+            line_width=0,
+            fillcolor=tokens()[theme]["good"],
+            opacity=0.08,
+        )
     return figure
 
 

@@ -183,9 +183,17 @@ def _come_together(
 def _hashes(run: Run) -> pd.DataFrame:
     """Gradient rows of steps at which hashes were taken, in the order of recording."""
     columns = [
-        "rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "dtype", "grad_hash",
+        "rank",
+        "thread",
+        "step",
+        "time_ns",
+        "parameter",
+        "norm",
+        "numel",
+        "dtype",
+        "grad_hash",
         "param_hash",
-    ]  # fmt: skip
+    ]
     events = run.events("gradient", columns=columns)
     # 64-bit hashes do not fit float64, which is what pandas makes of integers with nulls.
     frame = to_frame(events.drop_columns(["grad_hash", "param_hash"]))

@@ -71,12 +71,14 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
         step=step,
         time_ns=int(first["time_ns"].iloc[0]),
         evidence={
-            "cause": "not_finite", "parameters": names[:LISTED], "not_finite": len(names),
+            "cause": "not_finite",
+            "parameters": names[:LISTED],
+            "not_finite": len(names),
             "norm": json_number(float(first["norm"].iloc[0])),
             "all_parameters": int((rows["call"] == first["call"].iloc[0]).sum()),
         },
         link=step_link(run, rank, step),
-    )  # fmt: skip
+    )
 
 
 def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
@@ -92,15 +94,18 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
             times = norm / limit * EXPLODED
             at = _largest(rows, step)
             return _exploding(
-                run, at,
+                run,
+                at,
                 f"the gradient explodes as of step {step}: {units.number(times)} times the "
                 f"largest of the first {FIRST_STEPS} steps, most of it in {at['parameter']}; check "
                 "the learning rate, clipping and that step's data",
                 {
-                    "cause": "growth", "norm": json_number(norm), "limit": limit,
+                    "cause": "growth",
+                    "norm": json_number(norm),
+                    "limit": limit,
                     "clipped": step in last_logged(run, rank, CLIP_NORM).index,
                 },
-            )  # fmt: skip
+            )
     return None
 
 
@@ -113,12 +118,17 @@ def _high(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     step, norm = found.step, float(series[found.step])
     at = _largest(rows, step)
     return _exploding(
-        run, at,
+        run,
+        at,
         f"the gradient is exploded as of step {step}, its norm is {units.number(norm)}: "
         f"{found.words}, most of it in {at['parameter']}; check {found.advice}",
-        {"cause": found.cause, "norm": json_number(norm), "limit": found.limit,
-         "measured": json_number(found.measured)},
-    )  # fmt: skip
+        {
+            "cause": found.cause,
+            "norm": json_number(norm),
+            "limit": found.limit,
+            "measured": json_number(found.measured),
+        },
+    )
 
 
 def _whole_norms(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:

@@ -152,8 +152,12 @@ def _table(run: Run) -> Component:
         row["numel_text"] = units.count(row["numel"])
         row["dtype"] = str(dtypes[name])
         row["missing"] = int(part["missing"].sum())
-        for key, value in (("first", norm.iloc[0]), ("last", norm.iloc[-1]),
-                           ("least", norm.min()), ("greatest", norm.max())):  # fmt: skip
+        for key, value in (
+            ("first", norm.iloc[0]),
+            ("last", norm.iloc[-1]),
+            ("least", norm.min()),
+            ("greatest", norm.max()),
+        ):
             row[key] = None if pd.isna(value) else float(value)
             row[f"{key}_text"] = "none" if pd.isna(value) else units.number(value, 4)
         rows.append(row)

@@ -73,7 +73,7 @@ def section(context: Context) -> list[Component]:
         ),
         *not_finite(context),
         *few_bits(context),
-    ]  # fmt: skip
+    ]
 
 
 def not_finite(context: Context) -> list[Component]:
@@ -123,7 +123,7 @@ def not_finite(context: Context) -> list[Component]:
             className="muted",
         ),
         widgets.grid("not-finite-table", columns, rows, label=label, height=height),
-    ]  # fmt: skip
+    ]
 
 
 def few_bits(context: Context) -> list[Component]:
@@ -154,9 +154,14 @@ def few_bits(context: Context) -> list[Component]:
             "on purpose, in forward and then in backward; others were too small for the dtype.",
             className="muted",
         ),
-        widgets.grid("few-bits-table", columns, rows, label=label,
-                   height=None if len(rows) <= 14 else "400px"),
-    ]  # fmt: skip
+        widgets.grid(
+            "few-bits-table",
+            columns,
+            rows,
+            label=label,
+            height=None if len(rows) <= 14 else "400px",
+        ),
+    ]
 
 
 def register(app: Dash, context: Context) -> None:
@@ -194,9 +199,13 @@ def register(app: Dash, context: Context) -> None:
 
 
 def chosen(
-    context: Context, click: dict[str, Any] | None, measure: str, depth: int | None, rank: int,
+    context: Context,
+    click: dict[str, Any] | None,
+    measure: str,
+    depth: int | None,
+    rank: int,
     theme: Theme,
-) -> tuple[go.Figure, go.Figure, list[Any]]:  # fmt: skip
+) -> tuple[go.Figure, go.Figure, list[Any]]:
     """Curves and depth profile of the cell that was clicked, and what there is to say of it."""
     table = _table(context, rank, measure, depth)
     title = AXES[measure]
@@ -246,9 +255,10 @@ def _note(
     hint = [] if picked else ["Click a cell to choose a layer and a step. "]
     return [
         *hint,
-        html.B(layer or "the model itself"), f" at step {step}, rank {rank}: {words}. ",
+        html.B(layer or "the model itself"),
+        f" at step {step}, rank {rank}: {words}. ",
         dcc.Link("Its backward on the timeline", href=link),
-    ]  # fmt: skip
+    ]
 
 
 def _table(context: Context, rank: int, measure: str, depth: int | None) -> pd.DataFrame:
@@ -260,8 +270,11 @@ def _depth(context: Context) -> str:
     layers = {str(layer) for layer in gradient_rows(context.run)["layer"]}
     if len(layers) <= READABLE or depths(context.run) == 1:
         return EVERY
-    fits = [n for n in range(1, depths(context.run))
-            if len({cut(layer, n) for layer in layers}) <= READABLE]  # fmt: skip
+    fits = [
+        n
+        for n in range(1, depths(context.run))
+        if len({cut(layer, n) for layer in layers}) <= READABLE
+    ]
     return str(max(fits, default=1))
 
 

@@ -149,6 +149,7 @@ def chosen(context: Context, click: dict[str, Any] | None, depth: int | None) ->
         values.append(f"rank {one}: {'none' if np.isnan(norm) else f'{units.number(norm, 4)}'}")
     link = context.address(backward_link(context.run, rank, layer, step))
     return [
-        html.B(layer or "the model itself"), f" at step {step}. {', '.join(values)}. ",
+        html.B(layer or "the model itself"),
+        f" at step {step}. {', '.join(values)}. ",
         dcc.Link(f"Its backward on rank {rank}", href=link),
-    ]  # fmt: skip
+    ]

@@ -107,11 +107,14 @@ def clipped_while_scaled(run: Run) -> list[Finding]:
             ranks=tuple(found),
             step=step,
             evidence={
-                "cause": "clipped_while_scaled", "scale": scale, "max_norm": limit, "norm": left,
+                "cause": "clipped_while_scaled",
+                "scale": scale,
+                "max_norm": limit,
+                "norm": left,
             },
             link=step_link(run, rank, step),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _clipped_steps(run: Run, rank: int, scales: pd.DataFrame, clips: pd.DataFrame) -> pd.DataFrame:

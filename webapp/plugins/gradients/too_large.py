@@ -66,10 +66,13 @@ def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLar
         return None
     measured = float(times.iloc[0])
     return TooLarge(
-        int(norms.index[0]), "updates", measured, OVERTURNED,
+        int(norms.index[0]),
+        "updates",
+        measured,
+        OVERTURNED,
         f"the step changes the parameters by {units.number(measured)} times what they were",
         "the learning rate, initialisation, and the scale of the loss",
-    )  # fmt: skip
+    )
 
 
 def _grown(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
@@ -81,11 +84,14 @@ def _grown(run: Run, rank: int, norms: pd.Series) -> TooLarge | None:
     largest, beginning = rows.loc[sizes.idxmax(), "module"], rows.loc[sizes.index[0], "module"]
     measured = float(sizes.max() / sizes.iloc[0])
     return TooLarge(
-        int(norms.index[0]), "forward", measured, GROWN,
+        int(norms.index[0]),
+        "forward",
+        measured,
+        GROWN,
         f"outputs of {largest or 'the model'} are {units.number(measured)} times those of "
         f"{beginning or 'the model'}",
         "initialisation, normalisation and residual paths",
-    )  # fmt: skip
+    )
 
 
 def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLarge | None:
@@ -98,9 +104,12 @@ def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> TooLar
         return None
     layer, measured = str(least.idxmax()), float(least.max())
     return TooLarge(
-        int(norms.index[0]), "backward", measured, GROWN_BACK,
+        int(norms.index[0]),
+        "backward",
+        measured,
+        GROWN_BACK,
         f"in {layer or 'the model'} it is {units.number(measured)} times as large per element as "
         "nearest to the loss",
         "the gain of what is between (recurrent weights, initialisation), gated cells or residual "
         "paths, and clip_grad_norm_",
-    )  # fmt: skip
+    )

@@ -80,8 +80,11 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
         step=first["step"],
         time_ns=start,
         evidence={
-            "validator": name, "target": place, "verdict": f"{verdict}:",
-            "times": len(marks), "message": first["message"],
+            "validator": name,
+            "target": place,
+            "verdict": f"{verdict}:",
+            "times": len(marks),
+            "message": first["message"],
         },
         link=timeline_address(start, start, run.duration_ns, (lane, start)),
-    )  # fmt: skip
+    )

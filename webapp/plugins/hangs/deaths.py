@@ -63,13 +63,18 @@ def _before(run: Run) -> list[Finding]:
                     where=where,
                     time_ns=time,
                     evidence={
-                        "group": "0", "sequence": -1, "op": {}, "called_at": {}, "waiting": [],
+                        "group": "0",
+                        "sequence": -1,
+                        "op": {},
+                        "called_at": {},
+                        "waiting": [],
                         "missing": [{"rank": rank, "doing": said, "where": where}],
-                        "attempt": number, "attempts": len(processes),
+                        "attempt": number,
+                        "attempts": len(processes),
                     },
                     link=timeline_address(max(0, time - 1_000_000), time, run.duration_ns),
                 )
-            )  # fmt: skip
+            )
     return found
 
 

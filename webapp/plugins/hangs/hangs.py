@@ -253,11 +253,14 @@ def _failed_inside(
         thread=known[0].thread,
         where=known[0].where,
         evidence={
-            **evidence, "waiting": list(left), "missing": missing,
-            "waited_ns": waited_ns(run, wait), "also_waiting": _also(run, others),
+            **evidence,
+            "waiting": list(left),
+            "missing": missing,
+            "waited_ns": waited_ns(run, wait),
+            "also_waiting": _also(run, others),
         },
         **_place(run, wait),
-    )  # fmt: skip
+    )
 
 
 def _late(run: Run, wait: IncompleteCollective, waited: int) -> Finding:

@@ -146,11 +146,13 @@ def _threads(run: Run) -> list[Component]:
                 row["owner"] or "–",
                 row["last_op"] or "–",
                 "–" if row["cpu"] is None else units.share(row["cpu"]),
-                html.Div([html.Code(frame) for frame in _frames(run, rank, row["stack"])],
-                         className="stack"),
+                html.Div(
+                    [html.Code(frame) for frame in _frames(run, rank, row["stack"])],
+                    className="stack",
+                ),
             ]
             for row in last
-        ]  # fmt: skip
+        ]
         quiet = f"nothing recorded for {widgets.duration(last[0]['duration_ns'])}"
         when = "when SIGTERM came" if last[0]["reason"] == "signal" else quiet
         heads = ("thread", "waits for", "held by", "last op", "CPU", "stack, innermost first")

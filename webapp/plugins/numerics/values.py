@@ -26,8 +26,19 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _OP = ["start_ns", "duration_ns", "depth", "name", "module", "phase", "step", "stack"]
-_TENSOR = ["start_ns", "depth", "position", "shape", "dtype", "mean", "l2", "min", "max", "nan",
-           "inf"]  # fmt: skip
+_TENSOR = [
+    "start_ns",
+    "depth",
+    "position",
+    "shape",
+    "dtype",
+    "mean",
+    "l2",
+    "min",
+    "max",
+    "nan",
+    "inf",
+]
 _FILLING = ("copy", "fill", "full", "full_like", "masked_fill", "new_full", "tensor", "where")
 _WORD = 2**64 - 1
 
@@ -221,9 +232,13 @@ def _range(told: dict[str, Any]) -> str:
 
 
 def _write_finding(
-    run: Run, rank: int, where: str | None, name: str, position: str,
+    run: Run,
+    rank: int,
+    where: str | None,
+    name: str,
+    position: str,
     group: list[tuple[str, dict[str, Any], dict[str, Any]]],
-) -> Finding:  # fmt: skip
+) -> Finding:
     thread, tensor, op = group[0]
     place = f" at {where}" if where else ""
     times = f", {units.count(len(group))} times" if len(group) > 1 else ""

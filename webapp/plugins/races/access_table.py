@@ -22,8 +22,19 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array, Window
 
 Columns = dict[str, NDArray[Any]]
 
-_COLUMNS = ("start_ns", "duration_ns", "depth", "storage", "offset", "bytes", "run", "stride",
-            "stream", "write", "birth")  # fmt: skip
+_COLUMNS = (
+    "start_ns",
+    "duration_ns",
+    "depth",
+    "storage",
+    "offset",
+    "bytes",
+    "run",
+    "stride",
+    "stream",
+    "write",
+    "birth",
+)
 
 _PLACED = ("start_ns", "duration_ns", "depth")
 
@@ -76,9 +87,16 @@ class Accesses:
         made, for its name.
         """
         alike: list[NDArray[Any]] = [
-            self.storage, self.generation, self.thread, self.low, self.high, self.run, self.stride,
-            self.kind, self.site,
-        ]  # fmt: skip
+            self.storage,
+            self.generation,
+            self.thread,
+            self.low,
+            self.high,
+            self.run,
+            self.stride,
+            self.kind,
+            self.site,
+        ]
         by, new = sorted_apart([self.segment], alike)
         last = np.ones(len(by), bool)
         last[:-1] = new[1:]
@@ -127,9 +145,14 @@ class Reader:
     """
 
     def __init__(
-        self, run: Run, rank: int, threads: Sequence[str], storages: Int64Array, sites: CallSites,
+        self,
+        run: Run,
+        rank: int,
+        threads: Sequence[str],
+        storages: Int64Array,
+        sites: CallSites,
         placed: Callable[[int, Columns], tuple[Int64Array, Int64Array]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._run = run
         self._rank = rank
         self.threads = threads
@@ -235,9 +258,13 @@ def generations(rows: Columns) -> Int64Array:
     at_safe = np.minimum(at, len(addresses) - 1)
     has = addresses[at_safe] == storage
     # Both sorted by (address, instant): one search over pairs, as positions in one merged order.
-    key_order = np.lexsort((np.concatenate([np.zeros(len(born)), np.ones(len(storage))]),
-                            np.concatenate([end[born], start]),
-                            np.concatenate([storage[born], storage])))  # fmt: skip
+    key_order = np.lexsort(
+        (
+            np.concatenate([np.zeros(len(born)), np.ones(len(storage))]),
+            np.concatenate([end[born], start]),
+            np.concatenate([storage[born], storage]),
+        )
+    )
     is_birth = key_order < len(born)
     births_before = np.cumsum(is_birth)
     position = np.empty(len(storage), np.int64)
@@ -274,10 +301,17 @@ def _folded(rows: Columns) -> Accesses:
     low = rows["offset"].astype(np.int64)
     write, birth = rows["write"].astype(bool), rows["birth"].astype(bool)
     told = {
-        "storage": rows["storage"], "generation": rows["generation"], "thread": rows["thread"],
-        "by": rows["by"], "segment": rows["segment"], "low": low, "high": low + rows["bytes"],
-        "run": rows["run"], "stride": rows["stride"], "site": rows["site"],
-    }  # fmt: skip
+        "storage": rows["storage"],
+        "generation": rows["generation"],
+        "thread": rows["thread"],
+        "by": rows["by"],
+        "segment": rows["segment"],
+        "low": low,
+        "high": low + rows["bytes"],
+        "run": rows["run"],
+        "stride": rows["stride"],
+        "site": rows["site"],
+    }
     by, different = sorted_apart([start], [*told.values(), _kind(write, birth)])
     chosen = by[different]
     return Accesses(

@@ -29,8 +29,19 @@ _SAID = re.compile(
     r"modified by an inplace operation: \[(?P<tensor>[^\]]*\]?)\](?:, which is (?P<source>[^,]*),)?"
     r" is at version (?P<version>\d+); expected version (?P<expected>\d+)"
 )
-_OPS = ["start_ns", "duration_ns", "depth", "name", "scope", "sequence", "module", "phase", "step",
-        "stack", "thread"]  # fmt: skip
+_OPS = [
+    "start_ns",
+    "duration_ns",
+    "depth",
+    "name",
+    "scope",
+    "sequence",
+    "module",
+    "phase",
+    "step",
+    "stack",
+    "thread",
+]
 _ACCESSES = ["start_ns", "duration_ns", "depth", "storage", "version", "write", "birth", "thread"]
 
 
@@ -75,10 +86,15 @@ def _raised(run: Run) -> Iterator[_Raised]:
         words, mark = _SAID.search(row["name"]), BackwardRaised.parse(row["name"])
         assert words is not None  # chosen for it
         yield _Raised(
-            row["rank"], row["thread"], row["step"], row["start_ns"], words["tensor"],
-            int(words["version"]), int(words["expected"]),
+            row["rank"],
+            row["thread"],
+            row["step"],
+            row["start_ns"],
+            words["tensor"],
+            int(words["version"]),
+            int(words["expected"]),
             mark.caller.rpartition("/")[2] if mark and mark.caller else None,
-        )  # fmt: skip
+        )
 
 
 def _change(run: Run, raised: _Raised) -> _Change | None:
@@ -94,9 +110,12 @@ def _change(run: Run, raised: _Raised) -> _Change | None:
     saved = rows[position]
     end = saved["start_ns"] + (saved["duration_ns"] or 0)
     touched = run.events(
-        "access", raised.rank, saved["thread"], ["start_ns", "storage"],
+        "access",
+        raised.rank,
+        saved["thread"],
+        ["start_ns", "storage"],
         window=(saved["start_ns"], end + 1),
-    )  # fmt: skip
+    )
     own = touched.filter(pc.less_equal(touched["start_ns"], end))
     own = own.filter(pc.greater_equal(own["start_ns"], saved["start_ns"]))
     window = (end, raised.time_ns + 1)
@@ -152,10 +171,16 @@ def _op_of(run: Run, rank: int, access: dict[str, Any]) -> dict[str, Any] | None
 
 def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> MemoryAccess:
     return MemoryAccess(
-        thread=op["thread"], op=op["name"], module=op["module"], phase=op["phase"],
-        start_ns=op["start_ns"], end_ns=op["start_ns"] + (op["duration_ns"] or 0), write=write,
-        step=op["step"], stack=tuple(stacks.get(op["stack"], ())),
-    )  # fmt: skip
+        thread=op["thread"],
+        op=op["name"],
+        module=op["module"],
+        phase=op["phase"],
+        start_ns=op["start_ns"],
+        end_ns=op["start_ns"] + (op["duration_ns"] or 0),
+        write=write,
+        step=op["step"],
+        stack=tuple(stacks.get(op["stack"], ())),
+    )
 
 
 def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:

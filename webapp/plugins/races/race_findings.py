@@ -60,8 +60,10 @@ def races(run: Run) -> pd.DataFrame:
     rows = []
     for race in all_races(run):
         row: dict[str, Any] = {
-            "rank": race.rank, "tensor": race.tensors[0], "tensors": len(race.tensors),
-        }  # fmt: skip
+            "rank": race.rank,
+            "tensor": race.tensors[0],
+            "tensors": len(race.tensors),
+        }
         for side, touch in (("first", race.first), ("second", race.second)):
             told = touch.to_json()
             row |= {f"{side}_{name}": told[name] for name in _TOLD}
@@ -146,13 +148,17 @@ def _hogwild(run: Run, one: Hogwild) -> Finding:
             "tensors": list(one.parameters),
             "threads": list(one.threads),
             "places": [
-                {"first": race.first.place, "second": race.second.place, "pairs": race.pairs,
-                 "tensors": list(race.tensors)}
+                {
+                    "first": race.first.place,
+                    "second": race.second.place,
+                    "pairs": race.pairs,
+                    "tensors": list(race.tensors),
+                }
                 for race in one.races
             ],
             "pairs": sum(race.pairs for race in one.races),
         },
-    )  # fmt: skip
+    )
 
 
 def _race_finding(

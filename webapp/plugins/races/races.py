@@ -104,9 +104,15 @@ def _of_process(run: Run, rank: int, process: Sequence[str], own: Sequence[str])
 
 
 def races_read(
-    run: Run, rank: int, order: Order, reader: Reader, sites: CallSites,
-    windows: Sequence[Window | None], *, empty: bool = True,
-) -> list[Race]:  # fmt: skip
+    run: Run,
+    rank: int,
+    order: Order,
+    reader: Reader,
+    sites: CallSites,
+    windows: Sequence[Window | None],
+    *,
+    empty: bool = True,
+) -> list[Race]:
     """The races among what `reader` reads of a process, window by window, by `order`."""
     steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
     stacks, names = frame_texts(run, rank), storage_names(run, rank)
@@ -179,9 +185,15 @@ def _told_place(touch: MemoryAccess) -> object:
 
 
 def _race(
-    rank: int, order: Order, threads: Sequence[str], accesses: Accesses, sites: CallSites,
-    stacks: dict[int, list[str]], names: dict[int, str], group: list[RacingPair],
-) -> Race:  # fmt: skip
+    rank: int,
+    order: Order,
+    threads: Sequence[str],
+    accesses: Accesses,
+    sites: CallSites,
+    stacks: dict[int, list[str]],
+    names: dict[int, str],
+    group: list[RacingPair],
+) -> Race:
     def gap(pair: RacingPair) -> int:
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
         return starts - min(int(accesses.end[pair.a]), int(accesses.end[pair.b]))
@@ -240,9 +252,12 @@ def _published(
 
 
 def _tensors(
-    accesses: Accesses, sites: CallSites, stacks: dict[int, list[str]], names: dict[int, str],
+    accesses: Accesses,
+    sites: CallSites,
+    stacks: dict[int, list[str]],
+    names: dict[int, str],
     group: list[RacingPair],
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """The racing tensors: parameters and buffers by name, others by where they were made."""
     found: dict[str, None] = {}
     for storage, generation in sorted(

@@ -29,9 +29,13 @@ class RacingPair:
 
 
 def racing_pairs(
-    order: Order, accesses: Accesses, sites: Sequence[CallSite], steps: Set[str], *,
+    order: Order,
+    accesses: Accesses,
+    sites: Sequence[CallSite],
+    steps: Set[str],
+    *,
     empty: bool = True,
-) -> Iterator[RacingPair]:  # fmt: skip
+) -> Iterator[RacingPair]:
     """Pairs of accesses that race: one for each two kinds of access to a storage that do.
 
     `steps` are the names of optimizers' phases. `empty`: whether making a storage counts where
@@ -118,9 +122,14 @@ def _kinds(
 ) -> list[_Kind]:
     """The rows by kind, each in the order of their segments."""
     columns = (
-        accesses.thread, accesses.low, accesses.high, accesses.run, accesses.stride,
-        accesses.kind, accesses.site,
-    )  # fmt: skip
+        accesses.thread,
+        accesses.low,
+        accesses.high,
+        accesses.run,
+        accesses.stride,
+        accesses.kind,
+        accesses.site,
+    )
     by, new = sorted_apart([accesses.segment[rows]], [column[rows] for column in columns])
     first = np.flatnonzero(new)
     kinds = []
@@ -129,10 +138,17 @@ def _kinds(
         segments = accesses.segment[part]
         kinds.append(
             _Kind(
-                part, thread, kind > 0, Span(*span), sites[site],
-                order.own[segments], order.clocks[segments], accesses.old[part], kind > 1,
+                part,
+                thread,
+                kind > 0,
+                Span(*span),
+                sites[site],
+                order.own[segments],
+                order.clocks[segments],
+                accesses.old[part],
+                kind > 1,
             )
-        )  # fmt: skip
+        )
     return kinds
 
 

@@ -84,8 +84,13 @@ def layout(_: Context) -> Component:
         widgets.controls(widgets.choice("example", ids.SQL_EXAMPLE, list(EXAMPLES), wide=True)),
         html.Label("query", htmlFor=ids.SQL_QUERY),
         dcc.Textarea(
-            id=ids.SQL_QUERY, value=first, rows=9, spellCheck=False, className="sql",
-            persistence=True, persistence_type="session",
+            id=ids.SQL_QUERY,
+            value=first,
+            rows=9,
+            spellCheck=False,
+            className="sql",
+            persistence=True,
+            persistence_type="session",
         ),
         html.Div(
             html.Button("Run the query", id=ids.SQL_RUN, className="run"), className="controls"
@@ -93,7 +98,7 @@ def layout(_: Context) -> Component:
         html.Div(id=ids.SQL_ANSWER, **widgets.attributes(aria_live="polite")),
         html.H2("Tables"),
         _tables(),
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, context: Context) -> None:

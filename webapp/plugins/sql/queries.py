@@ -83,9 +83,13 @@ class Queries:
         command = [sys.executable, "-m", "lanescope.webapp.plugins.sql.query_process"]
         try:
             done = subprocess.run(
-                command, input=question.encode(), capture_output=True, cwd=self._folder,
-                timeout=self._limits.seconds, env=os.environ | {"PYTHONPATH": path},
-            )  # fmt: skip
+                command,
+                input=question.encode(),
+                capture_output=True,
+                cwd=self._folder,
+                timeout=self._limits.seconds,
+                env=os.environ | {"PYTHONPATH": path},
+            )
         except subprocess.TimeoutExpired:
             raise QueryError(
                 f"stopped after {self._limits.seconds} s: ask for less, or export the tables as "

@@ -44,9 +44,21 @@ LOCKS = {
 _NESTED = {"list", "array", "struct", "map"}
 _EXACT = {"hugeint", "decimal"}  # JSON has no such number
 _PORTABLE = {
-    "boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger",
-    "ubigint", "float", "double", "varchar", "enum", "null",
-}  # fmt: skip
+    "boolean",
+    "tinyint",
+    "smallint",
+    "integer",
+    "bigint",
+    "utinyint",
+    "usmallint",
+    "uinteger",
+    "ubigint",
+    "float",
+    "double",
+    "varchar",
+    "enum",
+    "null",
+}
 """Types of DuckDB that JSON, CSV and Parquet hold; all others become texts."""
 
 

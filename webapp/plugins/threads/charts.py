@@ -47,17 +47,20 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             name=f"rank {rank}",
             mode="lines",
             line={
-                "width": 1.5, "shape": "hv", "color": colours[position % len(colours)],
+                "width": 1.5,
+                "shape": "hv",
+                "color": colours[position % len(colours)],
                 "dash": DASHES[position % len(DASHES)],
             },
             customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
             hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} s: %{{y:.3g}} %<extra></extra>",
-        )  # fmt: skip
+        )
     if limit is not None:
         figure.add_hline(
-            y=limit * 100, line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
+            y=limit * 100,
+            line={"width": 1, "dash": "dot", "color": tokens()[theme]["bad"]},
             annotation={"text": f"limit {units.share(limit)}"},
-        )  # fmt: skip
+        )
     figure.update_xaxes(title_text="time, s", rangemode="tozero")
     figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)
     return figure
@@ -84,7 +87,8 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
             name=name,
             mode="lines+markers" if len(rows) <= 200 else "lines",
             line={
-                "width": 1.5, "color": colours[position % len(colours)],
+                "width": 1.5,
+                "color": colours[position % len(colours)],
                 "dash": DASHES[position % len(DASHES)],
             },
             marker={"size": 5, "symbol": MARKERS[position % len(MARKERS)]},
@@ -93,14 +97,16 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
                 for low, high in zip(rows.forward_end_ns, rows.backward_start_ns, strict=True)
             ],
             hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3s}}s<extra></extra>",
-        )  # fmt: skip
+        )
     return figure
 
 
 def pair_rates(
-    names: Sequence[str], rates: Sequence[Sequence[float | None]], to: Sequence[Sequence[str]],
+    names: Sequence[str],
+    rates: Sequence[Sequence[float | None]],
+    to: Sequence[Sequence[str]],
     theme: Theme,
-) -> go.Figure:  # fmt: skip
+) -> go.Figure:
     """Overlap rates (0 to 1) of all pairs of threads; `customdata` is the address a pair leads to.
 
     Columns are numbered like rows: names of threads are long.
@@ -122,7 +128,7 @@ def pair_rates(
         hoverongaps=False,
         colorbar=colour_bar("rate, %"),
         hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
-    )  # fmt: skip
+    )
     figure.update_xaxes(type="category", side="top", showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

@@ -156,8 +156,9 @@ def _computed(run: Run, rank: int, thread: str) -> Iterator[tuple[int, Use]]:
 
 def _strays(run: Run, process: Process, device: int) -> Iterator[Use]:
     """Uses of device 0 by threads that chose none, begun after the process had chosen another."""
-    chosen = min((start for start, thread, *_ in process.chosen if thread == process.main),
-                 default=None)  # fmt: skip
+    chosen = min(
+        (start for start, thread, *_ in process.chosen if thread == process.main), default=None
+    )
     for use in process.uses[device]:
         python = any(
             t.thread == use.thread and t.kind == schema.ThreadKind.python.name for t in run.threads
@@ -199,9 +200,14 @@ def _refused(
 
 
 def _finding(
-    run: Run, process: Process, use: Use, severity: Severity, title: str, device: int | None,
+    run: Run,
+    process: Process,
+    use: Use,
+    severity: Severity,
+    title: str,
+    device: int | None,
     evidence: dict[str, Any],
-) -> Finding:  # fmt: skip
+) -> Finding:
     lane = thread_lane(process.rank, use.thread)
     return Finding(
         kind="cuda_context",

@@ -164,10 +164,12 @@ def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
             "holding a lock that it needs",
         },
         link=timeline_address(
-            circle[0].since_ns, run.duration_ns, run.duration_ns,
+            circle[0].since_ns,
+            run.duration_ns,
+            run.duration_ns,
             at=(thread_lane(rank, last.thread), last.since_ns),
         ),
-    )  # fmt: skip
+    )
 
 
 def _said(run: Run, rank: int, names: Mapping[str, str], wait: _Wait) -> str:
@@ -224,11 +226,13 @@ def _stuck(run: Run, rank: int) -> list[Finding]:
                     "stack": _stack(run, rank, row["stack"]),
                 },
                 link=timeline_address(
-                    phase["start_ns"], run.duration_ns, run.duration_ns,
+                    phase["start_ns"],
+                    run.duration_ns,
+                    run.duration_ns,
                     at=(thread_lane(rank, row["thread"]), phase["start_ns"]),
                 ),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -66,7 +66,7 @@ def layout(context: Context) -> Component:
         html.P("A click on a stretch leads there on the timeline.", className="muted"),
         widgets.downloads("overlap"),
         *_windows(context.run),
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, context: Context) -> None:
@@ -117,9 +117,10 @@ def register(app: Dash, context: Context) -> None:
     )
     def follow(on_overlap: _Click, on_windows: _Click, on_rate: _Click, phase: str) -> Any:
         clicks = {
-            ids.OVERLAP_CHART: on_overlap, ids.WINDOWS_CHART: on_windows,
+            ids.OVERLAP_CHART: on_overlap,
+            ids.WINDOWS_CHART: on_windows,
             ids.OVERLAP_MATRIX: on_rate,
-        }  # fmt: skip
+        }
         there = (clicks.get(ctx.triggered_id) or {}).get("points", [{}])[0].get("customdata")
         if isinstance(there, str) and there:
             return there
@@ -228,15 +229,19 @@ def _regions(run: Run, phase: str, known: dict[tuple[int, str], str]) -> Compone
     rows = [
         (
             widgets.timeline_link(
-                widgets.duration(one.start_ns), one.start_ns, one.end_ns, run.duration_ns,
-                of=phase, overlaps="1",
+                widgets.duration(one.start_ns),
+                one.start_ns,
+                one.end_ns,
+                run.duration_ns,
+                of=phase,
+                overlaps="1",
             ),
             widgets.duration(one.end_ns - one.start_ns),
             str(one.rank),
             ", ".join(known[one.rank, thread] for thread in one.threads),
         )
         for one in regions[:REGIONS]
-    ]  # fmt: skip
+    ]
     table = widgets.plain_table(("at", "length", "rank", "threads"), rows, (1, 2))
     if len(regions) <= REGIONS:
         return table
@@ -268,11 +273,13 @@ def _windows(run: Run) -> list[Component]:
                 units.count(len(own)),
                 widgets.duration(int(own["window_ns"].median())),
                 widgets.timeline_link(
-                    widgets.duration(int(longest["window_ns"])), int(longest["forward_end_ns"]),
-                    int(longest["backward_start_ns"]), run.duration_ns,
+                    widgets.duration(int(longest["window_ns"])),
+                    int(longest["forward_end_ns"]),
+                    int(longest["backward_start_ns"]),
+                    run.duration_ns,
                 ),
             )
-        )  # fmt: skip
+        )
     return [
         head,
         html.P(

@@ -31,11 +31,23 @@ _SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed
 stops it: only what its own watchdog ended is known to have waited for too long."""
 
 
-_BROUGHT_BY_THREADS = frozenset({
-    "a condition", "a condition or event", "a lock", "a semaphore", "an event",
-    "an item of a queue", "queue.get", "queue.put", "room in a queue", "the end of a thread",
-    "the others of a barrier", "the result of a future", "the tasks of a queue",
-})  # fmt: skip
+_BROUGHT_BY_THREADS = frozenset(
+    {
+        "a condition",
+        "a condition or event",
+        "a lock",
+        "a semaphore",
+        "an event",
+        "an item of a queue",
+        "queue.get",
+        "queue.put",
+        "room in a queue",
+        "the end of a thread",
+        "the others of a barrier",
+        "the result of a future",
+        "the tasks of a queue",
+    }
+)
 """What only a thread of the same process can bring, in the words of the watchdog."""
 
 _BROUGHT_BY_PROCESSES = frozenset({"another process", "the end of another process"})
@@ -61,8 +73,9 @@ def standstill(run: Run, rank: int) -> list[Finding]:
         return []
     names = {t.thread: t.name for t in run.threads if t.rank == rank}
     kinds = {t.thread: t.kind for t in run.threads if t.rank == rank}
-    rows.sort(key=lambda row: (kinds.get(row["thread"]) != schema.ThreadKind.main.name,
-                               row["thread"]))  # fmt: skip
+    rows.sort(
+        key=lambda row: (kinds.get(row["thread"]) != schema.ThreadKind.main.name, row["thread"])
+    )
     rows += children
     waiting = [_waiting(run, rank, row, names, pid) for row in rows]
     own = [one for one in waiting if one["where"] is not None] or waiting[:1]
@@ -84,14 +97,19 @@ def standstill(run: Run, rank: int) -> list[Finding]:
             step=None,
             time_ns=since,
             where=first["where"],
-            evidence={"threads": waiting, "idle_ns": rows[0]["duration_ns"],
-                      "advice": _advice(run, rank, rows)},
+            evidence={
+                "threads": waiting,
+                "idle_ns": rows[0]["duration_ns"],
+                "advice": _advice(run, rank, rows),
+            },
             link=timeline_address(
-                since - run.duration_ns // _LAST, since, run.duration_ns,
+                since - run.duration_ns // _LAST,
+                since,
+                run.duration_ns,
                 at=(thread_lane(rank, first["thread"]), since),
             ),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _rests(row: dict[str, Any]) -> bool:
@@ -130,9 +148,8 @@ def _waiting(
         "name": name if row["pid"] == pid else f"{name} of process {row['pid']}",
         "waits_for": waits_for,
         "where": own_place(run, rank, row["stack"]),
-        "stack": [frame_text(f)
-                  for f in frames_of(run, rank, row["stack"])],
-    }  # fmt: skip
+        "stack": [frame_text(f) for f in frames_of(run, rank, row["stack"])],
+    }
 
 
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]]) -> str:

@@ -131,9 +131,14 @@ def op_rows(run: Run, window: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 _BESIDE = {
-    "identical": "identical", "within": "within tolerance", "different": "different",
-    "added": "added", "removed": "removed", "slower": "slower", "faster": "faster",
-}  # fmt: skip
+    "identical": "identical",
+    "within": "within tolerance",
+    "different": "different",
+    "added": "added",
+    "removed": "removed",
+    "slower": "slower",
+    "faster": "faster",
+}
 
 
 def _legend(baseline: Run) -> Component:

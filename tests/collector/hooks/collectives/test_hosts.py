@@ -90,22 +90,41 @@ def test_hosts_whose_clocks_are_off_and_drift(tmp_path: Path, writer: str) -> No
     if reason := why_no_namespaces():
         pytest.skip(f"hosts cannot be made of namespaces: {reason}")
     program = write_program(tmp_path, RANK)
-    near, far = (write_program(tmp_path, source, name) for source, name in ((NEAR, "near.sh"),
-                 (FAR, "far.sh")))  # fmt: skip
+    near, far = (
+        write_program(tmp_path, source, name)
+        for source, name in ((NEAR, "near.sh"), (FAR, "far.sh"))
+    )
     ahead = AHEAD_S * 1_000_000_000
     anchor = time.monotonic_ns() + ahead
     environment = {
-        "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29400", "WORLD_SIZE": "3",
-        "GLOO_SOCKET_IFNAME": "eth0", "PROGRAM": str(program), "PYTHON": sys.executable,
-        "AHEAD_S": str(AHEAD_S), "FAR": str(far), "SHIM": str(drifting_clock(tmp_path)),
-        "DRIFT_ANCHOR_NS": str(anchor), "DRIFT_PPM": str(GAIN_PPM),
-    }  # fmt: skip
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29400",
+        "WORLD_SIZE": "3",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "PROGRAM": str(program),
+        "PYTHON": sys.executable,
+        "AHEAD_S": str(AHEAD_S),
+        "FAR": str(far),
+        "SHIM": str(drifting_clock(tmp_path)),
+        "DRIFT_ANCHOR_NS": str(anchor),
+        "DRIFT_PPM": str(GAIN_PPM),
+    }
     path = tmp_path / "run"
     done = run_program(
-        [str(BIN / "lanescope"), "record", "--engine", writer, "-o", str(path), "--",
-         *IN_NAMESPACES, "bash", str(near)],
+        [
+            str(BIN / "lanescope"),
+            "record",
+            "--engine",
+            writer,
+            "-o",
+            str(path),
+            "--",
+            *IN_NAMESPACES,
+            "bash",
+            str(near),
+        ],
         environment=environment,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "recorder error" not in done.stderr
     run = open_run(path)

@@ -124,9 +124,16 @@ def test_every_collective_is_there_with_root_reduction_and_peer(recorded: Record
     assert found[: len(EXPECTED)] == EXPECTED
     rest = [name for name, *_ in found[len(EXPECTED) :]]
     assert rest == [
-        "all_gather", "all_gather", "broadcast", "broadcast",  # of objects: sizes, then bytes
-        "all_reduce_coalesced", "all_reduce", "broadcast", "all_to_all_single", "barrier",
-    ]  # fmt: skip
+        "all_gather",
+        "all_gather",
+        "broadcast",
+        "broadcast",  # of objects: sizes, then bytes
+        "all_reduce_coalesced",
+        "all_reduce",
+        "broadcast",
+        "all_to_all_single",
+        "barrier",
+    ]
 
 
 def test_all_of_them_are_seen_to_complete_after_their_call_began(recorded: Recorded) -> None:
@@ -143,20 +150,29 @@ def test_ranks_agree_on_every_collective(recorded: Recorded) -> None:
         )
 
     first, second = (
-        [key(c) for c in recorded.rows("collective", rank)
-         if c["name"] not in ("send", "recv") and c["group_size"] == 2]
+        [
+            key(c)
+            for c in recorded.rows("collective", rank)
+            if c["name"] not in ("send", "recv") and c["group_size"] == 2
+        ]
         for rank in (0, 1)
-    )  # fmt: skip
+    )
     assert first == second
     assert len(set(first)) == len(first)
 
 
 def test_the_kth_send_meets_the_kth_recv(recorded: Recorded) -> None:
     for sender, receiver in ((0, 1), (1, 0)):
-        sent = {c["sequence"]: c["shapes"] for c in of_world(recorded, sender)
-                if c["name"] == "send" and c["peer"] == receiver}  # fmt: skip
-        received = {c["sequence"]: c["shapes"] for c in of_world(recorded, receiver)
-                    if c["name"] == "recv" and c["peer"] == sender}  # fmt: skip
+        sent = {
+            c["sequence"]: c["shapes"]
+            for c in of_world(recorded, sender)
+            if c["name"] == "send" and c["peer"] == receiver
+        }
+        received = {
+            c["sequence"]: c["shapes"]
+            for c in of_world(recorded, receiver)
+            if c["name"] == "recv" and c["peer"] == sender
+        }
         assert {k: sent[k] for k in received} == received
         assert list(received) == [0, 1, 2]
 

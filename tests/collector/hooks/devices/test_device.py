@@ -107,8 +107,11 @@ def test_a_window_of_steps_becomes_lanes_of_streams(tmp_path: Path, engine: str)
     train(6)
     print(Module.waited)
     """,
-        "--steps", "2:4", "--engine", engine,
-    )  # fmt: skip
+        "--steps",
+        "2:4",
+        "--engine",
+        engine,
+    )
     assert recorded.stdout.split() == ["1"]  # once, where the window ends
     rows = on_streams(recorded)
     nodes = [r["name"] for r in rows]
@@ -148,8 +151,9 @@ def test_the_programs_own_profiler_comes_first(tmp_path: Path) -> None:
     assert [e for e in profile.events() if e.name == "aten::addmm"], "the program's own is empty"
     train(2)
     """,
-        "--steps", "0:9",
-    )  # fmt: skip
+        "--steps",
+        "0:9",
+    )
     steps = {r["step"] for r in on_streams(recorded) if r["name"] == "AddmmBackward0"}
     assert steps == {1, 5}  # again from the first end of a step on at which theirs is over
     assert coverage(recorded)["device_profiler_busy"] == 3
@@ -168,8 +172,9 @@ def test_a_graph_that_is_being_captured_is_not_waited_for(tmp_path: Path) -> Non
     train(1)
     print(Module.waited)
     """,
-        "--steps", "0:2",
-    )  # fmt: skip
+        "--steps",
+        "0:2",
+    )
     assert recorded.stdout.split() == ["0", "1"]
     assert {r["step"] for r in on_streams(recorded)} == {1, 2}
 
@@ -183,8 +188,9 @@ def test_a_long_window_is_stored_in_pieces_and_no_piece_is_larger_than_it_may(
     device.SPAN_NS, device.MAX_ACTIVITIES = 0, 2
     train(5)
     """,
-        "--device", "on",
-    )  # fmt: skip
+        "--device",
+        "on",
+    )
     rows = on_streams(recorded)
     assert sorted(str(r["step"]) for r in rows) == sorted("11223344")
     assert coverage(recorded)["device_left_out"] > 0
@@ -200,8 +206,9 @@ def test_a_profiler_that_cannot_begin_is_said_once_and_changes_nothing(tmp_path:
     torch._C._autograd._prepare_profiler = broken
     train(4)
     """,
-        "--steps", "1:3",
-    )  # fmt: skip
+        "--steps",
+        "1:3",
+    )
     assert recorded.status == 0
     assert recorded.stderr.count("no such profiler") == 1
     assert coverage(recorded)["recorder_errors"] == 1
@@ -220,8 +227,9 @@ def test_a_forked_child_leaves_the_parents_collection_alone(tmp_path: Path) -> N
     assert os.waitpid(pid, 0)[1] == 0
     train(1)
     """,
-        "--steps", "0:9",
-    )  # fmt: skip
+        "--steps",
+        "0:9",
+    )
     steps = [r["step"] for r in on_streams(recorded) if r["name"] == "AddmmBackward0"]
     assert steps == [1, 2]
 
@@ -251,9 +259,13 @@ def test_when_devices_are_recorded() -> None:
 def test_threads_are_found_by_id_and_by_the_instant(tmp_path: Path) -> None:
     for ordinal, native_id, created in ((1, 70, 100), (2, 70, 200), (3, 71, 50)):
         ThreadJournal(
-            tmp_path, pid=7, ordinal=ordinal, native_id=native_id, kind=int(ThreadKind.native),
+            tmp_path,
+            pid=7,
+            ordinal=ordinal,
+            native_id=native_id,
+            kind=int(ThreadKind.native),
             created_ns=created,
-        ).close()  # fmt: skip
+        ).close()
     threads = ThreadOrdinals(tmp_path)
     found = [threads.at(*one) for one in ((70, 150), (70, 250), (71, 250), (70, 99), (72, 250))]
     assert found == [1, 2, 3, None, None]
@@ -312,7 +324,7 @@ def trace(name: str) -> list[Traced]:
         ("kineto_ns_resolution_rank-0", 6095, {7}),
         ("kineto_sampled_rank-0", 1204, {7, 23, 25, 84, 203}),
     ],
-)  # fmt: skip
+)
 def test_kernels_of_real_traces_begin_after_the_call_that_launched_them(
     name: str, count: int, streams: set[int]
 ) -> None:
@@ -359,8 +371,11 @@ def test_kernels_of_a_gpu_are_tied_to_the_operators_that_launched_them(tmp_path:
             optimizer.step()
             optimizer.zero_grad()
         """,
-        "--steps", "1:3", "--engine", "native",
-    )  # fmt: skip
+        "--steps",
+        "1:3",
+        "--engine",
+        "native",
+    )
     assert recorded.status == 0, recorded.stderr
     rows = on_streams(recorded)
     assert {r["step"] for r in rows} == {1, 2}

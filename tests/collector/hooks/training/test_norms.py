@@ -114,8 +114,18 @@ def test_types_lengths_and_places_in_memory(of: Of, dtype: torch.dtype) -> None:
     check(of, [values[1 : 1 + length] for length in LENGTHS])  # misaligned
     table = values[:6000].view(20, 300)
     cube = values[:6000].view(5, 30, 40)
-    check(of, [table.t(), table[:, 7:290], table[::3, ::5], table[4].expand(9, 300),
-               cube.permute(2, 0, 1), values[5], torch.empty(0, 3, dtype=dtype)])  # fmt: skip
+    check(
+        of,
+        [
+            table.t(),
+            table[:, 7:290],
+            table[::3, ::5],
+            table[4].expand(9, 300),
+            cube.permute(2, 0, 1),
+            values[5],
+            torch.empty(0, 3, dtype=dtype),
+        ],
+    )
 
 
 def test_the_observer_is_exact_to_double_precision(library: Library) -> None:
@@ -129,9 +139,11 @@ def test_the_observer_is_exact_to_double_precision(library: Library) -> None:
 def test_what_float32_cannot_square(of: Of) -> None:
     """Finite numbers have a finite norm, and numbers that are not zero one that is not."""
     for dtype, values in (
-        (torch.float32, (3e38, 1e20, 1e-30, 1e-44)), (torch.bfloat16, (3e38, 1e-30)),
-        (torch.float16, (65_504.0, 6e-8)), (torch.float64, (1e300, 1e200, 1e-170, 1e-300)),
-    ):  # fmt: skip
+        (torch.float32, (3e38, 1e20, 1e-30, 1e-44)),
+        (torch.bfloat16, (3e38, 1e-30)),
+        (torch.float16, (65_504.0, 6e-8)),
+        (torch.float64, (1e300, 1e200, 1e-170, 1e-300)),
+    ):
         tensors = [torch.full((100,), value, dtype=dtype) for value in values]
         expected = [10 * float(one[0]) for one in tensors]
         assert of(tensors).tolist() == pytest.approx(expected, rel=1e-6, abs=0)
@@ -175,9 +187,15 @@ def test_what_the_observer_leaves_to_torch(library: Library) -> None:
     freed = torch.ones(8)
     freed.untyped_storage().resize_(0)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    for tensor in (torch.eye(3).to_sparse(), torch.empty(3, device="meta"), freed, nested,
-                   torch.ones(2, dtype=torch.complex64).conj(), torch.ones(3, dtype=torch.int64),
-                   torch.ones(3, dtype=torch.float8_e5m2)):  # fmt: skip
+    for tensor in (
+        torch.eye(3).to_sparse(),
+        torch.empty(3, device="meta"),
+        freed,
+        nested,
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch.ones(3, dtype=torch.int64),
+        torch.ones(3, dtype=torch.float8_e5m2),
+    ):
         assert library.reader.norms_of([torch.ones(1), tensor]) is None
 
 
@@ -188,8 +206,15 @@ def test_spreads_and_samples_are_those_of_torch(library: Library, dtype: torch.d
     wrong = [values.clone() for _ in range(3)]
     wrong[0][70] = wrong[2][71] = math.nan
     wrong[1][4321] = wrong[2][72] = -math.inf
-    tensors = [values, -values.abs(), values[3:40], values[:0].sum().view(1), *wrong,
-               values.view(90, 100).t(), values.view(90, 100)[:, 5:60]]  # fmt: skip
+    tensors = [
+        values,
+        -values.abs(),
+        values[3:40],
+        values[:0].sum().view(1),
+        *wrong,
+        values.view(90, 100).t(),
+        values.view(90, 100)[:, 5:60],
+    ]
     ours, torchs = Norms(library.reader), Norms(None)
     for found, expected in zip(ours.spread(tensors), torchs.spread(tensors), strict=True):
         assert repr(found.tolist()) == repr(expected.to(torch.float64).tolist())

@@ -140,11 +140,17 @@ def test_when_and_of_whom(recorded: Recorded) -> None:
 def test_parameters_of_no_optimizer(recorded: Recorded) -> None:
     found = rows(recorded, optimizer=None)
     assert [(r["step"], r["parameter"], r["trainable"]) for r in found] == [
-        (0, "base.weight", False), (0, "base.bias", False), (0, "forgotten.weight", True),
+        (0, "base.weight", False),
+        (0, "base.bias", False),
+        (0, "forgotten.weight", True),
         (1, "forgotten.weight", True),
-        (2, "base.weight", True), (2, "base.bias", True), (2, "forgotten.weight", True),
-        (3, "base.weight", True), (3, "base.bias", True), (3, "forgotten.weight", True),
-    ]  # fmt: skip
+        (2, "base.weight", True),
+        (2, "base.bias", True),
+        (2, "forgotten.weight", True),
+        (3, "base.weight", True),
+        (3, "base.bias", True),
+        (3, "forgotten.weight", True),
+    ]
     truth = told(recorded)[1]["parameters"]["forgotten.weight"]
     assert found[3]["norm"] == pytest.approx(truth["norm"])
     assert found[3]["grad_norm"] == pytest.approx(truth["grad_norm"])
@@ -216,8 +222,9 @@ def test_what_vmap_makes_many_of_has_no_norm(tmp_path: Path) -> None:
         vmap(grad(loss), in_dims=(0, 0, None))(state, buffers, torch.ones(2, 4))
         models[1](torch.ones(2, 4))
         """,
-        "--activations-every", "1",
-    )  # fmt: skip
+        "--activations-every",
+        "1",
+    )
     assert recorded.status == 0, recorded.stderr
     assert "recorder error" not in recorded.stderr
     assert [row["numel"] for row in recorded.rows("activation")] == [2]

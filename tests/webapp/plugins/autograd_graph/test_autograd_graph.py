@@ -105,21 +105,26 @@ def test_modules_and_what_leads_to_what(run: Run) -> None:
 
 def test_what_is_cut_off_and_why(run: Run) -> None:
     assert of(run).cut_off == {
-        "detached": "not_reached", "silent": "no_grad", "rounded": "not_reached",
+        "detached": "not_reached",
+        "silent": "no_grad",
+        "rounded": "not_reached",
         "unused": "not_called",
-    }  # fmt: skip
+    }
 
 
 def test_operators_at_which_gradients_end(run: Run) -> None:
     found = [(one.cause, one.op, one.module) for one in breaks(run, 0)]
     assert found == [
-        ("detached", "detach", "Model"), ("no_grad", "aten::linear", "silent"),
-        ("in_place", "aten::mul_", "Model"), ("no_gradient", "Halved", "Model"),
+        ("detached", "detach", "Model"),
+        ("no_grad", "aten::linear", "silent"),
+        ("in_place", "aten::mul_", "Model"),
+        ("no_gradient", "Halved", "Model"),
         ("integer", "aten::to", "Model"),
-    ]  # fmt: skip
+    ]
     lines = [int(one.where.rpartition(":")[2]) for one in breaks(run, 0)]
-    first = PROGRAM.splitlines().index("            x = self.blocks(x) + self.detached(x).detach()"
-                                       " + self.frozen(x)")  # fmt: skip
+    first = PROGRAM.splitlines().index(
+        "            x = self.blocks(x) + self.detached(x).detach() + self.frozen(x)"
+    )
     assert lines == [first + 1 + after for after in (0, 2, 4, 5, 6)]
 
 
@@ -176,16 +181,18 @@ def test_the_drawing(run: Run) -> None:
     assert list(marks.customdata) == ["Model"]
     boxes = {trace.name: trace for trace in figure.data if trace.type == "bar"}
     assert [text.split()[-1] for text in boxes["cut off"].text] == [
-        "detached", "silent", "rounded", "unused",
-    ]  # fmt: skip
+        "detached",
+        "silent",
+        "rounded",
+        "unused",
+    ]
     (framed,) = [
         module
-        for name in ("", "no norm", "zero, or NaN") if name in boxes
-        for module, width in zip(
-            boxes[name].customdata, boxes[name].marker.line.width, strict=True
-        )
+        for name in ("", "no norm", "zero, or NaN")
+        if name in boxes
+        for module, width in zip(boxes[name].customdata, boxes[name].marker.line.width, strict=True)
         if width == 3
-    ]  # fmt: skip
+    ]
     assert framed == "halved"
     assert drawn.height == figure.layout.yaxis.range[0] + HEAD + 4
 

@@ -92,16 +92,21 @@ def test_the_recorders_memory_is_measured(run: Run) -> None:
 def test_windows_between_forward_and_backward(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     for start, duration, kind in (
-        (0, 10, "forward"), (20, 30, "forward"), (55, 45, "backward"), (60, 5, "forward"),
+        (0, 10, "forward"),
+        (20, 30, "forward"),
+        (55, 45, "backward"),
+        (60, 5, "forward"),
         (66, 4, "backward"),  # within the other, of a checkpoint
         (110, 10, "backward"),  # a second one of the same forward: no window of its own
-        (130, 10, "forward"), (140, None, "backward"),
-    ):  # fmt: skip
+        (130, 10, "forward"),
+        (140, None, "backward"),
+    ):
         builder.phase(START_NS + start, duration, kind)
     table = forward_to_backward(open_run(builder.write()))
     assert table[["forward_end_ns", "backward_start_ns", "window_ns"]].values.tolist() == [
-        [50, 55, 5], [140, 140, 0],
-    ]  # fmt: skip
+        [50, 55, 5],
+        [140, 140, 0],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,12 @@ def run_of(path: Path, *calls: dict[str, Any]) -> Run:
         start = T + call.pop("at", 0)
         done = call.pop("done", None)
         values: dict[str, Any] = {
-            "name": "all_reduce", "group": "0", "group_size": 2, "duration_ns": 10, **call,
-        }  # fmt: skip
+            "name": "all_reduce",
+            "group": "0",
+            "group_size": 2,
+            "duration_ns": 10,
+            **call,
+        }
         values["complete_ns"] = None if done is None else T + done
         builder.row("collective", rank, f"{1000 + rank}-0", start_ns=start, **values)
     return open_run(builder.write())

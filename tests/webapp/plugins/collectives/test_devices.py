@@ -21,8 +21,12 @@ def run(tmp_path: Path) -> Run:
     for rank in (0, 1):
         builder.process(rank)
         builder.thread(rank)
-    kernels = ((0, 400, "gemm"), (300, 300, "ncclDevKernel_AllReduce"), (700, 100, "Memcpy HtoD"),
-               (900, 100, "gemm"))  # fmt: skip
+    kernels = (
+        (0, 400, "gemm"),
+        (300, 300, "ncclDevKernel_AllReduce"),
+        (700, 100, "Memcpy HtoD"),
+        (900, 100, "gemm"),
+    )
     for start, length, name in kernels:
         builder.op(START_NS + start, length, name, scope="kernel")
     builder.op(START_NS, 5, rank=1)  # a rank without a device
@@ -32,14 +36,21 @@ def run(tmp_path: Path) -> Run:
 def test_a_breakdown_on_paper(run: Run) -> None:
     (row,) = temporal_breakdown(run).to_dict("records")
     assert row == {
-        "rank": 0, "kernel_time_ns": 1000, "idle_ns": 200, "compute_ns": 500,
-        "non_compute_ns": 300, "communication_ns": 300, "overlap_ns": 100,
+        "rank": 0,
+        "kernel_time_ns": 1000,
+        "idle_ns": 200,
+        "compute_ns": 500,
+        "non_compute_ns": 300,
+        "communication_ns": 300,
+        "overlap_ns": 100,
         "overlap": pytest.approx(1 / 3),
-    }  # fmt: skip
+    }
     figure = breakdown(temporal_breakdown(run), "dark")
     assert [(bar.name, list(bar.x)) for bar in figure.data] == [
-        ("computes", [50]), ("only communicates or copies", [30]), ("does nothing", [20]),
-    ]  # fmt: skip
+        ("computes", [50]),
+        ("only communicates or copies", [30]),
+        ("does nothing", [20]),
+    ]
 
 
 def test_the_page_shows_devices_where_there_are_any(run: Run, tmp_path: Path) -> None:

@@ -33,13 +33,23 @@ def call(
     builder: Builder, rank: int, sequence: int, start: int, done: int | None, **more: Any
 ) -> None:
     values: dict[str, Any] = {
-        "name": "all_reduce", "group": "0", "group_size": 2, "bytes": 1000, "duration_ns": 10,
-        "asynchronous": True, **more,
-    }  # fmt: skip
+        "name": "all_reduce",
+        "group": "0",
+        "group_size": 2,
+        "bytes": 1000,
+        "duration_ns": 10,
+        "asynchronous": True,
+        **more,
+    }
     builder.row(
-        "collective", rank, f"{1000 + rank}-0", start_ns=START_NS + start, sequence=sequence,
-        complete_ns=None if done is None else START_NS + done, **values,
-    )  # fmt: skip
+        "collective",
+        rank,
+        f"{1000 + rank}-0",
+        start_ns=START_NS + start,
+        sequence=sequence,
+        complete_ns=None if done is None else START_NS + done,
+        **values,
+    )
 
 
 def test_skew_last_comer_and_transfer(tmp_path: Path) -> None:
@@ -122,8 +132,15 @@ def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
             thread = f"{1000 + rank}-0"
             ops = [("aten::add", "", 2), ("aten::mm", "head", 5 + late), ("aten::tanh", "", 1)]
             for name, module, length in ops:
-                builder.op(start, length * MS, name, rank=rank, thread=thread, module=module,
-                           self_ns=length * MS)  # fmt: skip
+                builder.op(
+                    start,
+                    length * MS,
+                    name,
+                    rank=rank,
+                    thread=thread,
+                    module=module,
+                    self_ns=length * MS,
+                )
                 start += length * MS
             call(builder, rank, step, start - START_NS, (step * 100 + 90) * MS, step=step)
     (found,) = stragglers(open_run(builder.write()))
@@ -185,9 +202,16 @@ def test_overlap_by_step(tmp_path: Path) -> None:
     builder.op(START_NS + 200, 200)
     (row,) = communication(open_run(builder.write())).to_dict("records")
     assert row == {
-        "rank": 0, "step": 0, "length_ns": 500, "communication_ns": 200, "computation_ns": 200,
-        "overlap_ns": 100, "exposed_ns": 100, "idle_ns": 200, "overlap": 0.5,
-    }  # fmt: skip
+        "rank": 0,
+        "step": 0,
+        "length_ns": 500,
+        "communication_ns": 200,
+        "computation_ns": 200,
+        "overlap_ns": 100,
+        "exposed_ns": 100,
+        "idle_ns": 200,
+        "overlap": 0.5,
+    }
 
 
 def test_without_communication_there_is_no_overlap(tmp_path: Path) -> None:

@@ -43,9 +43,11 @@ def test_each_thread_has_its_like_above_it(timeline: Timeline) -> None:
     drawn = run_facts(timeline)["lanes"]
     told = [(lane["kind"], lane["rank"], lane["label"]) for lane in drawn]
     assert told == [
-        ("baseline", 0, "baseline MainThread"), ("thread", 0, "MainThread"),
-        ("baseline", 1, "baseline MainThread"), ("thread", 1, "MainThread"),
-    ]  # fmt: skip
+        ("baseline", 0, "baseline MainThread"),
+        ("thread", 0, "MainThread"),
+        ("baseline", 1, "baseline MainThread"),
+        ("thread", 1, "MainThread"),
+    ]
     assert [lane["id"] for lane in drawn] == [2, 0, 3, 1]
     assert [lane.id for lane in timeline.index.lanes] == [0, 1, 2, 3]
     assert modules(timeline).codes.keys() == {0, 1}
@@ -59,8 +61,10 @@ def test_an_address_of_the_run_alone_is_one_beside_a_baseline(timeline: Timeline
         assert (there.key, there.rows) == (lane.key, lane.rows)
         sides = []
         for one in (alone, timeline):
-            rows = [slice(one.index.row_begin[row], one.index.row_end[row])
-                    for row in one.index.lane_rows[lane.id]]  # fmt: skip
+            rows = [
+                slice(one.index.row_begin[row], one.index.row_end[row])
+                for row in one.index.lane_rows[lane.id]
+            ]
             sides.append([one.index.slices.start[row].tolist() for row in rows])
         assert sides[0] == sides[1]  # so row and number of a slice mean the same
 
@@ -78,17 +82,24 @@ def test_steps_begin_together_and_are_compressed_only_where_they_must(timeline: 
 
 def test_ops_are_coloured_by_what_became_of_them(timeline: Timeline) -> None:
     odd = {
-        lane: {(name, start // RUN_STEP): style for name, start, _, style in ops(timeline, lane)
-               if style != "identical"}
+        lane: {
+            (name, start // RUN_STEP): style
+            for name, start, _, style in ops(timeline, lane)
+            if style != "identical"
+        }
         for lane in range(4)
-    }  # fmt: skip
+    }
     assert odd == {
-        0: {("a", 2): "within tolerance", ("c", 2): "slower", ("new", 1): "added",
-            ("inside", 1): "added"},
+        0: {
+            ("a", 2): "within tolerance",
+            ("c", 2): "slower",
+            ("new", 1): "added",
+            ("inside", 1): "added",
+        },
         1: {("b", 1): "different"},
         2: {("a", 2): "within tolerance", ("c", 2): "slower"},
         3: {("b", 1): "different", ("gone", 2): "removed"},
-    }  # fmt: skip
+    }
 
 
 def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
@@ -103,8 +114,12 @@ def test_the_next_difference_is_that_of_any_rank(timeline: Timeline) -> None:
         assert (told["position"], told["total"]) == (len(visited), 4)
         place = (facts["drawn"][0], told["lane"], told["row"])
     # What is inside of an added op is no place of its own, and slower is none beside these.
-    assert visited == [("b", 1, "different"), ("new", 0, "added"),
-                       ("a", 0, "within tolerance"), ("gone", 1, "removed")]  # fmt: skip
+    assert visited == [
+        ("b", 1, "different"),
+        ("new", 0, "added"),
+        ("a", 0, "within tolerance"),
+        ("gone", 1, "removed"),
+    ]
     back = found.next(place, forward=False)
     assert back is not None
     assert back["position"] == 3
@@ -145,9 +160,13 @@ def test_work_that_one_of_several_threads_of_a_backend_took_is_no_difference(
         for position, ordinal in enumerate((*taken, 1)):
             thread = builder.thread(ordinal=ordinal, name="pt_gloo_runloop", kind="native")
             builder.op(
-                START_NS + position * 100 * US, 50 * US, "gloo:all_reduce", thread=thread,
-                scope="user", step=0,
-            )  # fmt: skip
+                START_NS + position * 100 * US,
+                50 * US,
+                "gloo:all_reduce",
+                thread=thread,
+                scope="user",
+                step=0,
+            )
         runs.append(open_run(builder.write()))
     base, run = runs
     beside = Timeline.open(run, base)
@@ -211,7 +230,14 @@ def test_a_warp_never_turns_time_round() -> None:
     moved = warp(at)
     assert (np.diff(moved) >= 0).all()
     assert moved[[0, 100, 150, 200, 259, 400, 500, 699]].tolist() == [
-        900, 1000, 1025, 1050, 1109, 1500, 1600, 1799,
-    ]  # fmt: skip
+        900,
+        1000,
+        1025,
+        1050,
+        1109,
+        1500,
+        1600,
+        1799,
+    ]
     empty = np.empty(0, np.int64)
     assert (Warp(Steps(empty, empty, empty), steps((0, 5, 9)))(at) == at).all()

@@ -32,9 +32,15 @@ def run_of(path: Path, *rows: Row, ops: dict[tuple[int, str, str], int] | None =
     builder = Builder(path, world_size=world)
     for order, (rank, step, parameter, norm, dtype) in enumerate(rows):
         builder.row(
-            "gradient", rank, f"{1000 + rank}-0", time_ns=T + order, step=step,
-            parameter=parameter, norm=norm, dtype=dtype,
-        )  # fmt: skip
+            "gradient",
+            rank,
+            f"{1000 + rank}-0",
+            time_ns=T + order,
+            step=step,
+            parameter=parameter,
+            norm=norm,
+            dtype=dtype,
+        )
     for (step, thread, name), calls in (ops or {}).items():
         for _ in range(calls):
             builder.op(T, 1, name, thread=thread, step=step)
@@ -76,15 +82,23 @@ def test_the_first_difference_is_by_step_then_rank_then_order(tmp_path: Path) ->
     assert found.verdict == "diverged"
     assert found.compared == 12
     assert found.first == {
-        "rank": 1, "thread": "1001-0", "step": 0, "phase": "backward", "op": "gradient",
-        "parameter": "a.b.weight", "module": "a.b", "where": None,
-        "base": {"norm": 1.0, "dtype": "float32"}, "run": {"norm": 1.5, "dtype": "float32"},
+        "rank": 1,
+        "thread": "1001-0",
+        "step": 0,
+        "phase": "backward",
+        "op": "gradient",
+        "parameter": "a.b.weight",
+        "module": "a.b",
+        "where": None,
+        "base": {"norm": 1.0, "dtype": "float32"},
+        "run": {"norm": 1.5, "dtype": "float32"},
         "origin": None,
-    }  # fmt: skip
+    }
     different = found.table[found.table["state"] == "different"]
     assert different[["step", "rank", "name", "difference"]].values.tolist() == [
-        [0, 1, "a.b.weight", 0.5], [1, 0, "z", 1.0],
-    ]  # fmt: skip
+        [0, 1, "a.b.weight", 0.5],
+        [1, 0, "z", 1.0],
+    ]
 
 
 NEXT = math.nextafter(1.0, 2.0)
@@ -137,13 +151,18 @@ def test_the_coarser_dtype_sets_the_tolerance(tmp_path: Path) -> None:
 
 def test_what_only_one_side_has_is_counted(tmp_path: Path) -> None:
     base = run_of(
-        tmp_path / "base", (0, 0, "a", 1.0, ""), (0, 0, "b", 1.0, ""), (1, 0, "a", 1.0, ""),
+        tmp_path / "base",
+        (0, 0, "a", 1.0, ""),
+        (0, 0, "b", 1.0, ""),
+        (1, 0, "a", 1.0, ""),
         ops={(0, "1000-0", "x"): 5, (0, "1000-0", "y"): 1},
-    )  # fmt: skip
+    )
     run = run_of(
-        tmp_path / "run", (0, 0, "a", 1.0, ""), (0, 1, "a", 1.0, ""),
+        tmp_path / "run",
+        (0, 0, "a", 1.0, ""),
+        (0, 1, "a", 1.0, ""),
         ops={(0, "1000-0", "x"): 3, (0, "1000-0", "z"): 4},
-    )  # fmt: skip
+    )
     found = compare(base, run)
     # Common: the norm of a at step 0, three calls of x.
     assert found.compared == 1 + 3
@@ -163,8 +182,10 @@ def test_what_only_one_side_has_is_counted(tmp_path: Path) -> None:
     assert alone[1:] in page
     ops = found.table[found.table["kind"] == "op"]
     assert ops[["name", "state", "difference"]].values.tolist() == [
-        ["x", "only_in_base", -2.0], ["y", "only_in_base", -1.0], ["z", "only_in_run", 4.0],
-    ]  # fmt: skip
+        ["x", "only_in_base", -2.0],
+        ["y", "only_in_base", -1.0],
+        ["z", "only_in_run", 4.0],
+    ]
 
 
 def test_op_counts_decide_where_there_are_no_norms(tmp_path: Path) -> None:

@@ -36,19 +36,43 @@ def timed(path: Path, steps: int, **lengths: int | tuple[int, ...]) -> Run:
 
 
 def test_what_is_slower_faster_added_and_removed(tmp_path: Path) -> None:
-    base = timed(tmp_path / "base", 6, same=300, slow=100, fast=500, small=10, gone=50,
-                 once=(9000 // 10, *[100] * 5), noisy=(100, 100, 300, 100, 100, 100))  # fmt: skip
-    run = timed(tmp_path / "run", 6, same=310, slow=200, fast=250, small=25, new=80,
-                once=100, noisy=(100, 200, 200, 200, 200, 200))  # fmt: skip
+    base = timed(
+        tmp_path / "base",
+        6,
+        same=300,
+        slow=100,
+        fast=500,
+        small=10,
+        gone=50,
+        once=(9000 // 10, *[100] * 5),
+        noisy=(100, 100, 300, 100, 100, 100),
+    )
+    run = timed(
+        tmp_path / "run",
+        6,
+        same=310,
+        slow=200,
+        fast=250,
+        small=25,
+        new=80,
+        once=100,
+        noisy=(100, 200, 200, 200, 200, 200),
+    )
     found = timing_differences(base, run)
     assert (found.steps, found.base_step_ns, found.run_step_ns) == (5, 10 * MS, 10 * MS)
     rows = found.table.set_index("name")
     # `once` takes longer in the first step alone; 15 us are too few; one step of the base took
     # longer than all of the run.
     assert rows["state"].to_dict() == {
-        "fast": "faster", "slow": "slower", "new": "added", "gone": "removed", "same": "same",
-        "small": "same", "once": "same", "noisy": "same",
-    }  # fmt: skip
+        "fast": "faster",
+        "slow": "slower",
+        "new": "added",
+        "gone": "removed",
+        "same": "same",
+        "small": "same",
+        "once": "same",
+        "noisy": "same",
+    }
     assert found.telling["name"].tolist()[:2] == ["fast", "slow"]
     assert rows.loc["slow", ["base_ns", "run_ns", "ratio"]].tolist() == [100 * US, 200 * US, 2.0]
     assert rows.loc["new", ["base_ns", "run_ns", "base_calls"]].tolist() == [0, 80 * US, 0]
@@ -75,8 +99,9 @@ def test_two_steps_say_little(tmp_path: Path) -> None:
     base, run = (timed(tmp_path / name, 3, a=us) for name, us in (("base", 100), ("run", 300)))
     found = timing_differences(base, run)
     assert found.telling.empty
-    assert step_times(found).endswith("none is called slower or faster, which takes 5 steps after "
-                                      "the first")  # fmt: skip
+    assert step_times(found).endswith(
+        "none is called slower or faster, which takes 5 steps after the first"
+    )
 
 
 def test_steps_that_one_run_has_not_are_left_out(tmp_path: Path) -> None:

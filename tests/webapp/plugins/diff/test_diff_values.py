@@ -44,13 +44,33 @@ def run_of(path: Path, *ops: Op, names: dict[str, str] | None = None, ranks: int
         builder.thread(0, int(pid), int(ordinal), name=name)
     for order, op in enumerate(ops):
         start = START_NS + 100 * (order if op.at is None else op.at)
-        builder.op(start, 50, op.name, thread=op.thread, rank=op.rank, step=op.step,
-                   dtypes=op.dtype, shapes=op.shape, module="m", phase="forward")  # fmt: skip
+        builder.op(
+            start,
+            50,
+            op.name,
+            thread=op.thread,
+            rank=op.rank,
+            step=op.step,
+            dtypes=op.dtype,
+            shapes=op.shape,
+            module="m",
+            phase="forward",
+        )
         builder.row(
-            "tensor", op.rank, op.thread, start_ns=start, depth=0, position=op.position,
-            shape=op.shape, dtype=op.dtype, numel=4, mean=op.mean, l2=op.l2, nan=op.nan,
+            "tensor",
+            op.rank,
+            op.thread,
+            start_ns=start,
+            depth=0,
+            position=op.position,
+            shape=op.shape,
+            dtype=op.dtype,
+            numel=4,
+            mean=op.mean,
+            l2=op.l2,
+            nan=op.nan,
             hash=op.hash,
-        )  # fmt: skip
+        )
     return open_run(builder.write())
 
 
@@ -102,8 +122,19 @@ def test_an_optimizer_may_take_parameters_in_another_order(tmp_path: Path) -> No
         for order, bits in enumerate(hashes):
             start = START_NS + 100 * order
             builder.op(start, 50, "aten::add_", phase=phase, shapes="[4]")
-            builder.row("tensor", 0, "1000-0", start_ns=start, depth=0, position="in0",
-                        shape="[4]", mean=0.5, l2=1.0, numel=4, hash=bits)  # fmt: skip
+            builder.row(
+                "tensor",
+                0,
+                "1000-0",
+                start_ns=start,
+                depth=0,
+                position="in0",
+                shape="[4]",
+                mean=0.5,
+                l2=1.0,
+                numel=4,
+                hash=bits,
+            )
         builder.phase(START_NS, 1000, "optimizer", name="SGD.step")
         return open_run(builder.write())
 
@@ -113,8 +144,10 @@ def test_an_optimizer_may_take_parameters_in_another_order(tmp_path: Path) -> No
     other = compare(base, stepping(tmp_path / "other", "SGD.step", 3, 1, 9))
     assert (other.verdict, other.compared, other.differing) == ("diverged", 3, 1)
     assert first_of(other)["run"]["time_ns"] == 200
-    forward = [stepping(tmp_path / name, "forward", *bits)
-               for name, bits in (("one", (1, 2, 3)), ("two", (3, 1, 2)))]  # fmt: skip
+    forward = [
+        stepping(tmp_path / name, "forward", *bits)
+        for name, bits in (("one", (1, 2, 3)), ("two", (3, 1, 2)))
+    ]
     assert compare(*forward).differing == 3
 
 
@@ -126,13 +159,17 @@ def test_fewer_steps_compare_those_that_both_have(tmp_path: Path) -> None:
 def test_threads_of_other_names_are_matched_by_role_and_order(tmp_path: Path) -> None:
     extra = tuple(replace(op, hash=op.hash + 100) for op in OPS)
     base = run_of(
-        tmp_path / "base", *OPS, *(replace(op, thread="1000-1") for op in extra),
+        tmp_path / "base",
+        *OPS,
+        *(replace(op, thread="1000-1") for op in extra),
         names={"1000-0": "MainThread", "1000-1": "Thread-1 (work)"},
-    )  # fmt: skip
+    )
     run = run_of(
-        tmp_path / "run", *OPS, *(replace(op, thread="1000-7") for op in extra),
+        tmp_path / "run",
+        *OPS,
+        *(replace(op, thread="1000-7") for op in extra),
         names={"1000-0": "python3", "1000-7": "worker"},
-    )  # fmt: skip
+    )
     found = compare(base, run)
     assert (found.verdict, found.compared) == ("identical", 30)
     assert (found.only_in_base, found.only_in_run) == (0, 0)
@@ -185,13 +222,23 @@ ONE = Op("a")
         (ONE, replace(ONE, hash=2, mean=0.5 + 6.6e-7), "diverged", "diverged", "within_tolerance"),
         (ONE, replace(ONE, hash=2, l2=1.1), "diverged", "diverged", "within_tolerance"),
         (ONE, replace(ONE, hash=2, mean=0.50011), *["diverged"] * 3),
-        (ONE, replace(ONE, hash=2, dtype="bfloat16", mean=0.507), "diverged", "within_tolerance",
-         "diverged"),
+        (
+            ONE,
+            replace(ONE, hash=2, dtype="bfloat16", mean=0.507),
+            "diverged",
+            "within_tolerance",
+            "diverged",
+        ),
         (ONE, replace(ONE, dtype="int32"), "diverged", "within_tolerance", "within_tolerance"),
-        (replace(ONE, dtype="int64"), replace(ONE, dtype="int64", hash=2, mean=0.5 + 1e-9),
-         "diverged", "diverged", "within_tolerance"),
+        (
+            replace(ONE, dtype="int64"),
+            replace(ONE, dtype="int64", hash=2, mean=0.5 + 1e-9),
+            "diverged",
+            "diverged",
+            "within_tolerance",
+        ),
     ],
-)  # fmt: skip
+)
 def test_modes(
     tmp_path: Path, base: Op, run: Op, bitwise: str, tolerance: str, simple: str
 ) -> None:
@@ -225,8 +272,9 @@ def test_a_batch_that_a_worker_hands_over_a_step_earlier_is_no_difference(tmp_pa
     """At level numerics and without values; one that the other run never took in is counted."""
 
     def arriving(*steps: int) -> tuple[Op, ...]:
-        return tuple(sorted((*OPS, *(Op("aten::set_", step=k) for k in steps)),
-                            key=lambda op: op.step))  # fmt: skip
+        return tuple(
+            sorted((*OPS, *(Op("aten::set_", step=k) for k in steps)), key=lambda op: op.step)
+        )
 
     found = of(tmp_path, arriving(0, 1, 1), arriving(0, 0, 2))
     assert (found.verdict, found.only_in_base, found.only_in_run) == ("identical", 0, 0)
@@ -260,16 +308,35 @@ def test_a_difference_that_came_through_a_collective_is_the_other_ranks(
         for rank, begin in ((0, 0), (1, 2000)) if recorded else ((0, 0),):
             thread, at = f"{1000 + rank}-0", START_NS + begin
             builder.row(
-                "collective", rank, thread, start_ns=at + 1000, duration_ns=5, name="all_reduce",
-                group="0", group_size=2, sequence=0, shapes="[4]",
-            )  # fmt: skip
+                "collective",
+                rank,
+                thread,
+                start_ns=at + 1000,
+                duration_ns=5,
+                name="all_reduce",
+                group="0",
+                group_size=2,
+                sequence=0,
+                shapes="[4]",
+            )
             for start, name, bits in (
-                (at, "aten::mul", sent if rank else 3), (at + 1200, "aten::add", got),
-            ):  # fmt: skip
+                (at, "aten::mul", sent if rank else 3),
+                (at + 1200, "aten::add", got),
+            ):
                 builder.op(start, 9, name, rank=rank, thread=thread)
                 position = "read0" if name == "aten::add" else "out0"
-                builder.row("tensor", rank, thread, start_ns=start, depth=0, shape="[4]",
-                            position=position, dtype="float32", numel=4, hash=bits)  # fmt: skip
+                builder.row(
+                    "tensor",
+                    rank,
+                    thread,
+                    start_ns=start,
+                    depth=0,
+                    shape="[4]",
+                    position=position,
+                    dtype="float32",
+                    numel=4,
+                    hash=bits,
+                )
         sides.append(open_run(builder.write()))
     first = first_of(compare(*sides))
     assert (first["rank"], first["op"]) == (0, "aten::add")

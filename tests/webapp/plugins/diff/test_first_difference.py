@@ -22,9 +22,15 @@ FRAMES = [
 
 
 def program(
-    path: Path, *, made: int = 1, found: int | None = None, result: int = 9, layer: str = "gelu",
-    offset: int = 0, command: tuple[str, ...] = ("python", "train.py"),
-) -> Run:  # fmt: skip
+    path: Path,
+    *,
+    made: int = 1,
+    found: int | None = None,
+    result: int = 9,
+    layer: str = "gelu",
+    offset: int = 0,
+    command: tuple[str, ...] = ("python", "train.py"),
+) -> Run:
     """`aten::<layer>` writes storage 64, which `aten::mm` reads together with a batch.
 
     `made`: hash of what the layer wrote; `found`: that of what mm found there, if it is another;
@@ -36,14 +42,38 @@ def program(
 
     def tensor(start: int, position: str, bits: int, **more: Any) -> None:
         builder.row(
-            "tensor", 0, "1000-0", start_ns=start, depth=0, position=position, shape="[2, 4]",
-            dtype="float32", numel=8, mean=float(bits), l2=1.0, min=-1.0, max=2.0, hash=bits,
+            "tensor",
+            0,
+            "1000-0",
+            start_ns=start,
+            depth=0,
+            position=position,
+            shape="[2, 4]",
+            dtype="float32",
+            numel=8,
+            mean=float(bits),
+            l2=1.0,
+            min=-1.0,
+            max=2.0,
+            hash=bits,
             expected=more.get("expected"),
-        )  # fmt: skip
+        )
 
     def access(start: int, storage: int, *, write: bool, offset: int = 0) -> None:
-        builder.row("access", 0, "1000-0", start_ns=start, duration_ns=50, depth=0, bytes=32,
-                    offset=offset, run=32, storage=storage, write=write, birth=write)  # fmt: skip
+        builder.row(
+            "access",
+            0,
+            "1000-0",
+            start_ns=start,
+            duration_ns=50,
+            depth=0,
+            bytes=32,
+            offset=offset,
+            run=32,
+            storage=storage,
+            write=write,
+            birth=write,
+        )
 
     one, two = START_NS, START_NS + 100
     builder.op(one, 50, f"aten::{layer}", module="projectphoenix.act", stack=3, shapes="[2, 4]")
@@ -72,8 +102,9 @@ def test_its_stack_and_what_it_worked_on_are_told(tmp_path: Path) -> None:
     assert first["run"]["stack"] == ["/home/a/train.py:12 step", "/home/a/train.py:40 main"]
     assert [one["hash"] for one in first["run"]["inputs"]] == [f"{77:016x}", f"{1:016x}"]
     assert [one["written_by"] for one in first["base"]["inputs"]] == [
-        None, "aten::gelu at train.py:12",
-    ]  # fmt: skip
+        None,
+        "aten::gelu at train.py:12",
+    ]
     assert stack(first) == ["train.py:12 step", "train.py:40 main"]
     assert inputs(first)[1] == (
         "[2, 4] float32 of -1 to 2, written by aten::gelu at train.py:12, the same in both"
@@ -116,9 +147,7 @@ def test_what_somebody_else_wrote_in_between_came_from_outside(tmp_path: Path) -
     first = first_of(compare(base, program(tmp_path / "run", found=3, result=10)))
     assert (first["op"], first["origin"]) == ("aten::mm", {"kind": "input", "rank": 0})
     # Where both runs found the same there, it is the operator.
-    both = compare(
-        program(tmp_path / "a", found=3), program(tmp_path / "b", found=3, result=10)
-    )  # fmt: skip
+    both = compare(program(tmp_path / "a", found=3), program(tmp_path / "b", found=3, result=10))
     assert first_of(both)["origin"] == {"kind": "compute", "rank": 0}
 
 
@@ -154,19 +183,56 @@ def accumulated(path: Path, passes: int, norm: float = 1.5, batch: int = 8) -> R
         for k in range(passes):
             at, bits = begin + 1000 * k, 10 * passes + k
             builder.op(at, 50, "aten::mean", step=step, phase="forward", shapes="[]")
-            builder.op(at + 50, 9, "aten::mm", step=step, phase="forward", module="fc",
-                       shapes=f"[{batch // passes}, 4]")  # fmt: skip
-            builder.row("tensor", 0, "1000-0", start_ns=at, position="out0", shape="[]",
-                        dtype="float32", numel=1, mean=1.0 * k, l2=1.0 * k, hash=bits)  # fmt: skip
+            builder.op(
+                at + 50,
+                9,
+                "aten::mm",
+                step=step,
+                phase="forward",
+                module="fc",
+                shapes=f"[{batch // passes}, 4]",
+            )
+            builder.row(
+                "tensor",
+                0,
+                "1000-0",
+                start_ns=at,
+                position="out0",
+                shape="[]",
+                dtype="float32",
+                numel=1,
+                mean=1.0 * k,
+                l2=1.0 * k,
+                hash=bits,
+            )
             builder.phase(at + 100, 500, "backward", step=step)
         at = begin + 5000
         builder.phase(at, 900, "optimizer", name="SGD.step", step=step)
         builder.op(at + 10, 50, "aten::add_", step=step, phase="SGD.step", shapes="[4] [4]")
-        builder.row("tensor", 0, "1000-0", start_ns=at + 10, position="in0", shape="[4]",
-                    dtype="float32", numel=4, mean=norm, l2=norm, hash=int(norm * 1e9))  # fmt: skip
+        builder.row(
+            "tensor",
+            0,
+            "1000-0",
+            start_ns=at + 10,
+            position="in0",
+            shape="[4]",
+            dtype="float32",
+            numel=4,
+            mean=norm,
+            l2=norm,
+            hash=int(norm * 1e9),
+        )
         for name in "ab":
-            builder.row("gradient", 0, "1000-0", time_ns=at, step=step, parameter=name, norm=norm,
-                        dtype="float32")  # fmt: skip
+            builder.row(
+                "gradient",
+                0,
+                "1000-0",
+                time_ns=at,
+                step=step,
+                parameter=name,
+                norm=norm,
+                dtype="float32",
+            )
     return open_run(builder.write())
 
 

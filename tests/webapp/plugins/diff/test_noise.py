@@ -53,8 +53,16 @@ def test_noise_of_gradient_norms_by_the_command(tmp_path: Path) -> None:
     for name, norm in (("base", 1.0), ("again", 1.001), ("near", 0.9985), ("far", 1.01)):
         builder = Builder(tmp_path / name)
         for step in range(3):
-            builder.row("gradient", 0, "1000-0", time_ns=START_NS, parameter="w", step=step,
-                        norm=norm if step else 1.0, dtype="float32")  # fmt: skip
+            builder.row(
+                "gradient",
+                0,
+                "1000-0",
+                time_ns=START_NS,
+                parameter="w",
+                step=step,
+                norm=norm if step else 1.0,
+                dtype="float32",
+            )
         paths.append(str(builder.write()))
     base, again, near, far = paths
     runner = CliRunner()

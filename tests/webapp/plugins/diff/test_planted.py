@@ -141,14 +141,16 @@ def test_a_change_gives_the_right_first_place(
     first = found.first
     assert first is not None, json.dumps(found.to_json())
     assert (found.verdict, first["step"], first["op"], first["module"]) == (
-        "diverged", step, op, module,
-    )  # fmt: skip
+        "diverged",
+        step,
+        op,
+        module,
+    )
     if name == "lr":
         line = next(k for k, text in enumerate(PROGRAM.splitlines(), 1) if "# here" in text)
         assert first["where"] == f"program.py:{line}"
     if name == "unfused":
-        assert any("operators of that step" in note and "aten::log" in note
-                   for note in found.notes)  # fmt: skip
+        assert any("operators of that step" in note and "aten::log" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

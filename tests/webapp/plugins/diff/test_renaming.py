@@ -56,10 +56,15 @@ def wrapped_block(rows: Rows) -> Rows:
 
 @pytest.mark.parametrize(
     "run",
-    [within("model", NET), within("a", within("b", NET)), called(NET, {"blocks": "layers"}),
-     called(within("model", NET), {"emb": "tokens", "act": "relu"}), wrapped_block(NET),
-     [("Net2", "other.Net2", 4), *NET[1:]]],
-)  # fmt: skip
+    [
+        within("model", NET),
+        within("a", within("b", NET)),
+        called(NET, {"blocks": "layers"}),
+        called(within("model", NET), {"emb": "tokens", "act": "relu"}),
+        wrapped_block(NET),
+        [("Net2", "other.Net2", 4), *NET[1:]],
+    ],
+)
 def test_every_module_is_found_under_its_other_name(run: Rows) -> None:
     found = pairs(NET, run)
     kinds = [
@@ -92,11 +97,17 @@ def test_equal_names_stay_and_what_is_another_has_no_partner() -> None:
 def test_which_of_several_alike_is_meant_gradients_say() -> None:
     run = called(NET, {"q": "query", "k": "key"})
     turned = [*run[:3], run[3], run[5], run[4], *run[6:]]  # the key is defined before the query
-    norms = {f"blocks.{k}.{name}.weight": 1.0 + k + 0.1 * n
-             for k in (0, 1) for n, name in enumerate("qk")}  # fmt: skip
+    norms = {
+        f"blocks.{k}.{name}.weight": 1.0 + k + 0.1 * n
+        for k in (0, 1)
+        for n, name in enumerate("qk")
+    }
     there = {name.replace(".q", ".query").replace(".k", ".key"): v for name, v in norms.items()}
-    wanted = {f"blocks.{k}.{short}": f"blocks.{k}.{name}"
-              for k in (0, 1) for short, name in (("q", "query"), ("k", "key"))}  # fmt: skip
+    wanted = {
+        f"blocks.{k}.{short}": f"blocks.{k}.{name}"
+        for k in (0, 1)
+        for short, name in (("q", "query"), ("k", "key"))
+    }
     assert pairs(NET, turned, norms, there) == wanted
     assert pairs(NET, turned) == {}
     assert pairs(NET, turned, dict.fromkeys(norms, 1.0), dict.fromkeys(there, 1.0)) == {}
@@ -127,12 +138,31 @@ def run_of(path: Path, modules: Rows, inside: Mapping[str, str], other: str = ""
         builder.op(start, 50, module=module, phase="forward", shapes="[4]", dtypes="float32")
         number = len(modules) - at  # from the end, for a wrapper stands first
         value = 1000 if module == other else number
-        builder.row("tensor", 0, "1000-0", start_ns=start, depth=0, position="out0", shape="[4]",
-                    dtype="float32", numel=4, mean=0.5, l2=1.0, hash=value)  # fmt: skip
+        builder.row(
+            "tensor",
+            0,
+            "1000-0",
+            start_ns=start,
+            depth=0,
+            position="out0",
+            shape="[4]",
+            dtype="float32",
+            numel=4,
+            mean=0.5,
+            l2=1.0,
+            hash=value,
+        )
         if own:
             name = f"{inside.get(module, module + '.')}weight"
-            builder.row("gradient", 0, "1000-0", time_ns=start, parameter=name, norm=1.0 + number,
-                        dtype="float32")  # fmt: skip
+            builder.row(
+                "gradient",
+                0,
+                "1000-0",
+                time_ns=start,
+                parameter=name,
+                norm=1.0 + number,
+                dtype="float32",
+            )
     paths, kinds, sizes = zip(*modules, strict=True)
     builder.rows("module", 0, None, path=paths, parameters=sizes, **{"class": kinds})
     return open_run(builder.write())

@@ -46,9 +46,22 @@ print("not part of the answer")
 def test_a_command_that_differs_each_time(tmp_path: Path) -> None:
     program, folder = write_program(tmp_path, PROGRAM), tmp_path / "twice"
     done = run_program(
-        [str(BIN / "lanescope"), "repeat", "-n", "2", "--threads", "2", "--json",
-         "-o", str(folder), "--", sys.executable, str(program), "{threads}"]
-    )  # fmt: skip
+        [
+            str(BIN / "lanescope"),
+            "repeat",
+            "-n",
+            "2",
+            "--threads",
+            "2",
+            "--json",
+            "-o",
+            str(folder),
+            "--",
+            sys.executable,
+            str(program),
+            "{threads}",
+        ]
+    )
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
     assert answer["runs"] == 2
@@ -138,8 +151,16 @@ def repetition(folder: Path) -> Path:
             for step in range(3):
                 odd = threads == 2 and step == 1
                 for name, norm in (("a", 1.0), ("b", 2.0 + k * odd)):
-                    builder.row("gradient", 0, "1000-0", time_ns=START_NS + step, parameter=name,
-                                step=step, norm=norm, dtype="float32")  # fmt: skip
+                    builder.row(
+                        "gradient",
+                        0,
+                        "1000-0",
+                        time_ns=START_NS + step,
+                        parameter=name,
+                        step=step,
+                        norm=norm,
+                        dtype="float32",
+                    )
             builder.write()
     told = []
     for threads in (1, 2):
@@ -156,8 +177,9 @@ def test_the_page_of_a_repetition(tmp_path: Path) -> None:
     count, spread = found.spread(2)
     assert count == 3
     assert spread.set_index(["parameter", "step"])["std"].to_dict() == {
-        **{(name, step): 0.0 for name in "ab" for step in range(3)}, ("b", 1): np.std([2, 3, 4]),
-    }  # fmt: skip
+        **{(name, step): 0.0 for name in "ab" for step in range(3)},
+        ("b", 1): np.std([2, 3, 4]),
+    }
     [line] = spread_by_step(spread, 1e-5, "light").data
     assert (line.name, list(line.x)) == ("b", [0, 1, 2])
     assert list(line.y) == [None, pytest.approx(np.std([2, 3, 4])), None]

@@ -21,9 +21,16 @@ def trained(path: Path, norms: Sequence[float]) -> Run:
     for step, norm in enumerate(norms):
         for parameter in ("weight", "bias"):
             builder.row(
-                "gradient", 0, thread, time_ns=START_NS + step * MS, step=step, norm=norm,
-                parameter=parameter, numel=4, dtype="float32",
-            )  # fmt: skip
+                "gradient",
+                0,
+                thread,
+                time_ns=START_NS + step * MS,
+                step=step,
+                norm=norm,
+                parameter=parameter,
+                numel=4,
+                dtype="float32",
+            )
     return open_run(builder.write())
 
 

@@ -60,7 +60,7 @@ def test_chance_is_no_difference(tmp_path: Path, native: Path, observer: str) ->
         rows = [
             (ops[r["start_ns"], r["depth"]].removeprefix("aten::"), r["position"], r["unset"])
             for r in recorded.rows("tensor")
-        ]  # fmt: skip
+        ]
         assert [name for name, _, unset in rows if unset] == ["cosh", "sinh", "tan"]
         assert ("scatter_", "in0", False) in rows
         assert not {("scatter_", "read0", False), ("cosh", "read0", False)} & set(rows)

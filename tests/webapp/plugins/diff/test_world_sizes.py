@@ -102,9 +102,15 @@ def norms(path: Path, world: int, *factors: float, dtypes: str = "float32") -> P
     builder.op(START_NS - 100, 50, "aten::mm", step=0, dtypes=dtypes)
     for name, factor in zip("abc", factors, strict=False):
         builder.row(
-            "gradient", 0, "1000-0", time_ns=START_NS, step=0, parameter=name,
-            norm=1.5 * factor, dtype="float32",
-        )  # fmt: skip
+            "gradient",
+            0,
+            "1000-0",
+            time_ns=START_NS,
+            step=0,
+            parameter=name,
+            norm=1.5 * factor,
+            dtype="float32",
+        )
     return builder.write()
 
 

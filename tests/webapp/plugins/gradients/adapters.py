@@ -20,9 +20,14 @@ TOKENS = torch.arange(24).reshape(2, 12)
 def adapted(**settings: Any) -> Any:
     """A model of two layers with adapters on queries and values."""
     config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=32,
-    )  # fmt: skip
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+    )
     lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], **settings)
     return get_peft_model(LlamaForCausalLM(config), lora)
 
@@ -33,9 +38,12 @@ def trainable(model: Any) -> list[torch.nn.Parameter]:
 
 
 def train(
-    model: Any, optimizer: Any, steps: int = 8, clip: float | None = None,
+    model: Any,
+    optimizer: Any,
+    steps: int = 8,
+    clip: float | None = None,
     each: Callable[[], Any] = lambda: None,
-) -> None:  # fmt: skip
+) -> None:
     """Learns one batch by heart."""
     for _ in range(steps):
         each()
@@ -155,8 +163,9 @@ def lora_compiled_away() -> None:
     """A region compiled before the adapter came computes without it."""
     model = adapted()
     head = model.base_model.model.lm_head.requires_grad_(True)
-    plain = torch.compile(lambda hidden: torch.nn.functional.linear(hidden, head.weight),
-                          backend="aot_eager")  # fmt: skip
+    plain = torch.compile(
+        lambda hidden: torch.nn.functional.linear(hidden, head.weight), backend="aot_eager"
+    )
     optimizer = torch.optim.AdamW(trainable(model), lr=1e-2)
     hidden = torch.randn(4, 16)
     for _ in range(8):

@@ -19,9 +19,14 @@ def program(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def train(
-    model: Any, optimizer: Any, data: torch.Tensor, steps: int = STEPS, clip: float | None = None,
-    each: Callable[[int], Any] = lambda step: None, before: Callable[[], Any] = lambda: None,
-) -> None:  # fmt: skip
+    model: Any,
+    optimizer: Any,
+    data: torch.Tensor,
+    steps: int = STEPS,
+    clip: float | None = None,
+    each: Callable[[int], Any] = lambda step: None,
+    before: Callable[[], Any] = lambda: None,
+) -> None:
     """Fits the outputs to 1."""
     for step in range(steps):
         each(step)

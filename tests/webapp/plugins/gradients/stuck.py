@@ -117,8 +117,9 @@ def trained_by_hand() -> None:
                     parameter -= 0.01 * parameter.grad
                     parameter.grad = None
 
-    train(model, torch.optim.SGD(model.head.parameters(), lr=0.05), torch.randn(16, 8),
-          each=by_hand)  # fmt: skip
+    train(
+        model, torch.optim.SGD(model.head.parameters(), lr=0.05), torch.randn(16, 8), each=by_hand
+    )
 
 
 @program
@@ -126,9 +127,13 @@ def decayed() -> None:
     """Weight decay far above the gradient, which is 1e-4 of the usual."""
     model = layers(2, 8, nn.Tanh)
     optimizer = torch.optim.AdamW(
-        [{"params": model[0].parameters(), "lr": 1e-7, "weight_decay": 2e6},
-         {"params": model[2].parameters()}], lr=1e-3, weight_decay=0.01,
-    )  # fmt: skip
+        [
+            {"params": model[0].parameters(), "lr": 1e-7, "weight_decay": 2e6},
+            {"params": model[2].parameters()},
+        ],
+        lr=1e-3,
+        weight_decay=0.01,
+    )
     train(model, optimizer, torch.randn(16, 8))
 
 

@@ -28,18 +28,40 @@ def run_of(path: Path, *threads: str, steps_on: tuple[str, ...] = (MAIN,)) -> Ru
             builder.phase(at, (place + 1) * 10 * MILLISECOND, **common)
             builder.phase(at + MILLISECOND, MILLISECOND, depth=1, **common)  # of a checkpoint
             for k in range(place + 1):
-                builder.op(at + (2 + k) * MILLISECOND, 1000, "AccumulateGrad", scope="backward",
-                           shapes="[4, 8]", phase="backward", **common)  # fmt: skip
+                builder.op(
+                    at + (2 + k) * MILLISECOND,
+                    1000,
+                    "AccumulateGrad",
+                    scope="backward",
+                    shapes="[4, 8]",
+                    phase="backward",
+                    **common,
+                )
             builder.op(at + 5 * MILLISECOND, 10, "aten::add_", shapes="[4, 8] [4, 8]", **common)
         if steps_on == (SECOND,):
             for norm in (3.0, 4.0):
-                builder.row("value", 0, FIRST, time_ns=at + 20 * MILLISECOND, step=step,
-                            name=ADDED_NORM, value=norm)  # fmt: skip
+                builder.row(
+                    "value",
+                    0,
+                    FIRST,
+                    time_ns=at + 20 * MILLISECOND,
+                    step=step,
+                    name=ADDED_NORM,
+                    value=norm,
+                )
         for thread in steps_on:
             norms = (3.0, 4.0, None) if step == 0 else (3.0, float("nan"), None)
             for name, norm in zip("abc", norms, strict=True):
-                builder.row("gradient", 0, thread, time_ns=at + 50 * MILLISECOND, step=step,
-                            parameter=name, norm=norm, numel=32)  # fmt: skip
+                builder.row(
+                    "gradient",
+                    0,
+                    thread,
+                    time_ns=at + 50 * MILLISECOND,
+                    step=step,
+                    parameter=name,
+                    norm=norm,
+                    numel=32,
+                )
         builder.phase(at, 10 * MILLISECOND, rank=1, thread="1001-0", step=step)
     return open_run(builder.write())
 
@@ -47,8 +69,11 @@ def run_of(path: Path, *threads: str, steps_on: tuple[str, ...] = (MAIN,)) -> Ru
 def test_contributions_per_thread_and_step(tmp_path: Path) -> None:
     table = backward_threads(run_of(tmp_path, FIRST, SECOND))
     assert table[["rank", "thread", "step", "accumulations", "elements"]].values.tolist() == [
-        [0, FIRST, 0, 1, 32], [0, FIRST, 1, 1, 32], [0, SECOND, 0, 2, 64], [0, SECOND, 1, 2, 64],
-    ]  # fmt: skip
+        [0, FIRST, 0, 1, 32],
+        [0, FIRST, 1, 1, 32],
+        [0, SECOND, 0, 2, 64],
+        [0, SECOND, 1, 2, 64],
+    ]
     assert table["backward_s"].tolist() == pytest.approx([0.01, 0.01, 0.02, 0.02])  # nested: once
     assert table["norm"].isna().all()  # the main thread's step uses the sum of both
 
@@ -60,8 +85,16 @@ def test_a_backward_that_outlasts_its_step_counts_for_it(tmp_path: Path) -> None
     builder.phase(START_NS + 60, 80, thread=FIRST, step=0)
     builder.phase(START_NS + 110, 5, thread=FIRST, step=1, depth=1)
     for step, at in ((0, 70), (1, 112), (1, 130)):
-        builder.op(START_NS + at, 1, "AccumulateGrad", scope="backward", shapes="[4]",
-                   thread=FIRST, step=step, phase="backward")  # fmt: skip
+        builder.op(
+            START_NS + at,
+            1,
+            "AccumulateGrad",
+            scope="backward",
+            shapes="[4]",
+            thread=FIRST,
+            step=step,
+            phase="backward",
+        )
     for name in (ADDED_NORM, f"{ADDED_NORM_OF}head"):
         builder.row("value", 0, FIRST, time_ns=START_NS + 139, step=1, name=name, value=3.0)
     run = open_run(builder.write())

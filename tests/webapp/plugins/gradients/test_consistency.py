@@ -33,18 +33,45 @@ def training(
         begin = START_NS + rank
         values: dict[str, Any] = {"group": "0", "group_size": 2, "duration_ns": 10}
         if broadcast:
-            builder.row("collective", rank, thread, start_ns=begin, name="broadcast",
-                        bytes=1200, sequence=0, **values)  # fmt: skip
+            builder.row(
+                "collective",
+                rank,
+                thread,
+                start_ns=begin,
+                name="broadcast",
+                bytes=1200,
+                sequence=0,
+                **values,
+            )
         for number, step in enumerate(steps):
             at = begin + (number + 1) * STEP_NS
             if reduced is True or (reduced and step in reduced):
-                builder.row("collective", rank, thread, start_ns=at, name="all_reduce", bytes=1200,
-                            sequence=number + 1, step=step, **values)  # fmt: skip
+                builder.row(
+                    "collective",
+                    rank,
+                    thread,
+                    start_ns=at,
+                    name="all_reduce",
+                    bytes=1200,
+                    sequence=number + 1,
+                    step=step,
+                    **values,
+                )
             for name in NAMES:
                 grad, param = hashes(rank, step, name)
-                builder.row("gradient", rank, thread, time_ns=at + 100, step=step, parameter=name,
-                            norm=1.0, numel=100, dtype="float32", grad_hash=grad,
-                            param_hash=param)  # fmt: skip
+                builder.row(
+                    "gradient",
+                    rank,
+                    thread,
+                    time_ns=at + 100,
+                    step=step,
+                    parameter=name,
+                    norm=1.0,
+                    numel=100,
+                    dtype="float32",
+                    grad_hash=grad,
+                    param_hash=param,
+                )
             builder.phase(at + 200, 100, "optimizer", rank=rank, thread=thread, step=step)
     return divergence(open_run(builder.write()))
 
@@ -68,8 +95,11 @@ def test_the_first_gradient_that_differs(tmp_path: Path) -> None:
 
     (found,) = training(tmp_path, hashes)
     assert (found.kind, found.severity, found.step, found.ranks) == (
-        "rank_divergence", "error", 2, (0, 1),
-    )  # fmt: skip
+        "rank_divergence",
+        "error",
+        2,
+        (0, 1),
+    )
     assert "part at step 2: the gradient of 2.weight differs; the others are equal" in found.title
     evidence = found.evidence
     assert (evidence["parameter"], evidence["what"]) == ("2.weight", "gradient")

@@ -17,9 +17,17 @@ def run_of(path: Path, *rows: tuple[int, int, str, float | None]) -> Run:
     builder = Builder(path, world_size=1 + max(rank for rank, *_ in rows))
     for order, (rank, step, parameter, norm) in enumerate(rows):
         builder.row(
-            "gradient", rank, f"{1000 + rank}-0", time_ns=T + order, step=step,
-            parameter=parameter, norm=norm, numel=4, dtype="float32", device="cpu",
-        )  # fmt: skip
+            "gradient",
+            rank,
+            f"{1000 + rank}-0",
+            time_ns=T + order,
+            step=step,
+            parameter=parameter,
+            norm=norm,
+            numel=4,
+            dtype="float32",
+            device="cpu",
+        )
     return open_run(builder.write())
 
 
@@ -39,22 +47,30 @@ def test_rows_are_as_recorded(tmp_path: Path) -> None:
 def test_norm_of_a_step(tmp_path: Path) -> None:
     run = run_of(
         tmp_path,
-        (0, 0, "a", 3.0), (0, 0, "b", 4.0), (0, 0, "c", None), (0, 1, "a", 5.0),
+        (0, 0, "a", 3.0),
+        (0, 0, "b", 4.0),
+        (0, 0, "c", None),
+        (0, 1, "a", 5.0),
         (1, 0, "a", 1.0),
-    )  # fmt: skip
+    )
     found = gradient_norms(run)
     assert found[["rank", "step", "norm", "parameters", "missing"]].values.tolist() == [
-        [0, 0, 5.0, 2, 1], [0, 1, 5.0, 1, 0], [1, 0, 1.0, 1, 0],
-    ]  # fmt: skip
+        [0, 0, 5.0, 2, 1],
+        [0, 1, 5.0, 1, 0],
+        [1, 0, 1.0, 1, 0],
+    ]
     assert found["time_ns"].tolist() == [2, 3, 4]
 
 
 def test_nan_and_infinity_are_not_lost(tmp_path: Path) -> None:
     run = run_of(
         tmp_path,
-        (0, 0, "a", 1.0), (0, 0, "b", math.nan), (0, 1, "a", math.inf), (0, 1, "b", 1.0),
+        (0, 0, "a", 1.0),
+        (0, 0, "b", math.nan),
+        (0, 1, "a", math.inf),
+        (0, 1, "b", 1.0),
         (0, 2, "a", None),
-    )  # fmt: skip
+    )
     norms = gradient_norms(run)["norm"].tolist()
     assert math.isnan(norms[0])
     assert norms[1:] == [math.inf, 0.0]
@@ -66,5 +82,10 @@ def test_a_run_without_gradients_has_an_empty_table(tmp_path: Path) -> None:
     run = open_run(builder.write())
     assert gradients(run).empty
     assert list(gradient_norms(run).columns) == [
-        "rank", "step", "norm", "parameters", "missing", "time_ns",
-    ]  # fmt: skip
+        "rank",
+        "step",
+        "norm",
+        "parameters",
+        "missing",
+        "time_ns",
+    ]

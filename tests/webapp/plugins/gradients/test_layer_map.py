@@ -28,19 +28,40 @@ def run_of(path: Path, scale: float = 1.0) -> Run:
         builder.phase(at, 8_000, "optimizer", step=step)
         for place, layer in enumerate(LAYERS):
             builder.op(at + 100 * place, 50, step=step, module=layer, sequence=place)
-            builder.op(at + 4_000 + 100 * place, 60, "MmBackward0", scope="backward", step=step,
-                       sequence=place)  # fmt: skip
+            builder.op(
+                at + 4_000 + 100 * place,
+                60,
+                "MmBackward0",
+                scope="backward",
+                step=step,
+                sequence=place,
+            )
             for name, norm in (("weight", 3.0), ("bias", 4.0)):
                 dead = step == 2 and layer == "head"
-                common = {"time_ns": at + 7_000, "step": step, "parameter": f"{layer}.{name}",
-                          "numel": 8, "optimizer": 0, "dtype": "float32"}  # fmt: skip
-                builder.row("gradient", 0, THREAD, norm=0.0 if dead else norm * scale * 10**place,
-                            **common)  # fmt: skip
+                common = {
+                    "time_ns": at + 7_000,
+                    "step": step,
+                    "parameter": f"{layer}.{name}",
+                    "numel": 8,
+                    "optimizer": 0,
+                    "dtype": "float32",
+                }
+                builder.row(
+                    "gradient", 0, THREAD, norm=0.0 if dead else norm * scale * 10**place, **common
+                )
                 if step != 1:
-                    builder.row("parameter", 0, THREAD, whole_numel=8, trainable=True, norm=norm,
-                                update_ratio=0.5, grad_norm=norm,
-                                grad_zeros=1.0 if dead else 0.75 if name == "bias" else 0.25,
-                                **common)  # fmt: skip
+                    builder.row(
+                        "parameter",
+                        0,
+                        THREAD,
+                        whole_numel=8,
+                        trainable=True,
+                        norm=norm,
+                        update_ratio=0.5,
+                        grad_norm=norm,
+                        grad_zeros=1.0 if dead else 0.75 if name == "bias" else 0.25,
+                        **common,
+                    )
     return open_run(builder.write())
 
 
@@ -61,8 +82,16 @@ def test_the_order_of_the_model_and_not_of_the_optimizers_groups(tmp_path: Path)
     builder.op(START_NS, 50)
     # Of what decays, and then of what does not; a parameter of none of its modules among them.
     for layer in ("emb", "0.linear", "1.linear", "own", "0.norm", "1.norm", "norm"):
-        builder.row("gradient", 0, THREAD, time_ns=START_NS, parameter=f"{layer}.weight", norm=1.0,
-                    numel=8, optimizer=0)  # fmt: skip
+        builder.row(
+            "gradient",
+            0,
+            THREAD,
+            time_ns=START_NS,
+            parameter=f"{layer}.weight",
+            norm=1.0,
+            numel=8,
+            optimizer=0,
+        )
     for path in ("Model", "emb", "0", "0.linear", "0.norm", "1", "1.linear", "1.norm", "norm"):
         builder.row("module", 0, None, path=path)
     table = layer_map(open_run(builder.write()), 0, "gradient")
@@ -142,6 +171,15 @@ def test_very_many_layers_of_one_level_are_all_shown(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "run")
     builder.op(START_NS, 50)
     for number in range(100):
-        builder.row("gradient", 0, THREAD, time_ns=START_NS, parameter=f"Linear#{number}.weight",
-                    norm=1.0, numel=8, optimizer=0, step=0)  # fmt: skip
+        builder.row(
+            "gradient",
+            0,
+            THREAD,
+            time_ns=START_NS,
+            parameter=f"Linear#{number}.weight",
+            norm=1.0,
+            numel=8,
+            optimizer=0,
+            step=0,
+        )
     assert _depth(Context(open_run(builder.write()))) == "all"

@@ -20,10 +20,15 @@ from tests.support.processes import fork_program
 from tests.support.recording import UNCOMPACTED
 
 ENTRIES = {
-    "vanishing:vanishing", "exploding:exploding", "dead_parameters:dead_parameters",
-    "kept_gradients:kept_gradients", "lora:lora", "scaling:scaler_skips",
-    "scaling:clipped_while_scaled", "validators:validators",
-}  # fmt: skip
+    "vanishing:vanishing",
+    "exploding:exploding",
+    "dead_parameters:dead_parameters",
+    "kept_gradients:kept_gradients",
+    "lora:lora",
+    "scaling:scaler_skips",
+    "scaling:clipped_while_scaled",
+    "validators:validators",
+}
 
 EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "sigmoids": [("vanishing_gradient", "", 0)],
@@ -62,7 +67,8 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "kept_within_bounds": [],
     "gradients_let_go": [("dead_parameter", "unused", 0)],
     "copied_after_the_optimizer": [
-        ("dead_parameter", "unused", 0), ("dead_parameter", "not_in_optimizer", 0),
+        ("dead_parameter", "unused", 0),
+        ("dead_parameter", "not_in_optimizer", 0),
     ],
     "closures": [],
     "tasks_by_turns": [],
@@ -93,7 +99,7 @@ EXPECTED: dict[str, list[tuple[str, str, int]]] = {
     "lora_written_back": [("lora_inactive", "undone", 0)],
     "lora_decayed": [("lora_inactive", "decayed", 5)],
     "lora_compiled_away": [("lora_inactive", "compiled_away", 0)],
-}  # fmt: skip
+}
 """Program -> (kind, cause, since which step)."""
 
 

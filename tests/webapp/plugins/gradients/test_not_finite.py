@@ -30,21 +30,56 @@ def run_of(path: Path, wrong: bool = True) -> Run:
                 norm = math.nan
             if wrong and step == 2 and name == "b.weight":
                 norm = math.inf
-            builder.row("gradient", 0, THREAD, time_ns=START_NS + step, step=step, parameter=name,
-                        norm=norm, numel=4, optimizer=0)  # fmt: skip
+            builder.row(
+                "gradient",
+                0,
+                THREAD,
+                time_ns=START_NS + step,
+                step=step,
+                parameter=name,
+                norm=norm,
+                numel=4,
+                optimizer=0,
+            )
     if wrong:
-        builder.row("parameter", 0, THREAD, time_ns=START_NS + 9, step=4, parameter="a.bias",
-                    skipped=True, grad_norm=math.nan, numel=4, optimizer=0)  # fmt: skip
+        builder.row(
+            "parameter",
+            0,
+            THREAD,
+            time_ns=START_NS + 9,
+            step=4,
+            parameter="a.bias",
+            skipped=True,
+            grad_norm=math.nan,
+            numel=4,
+            optimizer=0,
+        )
     return open_run(builder.write())
 
 
 def test_share_of_steps_per_layer(tmp_path: Path) -> None:
     assert not_finite_layers(run_of(tmp_path)).to_dict("records") == [
-        {"layer": "a", "share": 0.6, "wrong": 3, "steps": 5, "skipped": 1, "first": 1, "last": 4,
-         "parameters": 2},
-        {"layer": "b", "share": 0.2, "wrong": 1, "steps": 5, "skipped": 0, "first": 2, "last": 2,
-         "parameters": 1},
-    ]  # fmt: skip
+        {
+            "layer": "a",
+            "share": 0.6,
+            "wrong": 3,
+            "steps": 5,
+            "skipped": 1,
+            "first": 1,
+            "last": 4,
+            "parameters": 2,
+        },
+        {
+            "layer": "b",
+            "share": 0.2,
+            "wrong": 1,
+            "steps": 5,
+            "skipped": 0,
+            "first": 2,
+            "last": 2,
+            "parameters": 1,
+        },
+    ]
 
 
 def test_share_of_elements_is_of_what_a_layers_backward_computed(tmp_path: Path) -> None:
@@ -55,8 +90,16 @@ def test_share_of_elements_is_of_what_a_layers_backward_computed(tmp_path: Path)
         builder.op(at + 1000, 50, "AddmmBackward0", scope="backward", sequence=place)
         builder.op(at + 1060, 20, "AccumulateGrad", scope="backward")
         for start, nan in ((at, 8), (at + 1010, wrong - wrong // 2), (at + 1065, 8)):
-            builder.row("tensor", 0, THREAD, start_ns=start, position="out0", numel=8, nan=nan,
-                        inf=wrong // 2 if start == at + 1010 else 0)  # fmt: skip
+            builder.row(
+                "tensor",
+                0,
+                THREAD,
+                start_ns=start,
+                position="out0",
+                numel=8,
+                nan=nan,
+                inf=wrong // 2 if start == at + 1010 else 0,
+            )
     # Of another thread, whose numbers count for themselves.
     builder.op(START_NS + 1000, 50, "AddmmBackward0", thread="1000-1", scope="backward", sequence=1)
     builder.row("tensor", 0, "1000-1", start_ns=START_NS + 1010, position="out0", numel=8, nan=8)
@@ -67,10 +110,12 @@ def test_share_of_elements_is_of_what_a_layers_backward_computed(tmp_path: Path)
 def test_shares_of_what_underflows_and_overflows_by_layer(tmp_path: Path) -> None:
     builder = Builder(tmp_path / "half")
     rows = [  # start, position, dtype, zeros, inf, nan
-        (0, "out0", "float16", 1, 2, 0), (10, "out0", "float32", 8, 0, 0),
-        (20, "read0", "float16", 8, 0, 0), (110, "out0", "float16", 6, 0, 1),
+        (0, "out0", "float16", 1, 2, 0),
+        (10, "out0", "float32", 8, 0, 0),
+        (20, "read0", "float16", 8, 0, 0),
+        (110, "out0", "float16", 6, 0, 1),
         (200, "out0", "bfloat16", 0, 0, 0),
-    ]  # fmt: skip
+    ]
     builder.op(START_NS, 5, "aten::addmm", module="a", sequence=7)
     builder.op(START_NS + 10, 5, "aten::relu", module="a")
     builder.op(START_NS + 20, 5, "aten::add", module="a")
@@ -78,8 +123,19 @@ def test_shares_of_what_underflows_and_overflows_by_layer(tmp_path: Path) -> Non
     builder.op(START_NS + 110, 5, "aten::mm", depth=1)
     builder.op(START_NS + 200, 5, "aten::mul", module="")
     for start, position, dtype, zeros, inf, nan in rows:
-        builder.row("tensor", 0, THREAD, start_ns=START_NS + start, position=position, dtype=dtype,
-                    depth=int(start == 110), numel=8, zeros=zeros, inf=inf, nan=nan)  # fmt: skip
+        builder.row(
+            "tensor",
+            0,
+            THREAD,
+            start_ns=START_NS + start,
+            position=position,
+            dtype=dtype,
+            depth=int(start == 110),
+            numel=8,
+            zeros=zeros,
+            inf=inf,
+            nan=nan,
+        )
     run = open_run(builder.write())
     assert low_precision(run).to_numpy().tolist() == [
         ["a", "float16", "forward", 8, 1 / 8, 2 / 8, 0.0],
@@ -88,8 +144,10 @@ def test_shares_of_what_underflows_and_overflows_by_layer(tmp_path: Path) -> Non
     ]
     told = few_bits(Context(run))[-1].children.rowData
     assert [(row["layer"], row["underflow_text"]) for row in told] == [
-        ("a", "12.5 %"), ("a", "75 %"), ("(no module)", "0 %"),
-    ]  # fmt: skip
+        ("a", "12.5 %"),
+        ("a", "75 %"),
+        ("(no module)", "0 %"),
+    ]
     none = run_of(tmp_path / "timing")
     assert low_precision(none).empty
     assert few_bits(Context(none)) == []

@@ -12,29 +12,71 @@ from tests.support.synthetic import START_NS, Builder
 THREAD = "1000-0"
 FORWARD = {"a": 10, "b": 20, "c": 30, "d": 31, "": 40}
 NODES = [
-    ("AddBackward0", 40, "", "1 2"), ("AddmmBackward0", 30, "", "3 5"),
-    ("AddmmBackward0", 31, "", "3 6"), ("AddmmBackward0", 20, "", "4 7"),
-    ("AddmmBackward0", 10, "", "8 9"), ("AccumulateGrad", None, "c.weight", ""),
-    ("AccumulateGrad", None, "d.weight", ""), ("AccumulateGrad", None, "b.weight", ""),
-    ("AccumulateGrad", None, "a.weight", ""), ("AccumulateGrad", None, "a.bias", ""),
-]  # fmt: skip
+    ("AddBackward0", 40, "", "1 2"),
+    ("AddmmBackward0", 30, "", "3 5"),
+    ("AddmmBackward0", 31, "", "3 6"),
+    ("AddmmBackward0", 20, "", "4 7"),
+    ("AddmmBackward0", 10, "", "8 9"),
+    ("AccumulateGrad", None, "c.weight", ""),
+    ("AccumulateGrad", None, "d.weight", ""),
+    ("AccumulateGrad", None, "b.weight", ""),
+    ("AccumulateGrad", None, "a.weight", ""),
+    ("AccumulateGrad", None, "a.bias", ""),
+]
 """a, then b, then c and d beside each other, whose results are added."""
 
-NORMS = {"a.weight": 40.0, "a.bias": 80.0, "b.weight": 4.0, "c.weight": 2.0, "d.weight": 6.0,
-         "e.weight": 1.0}  # fmt: skip
+NORMS = {
+    "a.weight": 40.0,
+    "a.bias": 80.0,
+    "b.weight": 4.0,
+    "c.weight": 2.0,
+    "d.weight": 6.0,
+    "e.weight": 1.0,
+}
 
 
 def run_of(path: Path) -> Run:
     builder = Builder(path)
     for place, (module, sequence) in enumerate(FORWARD.items()):
-        builder.row("op", 0, THREAD, start_ns=START_NS + place, duration_ns=1, name="aten::addmm",
-                    scope="function", module=module, sequence=sequence, step=0)  # fmt: skip
+        builder.row(
+            "op",
+            0,
+            THREAD,
+            start_ns=START_NS + place,
+            duration_ns=1,
+            name="aten::addmm",
+            scope="function",
+            module=module,
+            sequence=sequence,
+            step=0,
+        )
     for node, (name, sequence, parameter, following) in enumerate(NODES):
-        builder.row("node", 0, THREAD, time_ns=START_NS + 100, step=0, node=node, name=name,
-                    sequence=sequence, parameter=parameter, next=following)  # fmt: skip
+        builder.row(
+            "node",
+            0,
+            THREAD,
+            time_ns=START_NS + 100,
+            step=0,
+            node=node,
+            name=name,
+            sequence=sequence,
+            parameter=parameter,
+            next=following,
+        )
     for parameter, norm in NORMS.items():
-        builder.row("gradient", 0, THREAD, time_ns=START_NS + 200, step=0, parameter=parameter,
-                    norm=norm, numel=4, optimizer=0, dtype="float32", device="cpu")  # fmt: skip
+        builder.row(
+            "gradient",
+            0,
+            THREAD,
+            time_ns=START_NS + 200,
+            step=0,
+            parameter=parameter,
+            norm=norm,
+            numel=4,
+            optimizer=0,
+            dtype="float32",
+            device="cpu",
+        )
     return open_run(builder.write())
 
 

@@ -32,9 +32,17 @@ def run_of(path: Path, other: dict[tuple[str, int], float], ranks: int = 4) -> R
             builder.phase(at, 900, "optimizer", rank=rank, thread=f"{1000 + rank}-0", step=step)
             for layer in LAYERS:
                 norm = other.get((layer, step), 2.0) if rank == min(2, ranks - 1) else 2.0
-                builder.row("gradient", rank, f"{1000 + rank}-0", time_ns=at, step=step,
-                            parameter=f"{layer}.weight", norm=norm, numel=8,
-                            optimizer=0)  # fmt: skip
+                builder.row(
+                    "gradient",
+                    rank,
+                    f"{1000 + rank}-0",
+                    time_ns=at,
+                    step=step,
+                    parameter=f"{layer}.weight",
+                    norm=norm,
+                    numel=8,
+                    optimizer=0,
+                )
     return open_run(builder.write())
 
 

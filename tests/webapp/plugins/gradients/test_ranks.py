@@ -73,17 +73,42 @@ def run_of(path: Path, norms: dict[int, float], *, calls: bool = True, whole: in
         for step in range(8):
             time = START_NS + step * 1000 + rank
             if calls:
-                builder.row("collective", rank, thread, start_ns=time - 10, duration_ns=1,
-                            name="all_reduce", group="0", group_size=2, sequence=step)  # fmt: skip
+                builder.row(
+                    "collective",
+                    rank,
+                    thread,
+                    start_ns=time - 10,
+                    duration_ns=1,
+                    name="all_reduce",
+                    group="0",
+                    group_size=2,
+                    sequence=step,
+                )
             for name in NAMES:
-                common = {"time_ns": time, "step": step, "parameter": name, "numel": 4,
-                          "optimizer": 0, "dtype": "float32", "device": "cpu"}  # fmt: skip
+                common = {
+                    "time_ns": time,
+                    "step": step,
+                    "parameter": name,
+                    "numel": 4,
+                    "optimizer": 0,
+                    "dtype": "float32",
+                    "device": "cpu",
+                }
                 builder.row("gradient", rank, thread, norm=norm, **common)
                 builder.row(
-                    "parameter", rank, thread, whole_numel=whole, trainable=True, grad_norm=norm,
-                    norm=float(step) if "lora_B" in name else 1.0, update_ratio=0.1, lr=0.1,
-                    grad_zeros=0.5 * rank, rule="SGD", **common,
-                )  # fmt: skip
+                    "parameter",
+                    rank,
+                    thread,
+                    whole_numel=whole,
+                    trainable=True,
+                    grad_norm=norm,
+                    norm=float(step) if "lora_B" in name else 1.0,
+                    update_ratio=0.1,
+                    lr=0.1,
+                    grad_zeros=0.5 * rank,
+                    rule="SGD",
+                    **common,
+                )
     return open_run(builder.write())
 
 

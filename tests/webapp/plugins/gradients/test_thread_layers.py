@@ -76,8 +76,10 @@ def test_what_the_page_offers(tmp_path: Path) -> None:
     run = run_of(tmp_path / "two")
     dropdown = page.section(Context(run))[1].children[0].children[1]
     assert [one["label"] for one in dropdown.options] == [
-        "all threads", "Thread-1, by step", "Thread-2, by step",
-    ]  # fmt: skip
+        "all threads",
+        "Thread-1, by step",
+        "Thread-2, by step",
+    ]
     assert COUNTER not in {lane.kind for lane, _ in lanes_of(run, Names())}  # they are too many
     empty = Builder(tmp_path / "none")
     empty.op(START_NS, 5)

@@ -31,12 +31,22 @@ def found(
         builder.thread(rank)
     for rank, group, sequence, begin, done in made:
         values: dict[str, Any] = {
-            "name": "all_reduce", "group_size": 2, "bytes": 16, "duration_ns": 10, **more,
-        }  # fmt: skip
+            "name": "all_reduce",
+            "group_size": 2,
+            "bytes": 16,
+            "duration_ns": 10,
+            **more,
+        }
         builder.row(
-            "collective", rank, f"{1000 + rank}-0", start_ns=START_NS + begin * MS, group=group,
-            sequence=sequence, complete_ns=START_NS + done * MS, **values,
-        )  # fmt: skip
+            "collective",
+            rank,
+            f"{1000 + rank}-0",
+            start_ns=START_NS + begin * MS,
+            group=group,
+            sequence=sequence,
+            complete_ns=START_NS + done * MS,
+            **values,
+        )
         builder.op(START_NS + done * MS, MS, rank=rank, thread=f"{1000 + rank}-0")
     return hangs(open_run(builder.write()))
 
@@ -57,10 +67,13 @@ def test_who_came_when_the_other_had_given_up(tmp_path: Path) -> None:
 
 def test_two_groups_in_opposite_order_on_threads_that_gave_up(tmp_path: Path) -> None:
     (finding,) = found(
-        tmp_path, *TOGETHER,
-        (0, "1", 0, 10, 3011), (1, "2", 0, 12, 3005),  # each holds what the other's thread needs
-        (1, "1", 0, 3008, 3011), (0, "2", 0, 3013, 3014),
-    )  # fmt: skip
+        tmp_path,
+        *TOGETHER,
+        (0, "1", 0, 10, 3011),
+        (1, "2", 0, 12, 3005),  # each holds what the other's thread needs
+        (1, "1", 0, 3008, 3011),
+        (0, "2", 0, 3013, 3014),
+    )
     assert (finding.kind, finding.severity) == ("collective_mismatch", "error")
     assert finding.ranks == (0, 1)
     assert "rank 0 waited in all_reduce #0 of group 1 for rank 1" in finding.title

@@ -46,32 +46,57 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "unmatched_recv": ("collective_mismatch", "0", 1, [0], [1]),
 }
 DIFFERENCES = {
-    "different_op": "operation", "different_shape": "shape", "different_dtype": "data type",
-    "different_reduction": "reduction", "different_message": "data type",
-}  # fmt: skip
-SLOW = ("different_shape", "different_dtype", "different_root", "different_group", "subgroup",
-        "different_message",
-        "different_reduction", "died", "interrupted", "skipped_step",
-        "unused_parameter")  # fmt: skip
+    "different_op": "operation",
+    "different_shape": "shape",
+    "different_dtype": "data type",
+    "different_reduction": "reduction",
+    "different_message": "data type",
+}
+SLOW = (
+    "different_shape",
+    "different_dtype",
+    "different_root",
+    "different_group",
+    "subgroup",
+    "different_message",
+    "different_reduction",
+    "died",
+    "interrupted",
+    "skipped_step",
+    "unused_parameter",
+)
 """Told by what tells the others too."""
 CLEAN = (
-    "slow", "clean_ddp", "clean_no_sync", "clean_local_sgd", "clean_join", "clean_fsdp",
-    "clean_tensor_parallel", "clean_different_models", "clean_pipeline", "clean_mixed",
-)  # fmt: skip
+    "slow",
+    "clean_ddp",
+    "clean_no_sync",
+    "clean_local_sgd",
+    "clean_join",
+    "clean_fsdp",
+    "clean_tensor_parallel",
+    "clean_different_models",
+    "clean_pipeline",
+    "clean_mixed",
+)
 STEPS = 8
 EXCHANGED = {
     # A shard of each layer is half of 8 x 16 + 16 and of 16 x 8 + 8 float32.
     "clean_fsdp": {
-        ("all_gather_into_tensor", 288): 2 * STEPS, ("all_gather_into_tensor", 272): 2 * STEPS,
-        ("reduce_scatter_tensor", 576): STEPS, ("reduce_scatter_tensor", 544): STEPS,
+        ("all_gather_into_tensor", 288): 2 * STEPS,
+        ("all_gather_into_tensor", 272): 2 * STEPS,
+        ("reduce_scatter_tensor", 576): STEPS,
+        ("reduce_scatter_tensor", 544): STEPS,
     },
     # The second layer's output of 4 x 8 is summed; weights and a bias are handed out, one is sent.
     "clean_tensor_parallel": {
-        ("all_reduce", 128): STEPS, ("scatter", 256): 2, ("scatter", 32): 1, ("broadcast", 32): 1,
+        ("all_reduce", 128): STEPS,
+        ("scatter", 256): 2,
+        ("scatter", 32): 1,
+        ("broadcast", 32): 1,
     },
     # The rank that is done goes on with the ten gradients of 280 float32.
     "clean_join": {("all_reduce", 1120): 10},
-}  # fmt: skip
+}
 """Calls of a rank by name and bytes, as torch is known to make them."""
 
 PARTING = {
@@ -130,9 +155,14 @@ class Runs:
     def _record_together(self, level: str) -> None:
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         done = fork_program(
-            PROGRAMS, "together", str(self._folder), level, *TOGETHER[level], ranks=2,
+            PROGRAMS,
+            "together",
+            str(self._folder),
+            level,
+            *TOGETHER[level],
+            ranks=2,
             environment={**UNCOMPACTED, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         for name in TOGETHER[level]:
             compact(self._folder / name)
@@ -143,8 +173,11 @@ def runs(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Runs]:
     made = Runs(tmp_path_factory.mktemp("faults"))
-    wanted = [item.callspec.params.get("name") for item in request.session.items
-              if hasattr(item, "callspec") and item.path == request.path]  # fmt: skip
+    wanted = [
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if hasattr(item, "callspec") and item.path == request.path
+    ]
     made.start(*(name for name in wanted if name))
     yield made
     made.close()
@@ -202,14 +235,17 @@ def test_a_rank_that_came_when_the_call_was_given_up_is_told_of(runs: Runs, name
 def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: str) -> None:
     found = main_finding(runs.of(name))
     line = 1 + next(
-        i for i, text in enumerate(PROGRAMS.read_text().splitlines())
+        i
+        for i, text in enumerate(PROGRAMS.read_text().splitlines())
         if "queue.Queue[int]().get" in text and i > _line_of(name)
-    )  # fmt: skip
+    )
     assert (found.severity, found.where) == ("error", f"programs.py:{line}")
     (missing,) = found.evidence["missing"]
     assert missing == {
-        "rank": 1, "doing": "MainThread waits for queue.get", "where": f"programs.py:{line}",
-    }  # fmt: skip
+        "rank": 1,
+        "doing": "MainThread waits for queue.get",
+        "where": f"programs.py:{line}",
+    }
     assert found.evidence["waited_ns"] > 1_500_000_000
     assert "quiet" in {row["reason"] for row in runs.of(name).events("stall", 1).to_pylist()}
 

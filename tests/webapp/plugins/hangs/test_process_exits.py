@@ -50,27 +50,64 @@ def job(
         end = START_NS + LIFE + one["after_ms"] * MS
         signal = one["ended"].startswith("signal")
         builder.process(
-            number, engine="native", start_ns=START_NS, end_ns=end, ended=one["ended"],
-            closed=one["ended"] in ("exit", "exception"), exception=one["exception"],
-        )  # fmt: skip
+            number,
+            engine="native",
+            start_ns=START_NS,
+            end_ns=end,
+            ended=one["ended"],
+            closed=one["ended"] in ("exit", "exception"),
+            exception=one["exception"],
+        )
         thread = builder.thread(number)
         starts = START_NS + np.arange(one["calls"]) * 400 * MS
         complete = [at + 5 * MS if at < starts[0] + least * 400 * MS else None for at in starts]
         builder.rows(
-            "collective", number, thread, start_ns=starts, duration_ns=MS, complete_ns=complete,
-            name="all_reduce", group="0", group_size=len(ranks), sequence=np.arange(one["calls"]),
-        )  # fmt: skip
+            "collective",
+            number,
+            thread,
+            start_ns=starts,
+            duration_ns=MS,
+            complete_ns=complete,
+            name="all_reduce",
+            group="0",
+            group_size=len(ranks),
+            sequence=np.arange(one["calls"]),
+        )
         if signal:
-            builder.row("stall", number, None, time_ns=end, duration_ns=0, pid=1000 + number,
-                        thread=thread, name="main", reason="signal",
-                        last_op="aten::mm" if number == working else "")  # fmt: skip
+            builder.row(
+                "stall",
+                number,
+                None,
+                time_ns=end,
+                duration_ns=0,
+                pid=1000 + number,
+                thread=thread,
+                name="main",
+                reason="signal",
+                last_op="aten::mm" if number == working else "",
+            )
         if number == working:
-            builder.rows("op", number, thread, start_ns=np.arange(START_NS, end, 100 * MS),
-                         duration_ns=MS, name="aten::mm")  # fmt: skip
+            builder.rows(
+                "op",
+                number,
+                thread,
+                start_ns=np.arange(START_NS, end, 100 * MS),
+                duration_ns=MS,
+                name="aten::mm",
+            )
         if stuck is not None and stuck[0] == number:
-            builder.row("stall", number, None, time_ns=end - 500 * MS, duration_ns=LIFE,
-                        pid=1000 + number, thread=thread, name="MainThread", reason="quiet",
-                        waiting=stuck[1])  # fmt: skip
+            builder.row(
+                "stall",
+                number,
+                None,
+                time_ns=end - 500 * MS,
+                duration_ns=LIFE,
+                pid=1000 + number,
+                thread=thread,
+                name="MainThread",
+                reason="quiet",
+                waiting=stuck[1],
+            )
     return open_run(builder.write())
 
 

@@ -18,8 +18,9 @@ from tests.support.synthetic import START_NS, Builder
 
 S = 1_000_000_000
 GAVE_UP = {
-    "ended": "exception", "exception": "RuntimeError: Timed out waiting 3000ms (train.py:9)",
-}  # fmt: skip
+    "ended": "exception",
+    "exception": "RuntimeError: Timed out waiting 3000ms (train.py:9)",
+}
 WENT_WELL = {"ended": "exit"}
 
 
@@ -29,9 +30,15 @@ def call(builder: Builder, rank: int, at: int, name: str, done: bool, **columns:
     pid = columns.pop("pid", 1000 + rank)
     values = {"group": "0", "group_size": 2, "shapes": "[64]", "dtypes": "float32", **columns}
     builder.row(
-        "collective", rank, f"{pid}-0", start_ns=start, duration_ns=1_000_000, name=name,
-        complete_ns=start + 2_000_000 if done else None, **values,
-    )  # fmt: skip
+        "collective",
+        rank,
+        f"{pid}-0",
+        start_ns=start,
+        duration_ns=1_000_000,
+        name=name,
+        complete_ns=start + 2_000_000 if done else None,
+        **values,
+    )
 
 
 def job(path: Path, ending: dict[str, Any], *calls: tuple[int, str, dict[str, Any]]) -> Run:
@@ -141,8 +148,16 @@ def test_a_group_of_the_same_name_is_not_held_against_another(tmp_path: Path) ->
     for rank in range(4):
         shapes = "[64]" if rank < 2 else "[32]"
         for number in range(1 + rank // 2):
-            call(builder, rank, 1 + number, "broadcast", True, group="1", sequence=number,
-                 shapes=shapes)  # fmt: skip
+            call(
+                builder,
+                rank,
+                1 + number,
+                "broadcast",
+                True,
+                group="1",
+                sequence=number,
+                shapes=shapes,
+            )
     run = open_run(builder.write())
     assert mismatches(run) == []
     assert hangs(run) == []
@@ -158,14 +173,36 @@ def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
             ended = {"ended": "exit", "exception": ""}
             if (attempt, rank) == (0, 1):
                 ended = {"ended": "exception", "exception": "ValueError: first (/a/train.py:7)"}
-            builder.process(rank, pid, start_ns=START_NS + begin * S,
-                            end_ns=START_NS + (begin + 10) * S, **ended)  # fmt: skip
+            builder.process(
+                rank,
+                pid,
+                start_ns=START_NS + begin * S,
+                end_ns=START_NS + (begin + 10) * S,
+                **ended,
+            )
             for number in range(calls + (rank == 0 == attempt)):
-                call(builder, rank, begin + number + 1, "all_reduce", number < calls, pid=pid,
-                     sequence=number, shapes=shapes)  # fmt: skip
-            builder.row("gradient", rank, f"{pid}-0", time_ns=START_NS + (begin + 2) * S, step=0,
-                        parameter="w", numel=1, dtype="float32", grad_hash=attempt,
-                        param_hash=attempt)  # fmt: skip
+                call(
+                    builder,
+                    rank,
+                    begin + number + 1,
+                    "all_reduce",
+                    number < calls,
+                    pid=pid,
+                    sequence=number,
+                    shapes=shapes,
+                )
+            builder.row(
+                "gradient",
+                rank,
+                f"{pid}-0",
+                time_ns=START_NS + (begin + 2) * S,
+                step=0,
+                parameter="w",
+                numel=1,
+                dtype="float32",
+                grad_hash=attempt,
+                param_hash=attempt,
+            )
     run = open_run(builder.write())
     assert mismatches(run) == []
     (found,) = hangs(run)

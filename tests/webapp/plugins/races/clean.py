@@ -376,12 +376,30 @@ def read_by_all() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for clean in (
-        shared_gradient, step_after_backward, released_while_read, updated_between_forwards,
-        statistics_of_evaluation, views_side_by_side, waited_for, event_set_after, tasks_in_turn,
-        handed_over, two_buffers, done_before_join, in_steps, of_another_shape, rounds_of_some,
-        waiting_for_a_condition, counted, from_a_loop, each_its_own,
-        read_by_all, training_in_turn, changed_after_backward, gradients_apart,
-    ):  # fmt: skip
+        shared_gradient,
+        step_after_backward,
+        released_while_read,
+        updated_between_forwards,
+        statistics_of_evaluation,
+        views_side_by_side,
+        waited_for,
+        event_set_after,
+        tasks_in_turn,
+        handed_over,
+        two_buffers,
+        done_before_join,
+        in_steps,
+        of_another_shape,
+        rounds_of_some,
+        waiting_for_a_condition,
+        counted,
+        from_a_loop,
+        each_its_own,
+        read_by_all,
+        training_in_turn,
+        changed_after_backward,
+        gradients_apart,
+    ):
         clean()
     twins.run()
     handed.run()

@@ -238,10 +238,19 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     planted.run()
     for form in (
-        stage_reused, functions_of_changed_weights, recomputed_while_stepped, saved_while_stepped,
-        exchanged_while_read, counted_in_a_callback, released_before_the_write,
-        first_of_two_futures, lost_updates, published_by_a_variable,
-        one_barrier_a_step, refilled_from_nothing, submitted_as_it_is,
+        stage_reused,
+        functions_of_changed_weights,
+        recomputed_while_stepped,
+        saved_while_stepped,
+        exchanged_while_read,
+        counted_in_a_callback,
+        released_before_the_write,
+        first_of_two_futures,
+        lost_updates,
+        published_by_a_variable,
+        one_barrier_a_step,
+        refilled_from_nothing,
+        submitted_as_it_is,
         read_by_generated_code,
-    ):  # fmt: skip
+    ):
         form()

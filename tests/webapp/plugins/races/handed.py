@@ -178,7 +178,12 @@ def copies_through_queues() -> None:
 
 def run() -> None:
     for clean in (
-        called_after_it_was_added, then_waited_for, then_that_raised, collected, told_when_done,
-        a_loop_in_a_thread, copies_through_queues,
-    ):  # fmt: skip
+        called_after_it_was_added,
+        then_waited_for,
+        then_that_raised,
+        collected,
+        told_when_done,
+        a_loop_in_a_thread,
+        copies_through_queues,
+    ):
         clean()

@@ -380,13 +380,29 @@ def two_conditions() -> None:
 
 def run() -> None:
     for planted in (
-        shared_gradient, step_against_backward, zeroed_against_backward, updated_during_forward,
-        released_against_backward, removed_against_backward, replaced_against_step,
-        running_statistics, overlapping_views, lock_on_one_side,
+        shared_gradient,
+        step_against_backward,
+        zeroed_against_backward,
+        updated_during_forward,
+        released_against_backward,
+        removed_against_backward,
+        replaced_against_step,
+        running_statistics,
+        overlapping_views,
+        lock_on_one_side,
         barrier_entered_again,
-        missing_join, event_set_too_early, tasks_share, changed_after_put, average_during_training,
+        missing_join,
+        event_set_too_early,
+        tasks_share,
+        changed_after_put,
+        average_during_training,
         checkpoint_during_step,
-        swapped_during_evaluation, refilled_batch, two_conditions, added_up_in_hooks,
-        inferred_by_the_model_itself, used_before_it_was_waited_for, semaphore_for_two,
-    ):  # fmt: skip
+        swapped_during_evaluation,
+        refilled_batch,
+        two_conditions,
+        added_up_in_hooks,
+        inferred_by_the_model_itself,
+        used_before_it_was_waited_for,
+        semaphore_for_two,
+    ):
         planted()

@@ -227,15 +227,26 @@ def on_the_host() -> None:
 
 def main() -> None:
     for run in (
-        no_wait, recorded_and_not_waited_for, recorded_too_early, waited_the_wrong_way_round,
-        event_used_again, handed_over_by_threads_alone, default_stream_and_another,
-        read_before_it_is_written_again, waits, waits_by_way_of_a_third,
+        no_wait,
+        recorded_and_not_waited_for,
+        recorded_too_early,
+        waited_the_wrong_way_round,
+        event_used_again,
+        handed_over_by_threads_alone,
+        default_stream_and_another,
+        read_before_it_is_written_again,
+        waits,
+        waits_by_way_of_a_third,
         lambda: the_host_waits(lambda: DEVICE.synchronize_event(24)),
         lambda: the_host_waits(lambda: DEVICE.synchronize_stream(ONE)),
         lambda: the_host_waits(DEVICE.synchronize_device),
-        the_host_waits_and_tells_a_thread, one_stream_of_two_threads, both_only_read,
-        memory_is_used_again, kept_for_another_stream, on_the_host,
-    ):  # fmt: skip
+        the_host_waits_and_tells_a_thread,
+        one_stream_of_two_threads,
+        both_only_read,
+        memory_is_used_again,
+        kept_for_another_stream,
+        on_the_host,
+    ):
         run()
         DEVICE.synchronize_device()
 

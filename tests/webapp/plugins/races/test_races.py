@@ -56,9 +56,12 @@ def recorded(tmp_path: Path, program: str, *options: str, status: int = 0) -> Pa
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     name, *arguments = program.split()
     done = record_script(
-        run, PROGRAMS / f"{name}.py", *arguments, options=("--engine", "native", *options),
+        run,
+        PROGRAMS / f"{name}.py",
+        *arguments,
+        options=("--engine", "native", *options),
         environment={"PYTHONPATH": os.pathsep.join(path)},
-    )  # fmt: skip
+    )
     assert done.status == status, done.stderr
     return run
 
@@ -79,13 +82,15 @@ def test_planted_races_are_found_once_at_their_lines(
     assert {chance.evidence[side]["where"] for side in ("first", "second")} == expected["published"]
     assert chance.severity == "info"
     assert chance.evidence["first"]["access"] == "write"
-    (uneven,) = (f for f, place in zip(found, places, strict=True)
-                 if place == expected["lock_on_one_side"])  # fmt: skip
+    (uneven,) = (
+        f for f, place in zip(found, places, strict=True) if place == expected["lock_on_one_side"]
+    )
     held = {side["where"]: side["locks"] for side in map(uneven.evidence.get, ("first", "second"))}
     assert sorted(held.values()) == [0, 1]
     assert "take the same lock in both places" in uneven.evidence["advice"]
-    (unlike,) = (f for f, place in zip(found, places, strict=True)
-                 if place == expected["two_conditions"])  # fmt: skip
+    (unlike,) = (
+        f for f, place in zip(found, places, strict=True) if place == expected["two_conditions"]
+    )
     assert unlike.evidence["first"]["locks"] == unlike.evidence["second"]["locks"] == 1
     assert "but not the same one" in unlike.evidence["advice"]
     assert all(f.evidence["first"]["thread"] != f.evidence["second"]["thread"] for f in found)
@@ -178,18 +183,30 @@ def test_accesses_within_others_are_told_once(monkeypatch: pytest.MonkeyPatch) -
         kept = access_table.outermost(rows(inner + outer))
         found = set(zip(*(kept[name].tolist() for name in ("start_ns", "storage")), strict=True))
         assert found == {(start, storage) for start, _, _, storage in [*outer, inner[-1]]}
-        born = dict(zip(zip(kept["start_ns"].tolist(), kept["storage"].tolist(), strict=True),
-                        kept["birth"].tolist(), strict=True))  # fmt: skip
+        born = dict(
+            zip(
+                zip(kept["start_ns"].tolist(), kept["storage"].tolist(), strict=True),
+                kept["birth"].tolist(),
+                strict=True,
+            )
+        )
         assert born == {
-            (100, 7): True, (120, 8): False, (300, 7): True, (2**50, 7): False, (150, 9): False
-        }  # fmt: skip
+            (100, 7): True,
+            (120, 8): False,
+            (300, 7): True,
+            (2**50, 7): False,
+            (150, 9): False,
+        }
 
 
 def test_threads_that_wait_for_ever(tmp_path: Path) -> None:
     run = open_run(recorded(tmp_path, "deadlocked", *ABORT, status=1))
     lines = faults("deadlocked.py")
-    found = {frozenset(one["where"] for one in f.evidence["threads"]): f
-             for f in deadlocks(run) if "threads" in f.evidence}  # fmt: skip
+    found = {
+        frozenset(one["where"] for one in f.evidence["threads"]): f
+        for f in deadlocks(run)
+        if "threads" in f.evidence
+    }
     circles = [{"forth", "back"}, {"taken_twice"}, {"worker", "joined"}]
     assert found.keys() == {frozenset(lines[name] for name in circle) for circle in circles}
     assert "for the end of worker" in found[frozenset({lines["worker"], lines["joined"]})].title

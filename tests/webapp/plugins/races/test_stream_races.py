@@ -23,10 +23,17 @@ def device(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = build.find_torch()
     library = tmp_path_factory.mktemp("device") / "libdevice.so"
     flags = [
-        "-O0", "-std=c++20", "-DNDEBUG", "-shared", "-fPIC",
+        "-O0",
+        "-std=c++20",
+        "-DNDEBUG",
+        "-shared",
+        "-fPIC",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(found.new_abi)}",
-        f"-I{found.folder / 'include'}", f"-L{found.folder / 'lib'}", "-ltorch_cpu", "-lc10",
-    ]  # fmt: skip
+        f"-I{found.folder / 'include'}",
+        f"-L{found.folder / 'lib'}",
+        "-ltorch_cpu",
+        "-lc10",
+    ]
     return compiled(SOURCE, library, *flags)
 
 

@@ -384,11 +384,26 @@ def read_at_the_end() -> None:
 
 def run() -> None:
     for clean in (
-        saved_under_a_lock, saved_from_a_copy, swapped_in_turn, average_when_told,
-        inferred_by_a_copy, pipeline, waited_for_without_asking, pool_of_threads,
-        semaphore_as_a_lock, readers_and_a_writer, functions_of_shared_weights, recomputed,
-        gradients_asked_for_at_once, added_up_in_hooks, gradients_handed_over,
-        let_go_in_turn, stepped_in_backward, reduced_at_a_barrier, locks_of_multiprocessing,
-        locked_by_old_names, read_at_the_end,
-    ):  # fmt: skip
+        saved_under_a_lock,
+        saved_from_a_copy,
+        swapped_in_turn,
+        average_when_told,
+        inferred_by_a_copy,
+        pipeline,
+        waited_for_without_asking,
+        pool_of_threads,
+        semaphore_as_a_lock,
+        readers_and_a_writer,
+        functions_of_shared_weights,
+        recomputed,
+        gradients_asked_for_at_once,
+        added_up_in_hooks,
+        gradients_handed_over,
+        let_go_in_turn,
+        stepped_in_backward,
+        reduced_at_a_barrier,
+        locks_of_multiprocessing,
+        locked_by_old_names,
+        read_at_the_end,
+    ):
         clean()

@@ -56,7 +56,7 @@ FORBIDDEN = {
     "SELECT repeat('x', 3000000000)": "more memory than a query may have",
     "SELECT nothing FROM op": 'column "nothing" not found',
     "SELECT repeat('x', 3500000 + range) FROM range(20)": "more than 64 MB",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("query", FORBIDDEN)
@@ -103,9 +103,12 @@ def test_the_files_go_with_the_queries(run: Run) -> None:
 
 def test_values_come_to_the_page_unchanged_or_as_text() -> None:
     answer = pa.table(
-        {"n": [EXACT, EXACT + 1, None], "x": [0.5, float("nan"), float("inf")],
-         "list": [[1], [], None]}
-    )  # fmt: skip
+        {
+            "n": [EXACT, EXACT + 1, None],
+            "x": [0.5, float("nan"), float("inf")],
+            "list": [[1], [], None],
+        }
+    )
     assert rows_of(answer) == [
         {"c0": EXACT, "c1": 0.5, "c2": "[1]"},
         {"c0": str(EXACT + 1), "c1": "nan", "c2": "[]"},

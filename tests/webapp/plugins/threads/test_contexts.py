@@ -139,8 +139,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 def marked(folder: Path) -> dict[str, str]:
     lines = (folder / "program.py").read_text().splitlines()
-    found = [(re.search(r"# (lost: .+|started|submitted)$", line), n) for n, line in
-             enumerate(lines, 1)]  # fmt: skip
+    found = [
+        (re.search(r"# (lost: .+|started|submitted)$", line), n) for n, line in enumerate(lines, 1)
+    ]
     return {match[1]: f"program.py:{number}" for match, number in found if match}
 
 

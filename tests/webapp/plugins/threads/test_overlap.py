@@ -41,14 +41,23 @@ def test_rate_of_a_pair(tmp_path: Path) -> None:
     # A: [0, 100) and [200, 300); B: [50, 120) and [290, 300). A & B: 50 + 10 of |B| = 80.
     run = run_of(
         tmp_path,
-        (0, "1000-0", 0, 100), (0, "1000-0", 200, 100),
-        (0, "1000-1", 50, 70), (0, "1000-1", 290, 10),
-    )  # fmt: skip
+        (0, "1000-0", 0, 100),
+        (0, "1000-0", 200, 100),
+        (0, "1000-1", 50, 70),
+        (0, "1000-1", 290, 10),
+    )
     (row,) = overlap(run).to_dict("records")
     assert row == {
-        "rank": 0, "a": "1000-0", "b": "1000-1", "name_a": "MainThread", "name_b": "Thread-1",
-        "a_ns": 200, "b_ns": 80, "overlap_ns": 60, "rate": 0.75,
-    }  # fmt: skip
+        "rank": 0,
+        "a": "1000-0",
+        "b": "1000-1",
+        "name_a": "MainThread",
+        "name_b": "Thread-1",
+        "a_ns": 200,
+        "b_ns": 80,
+        "overlap_ns": 60,
+        "rate": 0.75,
+    }
     # Two or more: 60. One or more: 200 + 80 - 60 = 220.
     assert overlap_rate(run) == 60 / 220
     assert overlap_regions(run) == [
@@ -60,10 +69,13 @@ def test_rate_of_a_pair(tmp_path: Path) -> None:
 def test_more_than_the_limit_is_told_with_its_longest_place(tmp_path: Path) -> None:
     # Of [0, 100) and [200, 300) on rank 1, both threads have [60, 70) and [200, 230).
     far = run_of(
-        tmp_path / "far", (0, "1000-0", 0, 200),
-        (1, "1001-0", 0, 100), (1, "1001-0", 200, 100), (1, "1001-1", 60, 10),
+        tmp_path / "far",
+        (0, "1000-0", 0, 200),
+        (1, "1001-0", 0, 100),
+        (1, "1001-0", 200, 100),
+        (1, "1001-1", 60, 10),
         (1, "1001-1", 200, 30),
-    )  # fmt: skip
+    )
     (told,) = overlapping_backwards(far)
     assert (told.kind, told.severity, told.rank, told.ranks) == ("overlap", "error", 1, (1,))
     assert (told.thread, told.time_ns, told.where) == ("1001-0", 200, None)
@@ -99,9 +111,12 @@ def test_less_than_the_limit_is_not_told(tmp_path: Path) -> None:
 def test_nested_and_repeated_phases_count_once(tmp_path: Path) -> None:
     run = run_of(
         tmp_path,
-        (0, "1000-0", 0, 100), (0, "1000-0", 20, 30), (0, "1000-0", 90, 30),
-        (0, "1000-1", 0, 60), (0, "1000-1", 0, 60),
-    )  # fmt: skip
+        (0, "1000-0", 0, 100),
+        (0, "1000-0", 20, 30),
+        (0, "1000-0", 90, 30),
+        (0, "1000-1", 0, 60),
+        (0, "1000-1", 0, 60),
+    )
     (row,) = overlap(run).to_dict("records")
     assert (row["a_ns"], row["b_ns"], row["overlap_ns"], row["rate"]) == (120, 60, 60, 1.0)
     assert overlap_rate(run) == 0.5
@@ -111,8 +126,10 @@ def test_three_threads_make_three_pairs_highest_first(tmp_path: Path) -> None:
     run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 90, 100), (0, "1000-2", 0, 100))
     found = overlap(run)
     assert found[["a", "b", "rate"]].values.tolist() == [
-        ["1000-0", "1000-2", 1.0], ["1000-0", "1000-1", 0.1], ["1000-1", "1000-2", 0.1],
-    ]  # fmt: skip
+        ["1000-0", "1000-2", 1.0],
+        ["1000-0", "1000-1", 0.1],
+        ["1000-1", "1000-2", 0.1],
+    ]
     # [0, 100) has two, [90, 100) three; the third thread is in one region with both others.
     assert overlap_rate(run) == 100 / 190
     assert overlap_regions(run) == [Region(0, 0, 100, ("1000-0", "1000-1", "1000-2"))]
@@ -122,8 +139,16 @@ def test_threads_of_different_ranks_are_no_pair(tmp_path: Path) -> None:
     run = run_of(tmp_path, (0, "1000-0", 0, 100), (1, "1001-0", 0, 100))
     assert overlap(run).empty
     assert list(overlap(run).columns) == [
-        "rank", "a", "b", "name_a", "name_b", "a_ns", "b_ns", "overlap_ns", "rate",
-    ]  # fmt: skip
+        "rank",
+        "a",
+        "b",
+        "name_a",
+        "name_b",
+        "a_ns",
+        "b_ns",
+        "overlap_ns",
+        "rate",
+    ]
     assert overlap_rate(run) == 0.0
     assert overlap_regions(run) == []
 
@@ -131,9 +156,11 @@ def test_threads_of_different_ranks_are_no_pair(tmp_path: Path) -> None:
 def test_the_rate_of_the_run_sums_over_ranks(tmp_path: Path) -> None:
     run = run_of(
         tmp_path,
-        (0, "1000-0", 0, 100), (0, "1000-1", 0, 100),
-        (1, "1001-0", 0, 300), (1, "1001-1", 250, 50),
-    )  # fmt: skip
+        (0, "1000-0", 0, 100),
+        (0, "1000-1", 0, 100),
+        (1, "1001-0", 0, 300),
+        (1, "1001-1", 250, 50),
+    )
     assert overlap_rate(run) == (100 + 50) / (100 + 300)
     assert overlap(run)[["rank", "overlap_ns"]].values.tolist() == [[0, 100], [1, 50]]
 
@@ -175,8 +202,11 @@ def test_rates_over_time(tmp_path: Path) -> None:
     run = run_of(tmp_path, (0, "1000-0", 0, 100), (0, "1000-1", 50, 100), t0=200)
     table = overlap_over_time(run, parts=4)
     assert table[["start_ns", "end_ns"]].values.tolist() == [
-        [0, 50], [50, 100], [100, 150], [150, 200],
-    ]  # fmt: skip
+        [0, 50],
+        [50, 100],
+        [100, 150],
+        [150, 200],
+    ]
     assert table["rate"].tolist()[:3] == [0.0, 1.0, 0.0]
     assert table["rate"].isna().tolist() == [False, False, False, True]
     (half,) = overlap_over_time(run, parts=1)["rate"]

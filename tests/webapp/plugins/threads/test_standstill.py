@@ -35,13 +35,32 @@ def found(
         rows.append((builder.thread(ordinal=ordinal, name="waiter"), "waiter", other))
     builder.op(START_NS, S)
     for thread, name, doing in rows:
-        builder.row("stall", 0, None, time_ns=START_NS + 9 * S, duration_ns=8 * S, pid=1000,
-                    thread=thread, name=name, reason=reason, **doing)  # fmt: skip
+        builder.row(
+            "stall",
+            0,
+            None,
+            time_ns=START_NS + 9 * S,
+            duration_ns=8 * S,
+            pid=1000,
+            thread=thread,
+            name=name,
+            reason=reason,
+            **doing,
+        )
     if child is not None:
         builder.process(0, 2000, role="child", ended="signal SIGTERM", **life)
-        builder.row("stall", 0, None, time_ns=START_NS + 9 * S, duration_ns=8 * S, pid=2000,
-                    thread=builder.thread(0, 2000), name="MainThread", reason="quiet",
-                    waiting=child)  # fmt: skip
+        builder.row(
+            "stall",
+            0,
+            None,
+            time_ns=START_NS + 9 * S,
+            duration_ns=8 * S,
+            pid=2000,
+            thread=builder.thread(0, 2000),
+            name="MainThread",
+            reason="quiet",
+            waiting=child,
+        )
     return deadlocks(open_run(builder.write()))
 
 
@@ -52,15 +71,17 @@ def test_threads_that_wait_for_each_other_are_told_after_seconds(tmp_path: Path)
     assert finding.title.startswith("nothing goes on: MainThread waits for the end of a thread")
     assert finding.title.endswith("; a thread of it raised ValueError: bad batch (train.py:12)")
     assert [one["waits_for"] for one in finding.evidence["threads"]] == [
-        "the end of a thread", "a condition",
-    ]  # fmt: skip
+        "the end of a thread",
+        "a condition",
+    ]
 
 
 def test_a_forked_process_that_waits_for_a_lock(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, "the end of another process", child="a lock")
     assert [(one["name"], one["waits_for"]) for one in finding.evidence["threads"]] == [
-        ("MainThread", "the end of another process"), ("MainThread of process 2000", "a lock"),
-    ]  # fmt: skip
+        ("MainThread", "the end of another process"),
+        ("MainThread of process 2000", "a lock"),
+    ]
     assert "a forked process has the thread that forked it" in finding.evidence["advice"]
 
 
