@@ -64,7 +64,8 @@ struct GetSetDef {
 
 struct Thread {  // PyThreadState of Python 3.11, of which the start is used
   void *previous, *next, *interpreter;
-  int initialized, is_static, recursion_remaining, recursion_limit, recursion_headroom, tracing, what;
+  int initialized, is_static, recursion_remaining, recursion_limit, recursion_headroom, tracing,
+      what;
   void* cframe;
   int (*profile)(Object*, struct Frame*, int, Object*);
   int (*trace)(Object*, struct Frame*, int, Object*);
@@ -130,10 +131,10 @@ enum Flag { SELF_ALONE = 1, CONCURRENT = 2 };  // as in trampolines.py
 constexpr size_t OFFSET = size_t{1} << (8 * sizeof(size_t) - 1);
 
 Object* const none = &_Py_NoneStruct;
-Object* failed = nullptr;   // gets what a hook raised; raises it again if it is the program's
-Type* changed = nullptr;    // of a token that brings other arguments
-void* home = nullptr;       // the interpreter that is recorded
-bool concurrent = false;    // whether there is a second thread
+Object* failed = nullptr;  // gets what a hook raised; raises it again if it is the program's
+Type* changed = nullptr;   // of a token that brings other arguments
+void* home = nullptr;      // the interpreter that is recorded
+bool concurrent = false;   // whether there is a second thread
 const bool is_3_11 = std::strncmp(Py_GetVersion(), "3.11.", 5) == 0;
 
 // A reference that ends with its block.
@@ -147,7 +148,9 @@ class Held {
     return *this;
   }
   ~Held() {
-    if (object_ != nullptr) Py_DecRef(object_);
+    if (object_ != nullptr) {
+      Py_DecRef(object_);
+    }
   }
   Object* get() const { return object_; }
   Object* release() { return std::exchange(object_, nullptr); }
@@ -172,7 +175,9 @@ Object* named_values(Object* names, Object* const* given) {
 }
 
 Object* call_object(Object* callable, Object* const* given, size_t count, Object* names) {
-  if (PyObject_Vectorcall != nullptr) return PyObject_Vectorcall(callable, given, count, names);
+  if (PyObject_Vectorcall != nullptr) {
+    return PyObject_Vectorcall(callable, given, count, names);
+  }
   const Held named(named_values(names, given + (count & ~OFFSET)));
   return PyObject_VectorcallDict(callable, given, count, named.get());
 }
@@ -183,12 +188,16 @@ class Error {
   Error() {
     PyErr_Fetch(&kind_, &value_, &trace_);
     PyErr_NormalizeException(&kind_, &value_, &trace_);
-    if (trace_ != nullptr) PyException_SetTraceback(value_, trace_);
+    if (trace_ != nullptr) {
+      PyException_SetTraceback(value_, trace_);
+    }
   }
   Error(const Error&) = delete;
   ~Error() {
     for (Object* one : {kind_, value_, trace_}) {
-      if (one != nullptr) Py_DecRef(one);
+      if (one != nullptr) {
+        Py_DecRef(one);
+      }
     }
   }
   Object* value() const { return value_; }
@@ -205,10 +214,14 @@ class Error {
 class Untraced {
  public:
   Untraced() : thread_(PyThreadState_EnterTracing != nullptr ? PyThreadState_Get() : nullptr) {
-    if (thread_ != nullptr) PyThreadState_EnterTracing(thread_);
+    if (thread_ != nullptr) {
+      PyThreadState_EnterTracing(thread_);
+    }
   }
   ~Untraced() {
-    if (thread_ != nullptr) PyThreadState_LeaveTracing(thread_);
+    if (thread_ != nullptr) {
+      PyThreadState_LeaveTracing(thread_);
+    }
   }
 
  private:
@@ -231,7 +244,9 @@ bool hold() {
     return true;
   }
   Error error;
-  if (failed == nullptr) return true;
+  if (failed == nullptr) {
+    return true;
+  }
   return static_cast<bool>(tell(failed, error.value()));
 }
 
@@ -247,14 +262,15 @@ struct Call {
   Object* names;
 };
 
-bool is_none(Object* object) { return object == nullptr || object == none; }
+bool is_none(Object* object) {
+  return object == nullptr || object == none;
+}
 
 Held begun(const Hook& hook, const Call& call) {
   Untraced untraced;
   const bool alone = (hook.flags & SELF_ALONE) != 0;
-  return Held(call_object(hook.begin, call.arguments,
-                                  alone && call.count != 0 ? 1 : call.count,
-                                  alone ? nullptr : call.names));
+  return Held(call_object(hook.begin, call.arguments, alone && call.count != 0 ? 1 : call.count,
+                          alone ? nullptr : call.names));
 }
 
 // Runs `original` within a hook: with nullptr, or with what to call it with instead.
@@ -274,7 +290,9 @@ Object* within(const Hook& hook, const Call& call, Original original) {
       Held result(original(nullptr));
       if (result) {
         error.restore();
-        if (!hold()) return nullptr;
+        if (!hold()) {
+          return nullptr;
+        }
       }
       return result.release();
     }
@@ -311,16 +329,26 @@ class Brought {
  public:
   explicit Brought(Object* token) : names_(nullptr) {
     Object *given = PyTuple_GetItem(token, 1), *named = PyTuple_GetItem(token, 2);
-    for (Size i = 0; i < PyTuple_Size(given); ++i) all_.push_back(PyTuple_GetItem(given, i));
+    for (Size i = 0; i < PyTuple_Size(given); ++i) {
+      all_.push_back(PyTuple_GetItem(given, i));
+    }
     count_ = all_.size();
-    if (named != none) add(named);
+    if (named != none) {
+      add(named);
+    }
   }
   // Of METH_VARARGS.
   Brought(Object* self, Object* given, Object* named) : names_(nullptr) {
-    if (self != nullptr) all_.push_back(self);
-    for (Size i = 0; i < PyTuple_Size(given); ++i) all_.push_back(PyTuple_GetItem(given, i));
+    if (self != nullptr) {
+      all_.push_back(self);
+    }
+    for (Size i = 0; i < PyTuple_Size(given); ++i) {
+      all_.push_back(PyTuple_GetItem(given, i));
+    }
     count_ = all_.size();
-    if (named != nullptr) add(named);
+    if (named != nullptr) {
+      add(named);
+    }
   }
   Call call() const { return {all_.data(), count_, names_.get()}; }
 
@@ -350,8 +378,8 @@ struct Lock {  // a type of locks: what locks.py is told, and the type's own met
 struct Slot {
   MethodDef* definition;
   void* original;
-  bool has_self;      // the first argument is the object whose method it is
-  const Hook* hook;   // nullptr, and no lock: nothing, the call goes through
+  bool has_self;     // the first argument is the object whose method it is
+  const Hook* hook;  // nullptr, and no lock: nothing, the call goes through
   const Lock* lock;
   bool releases;
 };
@@ -381,7 +409,9 @@ Object* call_method(const Slot& slot, Object* self, Object* owner, const Call& c
         self, owner, given, static_cast<Size>(count), call.names);
   }
   Held tuple(PyTuple_New(static_cast<Size>(count)));
-  for (size_t i = 0; i < count; ++i) PyTuple_SetItem(tuple.get(), static_cast<Size>(i), kept(given[i]));
+  for (size_t i = 0; i < count; ++i) {
+    PyTuple_SetItem(tuple.get(), static_cast<Size>(i), kept(given[i]));
+  }
   if (flags == VARARGS) {
     return reinterpret_cast<Function>(function)(self, tuple.get());
   }
@@ -392,9 +422,13 @@ Object* call_method(const Slot& slot, Object* self, Object* owner, const Call& c
 
 // Whether the lock is the program's. An exception may be set afterwards.
 bool is_programs(const Lock& lock, Object* self, Object* number) {
-  if (PySet_Contains(lock.programs, number) == 1) return true;
+  if (PySet_Contains(lock.programs, number) == 1) {
+    return true;
+  }
   Held becomes = tell(lock.becomes, self);
-  if (!becomes) hold();
+  if (!becomes) {
+    hold();
+  }
   return becomes.get() == &_Py_TrueStruct;
 }
 
@@ -402,7 +436,9 @@ bool is_programs(const Lock& lock, Object* self, Object* number) {
 Object* given_back(const Lock& lock, Object* self) {
   Error error;
   Held released(reinterpret_cast<Function>(lock.release->original)(self, nullptr));
-  if (!released) PyErr_Clear();
+  if (!released) {
+    PyErr_Clear();
+  }
   error.restore();
   return nullptr;
 }
@@ -418,14 +454,20 @@ bool taken(const Lock& lock, Object* self, Object* number) {
 
 // It is about to give it back. An exception may be set afterwards.
 void gives(const Lock& lock, Object* self, Object* number) {
-  if (lock.held != none && PyDict_DelItem(lock.held, number) != 0) PyErr_Clear();
-  if (!tell(lock.given, self)) hold();
+  if (lock.held != none && PyDict_DelItem(lock.held, number) != 0) {
+    PyErr_Clear();
+  }
+  if (!tell(lock.given, self)) {
+    hold();
+  }
 }
 
 // Takes a lock. It is tried first: most are free, and then nothing has to be noted but that.
 template <typename Original>
 Object* acquire(const Lock& lock, Object* self, const Call& call, Original original) {
-  if (!concurrent) return original(nullptr);
+  if (!concurrent) {
+    return original(nullptr);
+  }
   const Held number(PyLong_FromVoidPtr(self));
   if (!is_programs(lock, self, number.get())) {
     return PyErr_Occurred() != nullptr ? nullptr : original(nullptr);
@@ -434,21 +476,31 @@ Object* acquire(const Lock& lock, Object* self, const Call& call, Original origi
       (call.count == 0 || (call.count == 1 && call.arguments[0] == &_Py_TrueStruct))) {
     Object* at_once = &_Py_FalseStruct;
     Held got(call_method(*lock.acquire, self, nullptr, {&at_once, 1, nullptr}));
-    if (!got) return nullptr;
+    if (!got) {
+      return nullptr;
+    }
     if (got.get() == &_Py_TrueStruct) {
       return taken(lock, self, number.get()) ? got.release() : given_back(lock, self);
     }
   }
   Held token = tell(lock.waits, self);
-  if (!token && !hold()) return nullptr;
+  if (!token && !hold()) {
+    return nullptr;
+  }
   Held result(original(nullptr));
-  if (!token) return result.release();
+  if (!token) {
+    return result.release();
+  }
   if (result) {
-    if (tell(lock.waited, self, token.get(), result.get()) || hold()) return result.release();
+    if (tell(lock.waited, self, token.get(), result.get()) || hold()) {
+      return result.release();
+    }
     return result.get() == &_Py_TrueStruct ? given_back(lock, self) : nullptr;
   }
   Error error;
-  if (tell(lock.waited, self, token.get(), none) || hold()) error.restore();
+  if (tell(lock.waited, self, token.get(), none) || hold()) {
+    error.restore();
+  }
   return nullptr;
 }
 
@@ -457,12 +509,18 @@ template <typename Original>
 Object* release(const Lock& lock, Object* self, Original original) {
   if (concurrent) {
     const Held number(PyLong_FromVoidPtr(self));
-    if (is_programs(lock, self, number.get())) gives(lock, self, number.get());
+    if (is_programs(lock, self, number.get())) {
+      gives(lock, self, number.get());
+    }
   }
-  if (PyErr_Occurred() == nullptr) return original(nullptr);
+  if (PyErr_Occurred() == nullptr) {
+    return original(nullptr);
+  }
   Error error;
   Held result(original(nullptr));
-  if (!result) PyErr_Clear();
+  if (!result) {
+    PyErr_Clear();
+  }
   error.restore();
   return nullptr;
 }
@@ -475,10 +533,14 @@ Object* hooked(const Slot& slot, Object* self, Object* owner, const Call& call, 
                          : acquire(*slot.lock, self, own, original);
   }
   return within(*slot.hook, call, [&](Object* token) {
-    if (token == nullptr) return original(nullptr);
+    if (token == nullptr) {
+      return original(nullptr);
+    }
     Brought brought(token);
     Call other = brought.call();
-    if (slot.has_self) other = {other.arguments + 1, other.count - 1, other.names};
+    if (slot.has_self) {
+      other = {other.arguments + 1, other.count - 1, other.names};
+    }
     return call_method(slot, self, owner, other);
   });
 }
@@ -493,7 +555,9 @@ bool is_silent(const Slot& slot) {
   const auto original = [&](Object*) {
     return reinterpret_cast<Function>(slot.original)(self, given);
   };
-  if (is_silent(slot)) return original(nullptr);
+  if (is_silent(slot)) {
+    return original(nullptr);
+  }
   if (slot.lock != nullptr && slot.releases) {
     return hooked(slot, self, nullptr, {&self, 1, nullptr}, original);
   }
@@ -507,12 +571,15 @@ bool is_silent(const Slot& slot) {
   return hooked(slot, self, nullptr, {all + from, count, nullptr}, original);
 }
 
-[[gnu::noinline]] Object* enter_three(const Slot& slot, Object* self, Object* given, Object* named) {
+[[gnu::noinline]] Object* enter_three(const Slot& slot, Object* self, Object* given,
+                                      Object* named) {
   const auto original = [&](Object*) {
     return reinterpret_cast<Object* (*)(Object*, Object*, Object*)>(slot.original)(self, given,
                                                                                    named);
   };
-  if (is_silent(slot)) return original(nullptr);
+  if (is_silent(slot)) {
+    return original(nullptr);
+  }
   if (slot.lock != nullptr && PyTuple_Size(given) == 0 && named == nullptr) {
     return hooked(slot, self, nullptr, {&self, 1, nullptr}, original);
   }
@@ -520,10 +587,15 @@ bool is_silent(const Slot& slot) {
   return hooked(slot, self, nullptr, all.call(), original);
 }
 
-[[gnu::noinline]] Object* enter_array(const Slot& slot, Object* self, Object* owner, const Call& call) {
+[[gnu::noinline]] Object* enter_array(const Slot& slot, Object* self, Object* owner,
+                                      const Call& call) {
   const auto original = [&](Object*) { return call_method(slot, self, owner, call); };
-  if (is_silent(slot)) return original(nullptr);
-  if (!slot.has_self) return hooked(slot, self, owner, call, original);
+  if (is_silent(slot)) {
+    return original(nullptr);
+  }
+  if (!slot.has_self) {
+    return hooked(slot, self, owner, call, original);
+  }
   const size_t named = call.names != nullptr ? static_cast<size_t>(PyTuple_Size(call.names)) : 0;
   Object* few[8];
   std::vector<Object*> many;
@@ -533,7 +605,9 @@ bool is_silent(const Slot& slot) {
     all = many.data();
   }
   all[0] = self;
-  for (size_t i = 0; i < call.count + named; ++i) all[i + 1] = call.arguments[i];
+  for (size_t i = 0; i < call.count + named; ++i) {
+    all[i + 1] = call.arguments[i];
+  }
   return hooked(slot, self, owner, {all, call.count + 1, call.names}, original);
 }
 
@@ -593,15 +667,19 @@ void* entry_for(size_t at, int flags) {
 // The slot of a function or method, a new one unless it has been hooked before; nullptr: none.
 Slot* slot_of(Object* method) {
   const bool described = method->type == &PyMethodDescr_Type;
-  MethodDef* definition = described
-                              ? static_cast<MethodDef*>(reinterpret_cast<Descriptor*>(method)->definition)
-                              : reinterpret_cast<Builtin*>(method)->method;
+  MethodDef* definition =
+      described ? static_cast<MethodDef*>(reinterpret_cast<Descriptor*>(method)->definition)
+                : reinterpret_cast<Builtin*>(method)->method;
   for (size_t at = 0; at < SLOTS; ++at) {
     Slot& slot = slots[at];
-    if (slot.definition == definition) return &slot;
+    if (slot.definition == definition) {
+      return &slot;
+    }
     if (slot.definition == nullptr) {
       void* function = entry_for(at, definition->flags);
-      if (function == nullptr) return nullptr;
+      if (function == nullptr) {
+        return nullptr;
+      }
       slot = {definition, definition->function, described, nullptr, nullptr, false};
       return &slot;
     }
@@ -631,7 +709,9 @@ Object* run_function(const Hooked& found, Object* called, Object* const* given, 
   const Hook* hook = found.hook;
   const Vectorcall original = found.original;  // the table may grow meanwhile
   return within(*hook, {given, count & ~OFFSET, names}, [&](Object* token) {
-    if (token == nullptr) return original(called, given, count, names);
+    if (token == nullptr) {
+      return original(called, given, count, names);
+    }
     const Brought brought(token);
     const Call other = brought.call();
     return original(called, other.arguments, other.count, other.names);
@@ -651,13 +731,15 @@ Object* enter_function(Object* function, Object* const* given, size_t count, Obj
   } else if (found.inner != nullptr) {
     return found.original(function, given, count, names);  // others gave it a code of theirs
   }
-  if (found.hook == nullptr) return found.original(called, given, count, names);
+  if (found.hook == nullptr) {
+    return found.original(called, given, count, names);
+  }
   return run_function(found, called, given, count, names);
 }
 
 // Python 3.11 runs a function past its vectorcall, newer ones an `__init__`. There its code is
-// exchanged for one that calls an object of this type with the function's arguments. That code has no RESUME, so its frame counts as
-// not begun: no traceback, no walk and no line event shows it.
+// exchanged for one that calls an object of this type with the function's arguments. That code has
+// no RESUME, so its frame counts as not begun: no traceback, no walk and no line event shows it.
 struct Inner {
   Object base;
   Vectorcall vectorcall;
@@ -674,7 +756,9 @@ struct Deferred {
   int returns;
 
   void put_off(Tracer& current, Tracer instead) {
-    if (current == nullptr) return;
+    if (current == nullptr) {
+      return;
+    }
     if (current != instead) {
       tracer = std::exchange(current, instead);
       returns = 0;
@@ -683,8 +767,12 @@ struct Deferred {
   }
   int tell(Tracer& current, Object* object, Frame* frame, int what, Object* argument) {
     Held code(PyFrame_GetCode(frame));
-    if (own_codes.count(code.get()) == 0) return tracer(object, frame, what, argument);
-    if (what == RETURN && --returns == 0) current = tracer;
+    if (own_codes.count(code.get()) == 0) {
+      return tracer(object, frame, what, argument);
+    }
+    if (what == RETURN && --returns == 0) {
+      current = tracer;
+    }
     return 0;
   }
 };
@@ -705,7 +793,9 @@ Object* enter_inlined(Object* self, Object* const* given, size_t count, Object* 
     return found.hook == nullptr ? found.original(found.inner, given, count, names)
                                  : run_function(found, found.inner, given, count, names);
   };
-  if (!is_3_11) return run();
+  if (!is_3_11) {
+    return run();
+  }
   Thread* thread = PyThreadState_Get();
   ++thread->recursion_remaining;  // of that code's frame
   Object* result = run();
@@ -715,7 +805,8 @@ Object* enter_inlined(Object* self, Object* const* given, size_t count, Object* 
   return result;
 }
 
-// A function around which the recorder is told -----------------------------------------------------
+// A function around which the recorder is told
+// -----------------------------------------------------
 
 struct Runner {
   Object base;
@@ -727,7 +818,9 @@ struct Runner {
 Object* run_runner(Object* self, Object* const* given, size_t count, Object* names) {
   const Runner& runner = *reinterpret_cast<Runner*>(self);
   Held token = tell(runner.begin);
-  if (!token && !hold()) return nullptr;
+  if (!token && !hold()) {
+    return nullptr;
+  }
   Held result(call_object(runner.function, given, count, names));
   if (!result && runner.as_thread && PyErr_ExceptionMatches(PyExc_SystemExit) == 0) {
     // As `_thread` does it, naming the function.
@@ -738,13 +831,19 @@ Object* run_runner(Object* self, Object* const* given, size_t count, Object* nam
     }
     result = Held(kept(none));
   }
-  if (!token) return result.release();
+  if (!token) {
+    return result.release();
+  }
   if (result) {
-    if (!tell(runner.done, token.get()) && !hold()) return nullptr;
+    if (!tell(runner.done, token.get()) && !hold()) {
+      return nullptr;
+    }
     return result.release();
   }
   Error error;
-  if (!tell(runner.done, token.get()) && !hold()) return nullptr;
+  if (!tell(runner.done, token.get()) && !hold()) {
+    return nullptr;
+  }
   error.restore();
   return nullptr;
 }
@@ -752,7 +851,9 @@ Object* run_runner(Object* self, Object* const* given, size_t count, Object* nam
 void free_runner(Object* self) {
   const Runner& runner = *reinterpret_cast<Runner*>(self);
   Type* type = self->type;
-  for (Object* one : {runner.function, runner.begin, runner.done}) Py_DecRef(one);
+  for (Object* one : {runner.function, runner.begin, runner.done}) {
+    Py_DecRef(one);
+  }
   PyObject_Free(self);
   Py_DecRef(&type->base);
 }
@@ -797,7 +898,8 @@ Type* type_of(const char* name, int size, void (*free)(Object*)) {
 
 Type *inner_type = nullptr, *runner_type = nullptr;
 
-// Attributes of types written in C -----------------------------------------------------------------
+// Attributes of types written in C
+// -----------------------------------------------------------------
 
 struct Setter {
   GetSetDef* definition;
@@ -814,7 +916,9 @@ int enter_setter(Object* self, Object* value, void* closure) {
   const Setter& setter = setters[N];
   if (setter.hook != nullptr && concurrent && PyType_IsSubtype(self->type, setter.of) != 0) {
     Held told = tell(setter.hook->begin, self, value != nullptr ? value : none);
-    if (!told && !hold()) return -1;
+    if (!told && !hold()) {
+      return -1;
+    }
   }
   return setter.original(self, value, closure);
 }
@@ -849,14 +953,17 @@ Object* (*own_code)(Object*, void*) = nullptr;
 Object* enter_code(Object* function, void* closure) {
   Object* code = own_code(function, closure);
   const auto at = code != nullptr ? own_codes.find(code) : own_codes.end();
-  if (at == own_codes.end()) return code;
+  if (at == own_codes.end()) {
+    return code;
+  }
   Py_DecRef(code);
   return kept(at->second);
 }
 
 }  // namespace
 
-// What trampolines.py calls, with the interpreter's lock ------------------------------------------------
+// What trampolines.py calls, with the interpreter's lock
+// ------------------------------------------------
 
 EXPORT void trampolines_prepare(Object* tell_failed, Object* changed_type) {
   home = PyInterpreterState_Get();
@@ -868,7 +975,9 @@ EXPORT void trampolines_prepare(Object* tell_failed, Object* changed_type) {
   }
 }
 
-EXPORT void trampolines_concurrent(int32_t is) { concurrent = is != 0; }
+EXPORT void trampolines_concurrent(int32_t is) {
+  concurrent = is != 0;
+}
 
 // Whoever is within a call still refers to a hook: it is never freed.
 EXPORT const Hook* trampolines_hook(Object* begin, Object* done, Object* raised, int32_t flags) {
@@ -878,10 +987,13 @@ EXPORT const Hook* trampolines_hook(Object* begin, Object* done, Object* raised,
 // Hooks a function or method written in C; without a hook takes it off. 0: it is of no known kind.
 EXPORT int32_t trampolines_method(Object* method, const Hook* hook) {
   Slot* slot = slot_of(method);
-  if (slot == nullptr) return 0;
+  if (slot == nullptr) {
+    return 0;
+  }
   slot->hook = hook;
   if (hook != nullptr) {
-    slot->definition->function = entry_for(static_cast<size_t>(slot - slots), slot->definition->flags);
+    slot->definition->function =
+        entry_for(static_cast<size_t>(slot - slots), slot->definition->flags);
   } else {
     slot->definition->function = slot->original;
   }
@@ -892,14 +1004,18 @@ EXPORT const Lock* trampolines_lock(Object* acquire, Object* release, Object* pr
                                     Object* held, Object* becomes, Object* taken, Object* given,
                                     Object* waits, Object* waited) {
   const Slot *acquires = slot_of(acquire), *releases = slot_of(release);
-  if (acquires == nullptr || releases == nullptr) return nullptr;
-  return new Lock{kept(programs), kept(held),  kept(becomes), kept(taken), kept(given),
+  if (acquires == nullptr || releases == nullptr) {
+    return nullptr;
+  }
+  return new Lock{kept(programs), kept(held),   kept(becomes), kept(taken), kept(given),
                   kept(waits),    kept(waited), acquires,      releases};
 }
 
 EXPORT int32_t trampolines_lock_method(Object* method, const Lock* lock, int32_t releases) {
   Slot* slot = slot_of(method);
-  if (slot == nullptr) return 0;
+  if (slot == nullptr) {
+    return 0;
+  }
   slot->lock = lock;
   slot->releases = releases != 0;
   slot->definition->function =
@@ -937,7 +1053,8 @@ EXPORT Object* trampolines_inner(Object* function) {
 }
 
 // And `outer` is the code that it has instead of `own`.
-EXPORT void trampolines_exchanged(Object* function, Object* outer, Object* own, Object* descriptor) {
+EXPORT void trampolines_exchanged(Object* function, Object* outer, Object* own,
+                                  Object* descriptor) {
   functions[function].outer = kept(outer);
   own_codes[kept(outer)] = kept(own);
   GetSetDef* definition =
@@ -951,7 +1068,9 @@ EXPORT void trampolines_exchanged(Object* function, Object* outer, Object* own, 
 EXPORT void trampolines_all_own(Object* descriptor) {
   GetSetDef* definition =
       static_cast<GetSetDef*>(reinterpret_cast<Descriptor*>(descriptor)->definition);
-  if (definition->get == enter_code) definition->get = own_code;
+  if (definition->get == enter_code) {
+    definition->get = own_code;
+  }
 }
 
 // Whether a function still has the code that it was given; what `__code__` says is its own.
@@ -966,13 +1085,14 @@ EXPORT int32_t trampolines_setter(Object* descriptor, Object* of, const Hook* ho
       static_cast<GetSetDef*>(reinterpret_cast<Descriptor*>(descriptor)->definition);
   for (size_t at = 0; at < SETTERS; ++at) {
     Setter& setter = setters[at];
-    if (setter.definition == nullptr) setter = {definition, definition->set, nullptr, nullptr};
+    if (setter.definition == nullptr) {
+      setter = {definition, definition->set, nullptr, nullptr};
+    }
     if (setter.definition == definition) {
       setter.of = reinterpret_cast<Type*>(kept(of));
       setter.hook = hook;
-      definition->set = hook != nullptr
-                            ? setter_entry(at, std::make_index_sequence<SETTERS>())
-                            : setter.original;
+      definition->set =
+          hook != nullptr ? setter_entry(at, std::make_index_sequence<SETTERS>()) : setter.original;
       return 1;
     }
   }
@@ -982,8 +1102,12 @@ EXPORT int32_t trampolines_setter(Object* descriptor, Object* of, const Hook* ho
 // Hooks the making of objects of one type.
 EXPORT int32_t trampolines_maker(Object* type, const Hook* hook) {
   Type* of = reinterpret_cast<Type*>(type);
-  if (maker.type == nullptr) maker = {of, of->make, nullptr};
-  if (maker.type != of) return 0;
+  if (maker.type == nullptr) {
+    maker = {of, of->make, nullptr};
+  }
+  if (maker.type != of) {
+    return 0;
+  }
   maker.hook = hook;
   of->make = hook != nullptr ? enter_maker : maker.original;
   return 1;
