@@ -358,9 +358,9 @@ class Recorder:
         if self.closed:  # as where a call ends that began before
             return
         self.coverage["recorder_errors"] += 1
-        told = f"{type(error).__name__}: {error}"
-        if RecursionError.__name__ not in told:  # the program is at its limit, as it will see
-            self.warn(f"recorder error, some events are missing: {told}")
+        reason = f"{type(error).__name__}: {error}"
+        if RecursionError.__name__ not in reason:  # the program is at its limit, as it will see
+            self.warn(f"recorder error, some events are missing: {reason}")
 
     def warn(self, sentence: str) -> None:
         """Prints one line to standard error, once per process."""

@@ -1,4 +1,4 @@
-"""Parts of the native observer alone: a C++ program, of which each check is a test."""
+"""Parts of the native observer alone: a C++ program; each of its checks is a test."""
 
 from __future__ import annotations
 
