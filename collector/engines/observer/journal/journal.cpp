@@ -78,6 +78,7 @@ void Journal::abandon() {
   }
   header_ = nullptr;
   cursor_ = end_ = last_ = open_ = nullptr;
+  folder_.clear();  // else a late record would replace the file
 }
 
 void Journal::close() {
@@ -85,18 +86,19 @@ void Journal::close() {
     return;
   }
   const auto used = reinterpret_cast<char*>(cursor_) - header_;
+  const std::string file = path(segment_);
   abandon();
   // If the folder was deleted, there are no blocks to release.
-  if (::truncate(path(segment_).c_str(), used) != 0) {
+  if (::truncate(file.c_str(), used) != 0) {
     return;
   }
-  seal(static_cast<uint64_t>(used));
+  seal(file, static_cast<uint64_t>(used));
 }
 
-void Journal::seal(uint64_t used) {
+void Journal::seal(const std::string& file, uint64_t used) {
   if (ring().on() && !kept_) {
     const bool copied = segment_ > 0 && name_.kind != layout::KIND_NONE;
-    ring().seal(path(segment_), bytes_, used,
+    ring().seal(file, bytes_, used,
                 (used - layout::HEADER_BYTES) / sizeof(Record) - (copied ? 1 : 0));
   }
 }
@@ -206,7 +208,7 @@ bool Journal::make_segment(uint32_t segment, uint64_t bytes) {
   }
   if (header_ != nullptr) {
     ::munmap(header_, bytes_);
-    seal(bytes_);
+    seal(path(segment_), bytes_);
   }
   failure_ = 0;
   segment_ = segment;

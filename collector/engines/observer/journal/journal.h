@@ -101,7 +101,7 @@ class Journal {
   bool more();
   bool next_segment();
   bool make_segment(uint32_t segment, uint64_t bytes);
-  void seal(uint64_t used);
+  void seal(const std::string& file, uint64_t used);
   std::string path(uint32_t segment) const;
   void drop();
 
