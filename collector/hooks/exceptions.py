@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from ..recorder.recorder import Recorder
+from .patches import Patches
 
 LIMIT = 300
 """Characters kept of an exception's message."""
@@ -20,34 +21,20 @@ def install(recorder: Recorder, is_library: Callable[[str], bool]) -> Callable[[
 
     `is_library` tells by a file whether its code is not the program's own.
     """
-    hook, thread_hook = sys.excepthook, threading.excepthook
 
     def uncaught(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> Any:
-        with recorder.contain_errors():
-            recorder.describe(exception=describe(error, trace, is_library), ended="exception")
-        return hook(kind, error, trace)
+        _kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        recorder.describe(exception=describe(error, trace, is_library), ended="exception")
 
-    def uncaught_in_thread(args: Any) -> Any:
-        with recorder.contain_errors():
-            if args.exc_value is not None:
-                recorder.describe(
-                    exception=describe(args.exc_value, args.exc_traceback, is_library)
-                )
-        return thread_hook(args)
+    def uncaught_in_thread(args: Any) -> None:
+        if args.exc_value is not None:
+            recorder.describe(exception=describe(args.exc_value, args.exc_traceback, is_library))
 
-    sys.excepthook = uncaught
-    threading.excepthook = uncaught_in_thread
-
-    def uninstall() -> None:
-        # Where others hooked in after this, theirs stay: they call this one, which does no harm.
-        if sys.excepthook is uncaught:
-            sys.excepthook = hook
-        if threading.excepthook is uncaught_in_thread:
-            threading.excepthook = thread_hook
-
-    return uninstall
+    patches = Patches()
+    patches.ends(sys, "excepthook", uncaught)
+    patches.ends(threading, "excepthook", uncaught_in_thread)
+    return patches.undo
 
 
 def describe(
