@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from ..recorder.recorder import Recorder
+from .base import Hook
 from .patches import Patches
 
 LIMIT = 300
@@ -58,3 +59,6 @@ def sentence(error: BaseException) -> str:
         message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}" if len(lines) > 1 else message
     message = " ".join(message.split())[:LIMIT]
     return f"{type(error).__name__}: {message}"
+
+
+HOOK = Hook("exceptions", lambda context: install(context.recorder, context.stacks.is_library))

@@ -22,6 +22,7 @@ from ..recorder.private_names import optional
 from ..recorder.recorder import Recorder
 from ..validation.validators import ENTRY_POINTS, LISTENERS, LOADED, VALIDATORS, Event, Validator
 from . import dispatch_modes
+from .base import Hook, HookContext, Undo
 from .collectives.collectives import _flatten, _work, plan_for
 from .graphs import compiled_calls
 from .not_compiled import run_as_it_is
@@ -292,3 +293,11 @@ class Validators:
         else:
             short = ""
         self._recorder.mark(ValidatorVerdict(verdict, one.name, one.place, short).encode())
+
+
+def _hook(context: HookContext) -> Undo:
+    context.fx_graphs.captured = context.validators.captured
+    return context.validators.install()
+
+
+HOOK = Hook("validators", _hook)

@@ -212,6 +212,7 @@ def build_wheel() -> Path:
     """The package as it stands in the working tree."""
     target = FOLDER / "dist"
     shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # may hold files of before
     command = (
         sys.executable,
         "-m",

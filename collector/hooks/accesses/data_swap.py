@@ -16,6 +16,7 @@ import torch
 from ...format.names import EXCHANGED_DATA, SAVED
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 from ..stacks import Stacks
 from .synthetic_accesses import Touch, Touches, extent_of, whole
@@ -52,3 +53,11 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
     if storages is not None:
         patches.ends(storages, "_write_file", reads, self_alone=True, when_concurrent=True)
     return patches.undo
+
+
+HOOK = Hook(
+    "accesses (data_swap)",
+    lambda context: install(context.recorder, context.stacks),
+    levels=("access", "numerics"),
+    native=True,
+)

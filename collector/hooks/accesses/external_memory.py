@@ -17,6 +17,7 @@ from ...format.names import ARRIVALS, MADE_STORAGE
 from ...journal import clock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 from ..stacks import Stacks
 from ..threads.sync_events import Handovers
@@ -137,3 +138,11 @@ def _shares(tensor: torch.Tensor, memory: Any) -> bool:
         return False
     interface = getattr(memory, "__array_interface__", None)
     return interface is None or bool(interface["data"][0] == tensor.data_ptr())
+
+
+HOOK = Hook(
+    "accesses (external_memory)",
+    lambda context: install(context.recorder, context.sync, context.stacks),
+    levels=("access", "numerics"),
+    native=True,
+)

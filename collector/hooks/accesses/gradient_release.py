@@ -18,6 +18,7 @@ import torch
 from ...format.names import RELEASED_GRADIENTS, REMOVED_GRADIENT, REPLACED_GRADIENT
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 from ..stacks import Stacks
 from .synthetic_accesses import Touch, Touches, extent_of
@@ -95,3 +96,11 @@ def install(recorder: Recorder, stacks: Stacks) -> Callable[[], None]:
         # Of parameters only: others have no optimizer.
         patches.setter(base, "grad", torch.nn.Parameter, releases.assigned, lost)
     return patches.undo
+
+
+HOOK = Hook(
+    "accesses (gradient_release)",
+    lambda context: install(context.recorder, context.stacks),
+    levels=("access", "numerics"),
+    native=True,
+)

@@ -26,6 +26,7 @@ from ...journal import clock, own_threads
 from ...journal.journal import CALIBRATION_FILE, write_json
 from ...journal.own_files import Descriptor
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 
 KEY = "lanescope/clock/"
 JOIN_S = 60.0
@@ -330,3 +331,11 @@ def _connect(hosts: list[str], port: int) -> socket.socket:
         except OSError:
             continue
     raise ConnectionError(f"no answer on port {port} of {', '.join(hosts)}")
+
+
+def _hook(context: HookContext) -> Undo:
+    context.clocks = Clocks(context.recorder)
+    return context.clocks.stop
+
+
+HOOK = Hook("clocks of other hosts", _hook)

@@ -19,6 +19,7 @@ from ...format.names import JOIN, RENDEZVOUS
 from ...journal import clock
 from ...journal.journal import PROCESS_FILE, Kind
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 from ..stacks import Stacks
 
@@ -142,3 +143,6 @@ def _is_started_as_rank(recorder: Recorder) -> bool:
         if (parent.get("rank"), parent.get("world_size")) == mine:
             return False
     return True
+
+
+HOOK = Hook("init_process_group", lambda context: install(context.recorder, context.stacks))

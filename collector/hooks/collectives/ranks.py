@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 
 _DEFAULT = "_update_default_pg"
@@ -93,3 +94,6 @@ def _describe(recorder: Recorder, group: Any, ranks: Mapping[int, int]) -> None:
     }
     known = recorder.process.get("groups", {})
     recorder.describe(groups={**known, group.group_name: entry})
+
+
+HOOK = Hook("process groups", lambda context: install(context.recorder, context.clocks.joined))

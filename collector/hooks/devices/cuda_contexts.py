@@ -17,6 +17,7 @@ import torch
 from ...format.marks import CudaBegun, CudaBlock, CudaChosen, CudaForked, CudaRejected
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from ..stacks import Stacks
 
@@ -127,3 +128,11 @@ def _surroundings() -> tuple[int, str, str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     own = os.environ.get("LOCAL_RANK", "")
     return count, visible, own if own.isdigit() else ""
+
+
+def _hook(context: HookContext) -> Undo:
+    context.cuda, undo = install(context.recorder)
+    return undo
+
+
+HOOK = Hook("CUDA contexts", _hook)

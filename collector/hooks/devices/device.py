@@ -23,6 +23,7 @@ from ...journal.journal import NO_SEQUENCE, Kind
 from ...journal.writer import ThreadJournal
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from .kineto import Activity, Collecting, ThreadOrdinals, activities, parts_of_torch
 
@@ -252,3 +253,13 @@ def install(recorder: Recorder) -> tuple[Device, Callable[[], None]]:
 
 def _calls(hook: Callable[[], None]) -> Callable[..., None]:
     return lambda *_, **__: hook()
+
+
+def _hook(context: HookContext) -> Undo | None:
+    if not context.recorder.options.device_activity:
+        return None
+    context.device, undo = install(context.recorder)
+    return undo
+
+
+HOOK = Hook("activities of devices", _hook)

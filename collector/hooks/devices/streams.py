@@ -13,6 +13,7 @@ from typing import Any
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 
 _TRACED = ("torch.cuda._gpu_trace", "torch.xpu._gpu_trace")
 """Where torch keeps what to call, by kind of device."""
@@ -84,3 +85,13 @@ class _Told:
             self._store(kind, event, stream or 0, stream is not None)
         except Exception as error:
             self._recorder.failed(error)
+
+
+def _hook(context: HookContext) -> Undo | None:
+    assert context.library is not None
+    if not context.recorder.options.streams:
+        return None
+    return install(context.recorder, context.library.device_sync)
+
+
+HOOK = Hook("device streams", _hook, levels=("access", "numerics"), native=True)

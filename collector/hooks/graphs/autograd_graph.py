@@ -18,6 +18,7 @@ from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, Kind
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext
 
 MOST_NODES = 50_000
 """Of larger graphs nothing is said: a walk must not be felt."""
@@ -104,3 +105,12 @@ def reached(roots: Any) -> list[Any]:
 def short_name(node: Any) -> str:
     """The node's name without its namespace."""
     return str(node.name().rpartition("::")[2])
+
+
+def _hook(context: HookContext) -> None:
+    # The portable engine does not see nodes that run no operator.
+    counts = context.library is not None
+    context.graphs = Graphs(context.recorder, context.modules.parameter_name, counts=counts)
+
+
+HOOK = Hook("autograd graphs", _hook)

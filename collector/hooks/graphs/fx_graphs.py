@@ -30,6 +30,7 @@ from ...journal import clock
 from ...journal.journal import Kind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from ..stacks import Stacks
 from ..training.modules import WRAPPED, Modules, own_class, unwrap
@@ -338,3 +339,11 @@ def _prefix(modules: Modules, model: torch.nn.Module | None) -> str:
             if whole.endswith(own := clean(name)):
                 return whole[: -len(own)]
     return ""
+
+
+def _hook(context: HookContext) -> Undo:
+    context.fx_graphs = FxGraphs(context.recorder)
+    return context.fx_graphs.install(context.modules)
+
+
+HOOK = Hook("torch.fx graphs", _hook)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
+from ..base import Hook
 from ..patches import Patches, caller
 from .sync_events import Handovers, Waiting
 
@@ -196,3 +197,6 @@ def _barrier_action(handovers: Handovers, patches: Patches) -> None:
         when_concurrent=True,
         lost="order by the actions of barriers",
     )
+
+
+HOOK = Hook("order of threads (conditions)", lambda context: install(context.sync))

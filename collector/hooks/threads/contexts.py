@@ -24,6 +24,7 @@ from ...journal import clock
 from ...journal.journal import Kind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..patches import Changed, Patches, around, caller
 from ..stacks import Stacks
 
@@ -247,3 +248,11 @@ def _trace(value: Any) -> tuple[type, Any]:
     """What tells a value from others without keeping it alive, or asking it."""
     kind = type(value)
     return kind, value if kind in _PLAIN else id(value)
+
+
+def _hook(context: HookContext) -> Undo:
+    context.contexts = Contexts(context.recorder, context.collective_stacks)
+    return context.contexts.install()
+
+
+HOOK = Hook("context variables", _hook)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...format.record_kinds import SyncKind
 from ...recorder.private_names import optional
+from ..base import Hook
 from ..patches import Patches
 from .sync_events import Handovers, Waiting
 
@@ -182,3 +183,6 @@ def _loop(handovers: Handovers, patches: Patches) -> None:
     patches.ends(loop, "call_soon_threadsafe", posts, posted, posted, when_concurrent=True)
     patches.ends(handle, "__init__", handled, self_alone=True, when_concurrent=True)
     patches.ends(handle, "_run", runs, self_alone=True, when_concurrent=True, lost=lost)
+
+
+HOOK = Hook("order of threads (futures)", lambda context: install(context.sync))

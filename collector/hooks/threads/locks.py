@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...format.record_kinds import SyncKind
+from ..base import Hook
 from ..patches import Patches
 from ..trampolines import LockEnds
 from .sync_events import Handovers, Waiting
@@ -43,3 +44,6 @@ def install(handovers: Handovers) -> Callable[[], None]:
 
     patches.ends(threading.Condition, "__enter__", entered, self_alone=True, when_concurrent=True)
     return patches.undo
+
+
+HOOK = Hook("order of threads (locks)", lambda context: install(context.sync))

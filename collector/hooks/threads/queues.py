@@ -9,6 +9,7 @@ from multiprocessing import queues
 from typing import Any
 
 from ...format.record_kinds import SyncKind
+from ..base import Hook
 from ..patches import Changed, Patches
 from .sync_events import Handovers, Waiting
 
@@ -164,3 +165,6 @@ def _put_simple(handovers: Handovers) -> Callable[..., None]:
         handovers.note(SyncKind.queue_put, handovers.item(handovers.key(args[0]), item))
 
     return begin
+
+
+HOOK = Hook("order of threads (queues)", lambda context: install(context.sync))

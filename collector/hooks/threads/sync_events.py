@@ -21,6 +21,7 @@ from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...recorder.recorder import Recorder
 from .. import patches
+from ..base import Hook, HookContext
 from ..stacks import Stacks
 
 _ACQUIRE, _RELEASE = int(SyncKind.lock_acquire), int(SyncKind.lock_release)
@@ -224,3 +225,10 @@ class Handovers:
             recorder.failed(error)
             return False
         return True
+
+
+def _hook(context: HookContext) -> None:
+    context.sync = Handovers(context.recorder, context.collective_stacks)
+
+
+HOOK = Hook("order of threads", _hook)

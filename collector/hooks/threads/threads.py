@@ -15,6 +15,7 @@ from ...format.record_kinds import SyncKind
 from ...journal import clock
 from ...journal.process_journals import MAIN_ORDINAL
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..patches import Changed, Patches, around
 from ..stacks import Stacks
 from .contexts import NOTHING, Contexts, Inherited
@@ -268,3 +269,18 @@ def left(context: contextlib.AbstractContextManager[None]) -> None:
 def ended(context: contextlib.AbstractContextManager[None], _: Any) -> None:
     """The same where a result or an exception is told as well."""
     context.__exit__(None, None, None)
+
+
+def _hook(context: HookContext) -> Undo:
+    @contextlib.contextmanager
+    def inside() -> Iterator[None]:
+        with context.enter_engine(), context.validators.enter():
+            yield
+
+    if threading.active_count() > 1:
+        context.sync.second_thread()
+    stacks = context.collective_stacks
+    return install(context.recorder, stacks, context.sync, context.contexts, inside)
+
+
+HOOK = Hook("threads", _hook)

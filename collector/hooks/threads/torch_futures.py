@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...format.record_kinds import SyncKind
+from ..base import Hook
 from ..patches import Changed, Patches, around
 from .sync_events import Handovers, Waiting
 
@@ -134,3 +135,6 @@ def _collecting(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
         numbers.made(made, tuple(sources) or numbers.of(made))
 
     return begin, done
+
+
+HOOK = Hook("order of threads (torch_futures)", lambda context: install(context.sync))

@@ -12,6 +12,7 @@ from ...journal import clock
 from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from .device_readback import Deliveries
 from .modules import Modules
 from .norms import Norms, has_norm
@@ -81,3 +82,8 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     elif isinstance(output, (tuple, list)):
         for value in output:
             yield from _tensors(value)
+
+
+HOOK = Hook(
+    "activations", lambda context: install(context.recorder, context.modules, context.norms)
+)

@@ -12,6 +12,7 @@ import torch.autograd.graph
 from ...format.marks import BackwardRaised
 from ...format.record_kinds import PhaseKind
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..exceptions import sentence
 from ..patches import Patches, caller
 from ..stacks import Stacks
@@ -83,3 +84,16 @@ def _caller(frame: FrameType | None, is_library: Callable[[str], bool]) -> str:
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _hook(context: HookContext) -> Undo:
+    return install(
+        context.recorder,
+        context.graphs.sample,
+        context.flush_node,
+        context.optimizers.backward_ended,
+        context.thread_gradients,
+    )
+
+
+HOOK = Hook("backward phases", _hook)

@@ -18,6 +18,7 @@ from ...journal import clock
 from ...journal.journal import Kind, float_bits
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 from .device_readback import Deliveries
 from .optimizer_parameters import is_whole, local_part
@@ -75,3 +76,6 @@ def install(recorder: Recorder) -> Callable[[], None]:
                 deliveries.drain(wait=True)
 
     return uninstall
+
+
+HOOK = Hook("clipping", lambda context: install(context.recorder))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..base import Hook
 from ..patches import Changed, Patches, in_place
 
 # The recorder's module hooks are global, and do see a compiled module's wrapper once more; they
@@ -24,3 +25,6 @@ def install(backend: str | None) -> Callable[[], None]:
         instead = {"backend": backend, "mode": None, "options": None}
         patches.ends(torch, "compile", lambda *args, **given: Changed(None, args, given | instead))
     return patches.undo
+
+
+HOOK = Hook("torch.compile", lambda context: install(context.recorder.options.compile_backend))

@@ -10,6 +10,7 @@ from torch.utils.data import get_worker_info
 from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook
 from ..patches import Patches
 
 
@@ -54,3 +55,6 @@ def _phase(
         recorder.end_phase(depth)
 
     return begin, end, end
+
+
+HOOK = Hook("data loading", lambda context: install(context.recorder))

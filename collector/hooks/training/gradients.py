@@ -21,6 +21,7 @@ from ...journal.journal import Kind
 from ...numerics import host_fingerprint
 from ...numerics.fingerprint import can_read, hash_of
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from .device_readback import Deliveries
 from .gradient_assertions import Assertions
 from .modules import Modules
@@ -139,7 +140,9 @@ class Gradients:
         self._deliveries.drain(wait=wait)
 
     def close(self) -> None:
-        """The recording ends."""
+        """The recording ends; nothing is left to write where it has no journal."""
+        if self._recorder.folder is None:
+            return
         self._assertions.close()
         self.drain(wait=True)
 
@@ -195,3 +198,13 @@ def _unscaled(norms: torch.Tensor, optimizer: Optimizer) -> torch.Tensor:
     """A fused optimizer is given gradients that are still scaled, and the scale beside them."""
     scale = getattr(optimizer, "grad_scale", None)
     return norms if scale is None else norms / scale.to(norms.device, non_blocking=True)
+
+
+def _hook(context: HookContext) -> Undo:
+    reader = context.library.reader if context.library is not None else None
+    context.norms = Norms(reader)
+    context.gradients = Gradients(context.recorder, context.modules, context.norms, reader)
+    return context.gradients.close
+
+
+HOOK = Hook("norms of gradients", _hook, required=True)

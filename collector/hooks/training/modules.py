@@ -20,6 +20,7 @@ from ...format.record_kinds import PhaseKind
 from ...journal.journal import Kind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..not_compiled import run_as_it_is
 from ..patches import Patches, in_place
 
@@ -311,3 +312,11 @@ def install(recorder: Recorder) -> tuple[Modules, Callable[[], None]]:
 def _never(module: object) -> bool:
     """Where the engine does nothing at calls of modules."""
     return False
+
+
+def _hook(context: HookContext) -> Undo:
+    context.modules, undo = install(context.recorder)
+    return undo
+
+
+HOOK = Hook("modules", _hook, required=True)

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 from ...format.record_kinds import PhaseKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 
 
 class Optimizers:
@@ -138,3 +139,12 @@ def install(
             handle.remove()
 
     return optimizers, uninstall
+
+
+def _hook(context: HookContext) -> Undo:
+    gradients = context.gradients
+    context.optimizers, undo = install(context.recorder, gradients.record, gradients.after)
+    return undo
+
+
+HOOK = Hook("optimizers", _hook, required=True)

@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...format.names import LOSS_SCALE, SKIPPED_STEPS
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from ..patches import Patches
 from .device_readback import Deliveries
 
@@ -84,3 +85,13 @@ def install(recorder: Recorder, skipped: Callable[[Any], None]) -> Callable[[], 
                 scalers.deliveries.drain(wait=True)
 
     return uninstall
+
+
+def _hook(context: HookContext) -> Undo:
+    def skipped(optimizer: Any) -> None:
+        context.gradients.skipped(optimizer, context.optimizers.ordinal(optimizer))
+
+    return install(context.recorder, skipped)
+
+
+HOOK = Hook("gradient scalers", _hook)

@@ -20,6 +20,7 @@ import torch
 from ...format.names import ADDED_NORM, ADDED_NORM_OF
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
+from ..base import Hook, HookContext, Undo
 from .modules import Modules
 from .norms import Norms
 from .optimizer_parameters import is_whole
@@ -116,3 +117,11 @@ class Contributions:
         with self._recorder.contain_errors(), self._recorder.suppress_recording(), torch.no_grad():
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
             calls[-1].append((module, self._norms.of([values])[0]))
+
+
+def _hook(context: HookContext) -> Undo:
+    context.thread_gradients = Contributions(context.recorder, context.modules, context.norms)
+    return context.thread_gradients.remove
+
+
+HOOK = Hook("gradients by thread", _hook)

@@ -1,0 +1,71 @@
+"""Lists all hooks, in the order of installation: each may use what those before it leave."""
+
+from __future__ import annotations
+
+from . import exceptions, validators
+from .accesses import data_swap, external_memory, gradient_release
+from .base import Hook
+from .collectives import clocks, init_process_group, ranks
+from .devices import cuda_contexts, device, streams
+from .graphs import autograd_graph, fx_graphs
+from .threads import (
+    conditions,
+    contexts,
+    futures,
+    locks,
+    queues,
+    sync_events,
+    threads,
+    torch_futures,
+)
+from .training import (
+    activations,
+    autograd,
+    clipping,
+    compiled,
+    data,
+    gradients,
+    modules,
+    optimizers,
+    scaler,
+    thread_gradients,
+)
+
+BEFORE_ENGINE: tuple[Hook, ...] = (
+    modules.HOOK,
+    gradients.HOOK,
+    optimizers.HOOK,
+    activations.HOOK,
+    fx_graphs.HOOK,
+    clipping.HOOK,
+    autograd_graph.HOOK,
+    thread_gradients.HOOK,
+    autograd.HOOK,
+    data.HOOK,
+    clocks.HOOK,
+    init_process_group.HOOK,
+    ranks.HOOK,
+    compiled.HOOK,
+    scaler.HOOK,
+    sync_events.HOOK,
+    locks.HOOK,
+    conditions.HOOK,
+    queues.HOOK,
+    futures.HOOK,
+    torch_futures.HOOK,
+    gradient_release.HOOK,
+    data_swap.HOOK,
+    external_memory.HOOK,
+    streams.HOOK,
+    contexts.HOOK,
+    threads.HOOK,
+)
+"""Before the engine records its first operator, which needs names of modules."""
+
+WITH_ENGINE: tuple[Hook, ...] = (
+    validators.HOOK,
+    cuda_contexts.HOOK,
+    device.HOOK,
+    exceptions.HOOK,
+)
+"""Once the engine records: validators may run operators as they are attached."""
