@@ -15,9 +15,9 @@ from ..format.names import UNTESTED
 Version = tuple[int, int]
 
 OLDEST_PYTHON: Version = (3, 10)
-NEWEST_PYTHON: Version = (3, 11)
+NEWEST_PYTHON: Version = (3, 14)
 OLDEST_TORCH: Version = (2, 5)
-NEWEST_TORCH: Version = (2, 13)
+NEWEST_TORCH: Version = (2, 15)
 
 
 def unsupported(torch: Any) -> str | None:

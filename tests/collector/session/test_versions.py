@@ -45,9 +45,9 @@ def test_a_torch_that_is_too_old_is_not_recorded_and_says_so(tmp_path: Path) -> 
     ("torch", "python", "said"),
     [
         ("2.5.0", "3.10.13", ()),
-        ("2.13.1+cu130", "3.11.9", ()),
-        ("9.1.0a0+git", "3.11.9", ("torch 9.1.0a0+git is newer than 2.13",)),
-        ("2.13.0", "3.99.0", ("Python 3.99.0 is newer than 3.11",)),
+        ("2.15.1+cu132", "3.14.9", ()),
+        ("9.1.0a0+git", "3.11.9", ("torch 9.1.0a0+git is newer than 2.15",)),
+        ("2.13.0", "3.99.0", ("Python 3.99.0 is newer than 3.14",)),
     ],
 )
 def test_what_is_newer_than_tested_is_a_line_in_the_coverage(
