@@ -39,7 +39,7 @@ _PROCESS_WAITS = frozenset({"another process", "an item of another process's que
 _WAITING_FILES = frozenset(file for file, _ in _WAITS)
 """Files of Python in which a thread waits for something other than a collective."""
 
-_HARMLESS_FILES = ("tqdm/_monitor.py",)
+_HARMLESS_FILES = ("tqdm/_monitor.py", "multiprocessing/resource_sharer.py")
 """Files of threads that wake up by themselves and never wake a thread of the program."""
 
 

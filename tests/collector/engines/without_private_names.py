@@ -19,6 +19,7 @@ import multiprocessing.queues
 import multiprocessing.synchronize
 import os
 import queue
+import signal
 import sys
 import threading
 import traceback
@@ -29,6 +30,8 @@ import torch._dynamo  # which the program loads, once for all
 import torch.distributed as dist
 import torch.profiler
 from torch.utils.data import DataLoader, TensorDataset
+
+LIMIT_S = 20
 
 
 def train() -> list[float]:
@@ -127,6 +130,7 @@ def apart(do):
     child = os.fork()
     if child == 0:
         status = 1
+        signal.alarm(LIMIT_S)  # some wait for ever without a name
         try:
             with open(writing, "w") as pipe:
                 json.dump(do(), pipe)
